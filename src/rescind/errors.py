@@ -1,0 +1,45 @@
+"""Everything that can go wrong, by who must act.
+
+    RescindError
+      ConfigError      the experimenter: a setting is unknown or out of range
+      DataError        the data owner: a file or record is not as described
+      ConsentError     the requester: the record of events does not allow this
+      BoundaryError    the method's author: server code reached for client data
+
+A message states what was given, what is allowed, and what to do next. The command line prints it
+without a traceback and exits with code 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class RescindError(Exception):
+    """Base of all errors that a person can mend."""
+
+
+class ConfigError(RescindError):
+    """A setting is unknown or out of range."""
+
+
+class DataError(RescindError):
+    """A file or a record is not as described."""
+
+
+class ConsentError(RescindError):
+    """The request does not fit what was lent."""
+
+
+class BoundaryError(RescindError):
+    """Server code reached for client data, or a method was given the wrong task."""
+
+
+def suggest(given: str, allowed: Iterable[str]) -> str:
+    """Say which allowed name was probably meant, and list the allowed ones."""
+    names = sorted(set(allowed))
+    near = get_close_matches(given.lower(), [name.lower() for name in names], n=1, cutoff=0.6)
+    meant = [name for name in names if near and name.lower() == near[0]]
+    hint = f"did you mean '{meant[0]}'? " if meant else ""
+    return f"{hint}Allowed: {', '.join(names) or 'nothing'}."
