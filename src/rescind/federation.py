@@ -1,0 +1,296 @@
+"""A federation is a value: verbs return a new one, and the one loop is here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rescind.clock import Clock
+from rescind.errors import BoundaryError, ConsentError
+from rescind.executor import Executor, InProcess, Metric, Question, Vault
+from rescind.holdings import Holdings
+from rescind.labels import Labels
+from rescind.method import Method
+from rescind.records import Arrive, Event, Host, Records, Withdraw
+from rescind.state import ServerState
+from rescind.tasks.metrics import Owners, Ranking, top_k
+from rescind.update import Sum
+from rescind.world import Sizes, World
+
+if TYPE_CHECKING:
+    from rescind.data import Dataset
+
+
+@dataclass(frozen=True)
+class Now:
+    """Where a run stands, on both sides of the boundary: what a checkpoint holds."""
+
+    state: ServerState
+    vault: Vault
+    hosted: tuple[Vault, ...] = ()
+    """The private side of clients that the server hosts, in the world's order."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a watcher may look at after a round. Read only."""
+
+    now: Now
+    sums: Mapping[str, Sum]
+    until: EarlyStop | None
+
+
+@dataclass(frozen=True)
+class EarlyStop:
+    """Stop when a measure has not improved for `patience` rounds; keep the best round whole."""
+
+    metric: Metric = field(default_factory=lambda: Ranking(split="valid"))
+    value: str = "NDCG@20"
+    """Which of the metric's values decides; higher is better."""
+    every: int = 10
+    """Measure after every so many rounds."""
+    patience: int = 30
+    """Rounds without improvement before stopping."""
+    best: Now | None = None
+    best_score: float = float("-inf")
+    history: tuple[tuple[int, Mapping[str, float]], ...] = ()
+    """(round, values) of every measurement."""
+    done: bool = False
+
+    def see(self, now: Now, measure: Callable[[Now, Metric], dict[str, float]]) -> EarlyStop:
+        """The stopping rule after one more round."""
+        if now.state.round % self.every:
+            return self
+        values = measure(now, self.metric)
+        history = (*self.history, (now.state.round, values))
+        if values[self.value] > self.best_score or self.best is None:
+            return replace(self, best=now, best_score=values[self.value], history=history)
+        waited = now.state.round - self.best.state.round
+        return replace(self, history=history, done=waited >= self.patience)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A world, its devices, a method, and where the run stands."""
+
+    world: World
+    method: Method
+    now: Now
+    clock: Clock
+    executor: Executor = field(default_factory=InProcess)
+    labels: Labels = field(default_factory=Labels)
+    events: tuple[tuple[str, str, int], ...] = ()
+    """(kind, digest, round) of what happened, oldest first."""
+
+    @classmethod
+    def start(
+        cls,
+        data: Dataset | Holdings,
+        method: Method,
+        seed: int = 0,
+        executor: Executor | None = None,
+        labels: Labels | None = None,
+    ) -> Federation:
+        """A federation before its first round. A dataset is split 8:1:1 with the same seed."""
+        if not isinstance(data, Holdings):
+            labels = Labels.of(data) if labels is None else labels
+            data = holdings_of(data, seed)
+        _fits(method, data)
+        clock, executor = Clock(seed), executor or InProcess()
+        vault = executor.open(method, data, clock)
+        graph = data.graph
+        sizes = Sizes(
+            data.clients, data.items, graph.features if graph else 0, graph.classes if graph else 0
+        )
+        world = World.around(data.task, sizes, vault.announced)
+        # Holdings made elsewhere may hold loans and members who left already.
+        lent = data.records[data.lent].to(world.members.device)
+        world = replace(world, members=vault.holdings.members, shared=lent.sorted())
+        state = _placed(method.server_init(world, clock), vault)
+        return cls(world, method, Now(state, vault), clock, executor, labels or Labels())
+
+    # -- verbs -----------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> Federation:
+        """What the world and the devices are after an event. The model is not touched."""
+        m, now, root = self.method, self.now, self.clock
+        vault = self.executor.apply(m, now.state.public, event, now.vault, root)
+        world = self.world.apply(event, vault.announced)
+        state, hosted = now.state, now.hosted
+        if isinstance(event, Arrive):
+            state = _placed(m.server_turn(state, world, root), vault)
+        if isinstance(event, Host):
+            hosted = (*hosted, InProcess().open(m, event.data, root))
+        if isinstance(event, Withdraw):
+            stay = [number != event.client for number, _ in self.world.hosted]
+            hosted = tuple(v for v, keep in zip(hosted, stay, strict=True) if keep)
+        kind = type(event).__name__
+        happened = (kind, event.digest(), state.round)
+        return replace(
+            self, world=world, now=Now(state, vault, hosted), events=(*self.events, happened)
+        )
+
+    def run(
+        self,
+        rounds: int,
+        method: Method | None = None,
+        roles: Mapping[int, str] | None = None,
+        until: EarlyStop | None = None,
+        watch: Sequence[Callable[[Moment], Any]] = (),
+    ) -> Federation:
+        """The one loop: sample, broadcast, train locally, aggregate and refine, remember.
+
+        With `until` the best round is returned, devices included. `watch` may look, not touch.
+        """
+        m, now = method or self.method, self.now
+        for _ in range(rounds):
+            if until and until.done:
+                break
+            clock = self.clock.at(now.state.round + 1)
+            ids = m.server_sample(now.state, self.world, clock)
+            mail = m.server_mail(now.state, self.world, ids)
+            public = now.state.public
+            sums, vault = self.executor.train(m, public, mail, now.vault, ids, roles, clock)
+            sums, hosted = self._host(m, now, sums, clock)
+            now = Now(m.server_step(now.state, sums, self.world, clock), vault, hosted)
+            if until:
+                until = until.see(now, lambda at, metric: self._measure(m, at, metric, None))
+            for look in watch:
+                look(Moment(now, sums, until))
+        return replace(self, now=until.best if until and until.best else now)
+
+    def _host(
+        self, m: Method, now: Now, sums: dict[str, Sum], clock: Clock
+    ) -> tuple[dict[str, Sum], tuple[Vault, ...]]:
+        """Train the clients that the server hosts itself; their sum has the role "host"."""
+        after = []
+        for (number, _), vault in zip(self.world.hosted, now.hosted, strict=True):
+            ids = torch.tensor([number])
+            mine, new = InProcess().train(
+                m, now.state.public, None, vault, ids, {number: "host"}, clock
+            )
+            total = mine["host"]
+            sums = {**sums, "host": sums["host"] + total if "host" in sums else total}
+            after.append(new)
+        return sums, tuple(after)
+
+    def restart(self, method: Method | None = None) -> Federation:
+        """The same world and devices' data with first values everywhere: ready to retrain."""
+        m = method or self.method
+        vault = self.executor.open(m, self.now.vault.holdings, self.clock)
+        state = _placed(m.server_init(self.world, self.clock), vault)
+        hosted = tuple(InProcess().open(m, data, self.clock) for _, data in self.world.hosted)
+        return replace(self, method=m, now=Now(state, vault, hosted))
+
+    def fork(self, seed: int | None = None, method: Method | None = None) -> Federation:
+        """The same value under another seed or method, to go on from here."""
+        clock = self.clock if seed is None else Clock(seed)
+        return replace(self, clock=clock, method=method or self.method)
+
+    def evaluate(
+        self,
+        split: str = "test",
+        k: int | tuple[int, ...] = 20,
+        clients: Tensor | None = None,
+        metric: Metric | None = None,
+    ) -> dict[str, float]:
+        """Full-ranking quality on held-out items, over all members or some clients."""
+        many = (k,) if isinstance(k, int) else tuple(k)
+        return self._measure(self.method, self.now, metric or Ranking(split=split, k=many), clients)
+
+    def _measure(
+        self, m: Method, now: Now, metric: Metric, clients: Tensor | None
+    ) -> dict[str, float]:
+        ids = self.world.members.nonzero().squeeze(1) if clients is None else clients
+        total = self.executor.measure(m, now.state.public, now.vault, ids, metric)
+        return metric.finish(total.totals, total.weight)
+
+    def popularity(self) -> Tensor:
+        """How many members own each item, as a sum over devices. [I]"""
+        ids = self.world.members.nonzero().squeeze(1)
+        now = self.now
+        total = self.executor.measure(self.method, now.state.public, now.vault, ids, Owners())
+        return total.totals["owners"]
+
+    def query(self, records: Records, ask: Question = "score") -> Tensor:
+        """Score or loss of single records, computed where the devices are. [n]"""
+        now = self.now
+        return self.executor.query(self.method, now.state.public, now.vault, records, ask)
+
+    def recommend(self, user: str | int, k: int = 20) -> list[Recommendation]:
+        """The k best items a person does not have, with original ids and titles.
+
+        A person without any data gets the most popular items, marked so.
+        """
+        client = self.labels.client(user, self.world.sizes.clients)
+        if not bool(self.world.members[client]):
+            raise ConsentError(
+                f"user {user} has withdrawn, so there is nothing to recommend from. "
+                f"They can join again."
+            )
+        items = torch.arange(self.world.sizes.items)
+        everything = Records.of(torch.full_like(items, client), items)
+        known = bool(self.world.available[client])
+        scores = self.query(everything, "open") if known else self.popularity().double()
+        best = top_k(scores.unsqueeze(0), None, min(k, len(items)))[0]
+        return [
+            Recommendation(
+                self.labels.item_id(i),
+                self.labels.title(i),
+                float(scores[i]),
+                "taste" if known else "popularity",
+            )
+            for i in best.tolist()
+            if i >= 0
+        ]
+
+    def records(self, user: str | int, items: Sequence[str | int] | None = None) -> Records:
+        """Records of one person from original ids; without items, everything they lend now."""
+        client = self.labels.client(user, self.world.sizes.clients)
+        if items is None:
+            shared = self.world.shared
+            return shared[shared.client == client]
+        found = [self.labels.item(i, self.world.sizes.items) for i in items]
+        return Records.of([client] * len(found), found)
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """One recommended item, under its original id."""
+
+    item: str
+    title: str
+    score: float
+    because: str
+    """"taste" (the model) or "popularity" (the person has no data)."""
+
+
+def holdings_of(dataset: Dataset, seed: int) -> Holdings:
+    """A dataset on devices: its own split where it has one, else 8:1:1 at random per person."""
+    from rescind.data.split import random_split
+
+    split = dataset.split if dataset.split is not None else random_split(dataset, seed)
+    records = Records.of(
+        torch.tensor(dataset.user), torch.tensor(dataset.item), torch.tensor(dataset.time)
+    )
+    return Holdings.of(records, torch.tensor(split), len(dataset.users), len(dataset.items))
+
+
+def _fits(method: Method, holdings: Holdings) -> None:
+    if holdings.task not in method.tasks or holdings.task != method.model.task:
+        raise BoundaryError(
+            f"{type(method).__name__} with {type(method.model).__name__} works on "
+            f"{method.model.task}, but this data is for {holdings.task}. "
+            f"Choose another method, model or dataset."
+        )
+
+
+def _placed(state: ServerState, vault: Vault) -> ServerState:
+    """The state on the device the vault is on."""
+    device = vault.holdings.members.device
+    public = {name: value.to(device) for name, value in state.public.items()}
+    return replace(state, public=public)

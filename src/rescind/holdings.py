@@ -1,0 +1,427 @@
+"""What clients hold: splits, which records are lent, and the cohorts made of them.
+
+Holdings live on the client side of the boundary. Nothing the server is given leads here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from rescind import jagged
+from rescind.errors import ConfigError, ConsentError, DataError
+from rescind.params import Params
+from rescind.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
+
+TRAIN, VALID, TEST = 0, 1, 2
+SPLITS = {"train": TRAIN, "valid": VALID, "test": TEST}
+
+
+@dataclass(frozen=True)
+class Lot:
+    """Distinct items of a cohort's clients, flat: `owner` [n] sorted, `item` [n] sorted in it."""
+
+    owner: Tensor
+    item: Tensor
+    clients: int
+
+    def __len__(self) -> int:
+        return len(self.owner)
+
+    @cached_property
+    def count(self) -> Tensor:
+        """How many items each client has. [C]"""
+        return jagged.counts(self.owner, self.clients)
+
+
+@dataclass(frozen=True)
+class Mail:
+    """What the server sends to one recipient only: values[name][j] is for client ids[j]."""
+
+    ids: Tensor
+    values: Params
+
+    def to(self, ids: Tensor) -> Mail:
+        """The letters for these clients, in their order; a client without one gets zeros."""
+        sorted_ids, order = torch.sort(self.ids)
+        at = torch.searchsorted(sorted_ids, ids).clamp_(max=max(len(order) - 1, 0))
+        has = sorted_ids[at] == ids if len(order) else torch.zeros_like(ids, dtype=torch.bool)
+        place = order[at] if len(order) else at
+        values = {}
+        for name, value in self.values.items():
+            letter = value[place] if len(order) else value.new_zeros((len(ids), *value.shape[1:]))
+            shape = (-1, *[1] * (letter.dim() - 1))
+            values[name] = torch.where(has.view(shape), letter, torch.zeros_like(letter))
+        return Mail(ids, {**values, "has": has})
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Subgraphs of clients side by side, without edges across clients.
+
+    Features are flat (node, feature, value) triples, so that binary bags of words stay small.
+    """
+
+    owner: Tensor
+    """[N] whose node it is: a client index, or the place in a cohort."""
+    index: Tensor
+    """[N] the node's number in the whole graph, sorted: what `Records.item` refers to."""
+    edge: Tensor
+    """[2, E] both directions, as places 0..N-1 of this graph."""
+    node: Tensor
+    """[m] the place of the node a feature entry belongs to."""
+    feature: Tensor
+    """[m] its column."""
+    value: Tensor
+    """[m] its value."""
+    label: Tensor
+    """[N] class, -1 where there is none."""
+    features: int
+    classes: int
+
+    def of(self, ids: Tensor) -> Graph:
+        """The subgraphs of these clients; `owner` becomes the place in `ids`."""
+        place = torch.full((int(self.owner.max()) + 1 if len(self.owner) else 1,), -1)
+        place = place.to(ids.device)
+        inside = ids < len(place)
+        place[ids[inside]] = torch.arange(len(ids), device=ids.device)[inside]
+        owner = place[self.owner]
+        kept = owner >= 0
+        renumber = torch.cumsum(kept, 0) - 1
+        edges = kept[self.edge[0]] & kept[self.edge[1]]
+        entries = kept[self.node]
+        return replace(
+            self,
+            owner=owner[kept],
+            index=self.index[kept],
+            edge=renumber[self.edge[:, edges]],
+            node=renumber[self.node[entries]],
+            feature=self.feature[entries],
+            value=self.value[entries],
+            label=self.label[kept],
+        )
+
+    def to(self, device: str | torch.device) -> Graph:
+        """The same graph on another device."""
+        tensors = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **cast(dict[str, Any], tensors))
+
+    def find(self, item: Tensor) -> Tensor:
+        """The places of nodes, given their numbers in the whole graph."""
+        return torch.searchsorted(self.index, item)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """C clients side by side. A cohort of one is a phone, one of six thousand a simulation."""
+
+    ids: Tensor
+    """[C]"""
+    items: int
+    """How many items exist so far, I."""
+    train: Lot
+    """What is trained on in this round."""
+    own: Lot
+    """Every record the device may use to infer, to exclude negatives and to mask."""
+    role: str = "train"
+    held: Lot | None = None
+    """Held-out items, only where something is measured."""
+    weight: Tensor = field(default_factory=lambda: torch.ones(0))
+    """[C] the weight of each client in the sum."""
+    mail: Mail | None = None
+    graph: Graph | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Who holds what. A value: `apply` returns new holdings."""
+
+    records: Records
+    """Sorted by client."""
+    split: Tensor
+    """[n] int8: 0 train, 1 valid, 2 test."""
+    block: Tensor
+    """[n] int16: the block each record came in."""
+    lent: Tensor
+    """[n] bool: the server has a copy."""
+    members: Tensor
+    """[clients] bool"""
+    items: int
+    now: int = 0
+    """The current block."""
+    task: str = "ranking"
+    graph: Graph | None = None
+
+    @classmethod
+    def of(
+        cls,
+        records: Records,
+        split: Tensor,
+        clients: int,
+        items: int,
+        task: str = "ranking",
+        graph: Graph | None = None,
+    ) -> Holdings:
+        """First holdings: block 0, everybody a member, nothing lent."""
+        _check(records, split, clients, items)
+        order = torch.argsort(records.client, stable=True)
+        n = len(records)
+        return cls(
+            records=records[order],
+            split=split[order].to(torch.int8),
+            block=torch.zeros(n, dtype=torch.int16),
+            lent=torch.zeros(n, dtype=torch.bool),
+            members=torch.ones(clients, dtype=torch.bool),
+            items=items,
+            task=task,
+            graph=graph,
+        )
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are, members or not."""
+        return len(self.members)
+
+    def to(self, device: str | torch.device) -> Holdings:
+        """The same holdings on another device."""
+        graph = self.graph
+        if graph is not None:
+            graph = graph.to(device)
+        return replace(
+            self,
+            records=self.records.to(device),
+            split=self.split.to(device),
+            block=self.block.to(device),
+            lent=self.lent.to(device),
+            members=self.members.to(device),
+            graph=graph,
+        )
+
+    # -- what a device may use -------------------------------------------------------------------
+
+    def lot(self, name: str, block: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Distinct items of all clients as (first [clients], count [clients], item [n]).
+
+        name: "own" (training records), "unshared" (of them, those only the device has), "valid",
+        "test". Training records exist for the current block only, whatever `block` says.
+        """
+        key = (name, self.now if block is None or name in ("own", "unshared") else block)
+        if key not in self._lots:
+            self._lots[key] = self._build(*key)
+        return self._lots[key]
+
+    @cached_property
+    def _lots(self) -> dict[tuple[str, int], tuple[Tensor, Tensor, Tensor]]:
+        return {}
+
+    def _build(self, name: str, block: int) -> tuple[Tensor, Tensor, Tensor]:
+        if name in ("own", "unshared"):
+            mask = (self.split == TRAIN) & (self.block == self.now)
+            if name == "unshared":
+                mask &= ~self.lent
+        elif name in SPLITS:
+            mask = (self.split == SPLITS[name]) & (self.block == block)
+        else:
+            raise ConfigError(f"there is no lot '{name}': use own, unshared, valid or test.")
+        pairs = torch.unique(self.records[mask].pairs())
+        client, item = pairs >> 31, pairs & (2**31 - 1)
+        count = jagged.counts(client, self.clients)
+        return jagged.starts(count), count, item
+
+    def cohort(
+        self,
+        ids: Tensor,
+        include_lent: bool = True,
+        held: str | None = None,
+        block: int | None = None,
+    ) -> Cohort:
+        """These clients side by side, with what they may train on and, if asked, held-out items."""
+        own = self.of_clients("own", ids, block)
+        train = own if include_lent else self.of_clients("unshared", ids, block)
+        return Cohort(
+            ids=ids,
+            items=self.items,
+            train=train,
+            own=own,
+            held=None if held is None else self.of_clients(held, ids, block),
+            weight=torch.ones(len(ids), device=ids.device),
+            graph=None if self.graph is None else self.graph.of(ids),
+        )
+
+    def of_clients(self, name: str, ids: Tensor, block: int | None = None) -> Lot:
+        """The lot of these clients, side by side."""
+        first, count, item = self.lot(name, block)
+        owner, place = jagged.take(first, count, ids)
+        return Lot(owner, item[place], len(ids))
+
+    @property
+    def available(self) -> Tensor:
+        """Which members have anything to train on now. [clients] bool"""
+        return self.members & (self.lot("own")[1] > 0)
+
+    @property
+    def keeps(self) -> Tensor:
+        """Which members have something to train on that only their device holds. [clients] bool"""
+        return self.members & (self.lot("unshared")[1] > 0)
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> Holdings:
+        """These holdings after an event; a request that does not fit them is a `ConsentError`."""
+        match event:
+            case Share(records):
+                return replace(self, lent=self.lent | self._hold(records, "shared"))
+            case Unshare(records):
+                found = self._hold(records, "unshared")
+                self._must_be_lent(records)
+                return replace(self, lent=self.lent & ~found)
+            case Erase(records):
+                return self._keep(~self._hold(records, "erased"))
+            case Withdraw(client):
+                self._must_be_member(client)
+                members = self.members.clone()
+                members[client] = False
+                stay = self._keep(self.records.client != client)
+                graph = stay.graph
+                if graph is not None:  # the subgraph leaves with its owner
+                    others = torch.arange(self.clients, device=members.device)
+                    kept = graph.of(others[others != client])
+                    owner = others[others != client][kept.owner]
+                    graph = replace(kept, owner=owner)
+                return replace(stay, members=members, graph=graph)
+            case Join(client):
+                return self._join(client)
+            case Arrive():
+                return self._arrive(event)
+            case _:
+                return self
+
+    def _hold(self, records: Records, verb: str) -> Tensor:
+        """Where the requested pairs are; each must be held by a member. [n] bool"""
+        wanted = records.to(self.records.client.device)
+        held = wanted.among(self.records)
+        if not bool(held.all()):
+            client, item = (int(c[~held][0]) for c in (wanted.client, wanted.item))
+            has = self.records.item[self.records.client == client]
+            raise ConsentError(
+                f"client {client} does not hold item {item}, so it cannot be {verb}. "
+                f"They hold {len(has)} records; the first are {has[:5].tolist()}. "
+                f"Nothing was changed."
+            )
+        return self.records.among(wanted)
+
+    def _must_be_lent(self, records: Records) -> None:
+        lent = self.records[self.lent]
+        wanted = records.to(self.records.client.device)
+        missing = ~wanted.among(lent)
+        if bool(missing.any()):
+            client, item = (int(c[missing][0]) for c in (wanted.client, wanted.item))
+            theirs = lent.item[lent.client == client]
+            raise ConsentError(
+                f"client {client} does not share item {item}, so it cannot be unshared (never "
+                f"shared, or taken back before). They share {len(theirs)} items; the first are "
+                f"{theirs[:5].tolist()}. Nothing was changed."
+            )
+
+    def _must_be_member(self, client: int) -> None:
+        if not 0 <= client < self.clients or not bool(self.members[client]):
+            raise ConsentError(
+                f"client {client} is not a member, so it cannot withdraw. "
+                f"There are {int(self.members.sum())} members among "
+                f"{self.clients} clients."
+            )
+
+    def _keep(self, mask: Tensor) -> Holdings:
+        return replace(
+            self,
+            records=self.records[mask],
+            split=self.split[mask],
+            block=self.block[mask],
+            lent=self.lent[mask],
+        )
+
+    def _join(self, client: int) -> Holdings:
+        if not 0 <= client <= self.clients:
+            raise ConsentError(
+                f"client {client} cannot join: the next free index is {self.clients}."
+            )
+        members = self.members.new_zeros(max(self.clients, client + 1))
+        members[: self.clients] = self.members
+        members[client] = True
+        return replace(self, members=members)
+
+    def _arrive(self, event: Arrive) -> Holdings:
+        """The next block. Training records of earlier blocks are dropped, not hidden.
+
+        A device keeps a note of what it lent, so that it can take it back; no lot contains it.
+        """
+        _check(event.records, event.split, event.clients, event.items)
+        if event.clients < self.clients or event.items < self.items:
+            raise DataError(
+                f"a block cannot shrink the world: it has {self.clients} clients and "
+                f"{self.items} items, the block says {event.clients} and "
+                f"{event.items}. Erase or Withdraw instead."
+            )
+        device = self.members.device
+        kept = self._keep((self.split != TRAIN) | self.lent)
+        records = kept.records + event.records.to(device)
+        split = torch.cat([kept.split, event.split.to(device, torch.int8)])
+        now = self.now + 1
+        new_block = torch.full((len(event.records),), now, dtype=torch.int16, device=device)
+        lent = torch.cat([kept.lent, torch.zeros_like(new_block, dtype=torch.bool)])
+        members = torch.ones(event.clients, dtype=torch.bool, device=device)
+        members[: self.clients] = self.members
+        block = torch.cat([kept.block, new_block])
+        order = torch.argsort(records.client, stable=True)
+        order = order[members[records.client[order]]]  # data of people who left is not taken in
+        return replace(
+            self,
+            records=records[order],
+            split=split[order],
+            block=block[order],
+            lent=lent[order],
+            members=members,
+            items=event.items,
+            now=now,
+        )
+
+    def digest(self, key: bytes = b"") -> str:
+        """One digest of everything held."""
+        seen = hashlib.blake2b(key=key, digest_size=32)
+        for column in (
+            *vars(self.records).values(),
+            self.split,
+            self.block,
+            self.lent,
+            self.members,
+        ):
+            seen.update(column.cpu().numpy().tobytes())
+        return "blake2b:" + seen.hexdigest()
+
+
+def _check(records: Records, split: Tensor, clients: int, items: int) -> None:
+    """Labels and indices must fit the sizes they are given with."""
+    if len(split) != len(records):
+        raise DataError(
+            f"there are {len(records)} records but {len(split)} split labels. "
+            f"Give one label per record: 0 train, 1 valid, 2 test."
+        )
+    if len(records) == 0:
+        return
+    low, high = int(split.min()), int(split.max())
+    if low < TRAIN or high > TEST:
+        raise DataError(f"split labels must be 0, 1 or 2, got values from {low} to {high}.")
+    if int(records.client.max()) >= clients or int(records.item.max()) >= items:
+        raise DataError(
+            f"the largest client and item are {int(records.client.max())} and "
+            f"{int(records.item.max())}, but the sizes say {clients} clients and "
+            f"{items} items. Indices count from 0."
+        )

@@ -1,0 +1,71 @@
+"""Original ids in and out: the names people know their data by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from rescind.errors import DataError, suggest
+
+if TYPE_CHECKING:
+    from rescind.data import Dataset
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Original ids of users and items, and titles. Without ids, an index is its own name."""
+
+    users: tuple[str, ...] = ()
+    items: tuple[str, ...] = ()
+    titles: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Labels:
+        """The names in a dataset."""
+        titles = () if dataset.titles is None else tuple(map(str, dataset.titles))
+        return cls(tuple(map(str, dataset.users)), tuple(map(str, dataset.items)), titles)
+
+    @cached_property
+    def _clients(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.users)}
+
+    @cached_property
+    def _items(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.items)}
+
+    def client(self, user: str | int, clients: int) -> int:
+        """The index of a user, or a clear answer."""
+        return _find(str(user), self._clients, clients, "user")
+
+    def item(self, item: str | int, items: int) -> int:
+        """The index of an item, or a clear answer."""
+        return _find(str(item), self._items, items, "item")
+
+    def user_id(self, client: int) -> str:
+        """The original id of a user."""
+        return self.users[client] if client < len(self.users) else str(client)
+
+    def item_id(self, item: int) -> str:
+        """The original id of an item."""
+        return self.items[item] if item < len(self.items) else str(item)
+
+    def title(self, item: int) -> str:
+        """The title of an item, '' where there is none."""
+        return self.titles[item] if item < len(self.titles) else ""
+
+
+def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
+    if name in known:
+        return known[name]
+    if not known and name.isdigit() and int(name) < size:
+        return int(name)
+    if not known:
+        raise DataError(f"there is no {kind} '{name}': {kind}s are numbered 0 to {size - 1} here.")
+    few = list(known)[:5]
+    hint = suggest(name, known).split("? ")[0] + "? " if len(known) < 50_000 else ""
+    hint = hint if hint.startswith("did you") else ""
+    raise DataError(
+        f"there is no {kind} '{name}' among {len(known)} {kind}s. {hint}"
+        f"Original ids are used here, such as {', '.join(few)}."
+    )

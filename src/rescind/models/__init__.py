@@ -1,0 +1,23 @@
+"""Backbones, one file each: every frozen dataclass with `tables` here is found by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rescind.settings import classes
+
+MARKER = "tables"
+
+
+def found() -> dict[str, type]:
+    """Every model there is, by name."""
+    return classes(__name__, MARKER)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    known = found()
+    if name in known:
+        return known[name]
+    raise AttributeError(f"there is no model '{name}': there are {', '.join(known)}")

@@ -1,0 +1,147 @@
+"""Frozen dataclasses as configuration: found by name, written to TOML, read back with checks.
+
+A table mirrors the fields of a class one to one. An unknown key or a value of the wrong kind is an
+error that names it; nothing is ignored.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import lru_cache
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from rescind.errors import ConfigError, suggest
+
+NONE = "none"
+"""TOML has no null; a field that may be None is written as this word."""
+
+
+@lru_cache(maxsize=32)
+def classes(package: str, marker: str) -> dict[str, type]:
+    """Every public dataclass with attribute `marker` that a module of the package defines."""
+    found: dict[str, type] = {}
+    home = importlib.import_module(package)
+    for info in pkgutil.iter_modules(home.__path__):
+        module = importlib.import_module(f"{package}.{info.name}")
+        for name, value in vars(module).items():
+            if not inspect.isclass(value) or value.__module__ != module.__name__:
+                continue
+            if is_dataclass(value) and hasattr(value, marker) and not name.startswith("_"):
+                found[name] = cast(type, value)
+    return dict(sorted(found.items()))
+
+
+def find(package: str, marker: str, name: str) -> type:
+    """The class of this name (case does not matter), or an error with a suggestion."""
+    known = classes(package, marker)
+    for given, cls in known.items():
+        if given.lower() == name.lower():
+            return cls
+    kind = package.rsplit(".", 1)[-1].rstrip("s")
+    raise ConfigError(f"there is no {kind} '{name}': {suggest(name, known)}")
+
+
+def to_table(value: Any) -> dict[str, Any]:
+    """A dataclass as a TOML-ready table: its class under "name", then every field."""
+    table: dict[str, Any] = {"name": type(value).__name__}
+    for field in fields(value):
+        table[field.name] = _plain(getattr(value, field.name))
+    return table
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_table(value)
+    if value is None:
+        return NONE
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return value
+
+
+def from_table(cls: type, table: Mapping[str, Any], nested: Mapping[str, tuple[str, str]]) -> Any:
+    """Build `cls` from a table; `preset` names a class method that is called with the fields.
+
+    nested: field name -> (package, marker) of the classes its own table may name
+    """
+    given = {key: value for key, value in table.items() if key not in ("name", "preset")}
+    hints = get_type_hints(cls)
+    known = {field.name: field for field in fields(cls) if field.init}
+    values = {}
+    for key, raw in given.items():
+        if key not in known:
+            raise ConfigError(f"{cls.__name__} has no field '{key}'; {suggest(key, known)}")
+        if key in nested:
+            values[key] = _nested(cls, key, raw, nested)
+        else:
+            values[key] = checked(raw, hints[key], f"{cls.__name__}.{key}")
+    preset = table.get("preset")
+    build = cls if preset is None else _preset(cls, str(preset))
+    missing = [
+        n
+        for n, f in known.items()
+        if n not in values
+        and preset is None
+        and f.default is MISSING
+        and f.default_factory is MISSING
+    ]
+    if missing:
+        raise ConfigError(f"{cls.__name__} needs {', '.join(missing)}. Add it to the table.")
+    return build(**values)
+
+
+def _nested(cls: type, key: str, raw: Any, nested: Mapping[str, tuple[str, str]]) -> Any:
+    package, marker = nested[key]
+    if is_dataclass(raw):
+        return raw
+    table = {"name": raw} if isinstance(raw, str) else raw
+    if not isinstance(table, Mapping) or "name" not in table:
+        raise ConfigError(
+            f"{cls.__name__}.{key} must name one of "
+            f"{', '.join(classes(package, marker))}; got {raw!r}."
+        )
+    return from_table(find(package, marker, str(table["name"])), table, nested)
+
+
+def _preset(cls: type, name: str) -> Any:
+    presets = getattr(cls, "presets", ())
+    if name not in presets:
+        raise ConfigError(f"{cls.__name__} has no preset '{name}'; {suggest(name, presets)}")
+    return getattr(cls, name)
+
+
+def checked(value: Any, hint: Any, where: str) -> Any:
+    """The value as the annotated kind, or an error that says what is allowed."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if type(None) in inside and value in (None, NONE):
+            return None
+        others = [h for h in inside if h is not type(None)]
+        for other in others:
+            try:
+                return checked(value, other, where)
+            except ConfigError:
+                if other is others[-1]:
+                    raise
+    if origin is Literal:
+        if value not in inside:
+            raise ConfigError(
+                f"{where} must be one of {', '.join(map(repr, inside))}; got {value!r}."
+            )
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{where} must be a list; got {value!r}.")
+        return tuple(checked(v, inside[0], where) for v in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and (
+        not isinstance(value, hint) or (hint is not bool and isinstance(value, bool))
+    ):
+        raise ConfigError(f"{where} must be of kind {hint.__name__}; got {value!r}.")
+    return value

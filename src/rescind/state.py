@@ -1,0 +1,148 @@
+"""What persists between rounds: on the server a state with a dated memory, on devices `Private`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from rescind import params
+from rescind.params import Params
+from rescind.update import Rows
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Something the server remembered, with the round it was made in."""
+
+    name: str
+    round: int
+    values: Params
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its values."""
+        return params.nbytes(self.values)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Named, dated, measured: whatever a server keeps of the past, so that it can be purged."""
+
+    snapshots: tuple[Snapshot, ...] = ()
+
+    def __iter__(self) -> Iterator[Snapshot]:
+        return iter(self.snapshots)
+
+    def keep(self, name: str, round_: int, values: Params, last: int | None = None) -> Memory:
+        """Add a snapshot; of those with this name only the `last` ones stay."""
+        mine = [s for s in self.snapshots if s.name == name] + [Snapshot(name, round_, values)]
+        others = tuple(s for s in self.snapshots if s.name != name)
+        return Memory(others + tuple(mine if last is None else mine[max(len(mine) - last, 0) :]))
+
+    def named(self, name: str) -> tuple[Snapshot, ...]:
+        """The snapshots of a name, oldest first."""
+        return tuple(s for s in self.snapshots if s.name == name)
+
+    def purge(self, first: int, last: int | None = None) -> Memory:
+        """Without everything made in rounds first..last: what the forgotten records touched."""
+        return Memory(
+            tuple(
+                s
+                for s in self.snapshots
+                if s.round < first or (last is not None and s.round > last)
+            )
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything kept."""
+        return sum(s.nbytes for s in self.snapshots)
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The server between two rounds."""
+
+    public: Params
+    """Broadcast to clients."""
+    own: Params = field(default_factory=dict)
+    """Never leaves the server: its rows for sharers, an auxiliary model, optimiser moments."""
+    memory: Memory = field(default_factory=Memory)
+    round: int = 0
+
+    def next(
+        self, public: Params, own: Params | None = None, memory: Memory | None = None
+    ) -> ServerState:
+        """The state one round later."""
+        return replace(
+            self,
+            public=public,
+            own=self.own if own is None else own,
+            memory=self.memory if memory is None else memory,
+            round=self.round + 1,
+        )
+
+
+@dataclass(frozen=True)
+class Log:
+    """The rows devices kept of their own updates, by round; `owner` is the client's number."""
+
+    entries: tuple[tuple[int, Rows], ...] = ()
+
+    def add(self, round_: int, ids: Tensor, rows: Rows) -> Log:
+        """Write down what the clients `ids` keep of this round."""
+        return Log((*self.entries, (round_, replace(rows, owner=ids[rows.owner]))))
+
+    def of(self, ids: Tensor) -> Log:
+        """What these clients kept; `owner` becomes their place in `ids`."""
+        if not self.entries:
+            return self
+        order = torch.argsort(ids)
+        kept = []
+        for round_, rows in self.entries:
+            mine = rows[torch.isin(rows.owner, ids)]
+            place = order[torch.searchsorted(ids[order], mine.owner)]
+            kept.append((round_, replace(mine, owner=place)))
+        return Log(tuple(kept))
+
+    def at(self, round_: int) -> Rows | None:
+        """The rows of one round (of all chunks it was written in), or None."""
+        found = [rows for r, rows in self.entries if r == round_]
+        if not found:
+            return None
+        return Rows(
+            torch.cat([r.owner for r in found]),
+            torch.cat([r.index for r in found]),
+            torch.cat([r.value for r in found]),
+            found[0].size,
+        )
+
+    def without(self, ids: Tensor) -> Log:
+        """The log with nothing of these clients in it."""
+        return Log(tuple((r, rows[~torch.isin(rows.owner, ids)]) for r, rows in self.entries))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes kept on all devices together."""
+        return sum(rows.nbytes for _, rows in self.entries)
+
+
+@dataclass(frozen=True)
+class Private:
+    """What a cohort keeps to itself: named tensors [C, ...], and its log."""
+
+    values: Params
+    log: Log = field(default_factory=Log)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.values
+
+    def with_(self, **values: Tensor) -> Private:
+        """The same with some values set."""
+        return replace(self, values={**self.values, **values})

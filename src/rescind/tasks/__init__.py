@@ -1,0 +1,1 @@
+"""The kinds of problem: what a record means, its loss, and how well a model does."""

@@ -1,0 +1,236 @@
+"""Ranking items for people: negatives, losses, and a plan of samples."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rescind import jagged
+from rescind.clock import Clock
+from rescind.holdings import Cohort
+from rescind.model import RankingModel
+from rescind.plan import Batch, Plan, Work
+
+name = "ranking"
+
+
+class Settings(Protocol):
+    """The fields of a method that this task reads."""
+
+    @property
+    def loss(self) -> Literal["bpr", "bce"]: ...
+    @property
+    def reduce(self) -> Literal["mean", "sum"]: ...
+    @property
+    def negatives(self) -> int: ...
+    @property
+    def batch_size(self) -> int | None: ...
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def decay(self) -> float: ...
+
+
+def draw_negatives(clock: Clock, cohort: Cohort, owner: Tensor, k: Tensor) -> Tensor:
+    """Items uniform outside each client's own, one for every (owner, k). [n]
+
+    The r-th item that a client does not own is r plus the number of its items (sorted,
+    i_0 < i_1 < ...) with i_p - p <= r: one binary search per draw and no rejection. A client that
+    owns everything has no negative; -1 is returned for it.
+    """
+    own, items = cohort.own, cohort.items
+    free = (items - own.count)[owner]
+    rank = (
+        ((clock.bits("negatives", cohort.ids[owner], k) >> 32) & 0xFFFFFFFF) * free.clamp(min=0)
+    ) >> 32
+    gap = own.item - jagged.places(own.owner, own.clients)
+    before = torch.searchsorted(own.owner * items + gap, owner * items + rank, right=True)
+    drawn = rank + before - jagged.starts(own.count)[owner]
+    return torch.where(free > 0, drawn, -1)
+
+
+def plan(settings: Settings, cohort: Cohort, clock: Clock) -> Plan:
+    """The samples of one local epoch.
+
+    "bpr": a pair (positive, negative) for each training record and each of its negatives.
+    "bce": the record with label 1 and its negatives with label 0, shuffled together.
+    """
+    train, many = cohort.train, settings.negatives
+    place = jagged.places(train.owner, train.clients)
+    owner = train.owner.repeat_interleave(many)
+    spread = torch.arange(many, device=place.device)
+    k = (place.unsqueeze(1) * many + spread).reshape(-1)
+    negative = draw_negatives(clock, cohort, owner, k)
+    if settings.loss == "bpr":
+        positive = train.item.repeat_interleave(many)
+        if bool((negative < 0).any()):
+            there = negative >= 0
+            owner, positive, negative, k = owner[there], positive[there], negative[there], k[there]
+        bits = _order_bits(settings, clock, cohort, owner, k)
+        return Plan.of(
+            owner,
+            len(cohort),
+            settings.batch_size,
+            bits,
+            {"positive": positive, "negative": negative},
+        )
+    return _labelled(settings, cohort, clock, negative.view(-1, many), place)
+
+
+def _labelled(
+    settings: Settings, cohort: Cohort, clock: Clock, negative: Tensor, place: Tensor
+) -> Plan:
+    """Each record and its negatives in a row, with labels 1, 0, 0, ..."""
+    train, many = cohort.train, settings.negatives + 1
+    item = torch.cat([train.item.unsqueeze(1), negative], 1).reshape(-1)
+    label = torch.zeros(many, device=item.device)
+    label[0] = 1.0
+    label = label.repeat(len(train))
+    owner = train.owner.repeat_interleave(many)
+    k = (place.unsqueeze(1) * many + torch.arange(many, device=place.device)).reshape(-1)
+    if bool((item < 0).any()):
+        there = item >= 0
+        owner, item, label, k = owner[there], item[there], label[there], k[there]
+    bits = _order_bits(settings, clock, cohort, owner, k)
+    return Plan.of(owner, len(cohort), settings.batch_size, bits, {"item": item}, {"label": label})
+
+
+def _order_bits(
+    settings: Settings, clock: Clock, cohort: Cohort, owner: Tensor, k: Tensor
+) -> Tensor | None:
+    if settings.batch_size is None:
+        return None
+    return clock.bits("order", cohort.ids[owner], k)
+
+
+def loss(self) -> Literal["bpr", "bce"]: ...
+    @property
+    def reduce(self) -> Literal["mean", "sum"]: ...
+    @property
+    def negatives(self) -> int: ...
+    @property
+    def batch_size(self) -> int | None: ...
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def decay(self) -> float: ...
+
+
+def draw_negatives(clock: Clock, cohort: Cohort, owner: Tensor, k: Tensor) -> Tensor:
+    """Items uniform outside each client's own, one for every (owner, k). [n]
+
+    The r-th item that a client does not own is r plus the number of its items (sorted,
+    i_0 < i_1 < ...) with i_p - p <= r: one binary search per draw and no rejection. A client that
+    owns everything has no negative; -1 is returned for it.
+    """
+    own, items = cohort.own, cohort.items
+    free = (items - own.count)[owner]
+    rank = (
+        ((clock.bits("negatives", cohort.ids[owner], k) >> 32) & 0xFFFFFFFF) * free.clamp(min=0)
+    ) >> 32
+    gap = own.item - jagged.places(own.owner, own.clients)
+    before = torch.searchsorted(own.owner * items + gap, owner * items + rank, right=True)
+    drawn = rank + before - jagged.starts(own.count)[owner]
+    return torch.where(free > 0, drawn, -1)
+
+
+def plan(settings: Settings, cohort: Cohort, clock: Clock) -> Plan:
+    """The samples of one local epoch.
+
+    "bpr": a pair (positive, negative) for each training record and each of its negatives.
+    "bce": the record with label 1 and its negatives with label 0, shuffled together.
+    """
+    train, many = cohort.train, settings.negatives
+    place = jagged.places(train.owner, train.clients)
+    owner = train.owner.repeat_interleave(many)
+    spread = torch.arange(many, device=place.device)
+    k = (place.unsqueeze(1) * many + spread).reshape(-1)
+    negative = draw_negatives(clock, cohort, owner, k)
+    if settings.loss == "bpr":
+        positive = train.item.repeat_interleave(many)
+        if bool((negative < 0).any()):
+            there = negative >= 0
+            owner, positive, negative, k = owner[there], positive[there], negative[there], k[there]
+        bits = _order_bits(settings, clock, cohort, owner, k)
+        return Plan.of(
+            owner,
+            len(cohort),
+            settings.batch_size,
+            bits,
+            {"positive": positive, "negative": negative},
+        )
+    return _labelled(settings, cohort, clock, negative.view(-1, many), place)
+
+
+def _labelled(
+    settings: Settings, cohort: Cohort, clock: Clock, negative: Tensor, place: Tensor
+) -> Plan:
+    """Each record and its negatives in a row, with labels 1, 0, 0, ..."""
+    train, many = cohort.train, settings.negatives + 1
+    item = torch.cat([train.item.unsqueeze(1), negative], 1).reshape(-1)
+    label = torch.zeros(many, device=item.device)
+    label[0] = 1.0
+    label = label.repeat(len(train))
+    owner = train.owner.repeat_interleave(many)
+    k = (place.unsqueeze(1) * many + torch.arange(many, device=place.device)).reshape(-1)
+    if bool((item < 0).any()):
+        there = item >= 0
+        owner, item, label, k = owner[there], item[there], label[there], k[there]
+    bits = _order_bits(settings, clock, cohort, owner, k)
+    return Plan.of(owner, len(cohort), settings.batch_size, bits, {"item": item}, {"label": label})
+
+
+def _order_bits(
+    settings: Settings, clock: Clock, cohort: Cohort, owner: Tensor, k: Tensor
+) -> Tensor | None:
+    if settings.batch_size is None:
+        return None
+    return clock.bits("order", cohort.ids[owner], k)
+
+
+class Scorer(Protocol):
+    """What the losses need of a model."""
+
+    @property
+    def tables(self) -> tuple[str, ...]: ...
+    def infer(
+        self, rows: dict[str, Tensor], own: dict[str, Tensor], lot: Lot
+    ) -> dict[str, Tensor]: ...
+    def score(self, rows: dict[str, Tensor], own: dict[str, Tensor], owner: Tensor) -> Tensor: ...
+
+
+def loss(settings: Settings, model: RankingModel, work: Work, batch: Batch, cohort: Cohort) -> Tensor:
+    """The loss of each client on one wave. [C]
+
+    bpr: softplus(-(s_positive - s_negative) / temperature)   (FedShare Eq. 15 with a temperature)
+    bce: binary cross-entropy of sigmoid(s / temperature) with the label
+    plus decay * |row|^2 for every sampled row: touched rows only.
+    """
+    held = {name: rows[work.held] for name, rows in work.rows.items()}
+    own = model.infer(held, dict(work.own), cohort.train)
+    taken = {
+        column: {table: rows[place] for table, rows in work.rows.items()}
+        for column, place in batch.rows.items()
+    }
+    scores = {column: model.score(rows, own, batch.owner) for column, rows in taken.items()}
+    if settings.loss == "bpr":
+        each = functional.softplus((scores["negative"] - scores["positive"]) / settings.temperature)
+    else:
+        label = batch.values["label"].to(scores["item"].dtype)
+        each = functional.binary_cross_entropy_with_logits(
+            scores["item"] / settings.temperature, label, reduction="none"
+        )
+    if settings.decay:
+        for rows in taken.values():
+            each = each + settings.decay * sum(r.square().sum(-1) for r in rows.values())
+    if settings.reduce == "sum":
+        return jagged.segment_sum(each, batch.owner, batch.clients)
+    return jagged.segment_mean(each, batch.owner, batch.clients)
+
+
+def record_loss(score: Tensor) -> Tensor:
+    """How badly each record is remembered: -log sigmoid(score), the audits' probe. [n]"""
+    return functional.softplus(-score)

@@ -1,0 +1,121 @@
+"""All the server may know. Client-side data is not reachable from here."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from rescind.errors import ConsentError
+from rescind.holdings import Holdings
+from rescind.records import (
+    Arrive,
+    Erase,
+    Event,
+    Host,
+    Join,
+    Records,
+    Share,
+    Unshare,
+    Withdraw,
+)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many of each there are; indices are below these numbers."""
+
+    clients: int
+    items: int
+    features: int = 0
+    classes: int = 0
+
+
+@dataclass(frozen=True)
+class Announced:
+    """What devices say of themselves: whether they can take part, not what they hold."""
+
+    available: Tensor
+    """[clients] bool: a member that has something to train on now."""
+    keeps: Tensor
+    """[clients] bool: of these, who has something that only the device holds."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Sizes, members, who is available, what was lent, and what the server hosts itself."""
+
+    task: str
+    sizes: Sizes
+    members: Tensor
+    """[clients] bool"""
+    announced: Announced
+    shared: Records
+    hosted: tuple[tuple[int, Holdings], ...] = ()
+    """Clients whose data the server itself holds, by their number."""
+    block: int = 0
+
+    @classmethod
+    def around(cls, task: str, sizes: Sizes, announced: Announced) -> World:
+        """A world at its start: everybody a member, nothing shared."""
+        device = announced.available.device
+        members = torch.ones(sizes.clients, dtype=torch.bool, device=device)
+        return cls(task, sizes, members, announced, Records.none().to(device))
+
+    @property
+    def available(self) -> Tensor:
+        """Who can take part now. [clients] bool"""
+        return self.announced.available
+
+    def apply(self, event: Event, announced: Announced) -> World:
+        """The world after an event that the devices accepted, with what they announce then."""
+        world = replace(self, announced=announced)
+        shared, device = self.shared, self.members.device
+        match event:
+            case Share(records):
+                new = records.to(device)
+                new = new[~new.among(shared)]
+                return replace(world, shared=(shared + new).sorted())
+            case Unshare(records) | Erase(records):
+                return replace(world, shared=shared[~shared.among(records)])
+            case Withdraw(client):
+                return replace(
+                    world,
+                    members=_marked(self.members, client, False),
+                    shared=shared[shared.client != client],
+                    hosted=tuple(h for h in self.hosted if h[0] != client),
+                )
+            case Join(client):
+                members = _marked(self.members, client, True)
+                sizes = replace(self.sizes, clients=len(members))
+                return replace(world, members=members, sizes=sizes)
+            case Arrive():
+                members = torch.ones(event.clients, dtype=torch.bool, device=device)
+                members[: len(self.members)] = self.members
+                sizes = replace(self.sizes, clients=event.clients, items=event.items)
+                return replace(world, members=members, sizes=sizes, block=self.block + 1)
+            case Host(client, data):
+                if any(number == client for number, _ in self.hosted):
+                    raise ConsentError(f"client {client} is hosted already; withdraw it first.")
+                return replace(world, hosted=(*self.hosted, (client, data)))
+            case _:
+                return world
+
+    def digest(self) -> str:
+        """One digest of everything the server knows."""
+        text = f"{self.task}/{self.sizes}/{self.block}/{self.shared.digest()}"
+        seen = hashlib.blake2b(text.encode(), digest_size=32)
+        for flags in (self.members, self.announced.available, self.announced.keeps):
+            seen.update(flags.cpu().numpy().tobytes())
+        for number, data in self.hosted:
+            seen.update(f"{number}/{data.digest()}".encode())
+        return "blake2b:" + seen.hexdigest()
+
+
+def _marked(members: Tensor, client: int, value: bool) -> Tensor:
+    longer = members.new_zeros(max(len(members), client + 1))
+    longer[: len(members)] = members
+    longer[client] = value
+    return longer
