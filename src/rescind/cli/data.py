@@ -1,0 +1,110 @@
+"""`rescind data`: what there is, what it is, get it, bring your own."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    help="Datasets: list, describe, get, import.", no_args_is_help=True, add_completion=False
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Name = Annotated[str, typer.Argument(help="A name from `rescind data list`.")]
+
+
+@app.command("list")
+def list_datasets(json: Json = False) -> None:
+    """Say which datasets there are."""
+    from rescind.data import describe, names
+
+    rows = [describe(name) for name in names()]
+    if json:
+        _print_json({"datasets": rows})
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", "what", "size", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(row["name"], row["title"], _size(row))
+    Console().print(table)
+    typer.echo("\nNext: rescind data describe NAME, or rescind data get NAME")
+
+
+@app.command("describe")
+def describe_dataset(name: Name, json: Json = False) -> None:
+    """Say what a dataset is, under which terms, and where it comes from."""
+    from rescind.data import describe
+
+    about = describe(name)
+    if json:
+        _print_json(about)
+        return
+    typer.echo(f"{about['title']} ({about['name']})")
+    typer.echo(f"  size       {_size(about)}")
+    typer.echo(f"  terms      {about['terms']}")
+    for url in about["publisher"]:
+        typer.echo(f"  publisher  {url}")
+    if about["wheel"]:
+        typer.echo(f"  wheel      {about['wheel']}")
+    for variant, what in about["variants"].items():
+        typer.echo(f"  variant    {variant}: {what}")
+    typer.echo(f"  digest     {about['digest'] or 'not known'}")
+    if about["notes"]:
+        typer.echo(f"  note       {about['notes']}")
+    typer.echo(f"\nNext: rescind data get {name}")
+
+
+@app.command("get")
+def get_dataset(
+    name: Name,
+    given: Annotated[
+        Path | None,
+        typer.Option("--from", help="A publisher's archive or folder you already have."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Obtain a dataset, check it, and say where it is."""
+    from rescind.data import load
+    from rescind.data.obtain import where
+
+    data = _with_status(f"looking for {name}", lambda say: load(name, say=say, given=given))
+    result = {
+        "name": name,
+        "rows": len(data),
+        "source": data.source,
+        "place": where(name, data.source),
+        "digest": data.digest,
+        "terms": data.terms,
+    }
+    if json:
+        _print_json(result)
+        return
+    typer.echo(f"{name}: {len(data):,} rows, found in: {data.source}")
+    if result["place"]:
+        typer.echo(f"  place   {result['place']}")
+    typer.echo(f"  digest  {data.digest}")
+    typer.echo(f"  terms   {data.terms}")
+    typer.echo(f"\nNext: rescind data describe {name}")
+
+
+def _with_status(text: str, work: Any) -> Any:
+    """Run `work(say)` under a spinner on stderr, so that stdout stays clean."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status(text) as status:
+        return work(status.update)
+
+
+def _size(about: dict[str, Any]) -> str:
+    words = ("users", "items", "rows", "nodes", "edges", "features", "classes")
+    return ", ".join(f"{about[word]:,} {word}" for word in words if word in about)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json_module.dumps(value, ensure_ascii=False))

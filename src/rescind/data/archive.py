@@ -1,0 +1,110 @@
+"""Read files out of a folder or a zip archive, without ever unpacking one.
+
+An archive comes from outside: names that climb out of a folder, links, encrypted members and
+members that unpack to absurd sizes are refused before anything is read.
+"""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+from pathlib import Path, PurePosixPath
+
+from rescind.errors import DataError
+
+_LARGEST = 4 * 2**30  # bytes unpacked; the largest archive we know, HetRec, has 0.2 GB
+_HIGHEST_RATIO = 200  # ratings as text shrink 3 to 10 times; a bomb a thousand times
+
+
+class Files:
+    """The files of a folder, a zip archive or a single file, by their last names."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.exists():
+            raise DataError(f"{path}: there is no such file or folder. Check the path.")
+        self._zip = None if path.is_dir() or not _is_zip(path) else _open_zip(path)
+        self._members = self._list()
+
+    def _list(self) -> dict[str, str]:
+        """Last name -> full name; of equal last names the one highest in the tree."""
+        if self._zip is not None:
+            names = [info.filename for info in self._zip.infolist() if not info.is_dir()]
+        elif self.path.is_dir():
+            names = [str(p.relative_to(self.path)) for p in self.path.rglob("*") if p.is_file()]
+        else:
+            names = [self.path.name]
+        names.sort(key=lambda name: (len(PurePosixPath(name).parts), name), reverse=True)
+        return {PurePosixPath(name).name: name for name in names}
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name, in whatever folder of the archive."""
+        return name in self._members
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file."""
+        if name not in self._members:
+            raise DataError(
+                f"{self.path}: there is no file '{name}' in it. It holds "
+                f"{', '.join(sorted(self._members)[:8]) or 'nothing'}. "
+                "Give the publisher's archive, or the folder it unpacks to."
+            )
+        member = self._members[name]
+        if self._zip is None:
+            return (self.path / member if self.path.is_dir() else self.path).read_bytes()
+        try:
+            return self._zip.read(member)
+        except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError) as error:
+            raise DataError(
+                f"{self.path}: the member '{member}' is damaged ({error}). Download it again."
+            ) from error
+
+    def label(self, name: str) -> str:
+        """How messages name a file: the archive, then the member."""
+        return f"{self.path}/{self._members.get(name, name)}"
+
+
+def _is_zip(path: Path) -> bool:
+    return path.suffix in (".zip", ".whl", ".npz") or zipfile.is_zipfile(path)
+
+
+def _open_zip(path: Path) -> zipfile.ZipFile:
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise DataError(
+            f"{path}: this is not a readable zip archive ({error}). Download it again."
+        ) from error
+    try:
+        check_members(path, archive.infolist())
+    except DataError:
+        archive.close()
+        raise
+    return archive
+
+
+def check_members(path: Path, members: list[zipfile.ZipInfo]) -> None:
+    """Refuse an archive with unsafe names, links, encryption or absurd sizes."""
+    for info in members:
+        parts = PurePosixPath(info.filename.replace("\\", "/")).parts
+        if ".." in parts or info.filename.startswith(("/", "\\")) or ":" in (parts or ("",))[0]:
+            _refuse(path, info, "its name leads out of the archive")
+        if stat.S_ISLNK(info.external_attr >> 16):
+            _refuse(path, info, "it is a link")
+        if info.flag_bits & 1:
+            _refuse(path, info, "it is encrypted")
+        if info.file_size > 2**24 and info.file_size > _HIGHEST_RATIO * max(info.compress_size, 1):
+            _refuse(path, info, f"{info.compress_size} bytes unpack to {info.file_size}")
+    total = sum(info.file_size for info in members)
+    if total > _LARGEST:
+        raise DataError(
+            f"{path}: it unpacks to {total} bytes, more than the {_LARGEST} allowed. "
+            "Use the publisher's own archive."
+        )
+
+
+def _refuse(path: Path, info: zipfile.ZipInfo, why: str) -> None:
+    raise DataError(
+        f"{path}: member '{info.filename}' is refused because {why}. Nothing was read. "
+        "Use the publisher's own archive."
+    )

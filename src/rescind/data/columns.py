@@ -1,0 +1,110 @@
+"""Columns out of the publishers' text files, with file, line and column in every complaint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rescind.data.dataset import Ints
+from rescind.errors import DataError
+
+
+def cut(
+    data: bytes,
+    file: str,
+    separator: str,
+    names: Sequence[str],
+    *,
+    header: bool,
+    encoding: str = "utf-8",
+) -> dict[str, list[str]]:
+    """Cut text into named columns of cells.
+
+    Every line must have as many cells as `names`; a header line is skipped. Cells of an empty
+    name are dropped.
+    """
+    # not splitlines(): in latin-1 it would also break at 0x85, which is text in some titles
+    lines = decode(data, file, encoding).replace("\r\n", "\n").split("\n")
+    if header:
+        lines = lines[1:]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise DataError(f"{file}: there are no rows in it. Download it again.")
+    rows = [line.split(separator) for line in lines]
+    width = len(names)
+    for number, row in enumerate(rows, 2 if header else 1):
+        if len(row) != width:
+            raise DataError(
+                f"{file}, line {number}, column {min(len(row), width) + 1}: {len(row)} cells "
+                f"separated by {separator!r} where {width} are expected ({', '.join(names)})."
+            )
+    return {name: [row[place] for row in rows] for place, name in enumerate(names) if name}
+
+
+def decode(data: bytes, file: str, encoding: str) -> str:
+    """Text of a file; a byte that does not fit is named by line and column."""
+    nul = data.find(b"\0")
+    if nul >= 0:
+        line = data.count(b"\n", 0, nul) + 1
+        raise DataError(
+            f"{file}, line {line}, column {nul - data.rfind(chr(10).encode(), 0, nul)}: a NUL "
+            "byte. This is not a text file, or it was cut off while being written."
+        )
+    try:
+        return data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - data.rfind(b"\n", 0, error.start)
+        raise DataError(
+            f"{file}, line {line}, column {column}: a byte that is not {encoding} text."
+        ) from error
+
+
+def whole(cells: Sequence[str], file: str, column: str, first_line: int = 1) -> Ints:
+    """Cells as whole numbers that are not negative."""
+    try:
+        values = np.asarray(cells).astype(np.int64)
+    except (ValueError, OverflowError):
+        _locate(cells, file, column, first_line, int, "a whole number below 2**63")
+    negative = np.flatnonzero(values < 0)
+    if len(negative):
+        at = int(negative[0])
+        raise DataError(
+            f"{file}, line {at + first_line}, column '{column}': {values[at]} is negative."
+        )
+    return values
+
+
+def decimal(
+    cells: Sequence[str], file: str, column: str, first_line: int = 1
+) -> NDArray[np.float32]:
+    """Cells as finite numbers."""
+    try:
+        values = np.asarray(cells).astype(np.float64)
+    except ValueError:
+        _locate(cells, file, column, first_line, float, "a number")
+    odd = np.flatnonzero(~np.isfinite(values))
+    if len(odd):
+        at = int(odd[0])
+        raise DataError(
+            f"{file}, line {at + first_line}, column '{column}': {cells[at]!r} is not a finite "
+            "number."
+        )
+    return values.astype(np.float32)
+
+
+def _locate(
+    cells: Sequence[str], file: str, column: str, first_line: int, kind: Any, wanted: str
+) -> None:
+    for place, cell in enumerate(cells):
+        try:
+            np.int64(kind(cell)) if kind is int else kind(cell)
+        except (ValueError, OverflowError):
+            raise DataError(
+                f"{file}, line {place + first_line}, column '{column}': {cell!r} is not {wanted}."
+            ) from None
+    raise DataError(f"{file}, column '{column}': not every cell is {wanted}.")

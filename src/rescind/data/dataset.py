@@ -1,0 +1,202 @@
+"""What a dataset is once it has been read: plain numpy columns, original ids, a digest of values.
+
+The digest is taken over the values in fixed types and order, never over the bytes of a file, so
+the publisher's archive, a wheel and a parquet copy of the same data have the same digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rescind.errors import DataError
+
+TRAIN, VALID, TEST = 0, 1, 2
+
+Ints = NDArray[np.int64]
+Labels = NDArray[np.int8]
+Mask = NDArray[np.bool_]
+Strings = NDArray[np.str_]
+
+# The canonical types: little endian, fixed width. Their order is the order of the digest.
+_COLUMNS = {
+    "user": "<i8",
+    "item": "<i8",
+    "rating": "<f4",
+    "time": "<i8",
+    "split": "|i1",
+    "block": "|i1",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Interactions of people with items, one row each; a pair may occur more than once.
+
+    user, item: [n], places in `users` and `items`    rating, time, split, block: [n]
+    """
+
+    name: str
+    user: Ints
+    item: Ints
+    rating: NDArray[np.float32] | None
+    """None where the source has none."""
+    time: Ints
+    """Unix seconds, 0 where the source has none."""
+    users: Strings
+    """The original id of each user, as text."""
+    items: Strings
+    """The original id of each item, as text."""
+    titles: Strings | None = None
+    """A name for each item, empty where unknown. Not part of the digest."""
+    split: Labels | None = None
+    """A split that came with the data: 0 train, 1 valid, 2 test."""
+    block: Labels | None = None
+    """The block of time a row belongs to, counted from 0."""
+    terms: str = ""
+    """Terms of use in one or two sentences."""
+    source: str = ""
+    """Where the data was found: RESCIND_DATA, cache, publisher, a wheel, generated."""
+
+    def __post_init__(self) -> None:
+        rows = len(self.user)
+        for name, dtype in _COLUMNS.items():
+            column = getattr(self, name)
+            if column is None:
+                continue
+            if len(column) != rows:
+                raise DataError(
+                    f"dataset '{self.name}': column '{name}' has {len(column)} rows, "
+                    f"column 'user' has {rows}. All columns must be equally long."
+                )
+            object.__setattr__(self, name, np.ascontiguousarray(column, dtype=dtype))
+        for index, ids in (("user", self.users), ("item", self.items)):
+            _check_range(self.name, index, getattr(self, index), len(ids))
+        if self.titles is not None and len(self.titles) != len(self.items):
+            raise DataError(
+                f"dataset '{self.name}' has {len(self.titles)} titles for {len(self.items)} items. "
+                "Give one title for each item, empty where unknown."
+            )
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    @cached_property
+    def digest(self) -> str:
+        """`sha256:...` over rows and original ids, not over titles, terms or source."""
+        state = hashlib.sha256()
+        for name, dtype in _COLUMNS.items():
+            column = getattr(self, name)
+            if column is not None:
+                _feed(state, name, np.asarray(column, dtype=dtype))
+        for name, ids in (("users", self.users), ("items", self.items)):
+            text = "\0".join(ids.tolist()).encode()
+            state.update(f"{name}:{len(ids)}:{len(text)}\n".encode())
+            state.update(text)
+        return f"sha256:{state.hexdigest()}"
+
+    @property
+    def has_time(self) -> bool:
+        """Whether the source says when things happened."""
+        return bool(self.time.any())
+
+    def select(self, mask: NDArray[Any]) -> Dataset:
+        """Keep the rows of a mask (or of row numbers, in their order); ids are not renumbered."""
+        kept: dict[str, Any] = {name: _pick(getattr(self, name), mask) for name in _COLUMNS}
+        return replace(self, **kept)
+
+    def compact(self, order: Literal["index", "appearance"] = "index") -> Dataset:
+        """Drop users and items without rows and renumber the rest from 0; original ids stay.
+
+        `index` keeps the present order of ids. `appearance` numbers them by first row, so that
+        what has been seen up to any row is a prefix of the ids.
+        """
+        user_old, user = _renumber(self.user, len(self.users), order)
+        item_old, item = _renumber(self.item, len(self.items), order)
+        return replace(
+            self,
+            user=user,
+            item=item,
+            users=self.users[user_old],
+            items=self.items[item_old],
+            titles=None if self.titles is None else self.titles[item_old],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class GraphDataset:
+    """Nodes with features, labels and edges.
+
+    edge_index: [2, E], both directions of every edge    features: [N, F], CSR or dense
+    y: [N], -1 where unlabelled    masks: [N], or [N, S] for S published splits
+    """
+
+    name: str
+    edge_index: Ints
+    features: Any
+    """scipy CSR matrix or dense float32 array."""
+    y: Ints
+    train_mask: Mask
+    valid_mask: Mask
+    test_mask: Mask
+    num_classes: int
+    terms: str = ""
+    source: str = ""
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @cached_property
+    def digest(self) -> str:
+        """`sha256:...` over edges, features, labels, masks and the number of classes."""
+        state = hashlib.sha256()
+        _feed(state, "edge_index", np.asarray(self.edge_index, dtype="<i8"))
+        if isinstance(self.features, np.ndarray):
+            _feed(state, "features", np.asarray(self.features, dtype="<f4"))
+        else:
+            for part, dtype in (("indptr", "<i8"), ("indices", "<i8"), ("data", "<f4")):
+                _feed(state, part, np.asarray(getattr(self.features, part), dtype=dtype))
+            _feed(state, "shape", np.asarray(self.features.shape, dtype="<i8"))
+        _feed(state, "y", np.asarray(self.y, dtype="<i8"))
+        for part in ("train_mask", "valid_mask", "test_mask"):
+            _feed(state, part, np.asarray(getattr(self, part), dtype="|b1"))
+        _feed(state, "num_classes", np.asarray([self.num_classes], dtype="<i8"))
+        return f"sha256:{state.hexdigest()}"
+
+
+def _feed(state: Any, name: str, column: NDArray[Any]) -> None:
+    """Add a column to a hash: its name, type and shape, then its values, without a copy."""
+    state.update(f"{name}:{column.dtype.str}:{column.shape}\n".encode())
+    state.update(np.ascontiguousarray(column).reshape(-1).view(np.uint8).data)
+
+
+def _pick(column: NDArray[Any] | None, mask: NDArray[Any]) -> NDArray[Any] | None:
+    return None if column is None else column[mask]
+
+
+def _check_range(name: str, column: str, values: Ints, size: int) -> None:
+    if len(values) and (int(values.min()) < 0 or int(values.max()) >= size):
+        raise DataError(
+            f"dataset '{name}': column '{column}' runs from {values.min()} to {values.max()}, "
+            f"but there are {size} {column}s. Indexes must lie in 0..{size - 1}."
+        )
+
+
+def _renumber(values: Ints, size: int, order: str) -> tuple[Ints, Ints]:
+    """Old ids in their new order, and the values under the new numbers."""
+    if order == "index":
+        old = np.flatnonzero(np.bincount(values, minlength=size))
+    elif order == "appearance":
+        first = np.full(size, len(values), dtype=np.int64)
+        np.minimum.at(first, values, np.arange(len(values)))
+        old = np.argsort(first, kind="stable")[: int((first < len(values)).sum())]
+    else:
+        raise DataError(f"order is '{order}'; allowed are 'index' and 'appearance'.")
+    new = np.full(size, -1, dtype=np.int64)
+    new[old] = np.arange(len(old))
+    return old, new[values]

@@ -1,0 +1,65 @@
+"""The three questions one asks of the catalogue: what is there, what is it, give it to me."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from rescind.data import obtain, variants
+from rescind.data.catalogue import ENTRIES, entry, expected_digests
+from rescind.data.dataset import Dataset, GraphDataset
+from rescind.data.obtain import Say
+from rescind.data.synthetic import synthetic
+from rescind.errors import ConfigError, suggest
+
+
+def names() -> list[str]:
+    """The names that `load` understands."""
+    return list(ENTRIES)
+
+
+def describe(name: str) -> dict[str, Any]:
+    """What the catalogue knows about a dataset; reads no data."""
+    about = entry(name)
+    return {
+        "name": about.name,
+        "title": about.title,
+        "kind": about.kind,
+        **about.size,
+        "terms": about.terms,
+        "publisher": list(about.urls),
+        "wheel": about.wheel,
+        "variants": about.variants,
+        "digest": expected_digests().get(name),
+        "notes": about.notes,
+    }
+
+
+def load(
+    name: str, *, say: Say = lambda _: None, given: Path | None = None, **arguments: Any
+) -> Dataset | GraphDataset:
+    """Load a dataset by name, obtaining it first where necessary.
+
+    `variant="blocks"` gives the form a paper uses (see `describe`). The synthetic world takes
+    users, items, interactions, topics, drift and seed. `say` is told what is being fetched;
+    `given` is a publisher's archive or folder that is already at hand.
+    """
+    about = entry(name)
+    allowed = set(inspect.signature(synthetic).parameters) if name == "synthetic" else {"variant"}
+    for argument in arguments:
+        if argument not in allowed:
+            raise ConfigError(
+                f"dataset '{name}' has no argument '{argument}'; {suggest(argument, allowed)}"
+            )
+    if name == "synthetic":
+        return synthetic(**arguments)
+    variant = arguments.get("variant")
+    if variant is not None and variant not in about.variants:
+        raise ConfigError(
+            f"dataset '{name}' has no variant '{variant}'; {suggest(str(variant), about.variants)}"
+        )
+    found = obtain.find(about, say, given)
+    if variant is None or isinstance(found.data, GraphDataset):
+        return found.data
+    return variants.in_blocks(about, variant, found.data, found.place)

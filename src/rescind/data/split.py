@@ -1,0 +1,125 @@
+"""Which rows train, validate and test, and which users and items stay.
+
+A split is decided per person, from a hash of the seed and the original ids: it does not depend on
+who else is in the data, on the order of the rows, or on how ids were renumbered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+
+from rescind.clock import Clock
+from rescind.data.dataset import TEST, VALID, Dataset, Ints, Labels, Mask, Strings
+from rescind.errors import ConfigError, DataError
+
+
+def random_split(dataset: Dataset, seed: int, ratio: tuple[int, int, int] = (8, 1, 1)) -> Labels:
+    """Label each row 0 train, 1 valid or 2 test, at random inside each user.
+
+    A user's distinct pairs are ordered by a hash of (seed, user, item). With n of them and a ratio
+    a:b:c, the first round(n c / (a + b + c)) are test, the next round(n b / (a + b + c)) valid,
+    halves rounded up; the rest is train. All copies of a pair get the same label.
+
+    returns: [n]
+    """
+    if len(ratio) != 3 or min(ratio) < 0 or sum(ratio) == 0:
+        raise ConfigError(
+            f"ratio is {tuple(ratio)}; it must be three numbers for train, valid and test, none "
+            "negative and not all zero, for example (8, 1, 1)."
+        )
+    pair, copy_of = distinct_pairs(dataset)
+    owner, item = pair // len(dataset.items), pair % len(dataset.items)
+    draw = pair_hash(dataset, owner, item, seed, "split")
+    count = np.bincount(owner, minlength=len(dataset.users))
+    test = _share(count, ratio[2], sum(ratio))
+    valid = np.minimum(_share(count, ratio[1], sum(ratio)), count - test)
+    labels = by_rank(owner, np.lexsort((draw, owner)), test, valid)
+    return labels[copy_of]
+
+
+def distinct_pairs(dataset: Dataset) -> tuple[Ints, Ints]:
+    """The distinct (user, item) pairs as user * items + item, sorted, and the place of each row."""
+    key = dataset.user * len(dataset.items) + dataset.item
+    pair, copy_of = np.unique(key, return_inverse=True)
+    return pair, copy_of
+
+
+def pair_hash(dataset: Dataset, user: Ints, item: Ints, seed: int, purpose: str) -> np.ndarray:
+    """A number in [0, 1) for each pair, from the seed and the original ids only."""
+    users, items = _id_keys(dataset.users), _id_keys(dataset.items)
+    return (
+        Clock(seed)
+        .uniform(purpose, torch.from_numpy(users[user]), torch.from_numpy(items[item]))
+        .numpy()
+    )
+
+
+def by_rank(owner: Ints, order: Ints, test: Ints, valid: Ints) -> Labels:
+    """Label the first `test[u]` of each owner 2, the next `valid[u]` 1, the rest 0.
+
+    owner: [n]    order: [n], row numbers grouped by owner    test, valid: [users]
+    """
+    rank = rank_in_owner(owner[order])
+    held = test[owner[order]]
+    kept = valid[owner[order]]
+    labels = np.zeros(len(owner), dtype=np.int8)
+    labels[order] = np.where(rank < held, TEST, np.where(rank < held + kept, VALID, 0))
+    return labels
+
+
+def rank_in_owner(owner: Ints) -> Ints:
+    """The place of each row inside its run of equal owners, counted from 0."""
+    if len(owner) == 0:
+        return np.zeros(0, dtype=np.int64)
+    starts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
+    lengths = np.diff(np.append(starts, len(owner)))
+    return np.arange(len(owner)) - np.repeat(starts, lengths)
+
+
+def k_core(dataset: Dataset, k: int, users: bool = True, items: bool = True) -> Dataset:
+    """Keep users and items with at least k rows each, repeated until nothing changes.
+
+    With `items=False` only users are counted (one pass suffices), and the reverse. Rows count, not
+    distinct pairs. Ids are renumbered in their present order (`Dataset.compact`).
+    """
+    if k < 1 or not (users or items):
+        raise ConfigError(f"k is {k}; it must be 1 or more, and users or items must be counted.")
+    keep: Mask = np.ones(len(dataset), dtype=np.bool_)
+    while True:
+        before = int(keep.sum())
+        for column, counted in ((dataset.user, users), (dataset.item, items)):
+            if counted and before:
+                keep &= np.bincount(column[keep], minlength=int(column.max()) + 1)[column] >= k
+        if int(keep.sum()) == before:
+            break
+    if before == 0:
+        raise DataError(
+            f"nothing is left of '{dataset.name}' ({len(dataset)} rows) when users and items need "
+            f"{k} rows each. Use a smaller k."
+        )
+    return dataset.select(keep).compact()
+
+
+def min_user(dataset: Dataset, k: int) -> Dataset:
+    """Keep the users with at least k rows; items are not counted."""
+    return k_core(dataset, k, users=True, items=False)
+
+
+def _share(count: Ints, part: int, whole: int) -> Ints:
+    """round(count * part / whole), halves up, in whole numbers."""
+    return (2 * count * part + whole) // (2 * whole)
+
+
+def _id_keys(ids: Strings) -> Ints:
+    """A 64-bit number for each original id: the number itself, or a hash of the text."""
+    return np.fromiter((_id_key(text) for text in ids.tolist()), dtype=np.int64, count=len(ids))
+
+
+def _id_key(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 19 and (text[0] != "0" or text == "0"):
+        return int(text)
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

@@ -1,0 +1,92 @@
+"""The forms in which a paper uses a dataset: filtered, cut into blocks, with its own split.
+
+F3CRec keeps users and items with 10 rows (Last.fm 5), sorts by time and cuts. Its authors
+published the blocks and splits of ML-100K; a copy mapped to the ids used here may lie beside the
+data as `f3crec_blocks.parquet`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from rescind.data.blocks import arrange
+from rescind.data.canonical import read_table
+from rescind.data.catalogue import Entry
+from rescind.data.dataset import Dataset, Ints, Labels
+from rescind.data.split import k_core
+from rescind.errors import DataError
+
+BLOCK_FILE = "f3crec_blocks.parquet"
+
+
+def in_blocks(entry: Entry, variant: str, dataset: Dataset, place: Path) -> Dataset:
+    """The form of F3CRec: k-core, blocks by time, ids by first appearance.
+
+    Rows are in order of block and time. The variant `f3crec` of ML-100K has the blocks and splits
+    of the authors' file; otherwise `split` is None (`blocks.block_split` draws one).
+    """
+    rows = _one_per_time(dataset) if entry.name == "lastfm-2k" else dataset
+    kept = k_core(rows, entry.core or 1)
+    if variant == "blocks" or entry.name != "ml-100k":
+        return arrange(kept)
+    given = place / BLOCK_FILE
+    if not given.exists():
+        raise DataError(
+            f"{given}: this file with the authors' blocks and splits is not there; the publisher "
+            "of ml-100k does not offer it. Set RESCIND_DATA to a folder that has it, or use the "
+            "variant 'blocks', which has the same blocks, and `block_split`."
+        )
+    block, split = _read_given(given, kept)
+    return arrange(replace(kept, split=split), block)
+
+
+def _one_per_time(dataset: Dataset) -> Dataset:
+    """Reduce tag assignments to the rows F3CRec counts.
+
+    The authors made (user, artist, time) unique in a file with exact times. The published day
+    file has the first of a month for nearly all rows; only the days of the crawl stand for exact
+    times, so their rows are all kept. This gives their totals exactly.
+    """
+    from zoneinfo import ZoneInfo
+
+    days, place = np.unique(dataset.time, return_inverse=True)
+    first_of_month = np.asarray(
+        [_day_of_month(int(day), ZoneInfo("Europe/Madrid")) == 1 for day in days]
+    )
+    key = np.stack((dataset.user, dataset.item, dataset.time), axis=1)
+    _, first = np.unique(key, axis=0, return_index=True)
+    keep = ~first_of_month[place]
+    keep[first] = True
+    return dataset.select(keep)
+
+
+def _day_of_month(seconds: int, zone: object) -> int:
+    from datetime import UTC, datetime, timedelta, tzinfo
+
+    assert isinstance(zone, tzinfo)
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).astimezone(zone).day
+
+
+def _read_given(path: Path, dataset: Dataset) -> tuple[Labels, Labels]:
+    """The blocks and splits of a file, in the order of the dataset's rows."""
+    table = read_table(path)
+    columns = {name: table.get(name) for name in ("user", "item", "block", "split")}
+    missing = [name for name, column in columns.items() if column is None]
+    if missing:
+        raise DataError(f"{path}: the column '{missing[0]}' is missing. Get the file again.")
+    user, item, block, split = (np.asarray(columns[name]) for name in columns)
+    # the file counts users and items of the whole dataset; original ids are one more
+    theirs = (user.astype(np.int64) + 1) * 2**32 + item + 1
+    ours = dataset.users.astype(np.int64)[dataset.user] * 2**32
+    ours = ours + dataset.items.astype(np.int64)[dataset.item]
+    order: Ints = np.argsort(theirs, kind="stable")
+    at = np.searchsorted(theirs[order], ours).clip(max=len(theirs) - 1)
+    if len(theirs) != len(ours) or not np.array_equal(theirs[order][at], ours):
+        raise DataError(
+            f"{path}: its {len(theirs):,} pairs are not the {len(ours):,} pairs of the filtered "
+            "dataset. Get both files from the same source."
+        )
+    return block[order][at], split[order][at]
