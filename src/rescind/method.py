@@ -260,7 +260,7 @@ def moved(work: Work, public: Params) -> Update:
     """How far a cohort's copies moved from what was broadcast."""
     entries: dict[str, Rows | Tensor] = {}
     for name, rows in work.rows.items():
-        value = rows.detach() - public[name][work.shelf.item]
+        value = rows.detach() - public[name].index_select(0, work.shelf.item)
         entries[name] = Rows(work.shelf.owner, work.shelf.item, value, len(public[name]))
     for name, dense in work.dense.items():
         entries[name] = dense.detach() - public[name]

@@ -50,25 +50,38 @@ class Plan:
         Without `bits` the samples of a client stay in the order given; without a batch size, or
         where every client fits into one batch, they stay in it anyway.
         """
-        most = int(jagged.counts(owner, clients).max()) if len(owner) else 0
+        count = jagged.counts(owner, clients)
+        most = int(count.max()) if len(owner) else 0
         if batch_size is None or most <= batch_size:
             return cls(owner, (len(owner),), items, values or {}, also)
         if bits is not None:
             order = jagged.shuffle(bits, owner)
         else:
             order = torch.argsort(owner, stable=True)
-        owner = owner[order]
-        wave = jagged.places(owner, clients) // batch_size
-        by_wave = torch.argsort(wave, stable=True)
-        order = order[by_wave]
-        sizes = tuple(torch.bincount(wave).tolist())
+        sizes, to = _waves(count, batch_size, owner[order])
+        order = torch.empty_like(order).index_copy_(0, to, order)
         return cls(
-            owner[by_wave],
+            owner[order],
             sizes,
             {name: column[order] for name, column in items.items()},
             {name: column[order] for name, column in (values or {}).items()},
             also,
         )
+
+
+def _waves(count: Tensor, batch_size: int, owner: Tensor) -> tuple[tuple[int, ...], Tensor]:
+    """The size of each wave, and where each sample goes when waves come first, then owners.
+
+    count: [C] samples of each client    owner: [n] sorted
+    """
+    many = -(-int(count.max()) // batch_size)
+    first = torch.arange(many, device=count.device).unsqueeze(1) * batch_size
+    cells = (count - first).clamp(0, batch_size)  # [waves, C]: samples of a client in a wave
+    place = jagged.places(owner, len(count))
+    wave = place // batch_size
+    start = jagged.starts(cells.reshape(-1))
+    to = start[wave * len(count) + owner] + place - wave * batch_size
+    return tuple(cells.sum(1).tolist()), to
 
 
 @dataclass(frozen=True)
@@ -129,7 +142,7 @@ class Work:
         many = len(cohort)
         return cls(
             shelf=shelf,
-            rows={n: _leaf(public[n][shelf.item]) for n in tables if n in names},
+            rows={n: _leaf(public[n].index_select(0, shelf.item)) for n in tables if n in names},
             dense={
                 n: _leaf(v.unsqueeze(0).expand(many, *v.shape).clone())
                 for n, v in public.items()

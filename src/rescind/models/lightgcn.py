@@ -17,6 +17,9 @@ from rescind.model import RankingModel
 from rescind.params import Params
 from rescind.world import Sizes
 
+TINY = 1e-24
+"""Squared norms are at least this, so that a zero vector scores 0; as in torch's `normalize`."""
+
 
 @dataclass(frozen=True)
 class LightGCN(RankingModel):
@@ -52,8 +55,10 @@ class LightGCN(RankingModel):
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
         """cos(u, v_i) for flat samples."""
-        user = functional.normalize(own["user"], dim=-1)
-        return (user[owner] * functional.normalize(rows["item"], dim=-1)).sum(-1)
+        user = functional.normalize(own["user"], dim=-1).index_select(0, owner)
+        item = rows["item"]
+        size = torch.linalg.vecdot(item, item).clamp(min=TINY)
+        return torch.linalg.vecdot(user, item) * torch.rsqrt(size)
 
     def scores(self, public: Params, own: Params) -> Tensor:
         """[C, I]"""

@@ -36,7 +36,7 @@ class MF(RankingModel):
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
         """p_u . q_i for flat samples."""
-        return (own["user"][owner] * rows["item"]).sum(-1)
+        return torch.linalg.vecdot(own["user"].index_select(0, owner), rows["item"])
 
     def scores(self, public: Params, own: Params) -> Tensor:
         """[C, I]"""

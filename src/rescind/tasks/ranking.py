@@ -115,10 +115,10 @@ def loss(
     bce: binary cross-entropy of sigmoid(s / temperature) with the label
     plus decay * |row|^2 for every sampled row: touched rows only.
     """
-    held = {name: rows[work.held] for name, rows in work.rows.items()}
+    held = {name: rows.index_select(0, work.held) for name, rows in work.rows.items()}
     own = model.infer(held, dict(work.own), cohort.train)
     taken = {
-        column: {table: rows[place] for table, rows in work.rows.items()}
+        column: {table: _take(rows, place) for table, rows in work.rows.items()}
         for column, place in batch.rows.items()
     }
     scores = {column: model.score(rows, own, batch.owner) for column, rows in taken.items()}
@@ -135,6 +135,12 @@ def loss(
     if settings.reduce == "sum":
         return jagged.segment_sum(each, batch.owner, batch.clients)
     return jagged.segment_mean(each, batch.owner, batch.clients)
+
+
+def _take(rows: Tensor, place: Tensor) -> Tensor:
+    """rows[place]; `index_select` costs half as much as indexing, backward included."""
+    flat = rows.index_select(0, place.reshape(-1))
+    return flat if place.dim() == 1 else flat.view(*place.shape, -1)
 
 
 def record_loss(score: Tensor) -> Tensor:
