@@ -39,7 +39,7 @@ def test_some_items_are_popular_and_some_users_active():
     data = load("synthetic")
     by_item = np.sort(np.bincount(data.item, minlength=200))[::-1]
     by_user = np.sort(np.bincount(data.user, minlength=300))[::-1]
-    assert by_item[:40].sum() > 0.4 * len(data)  # a fifth of the items, over two fifths of rows
+    assert by_item[:40].sum() > 0.35 * len(data)  # a fifth of the items; without skew 0.2
     assert by_user[:60].sum() > 0.3 * len(data)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rescind.data import canonical, movielens
+from rescind.data import amazon, canonical, gowalla, graph, hetrec, movielens
 from rescind.data.archive import Files
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import Entry, expected_digests
@@ -18,10 +20,18 @@ from rescind.errors import DataError
 
 Raw = Canonical | GraphDataset
 
-_PUBLISHER: dict[str, Callable[[Files], Canonical]] = {
+_PUBLISHER: dict[str, Callable[[Files], Raw]] = {
     "ml-100k": movielens.read_100k,
     "ml-1m": movielens.read_1m,
     "ml-latest-small": movielens.read_latest_small,
+    "lastfm-2k": hetrec.read_lastfm,
+    "hetrec2011-movielens": hetrec.read_movielens,
+    "gowalla": gowalla.read,
+    "amazon-video-games-2018-5core": amazon.read,
+    "cora": partial(graph.read_planetoid, name="cora"),
+    "citeseer": partial(graph.read_planetoid, name="citeseer"),
+    "pubmed": partial(graph.read_planetoid, name="pubmed"),
+    "tolokers": partial(graph.read_heterophilous, name="tolokers"),
 }
 _WHEEL: dict[str, Callable[[Files], Canonical]] = {
     "ml-100k": movielens.read_wheel_100k,
@@ -41,18 +51,22 @@ def from_wheel(entry: Entry, files: Files) -> Raw:
 
 def is_canonical(folder: Path) -> bool:
     """Whether a folder holds the canonical files."""
-    return (folder / "interactions.parquet").exists()
+    return any((folder / name).exists() for name in ("interactions.parquet", "graph.npz"))
 
 
 def from_canonical(entry: Entry, folder: Path) -> Dataset | GraphDataset:
     """Read a canonical folder."""
+    if entry.kind == "graph":
+        return dataset(entry, graph.read_canonical(folder / "graph.npz", entry.name))
     return dataset(entry, canonical.read_folder(folder))
 
 
 def write(folder: Path, raw: Raw) -> None:
     """Write the canonical form into a folder."""
-    assert isinstance(raw, Canonical)
-    canonical.write_folder(folder, raw)
+    if isinstance(raw, GraphDataset):
+        graph.write_canonical(folder, raw)
+    else:
+        canonical.write_folder(folder, raw)
 
 
 def dataset(entry: Entry, raw: Raw) -> Dataset | GraphDataset:
@@ -62,7 +76,7 @@ def dataset(entry: Entry, raw: Raw) -> Dataset | GraphDataset:
     canonical forms do not carry them.
     """
     if isinstance(raw, GraphDataset):
-        return raw
+        return replace(raw, terms=entry.terms)
     user, item = raw.column("user"), raw.column("item")
     assert user is not None
     assert item is not None
@@ -106,10 +120,15 @@ def check(entry: Entry, data: Dataset | GraphDataset, place: str) -> None:
             f"{place}: '{entry.name}' should have {_words(entry.size)}, but this has "
             f"{_words(size)}. It is incomplete or another release; get it again."
         )
-    expected = expected_digests().get(entry.name)
+    check_digest(data, entry.name, place)
+
+
+def check_digest(data: Dataset | GraphDataset, name: str, place: str) -> None:
+    """Compare the digest with the committed one, where there is one."""
+    expected = expected_digests().get(name)
     if expected is not None and data.digest != expected:
         raise DataError(
-            f"{place}: the values of '{entry.name}' have the digest {data.digest}, expected is "
+            f"{place}: the values of '{name}' have the digest {data.digest}, expected is "
             f"{expected}. The file was changed or is another release; delete it and get it again."
         )
 

@@ -12,7 +12,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def build(
     item: Ints,
     rating: NDArray[np.float32] | None,
     time: Ints | None,
-    facts: dict[int, tuple[str, str | None]] | None = None,
+    facts: Mapping[int, tuple[str, str | None]] | None = None,
     tag: Ints | None = None,
 ) -> Canonical:
     """Number original numeric ids from 0 in their order, and sort by user, time, item, tag.

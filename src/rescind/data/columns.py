@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,8 +49,9 @@ def decode(data: bytes, file: str, encoding: str) -> str:
     nul = data.find(b"\0")
     if nul >= 0:
         line = data.count(b"\n", 0, nul) + 1
+        column = nul - data.rfind(b"\n", 0, nul)
         raise DataError(
-            f"{file}, line {line}, column {nul - data.rfind(chr(10).encode(), 0, nul)}: a NUL "
+            f"{file}, line {line}, column {column}: a NUL "
             "byte. This is not a text file, or it was cut off while being written."
         )
     try:
@@ -64,17 +64,28 @@ def decode(data: bytes, file: str, encoding: str) -> str:
         ) from error
 
 
-def whole(cells: Sequence[str], file: str, column: str, first_line: int = 1) -> Ints:
-    """Cells as whole numbers that are not negative."""
+def whole(
+    cells: Sequence[str],
+    file: str,
+    column: str,
+    first_line: int = 1,
+    lines: Ints | None = None,
+) -> Ints:
+    """Cells as whole numbers that are not negative.
+
+    The line of a cell is `first_line` plus its place, or is given by `lines`.
+    """
     try:
-        values = np.asarray(cells).astype(np.int64)
+        values = np.asarray(cells, dtype=np.str_).astype(np.int64)
     except (ValueError, OverflowError):
-        _locate(cells, file, column, first_line, int, "a whole number below 2**63")
-    negative = np.flatnonzero(values < 0)
-    if len(negative):
-        at = int(negative[0])
+        values = np.asarray([_whole_or_minus(cell) for cell in cells])
+    bad = np.flatnonzero(values < 0)
+    if len(bad):
+        at = int(bad[0])
+        line = at + first_line if lines is None else int(lines[at])
         raise DataError(
-            f"{file}, line {at + first_line}, column '{column}': {values[at]} is negative."
+            f"{file}, line {line}, column '{column}': {cells[at]!r} is not a whole number from 0 "
+            "to 2**63 - 1."
         )
     return values
 
@@ -84,12 +95,12 @@ def decimal(
 ) -> NDArray[np.float32]:
     """Cells as finite numbers."""
     try:
-        values = np.asarray(cells).astype(np.float64)
+        values = np.asarray(cells, dtype=np.str_).astype(np.float64)
     except ValueError:
-        _locate(cells, file, column, first_line, float, "a number")
-    odd = np.flatnonzero(~np.isfinite(values))
-    if len(odd):
-        at = int(odd[0])
+        values = np.asarray([_decimal_or_nan(cell) for cell in cells])
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        at = int(bad[0])
         raise DataError(
             f"{file}, line {at + first_line}, column '{column}': {cells[at]!r} is not a finite "
             "number."
@@ -97,14 +108,16 @@ def decimal(
     return values.astype(np.float32)
 
 
-def _locate(
-    cells: Sequence[str], file: str, column: str, first_line: int, kind: Any, wanted: str
-) -> None:
-    for place, cell in enumerate(cells):
-        try:
-            np.int64(kind(cell)) if kind is int else kind(cell)
-        except (ValueError, OverflowError):
-            raise DataError(
-                f"{file}, line {place + first_line}, column '{column}': {cell!r} is not {wanted}."
-            ) from None
-    raise DataError(f"{file}, column '{column}': not every cell is {wanted}.")
+def _whole_or_minus(cell: str) -> int:
+    try:
+        number = int(cell)
+    except ValueError:
+        return -1
+    return number if number < 2**63 else -1
+
+
+def _decimal_or_nan(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return float("nan")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rescind.data import obtain, variants
+from rescind.data.assemble import check_digest
 from rescind.data.catalogue import ENTRIES, entry, expected_digests
 from rescind.data.dataset import Dataset, GraphDataset
 from rescind.data.obtain import Say
@@ -62,4 +63,6 @@ def load(
     found = obtain.find(about, say, given)
     if variant is None or isinstance(found.data, GraphDataset):
         return found.data
-    return variants.in_blocks(about, variant, found.data, found.place)
+    data = variants.in_blocks(about, variant, found.data, found.place)
+    check_digest(data, f"{name}/{variant}", str(found.place))
+    return data

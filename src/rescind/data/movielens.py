@@ -113,7 +113,7 @@ def _ratings(
         whole(cells["item"], label, "item", first_line),
         decimal(cells["rating"], label, "rating", first_line),
         whole(cells["time"], label, "timestamp", first_line),
-        {number: (title, genres) for number, (title, genres) in facts.items()},
+        facts,
     )
 
 

@@ -1,0 +1,198 @@
+"""Read arrays out of a pickle, and nothing else. The only place that touches the format.
+
+The Planetoid graphs are published as Python 2 pickles. A pickle is a small program, so this
+reader runs none of it: the few constructors that arrays need are replaced by the harmless
+stand-ins below, every other name and every unneeded instruction is refused, and the buffers are
+turned into arrays here, for plain numeric types of the stated size only.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle  # noqa: TID251  the opcode reader only; no class or function of a file is looked up
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rescind.errors import DataError
+
+_LARGEST = 2**28  # bytes of a file; PubMed, the largest, has 11 MB
+_NUMBERS = frozenset("biuf")
+
+
+class _Kind:
+    """Stands for a numpy dtype: `dtype('f4', 0, 1)`."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.code = arguments[0] if arguments else ""
+        self.order = "="
+
+    def set(self, state: Any) -> None:
+        """State is (version, byte order, ...)."""
+        self.order = state[1]
+
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype, if it is a plain number."""
+        order: Any = self.order if self.order in ("<", ">") else "="
+        kind = np.dtype(str(self.code)).newbyteorder(order)
+        if kind.kind not in _NUMBERS:
+            raise DataError(f"an array of type '{self.code}'; only numbers are read")
+        return kind
+
+
+class _Array:
+    """Stands for a numpy array under construction."""
+
+    def __init__(self) -> None:
+        self.value: NDArray[Any] | None = None
+
+    def set(self, state: Any) -> None:
+        """State is (version, shape, dtype, Fortran order, bytes)."""
+        _, shape, kind, fortran, buffer = state
+        data = buffer.encode("latin-1") if isinstance(buffer, str) else bytes(buffer)
+        flat = np.frombuffer(data, dtype=kind.dtype())
+        self.value = flat.reshape(shape, order="F" if fortran else "C")
+
+
+class _Matrix:
+    """Stands for a scipy CSR matrix: its attributes, by name."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, Any] = {}
+
+    def set(self, state: Any) -> None:
+        """State is the dictionary of attributes."""
+        self.parts = dict(state)
+
+
+class _Name:
+    """Stands for a name the file mentions; calling it makes the stand-in."""
+
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+
+def _reconstructor(kind: Any, *_: Any) -> Any:
+    return kind.make()
+
+
+def _scalar(kind: _Kind, buffer: Any) -> Any:
+    data = buffer.encode("latin-1") if isinstance(buffer, str) else bytes(buffer)
+    return np.frombuffer(data, dtype=kind.dtype())[0]
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":
+        raise DataError(f"text in the encoding '{encoding}'; only latin1 is read")
+    return text.encode("latin-1")
+
+
+_ALLOWED = {
+    ("copy_reg", "_reconstructor"): _reconstructor,
+    ("numpy", "multiarray._reconstruct"): lambda *_: _Array(),
+    ("numpy", "multiarray.scalar"): _scalar,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Kind,
+    ("scipy.sparse", "csr_matrix"): _Matrix,
+    ("collections", "defaultdict"): lambda *_: {},
+    ("builtins", "object"): object,
+    ("builtins", "list"): list,
+    ("_codecs", "encode"): _encode,
+}
+_MODULES = {
+    "copyreg": "copy_reg",
+    "__builtin__": "builtins",
+    "numpy.core.multiarray": "numpy.multiarray",
+    "numpy._core.multiarray": "numpy.multiarray",
+    "scipy.sparse.csr": "scipy.sparse",
+    "scipy.sparse._csr": "scipy.sparse",
+}
+# Instructions that only push data, build containers, or remember them.
+_PLAIN = (
+    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "DUP", "NONE", "NEWTRUE", "NEWFALSE",
+    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
+    "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE",
+    "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "EMPTY_TUPLE", "TUPLE", "TUPLE1",
+    "TUPLE2", "TUPLE3", "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_DICT", "DICT",
+    "SETITEM", "SETITEMS", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET",
+    "LONG_BINGET",
+)  # fmt: skip
+
+
+class _Reader(pickle._Unpickler):
+    """The pure Python reader with a short list of instructions."""
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]]
+        for name in _PLAIN
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Only names that arrays need, and only as stand-ins."""
+        known = _MODULES.get(module, module)
+        if known == "numpy.multiarray":
+            known, name = "numpy", f"multiarray.{name}"
+        if (known, name) not in _ALLOWED:
+            raise DataError(f"it asks for '{module}.{name}'; only arrays are read")
+        return _Name(_ALLOWED[known, name])
+
+    def load_call(self) -> None:
+        """REDUCE and NEWOBJ: call one of the stand-ins."""
+        arguments = self.stack.pop()  # type: ignore[attr-defined]
+        name = self.stack.pop()  # type: ignore[attr-defined]
+        if not isinstance(name, _Name) or not isinstance(arguments, tuple):
+            raise DataError("it calls something that is not an array constructor")
+        self.stack.append(name.make(*arguments))  # type: ignore[attr-defined]
+
+    def load_state(self) -> None:
+        """BUILD: hand a state to a stand-in."""
+        state = self.stack.pop()  # type: ignore[attr-defined]
+        target = self.stack[-1]  # type: ignore[attr-defined]
+        if not isinstance(target, (_Kind, _Array, _Matrix)):
+            raise DataError("it changes something that is not an array")
+        target.set(state)
+
+    dispatch[pickle.GLOBAL[0]] = pickle._Unpickler.dispatch[pickle.GLOBAL[0]]
+    dispatch[pickle.STACK_GLOBAL[0]] = pickle._Unpickler.dispatch[pickle.STACK_GLOBAL[0]]
+    dispatch[pickle.REDUCE[0]] = load_call
+    dispatch[pickle.NEWOBJ[0]] = load_call
+    dispatch[pickle.BUILD[0]] = load_state
+
+
+def read(data: bytes, file: str) -> Any:
+    """The array, CSR matrix or dictionary of lists in a file.
+
+    Anything else is an error that names the file. A matrix comes as scipy CSR.
+    """
+    if len(data) > _LARGEST:
+        raise DataError(f"{file}: {len(data)} bytes, more than the {_LARGEST} allowed.")
+    try:
+        return _plain(_Reader(io.BytesIO(data), encoding="latin1").load())
+    except DataError as error:
+        raise DataError(
+            f"{file}: refused, {error}. Nothing of it was run. Use the publisher's own file."
+        ) from None
+    except Exception as error:  # a damaged file can fail in any way the reader knows
+        why = f"{type(error).__name__}: {error}"
+        raise DataError(f"{file}: not a readable file of arrays ({why}). Get it again.") from None
+
+
+def _plain(value: Any) -> Any:
+    """Turn stand-ins into arrays."""
+    if isinstance(value, _Array):
+        return value.value
+    if isinstance(value, _Matrix):
+        from scipy.sparse import csr_matrix
+
+        shape = value.parts.get("_shape", value.parts.get("shape"))
+        data, indices, pointers = (_plain(value.parts[k]) for k in ("data", "indices", "indptr"))
+        matrix = csr_matrix((data, indices, pointers), shape=shape)
+        matrix.check_format(full_check=True)
+        return matrix
+    if isinstance(value, dict):
+        for key, items in value.items():
+            if type(key) is not int or not all(type(item) is int for item in items):
+                raise DataError("a dictionary of something else than lists of whole numbers")
+        return value
+    raise DataError(f"it holds a {type(value).__name__}, not arrays")
