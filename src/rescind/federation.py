@@ -53,8 +53,10 @@ class EarlyStop:
     """Which of the metric's values decides; higher is better."""
     every: int = 10
     """Measure after every so many rounds."""
-    patience: int = 30
-    """Rounds without improvement before stopping."""
+    patience: int | None = 30
+    """Rounds without improvement before stopping; None measures without ever stopping."""
+    restore: bool = True
+    """Go back to the best round at the end; False keeps the last."""
     best: Now | None = None
     best_score: float = float("-inf")
     history: tuple[tuple[int, Mapping[str, float]], ...] = ()
@@ -70,7 +72,8 @@ class EarlyStop:
         if values[self.value] > self.best_score or self.best is None:
             return replace(self, best=now, best_score=values[self.value], history=history)
         waited = now.state.round - self.best.state.round
-        return replace(self, history=history, done=waited >= self.patience)
+        done = self.patience is not None and waited >= self.patience
+        return replace(self, history=history, done=done)
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ class Federation:
                 until = until.see(now, lambda at, metric: self._measure(m, at, metric, None))
             for look in watch:
                 look(Moment(now, sums, until))
-        return replace(self, now=until.best if until and until.best else now)
+        return replace(self, now=until.best if until and until.restore and until.best else now)
 
     def _host(
         self, m: Method, now: Now, sums: dict[str, Sum], clock: Clock

@@ -80,6 +80,8 @@ class Method:
     """Names of class methods that build it otherwise, such as `as_published`."""
     individual: ClassVar[bool] = False
     """True: sums carry single updates, so the server sees them."""
+    seedless: ClassVar[bool] = False
+    """True: a closed form that draws nothing, so that the seed does not matter."""
     logs: ClassVar[bool] = False
     """True: devices keep rows of their own updates (`client_log`)."""
 

@@ -1,0 +1,337 @@
+"""Federations and checkpoints on disk: safetensors and JSON, written whole or not at all.
+
+A saved federation is a folder with the two sides of the boundary apart: `server.safetensors` is
+what the server knows, `devices.safetensors` what devices hold, `labels.json` the original ids.
+A checkpoint is one file with both sides of `Now`, the best round so far, and digests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from torch import Tensor
+
+from rescind import params
+from rescind.clock import Clock
+from rescind.errors import ConfigError, DataError
+from rescind.executor import Executor, InProcess, Vault
+from rescind.federation import EarlyStop, Federation, Moment, Now
+from rescind.holdings import Graph, Holdings
+from rescind.labels import Labels
+from rescind.params import Params
+from rescind.records import Records
+from rescind.settings import find, from_table, to_table
+from rescind.state import Log, Memory, ServerState, Snapshot
+from rescind.update import Rows
+from rescind.world import Sizes, World
+
+FORMAT = 1
+METHODS = ("rescind.methods", "server_sample")
+MODELS = ("rescind.models", "tables")
+
+Facts = dict[str, Any]
+Packed = tuple[dict[str, Tensor], Facts]
+
+
+def save_federation(fed: Federation, folder: Path | str) -> Path:
+    """Write a federation; `load_federation` gives it back, bit for bit."""
+    folder = Path(folder)
+    state, facts = _pack_state(fed.now.state)
+    shared = _columns(fed.world.shared)
+    flags = {
+        "members": fed.world.members,
+        "available": fed.world.announced.available,
+        "keeps": fed.world.announced.keeps,
+    }
+    hosts: Facts = {}
+    for number, ((client, data), vault) in enumerate(
+        zip(fed.world.hosted, fed.now.hosted, strict=True)
+    ):
+        (kept, kept_facts), (held, held_facts) = _pack_vault(vault), _pack_holdings(data)
+        state |= _under(f"host{number}", {**kept, **held})
+        hosts[f"host{number}"] = {**kept_facts, **held_facts, "client": client}
+    stamp = params.digest(fed.now.state.public)
+    facts |= {
+        "format": FORMAT,
+        "stamp": stamp,
+        "method": to_table(fed.method),
+        "seed": fed.clock.seed,
+        "task": fed.world.task,
+        "sizes": vars(fed.world.sizes),
+        "block": fed.world.block,
+        "events": [list(event) for event in fed.events],
+        "hosts": hosts,
+    }
+    devices, device_facts = _pack_vault(fed.now.vault)
+    held, held_facts = _pack_holdings(fed.now.vault.holdings)
+    labels = {k: list(v) for k, v in vars(fed.labels).items() if k in ("users", "items", "titles")}
+    params.write_atomically(folder / "labels.json", json.dumps(labels).encode())
+    params.save(
+        folder / "devices.safetensors",
+        {**devices, **held},
+        _notes({**device_facts, **held_facts, "format": FORMAT, "stamp": stamp}),
+    )
+    server = {**state, **_under("shared", shared), **_under("flags", flags)}
+    params.save(folder / "server.safetensors", server, _notes(facts))
+    return folder
+
+
+def load_federation(folder: Path | str, executor: Executor | None = None) -> Federation:
+    """Read what `save_federation` wrote."""
+    folder = Path(folder)
+    if not (folder / "server.safetensors").is_file():
+        raise DataError(
+            f"{folder} holds no saved federation (server.safetensors is missing). "
+            f"Give the folder of a finished run, such as runs/demo."
+        )
+    server, facts = _read(folder / "server.safetensors")
+    devices, device_facts = _read(folder / "devices.safetensors")
+    if facts["stamp"] != device_facts["stamp"]:
+        raise DataError(
+            f"the two files in {folder} belong to different moments: server and devices "
+            f"must be saved together. Make the run again."
+        )
+    method = from_table(find(*METHODS, facts["method"]["name"]), facts["method"], {"model": MODELS})
+    executor = executor or InProcess()
+    device = getattr(executor, "device", "cpu")
+    vault = _unpack_vault(devices, device_facts, _unpack_holdings(devices, device_facts), device)
+    flags = {n: v.to(device) for n, v in _of("flags", server).items()}
+    shared = Records(**_of("shared", server)).to(device)
+    world = World(facts["task"], Sizes(**facts["sizes"]), flags["members"], vault.announced, shared)
+    hosts = [
+        (f["client"], _unpack_vault(_of(n, server), f, _unpack_holdings(_of(n, server), f), "cpu"))
+        for n, f in facts["hosts"].items()
+    ]
+    hosted = tuple((client, vault.holdings) for client, vault in hosts)
+    world = replace(world, block=facts["block"], hosted=hosted)
+    labels = json.loads((folder / "labels.json").read_text())
+    return Federation(
+        world=world,
+        method=method,
+        now=Now(_unpack_state(server, facts, device), vault, tuple(v for _, v in hosts)),
+        clock=Clock(facts["seed"]),
+        executor=executor,
+        labels=Labels(**{k: tuple(v) for k, v in labels.items()}),
+        events=tuple((kind, digest, at) for kind, digest, at in facts["events"]),
+    )
+
+
+# -- checkpoints ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Checkpoints:
+    """A watcher that writes a checkpoint every so many rounds and keeps the last two."""
+
+    folder: Path
+    every: int
+    key: str
+    """What the run is (configuration and data, as a digest): another run is refused."""
+    extra: Callable[[], Facts] = dict
+    """More to carry along, such as counters of the run."""
+
+    def __call__(self, moment: Moment) -> None:
+        done = moment.until is not None and moment.until.done
+        if moment.now.state.round % self.every == 0 or done:
+            self.write(moment.now, moment.until)
+
+    def write(self, now: Now, until: EarlyStop | None) -> Path:
+        """Write one checkpoint now."""
+        tensors, facts = _pack_now(now)
+        tensors = _under("now", tensors)
+        notes: Facts = {"format": FORMAT, "key": self.key, "now": facts, "extra": self.extra()}
+        if until is not None:
+            same = until.best is now
+            if until.best is not None and not same:
+                best, best_facts = _pack_now(until.best)
+                tensors |= _under("best", best)
+                notes["best"] = best_facts
+            notes["until"] = {
+                "best_is_now": same,
+                "best_score": until.best_score,
+                "history": [[r, dict(v)] for r, v in until.history],
+                "done": until.done,
+            }
+        path = self.folder / f"round-{now.state.round:08d}.safetensors"
+        params.save(path, tensors, _notes(notes))
+        for old in sorted(self.folder.glob("round-*.safetensors"))[:-2]:
+            old.unlink()
+        return path
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Where a run was when its checkpoint was written."""
+
+    now: Now
+    until: EarlyStop | None
+    extra: Facts
+    path: Path
+    skipped: tuple[str, ...] = ()
+    """Newer checkpoints that could not be read, and why."""
+
+
+def resume(
+    folder: Path, key: str, fed: Federation, until: EarlyStop | None = None
+) -> Resumed | None:
+    """The newest whole checkpoint of this run, or None. A torn one is passed over and said so.
+
+    `fed` has the same world and devices as when the run began; `until` is the rule it began with.
+    """
+    skipped: list[str] = []
+    for path in sorted(folder.glob("round-*.safetensors"), reverse=True):
+        try:
+            tensors, facts = _read(path)
+        except DataError as error:
+            skipped.append(str(error))
+            continue
+        if facts["key"] != key:
+            raise ConfigError(
+                f"{path} is a checkpoint of another run: its configuration or data differ. "
+                f"Choose another --out, or remove {folder} to start anew."
+            )
+        now = _unpack_now(_of("now", tensors), facts["now"], fed)
+        if until is not None and "until" in facts:
+            until = _unpack_until(until, facts, tensors, now, fed)
+        return Resumed(now, until, facts["extra"], path, tuple(skipped))
+    return None
+
+
+def _unpack_until(
+    until: EarlyStop, facts: Facts, tensors: Params, now: Now, fed: Federation
+) -> EarlyStop:
+    seen = facts["until"]
+    best = now if seen["best_is_now"] else None
+    if "best" in facts:
+        best = _unpack_now(_of("best", tensors), facts["best"], fed)
+    history = tuple((r, v) for r, v in seen["history"])
+    return replace(
+        until, best=best, best_score=seen["best_score"], history=history, done=seen["done"]
+    )
+
+
+# -- packing --------------------------------------------------------------------------------------
+
+
+def _pack_now(now: Now) -> Packed:
+    state, facts = _pack_state(now.state)
+    vault, vault_facts = _pack_vault(now.vault)
+    tensors = {**state, **vault}
+    for number, host in enumerate(now.hosted):
+        packed, host_facts = _pack_vault(host)
+        tensors |= _under(f"host{number}", packed)
+        facts[f"host{number}"] = host_facts
+    return tensors, {**facts, **vault_facts}
+
+
+def _unpack_now(tensors: Params, facts: Facts, fed: Federation) -> Now:
+    holdings = fed.now.vault.holdings
+    device = str(holdings.members.device)
+    hosted = tuple(
+        _unpack_vault(_of(f"host{i}", tensors), facts[f"host{i}"], host.holdings, "cpu")
+        for i, host in enumerate(fed.now.hosted)
+    )
+    vault = _unpack_vault(tensors, facts, holdings, device)
+    return Now(_unpack_state(tensors, facts, device), vault, hosted)
+
+
+def _pack_state(state: ServerState) -> Packed:
+    tensors = {**_under("public", state.public), **_under("own", state.own)}
+    kept = []
+    for number, snapshot in enumerate(state.memory):
+        tensors |= _under(f"memory{number}", snapshot.values)
+        kept.append([snapshot.name, snapshot.round])
+    return tensors, {"round": state.round, "memory": kept}
+
+
+def _unpack_state(tensors: Params, facts: Facts, device: str) -> ServerState:
+    snapshots = tuple(
+        Snapshot(name, at, params.to(_of(f"memory{number}", tensors), device))
+        for number, (name, at) in enumerate(facts["memory"])
+    )
+    public = params.to(_of("public", tensors), device)
+    own = params.to(_of("own", tensors), device)
+    return ServerState(public, own, Memory(snapshots), facts["round"])
+
+
+def _pack_vault(vault: Vault) -> Packed:
+    tensors = _under("private", vault.private)
+    rounds = []
+    for number, (at, rows) in enumerate(vault.log.entries):
+        tensors |= _under(
+            f"log{number}", {"owner": rows.owner, "index": rows.index, "value": rows.value}
+        )
+        rounds.append([at, rows.size])
+    return tensors, {"log": rounds}
+
+
+def _unpack_vault(tensors: Params, facts: Facts, holdings: Holdings, device: str) -> Vault:
+    entries = []
+    for number, (at, size) in enumerate(facts["log"]):
+        rows = params.to(_of(f"log{number}", tensors), device)
+        entries.append((at, Rows(rows["owner"], rows["index"], rows["value"], size)))
+    private = params.to(_of("private", tensors), device)
+    return Vault(holdings.to(device), private, Log(tuple(entries)))
+
+
+def _pack_holdings(holdings: Holdings) -> Packed:
+    columns = {"split": holdings.split, "block": holdings.block, "lent": holdings.lent}
+    columns |= _columns(holdings.records) | {"members": holdings.members}
+    tensors = _under("held", columns)
+    facts: Facts = {"items": holdings.items, "now": holdings.now, "task": holdings.task}
+    if holdings.graph is not None:
+        parts = vars(holdings.graph)
+        tensors |= _under("graph", {n: v for n, v in parts.items() if isinstance(v, Tensor)})
+        facts["graph"] = {n: v for n, v in parts.items() if isinstance(v, int)}
+    return tensors, facts
+
+
+def _unpack_holdings(tensors: Params, facts: Facts) -> Holdings:
+    held = _of("held", tensors)
+    graph = None
+    if "graph" in facts:
+        graph = Graph(**cast(Facts, _of("graph", tensors)), **facts["graph"])
+    return Holdings(
+        records=Records(held["client"], held["item"], held["time"]),
+        split=held["split"],
+        block=held["block"],
+        lent=held["lent"],
+        members=held["members"],
+        items=facts["items"],
+        now=facts["now"],
+        task=facts["task"],
+        graph=graph,
+    )
+
+
+def _columns(records: Records) -> dict[str, Tensor]:
+    return {"client": records.client, "item": records.item, "time": records.time}
+
+
+def _under(drawer: str, values: Params) -> dict[str, Tensor]:
+    """Names with the drawer in front. Copies, because safetensors refuses shared memory."""
+    return {f"{drawer}|{name}": value.detach().clone() for name, value in values.items()}
+
+
+def _of(drawer: str, tensors: Params) -> dict[str, Tensor]:
+    start = f"{drawer}|"
+    return {n[len(start) :]: v for n, v in tensors.items() if n.startswith(start)}
+
+
+def _notes(facts: Mapping[str, Any]) -> dict[str, str]:
+    return {"facts": json.dumps(facts)}
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], Facts]:
+    tensors, notes = params.load(path)
+    facts: Facts = json.loads(notes["facts"])
+    if facts.get("format") != FORMAT:
+        raise DataError(
+            f"{path} has format {facts.get('format')}, this version reads {FORMAT}. "
+            f"Make the run again with this version."
+        )
+    return tensors, facts
