@@ -15,9 +15,10 @@ from torch import Tensor
 
 from rescind import params
 from rescind.clock import Clock
+from rescind.cohort import Cohort, Lot, Mail
 from rescind.errors import ConfigError
 from rescind.guards import Guard, gate
-from rescind.holdings import Cohort, Holdings, Lot, Mail
+from rescind.holdings import Holdings
 from rescind.method import Method
 from rescind.params import Params
 from rescind.records import Arrive, Erase, Event, Join, Records, Unshare, Withdraw

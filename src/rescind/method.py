@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from rescind.clock import Clock
+from rescind.cohort import Cohort, Mail
 from rescind.errors import BoundaryError, ConfigError
-from rescind.holdings import Cohort, Mail
 from rescind.model import Model, RankingModel
 from rescind.optim import LocalOptimiser, Step, server_move
 from rescind.params import Params

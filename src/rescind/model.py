@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 from torch import Tensor
 
 from rescind.clock import Clock
-from rescind.holdings import Lot
+from rescind.cohort import Lot
 from rescind.params import Params
 from rescind.world import Sizes
 

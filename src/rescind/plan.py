@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rescind import jagged
-from rescind.holdings import Cohort
+from rescind.cohort import Cohort
 from rescind.jagged import Shelf
 from rescind.params import Params
 

@@ -54,6 +54,12 @@ def to_table(value: Any) -> dict[str, Any]:
     return table
 
 
+def fields_of(cls: type) -> dict[str, Any]:
+    """The names and annotated kinds of a dataclass's fields."""
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in fields(cls) if field.init}
+
+
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return to_table(value)

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from rescind import params
 from rescind.clock import Clock
+from rescind.cohort import Graph
 from rescind.errors import ConfigError, DataError
 from rescind.executor import Executor, InProcess, Vault
 from rescind.federation import EarlyStop, Federation, Moment, Now
-from rescind.holdings import Graph, Holdings
+from rescind.holdings import Holdings
 from rescind.labels import Labels
 from rescind.params import Params
 from rescind.records import Records

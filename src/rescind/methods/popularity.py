@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rescind.clock import Clock
-from rescind.holdings import Cohort
+from rescind.cohort import Cohort
 from rescind.method import Method
 from rescind.model import Model
 from rescind.models.counts import Counts

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from rescind import jagged
 from rescind.clock import Clock
-from rescind.holdings import Lot
+from rescind.cohort import Lot
 from rescind.model import RankingModel
 from rescind.params import Params
 from rescind.world import Sizes

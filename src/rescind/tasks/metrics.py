@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rescind.cohort import Cohort, Lot
 from rescind.errors import ConfigError
-from rescind.holdings import Cohort, Lot
 from rescind.params import Params
 
 

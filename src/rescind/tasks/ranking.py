@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from rescind import jagged
 from rescind.clock import Clock
-from rescind.holdings import Cohort
+from rescind.cohort import Cohort
 from rescind.model import RankingModel
 from rescind.plan import Batch, Plan, Work
 

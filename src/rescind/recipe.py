@@ -1,0 +1,308 @@
+"""A recipe is one table: what is run, along which axes, and the paper's numbers beside it.
+
+    title = "..."
+    [data]     name = "ml-1m"                      what `rescind data` knows; more keys below
+    [sharing]  ratio = [1, 2, 7]  part = 0.3       optional: simulated people lend records
+    [method]   name = "FedAvg"  negatives = 4      fields of the class, one to one
+    [method.model]  name = "LightGCN"
+    [run]      rounds = 150                        fields of `RunSettings`
+    [axes]     data = ["ml-100k", "ml-1m"]         each value changes its table for one cell
+               method = ["Popularity", { label = "FedAvg, 4", name = "FedAvg", negatives = 4 }]
+               seed = [0, 1, 2]
+    [paper."ml-1m/FedAvg, 4"]  "HR@20" = 0.4656    published numbers, by cell
+
+A cell is named by its labels along the axes other than seed, joined by "/".
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from rescind.errors import ConfigError, suggest
+from rescind.method import Method
+from rescind.settings import checked, fields_of, find, from_table, to_table
+from rescind.storage import METHODS, MODELS
+
+TABLES = ("data", "sharing", "method", "run", "axes", "paper")
+WORDS = ("title", "source", "notes")
+AXES = ("data", "method", "model", "sharing", "seed")
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which data, and how it is prepared."""
+
+    name: str = "ml-100k"
+    variant: str | None = None
+    """A published form of the dataset, such as "f3crec"."""
+    core: int | None = None
+    """Keep users and items with at least so many rows, repeated until nothing changes."""
+    min_user: int | None = None
+    """Keep users with at least so many rows."""
+    users: int | None = None
+    """Synthetic only: how many users."""
+    items: int | None = None
+    """Synthetic only: how many items."""
+    interactions: int | None = None
+    """Synthetic only: about how many interactions."""
+
+
+@dataclass(frozen=True)
+class SharingSettings:
+    """Simulated people who lend records."""
+
+    ratio: tuple[int, ...] = (1, 2, 7)
+    """All : part : nothing; FedShare V-A."""
+    part: float = 0.3
+    """What a partial sharer lends."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How long, how often measured, where."""
+
+    seed: int = 0
+    rounds: int = 150
+    evaluate_every: int = 10
+    """Validation after every so many rounds."""
+    patience: int | None = None
+    """Stop after so many rounds without improvement; none: never."""
+    measure: str = "NDCG@20"
+    """What validation picks the round by."""
+    restore: bool = True
+    """Report the best round on validation; false: the last round."""
+    k: tuple[int, ...] = (20,)
+    """Lengths of the lists that are measured."""
+    device: str = "cpu"
+    checkpoint_every: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "evaluate_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"run.{name} must be at least 1, got {getattr(self, name)}.")
+        least = {f"{m}@{k}" for k in self.k for m in ("HR", "NDCG", "Recall", "Precision", "MRR")}
+        if self.measure not in least:
+            raise ConfigError(f"run.measure '{self.measure}': {suggest(self.measure, least)}")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration of a recipe, with its seed."""
+
+    name: str
+    data: DataSettings
+    sharing: SharingSettings | None
+    method: Method
+    run: RunSettings
+
+    @property
+    def configuration(self) -> Table:
+        """Everything that decides the result, as plain tables."""
+        out = {
+            "data": to_table(self.data),
+            "method": to_table(self.method),
+            "run": to_table(self.run),
+        }
+        out["data"]["name"] = self.data.name
+        out["run"].pop("name")
+        if self.sharing is not None:
+            out["sharing"] = to_table(self.sharing)
+            out["sharing"].pop("name")
+        return out
+
+    @property
+    def digest(self) -> str:
+        """A digest of the configuration, the same for all seeds, devices and checkpoint habits."""
+        table = self.configuration
+        for idle in ("seed", "device", "checkpoint_every"):
+            table["run"].pop(idle)
+        return "sha256:" + sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+    def with_seed(self, seed: int) -> Cell:
+        """The same cell under another seed."""
+        return replace(self, run=replace(self.run, seed=seed))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A read recipe: its cells and the numbers they are held against."""
+
+    path: Path
+    title: str
+    source: str
+    cells: tuple[Cell, ...]
+    """All cells at every seed of the recipe."""
+    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    changed: bool = False
+    """Settings other than the seed were overridden, so results do not belong to its table."""
+
+    @property
+    def results(self) -> Path:
+        """Where the results of its runs are kept, one line each."""
+        return self.path.with_suffix(".jsonl")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its cells, in order."""
+        return tuple(dict.fromkeys(cell.name for cell in self.cells))
+
+    def choose(self, name: str | None, seeds: Sequence[int] | None = None) -> tuple[Cell, ...]:
+        """The cells of one name (or all), at the recipe's seeds or the given ones."""
+        if name is not None and name not in self.names:
+            raise ConfigError(f"{self.path.name} has no cell '{name}'; {suggest(name, self.names)}")
+        cells = [c for c in self.cells if name is None or c.name == name]
+        if seeds is None:
+            return tuple(cells)
+        firsts = {c.name: c for c in reversed(cells)}
+        order = [firsts[n] for n in self.names if n in firsts]
+        return tuple(cell.with_seed(seed) for cell in order for seed in seeds)
+
+
+def locate(name: str) -> Path:
+    """The file of a recipe given by path, or by its name under `recipes/` (paper/table)."""
+    given = Path(name)
+    tried = [given, given.with_suffix(".toml"), Path("recipes") / f"{name}.toml"]
+    for path in tried:
+        if path.is_file() and path.suffix == ".toml":
+            return path
+    known = sorted(
+        str(p.relative_to("recipes").with_suffix("")) for p in Path("recipes").glob("*/*.toml")
+    )
+    raise ConfigError(
+        f"there is no recipe '{name}' (looked for {', '.join(map(str, tried))}). "
+        f"{suggest(name, known)}"
+    )
+
+
+def read(path: Path, changes: Sequence[str] = ()) -> Recipe:
+    """Read a recipe and expand its axes; `changes` are "key=value" overrides."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}. Mend that line.") from None
+    for key in table:
+        if key not in TABLES + WORDS:
+            raise ConfigError(f"{path}: unknown key '{key}'; {suggest(key, TABLES + WORDS)}")
+    axes = dict(table.get("axes", {}))
+    changed = False
+    for change in changes:
+        changed |= _override(table, axes, change)
+    return Recipe(
+        path=path,
+        title=str(table.get("title", path.stem)),
+        source=str(table.get("source", "")),
+        cells=tuple(_cells(path, table, axes)),
+        paper=table.get("paper", {}),
+        changed=changed,
+    )
+
+
+def _override(table: Table, axes: Table, change: str) -> bool:
+    """Apply one "key=value"; an axis of the same name is replaced. True unless it is the seed."""
+    key, sign, text = change.partition("=")
+    if not sign:
+        raise ConfigError(f"--set wants key=value, got '{change}'. Example: --set run.rounds=20")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word is a string
+    key = key.strip()
+    if key in ("seed", "run.seed"):
+        axes["seed"] = [value]
+        return False
+    if key in AXES:
+        axes.pop(key, None)
+        key = {"data": "data.name", "method": "method.name", "model": "method.model"}.get(key, key)
+    parts = key.split(".")
+    if parts[0] not in ("data", "sharing", "method", "run") or len(parts) < 2:
+        allowed = [
+            "seed",
+            "data",
+            "method",
+            "model",
+            "data.<field>",
+            "sharing.<field>",
+            "method.<field>",
+            "method.model.<field>",
+            "run.<field>",
+        ]
+        raise ConfigError(f"--set cannot change '{key}'; {suggest(key, allowed)}")
+    place = table
+    for part in parts[:-1]:
+        inside = place.setdefault(part, {})
+        if isinstance(inside, str):
+            inside = place[part] = {"name": inside}
+        place = inside
+    place[parts[-1]] = value
+    return True
+
+
+def _cells(path: Path, table: Table, axes: Table) -> list[Cell]:
+    for axis in axes:
+        if axis not in AXES:
+            raise ConfigError(f"{path}: unknown axis '{axis}'; {suggest(axis, AXES)}")
+    seeds = axes.pop("seed", [table.get("run", {}).get("seed", 0)])
+    order = [axis for axis in AXES if axis in axes]
+    cells = []
+    for values in itertools.product(*[axes[axis] for axis in order]):
+        labels = []
+        tables: Table = json.loads(json.dumps({k: table.get(k, {}) for k in TABLES[:4]}))
+        if "sharing" not in table:
+            tables.pop("sharing")
+        for axis, value in zip(order, values, strict=True):
+            labels.append(_place(tables, axis, value))
+        name = "/".join(labels) or path.stem
+        cells += [_cell(path, name, tables, seed) for seed in seeds]
+    return cells
+
+
+def _place(tables: Table, axis: str, value: Any) -> str:
+    """Write one value of an axis into its table; return its label."""
+    change = dict(value) if isinstance(value, Mapping) else {"name": value}
+    label = str(change.pop("label", change.get("name", value)))
+    if axis == "model":
+        method = tables.setdefault("method", {})
+        inside = method.get("model", {})
+        inside = {"name": inside} if isinstance(inside, str) else inside
+        # Another model does not take the fields of the one it replaces.
+        method["model"] = change if change.get("name") != inside.get("name") else inside | change
+    else:
+        tables.setdefault(axis, {}).update(change)
+    return label
+
+
+def _cell(path: Path, name: str, tables: Table, seed: Any) -> Cell:
+    try:
+        method = dict(tables.get("method", {}))
+        run = {**tables.get("run", {}), "seed": seed}
+        data, sharing = tables.get("data", {}), tables.get("sharing")
+        return Cell(
+            name=name,
+            data=_settings(DataSettings, data),
+            sharing=None if sharing is None else _settings(SharingSettings, sharing),
+            method=from_table(
+                find(*METHODS, str(method.get("name", "FedAvg"))), method, {"model": MODELS}
+            ),
+            run=_settings(RunSettings, run),
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{path}, cell {name}: {error}") from None
+
+
+def _settings(cls: type, table: Mapping[str, Any]) -> Any:
+    """Build settings; unlike a method's, a "name" here is a field (the dataset's)."""
+    known = fields_of(cls)
+    for key in table:
+        if key not in known:
+            what = cls.__name__.removesuffix("Settings").lower()
+            raise ConfigError(f"[{what}] has no field '{key}'; {suggest(key, known)}")
+    return cls(**{k: checked(v, known[k], f"{cls.__name__}.{k}") for k, v in table.items()})
