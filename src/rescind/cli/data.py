@@ -13,6 +13,9 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+ColumnName = Annotated[str | None, typer.Option(help="Its column, if it has an unusual name.")]
+_NO_HEADER = "The first line is data; columns are called 1, 2, 3."
+_TEXT_IDS = "Keep ids as written, whatever they look like."
 Name = Annotated[str, typer.Argument(help="A name from `rescind data list`.")]
 
 
@@ -26,9 +29,9 @@ def list_datasets(json: Json = False) -> None:
         _print_json({"datasets": rows})
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("name", "what", "size", box=None, pad_edge=False)
+    table = Table(Column("name", no_wrap=True), "what", "size", box=None, pad_edge=False)
     for row in rows:
         table.add_row(row["name"], row["title"], _size(row))
     Console().print(table)
@@ -46,7 +49,7 @@ def describe_dataset(name: Name, json: Json = False) -> None:
         return
     typer.echo(f"{about['title']} ({about['name']})")
     typer.echo(f"  size       {_size(about)}")
-    typer.echo(f"  terms      {about['terms']}")
+    typer.echo(f"  terms      {about['terms'] or 'not stated'}")
     for url in about["publisher"]:
         typer.echo(f"  publisher  {url}")
     if about["wheel"]:
@@ -90,6 +93,65 @@ def get_dataset(
     typer.echo(f"  digest  {data.digest}")
     typer.echo(f"  terms   {data.terms}")
     typer.echo(f"\nNext: rescind data describe {name}")
+
+
+@app.command("import")
+def import_dataset(
+    file: Annotated[Path, typer.Argument(help="A .csv, .tsv, .inter (RecBole) or .parquet file.")],
+    name: Annotated[str, typer.Option(help="What to call it.")],
+    user: ColumnName = None,
+    item: ColumnName = None,
+    rating: ColumnName = None,
+    time: ColumnName = None,
+    split: ColumnName = None,
+    separator: Annotated[str | None, typer.Option(help="One character between cells.")] = None,
+    no_header: Annotated[bool, typer.Option("--no-header", help=_NO_HEADER)] = False,
+    encoding: Annotated[str, typer.Option(help="Encoding of a text file.")] = "utf-8",
+    time_unit: Annotated[str, typer.Option(help="s or ms.")] = "s",
+    text_ids: Annotated[bool, typer.Option("--text-ids", help=_TEXT_IDS)] = False,
+    terms: Annotated[str, typer.Option(help="Terms of use, shown with the data.")] = "",
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite an import.")] = False,
+    json: Json = False,
+) -> None:
+    """Import interactions from your own file; nothing is stored if a cell is wrong."""
+    from rescind.data import import_file
+
+    roles = {"user": user, "item": item, "rating": rating, "time": time, "split": split}
+    settings: dict[str, Any] = {
+        "columns": {role: column for role, column in roles.items() if column is not None},
+        "separator": separator,
+        "header": not no_header,
+        "encoding": encoding,
+        "time_unit": time_unit,
+        "text_ids": text_ids,
+        "terms": terms,
+        "replace": replace,
+    }
+    data = _with_status(f"reading {file.name}", lambda _: import_file(file, name, **settings))
+    _report_import(data, file, json)
+
+
+def _report_import(data: Any, file: Path, json: bool) -> None:
+    from rescind.data.obtain import where
+
+    result = {
+        "name": data.name,
+        "users": len(data.users),
+        "items": len(data.items),
+        "rows": len(data),
+        "ratings": data.rating is not None,
+        "times": data.has_time,
+        "split": data.split is not None,
+        "place": where(data.name, data.source),
+        "digest": data.digest,
+    }
+    if json:
+        _print_json(result)
+        return
+    typer.echo(f"{data.name}: {_size(result)}, from {file}")
+    typer.echo(f"  place   {result['place']}")
+    typer.echo(f"  digest  {data.digest}")
+    typer.echo(f"\nNext: rescind data describe {data.name}; in Python: load({data.name!r})")
 
 
 def _with_status(text: str, work: Any) -> Any:

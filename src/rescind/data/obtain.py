@@ -52,6 +52,8 @@ def cache_folder() -> Path:
 def where(name: str, source: str) -> str | None:
     """The folder a dataset with this source lies in, None for a generated one."""
     folder = data_folder() if source == "RESCIND_DATA" else cache_folder()
+    if source == "imported":
+        name = f"imported/{name}"
     return None if source == "generated" or folder is None else str(folder / name)
 
 

@@ -1,0 +1,242 @@
+"""Bring your own interactions: check every cell, keep original ids, store the canonical form.
+
+Nothing is stored unless the whole file is in order.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rescind.data import canonical, cells
+from rescind.data.canonical import Canonical
+from rescind.data.catalogue import ENTRIES
+from rescind.data.dataset import Dataset
+from rescind.data.obtain import cache_folder
+from rescind.data.tables import Table, open_table
+from rescind.errors import ConfigError, DataError
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_USUAL = {
+    "user": ("user", "user_id", "userid", "uid", "user_idx", "reviewerid"),
+    "item": ("item", "item_id", "itemid", "iid", "movieid", "movie_id", "artistid", "asin"),
+    "rating": ("rating", "score", "stars", "overall"),
+    "time": ("time", "timestamp", "ts", "date", "unixreviewtime"),
+    "split": ("split",),
+}
+"""Names of columns that are understood without being told, in lower case."""
+
+
+@dataclass
+class _Gathered:
+    """Columns while a file is being read: ids as numbers by first appearance."""
+
+    users: dict[str, int] = field(default_factory=dict)
+    items: dict[str, int] = field(default_factory=dict)
+    user: array[int] = field(default_factory=lambda: array("i"))
+    item: array[int] = field(default_factory=lambda: array("i"))
+    rating: array[float] = field(default_factory=lambda: array("f"))
+    time: array[int] = field(default_factory=lambda: array("q"))
+    split: array[int] = field(default_factory=lambda: array("b"))
+
+
+def imported_folder() -> Path:
+    """Where imported datasets lie."""
+    return cache_folder() / "imported"
+
+
+def imported_names() -> list[str]:
+    """The names of what has been imported."""
+    folder = imported_folder()
+    return sorted(p.parent.name for p in folder.glob("*/about.json")) if folder.is_dir() else []
+
+
+def import_file(
+    path: str | Path,
+    name: str,
+    *,
+    columns: Mapping[str, str] | None = None,
+    separator: str | None = None,
+    header: bool = True,
+    encoding: str = "utf-8",
+    time_unit: str = "s",
+    text_ids: bool = False,
+    terms: str = "",
+    replace: bool = False,
+) -> Dataset:
+    """Import interactions from a CSV, TSV, RecBole or Parquet file under a name.
+
+    `columns` says which column of the file is the user, item, rating, time and split; usual names
+    are found without it, and rating, time and split may be missing. Without a header columns are
+    called 1, 2, 3. Rows are sorted by user, time and item; users and items are numbered by first
+    appearance, their original ids are kept as text. Repeated rows stay.
+    """
+    _check_name(name, replace)
+    if time_unit not in ("s", "ms"):
+        raise ConfigError(f"the time unit is '{time_unit}'; allowed are s and ms.")
+    table = open_table(Path(path), separator, encoding, header)
+    place = _places(table, dict(columns or {}), header)
+    gathered = _gather(table, place, text_ids, time_unit)
+    if len(gathered.user) < 2:
+        raise DataError(
+            f"{path}, {table.unit} {len(gathered.user) + 1}, column 1: the file has "
+            f"{len(gathered.user)} interactions; at least 2 are needed to learn from one and test "
+            "on another."
+        )
+    data = _canonical(gathered, place)
+    dataset = _dataset(data, name, terms)
+    size = {"users": len(dataset.users), "items": len(dataset.items), "rows": len(dataset)}
+    about = {"file": Path(path).name, "terms": terms, "digest": dataset.digest, "size": size}
+    canonical.write_folder(imported_folder() / name, data, about=about)
+    return dataset
+
+
+def load_imported(name: str) -> Dataset:
+    """Load what was imported under a name, and check that it is what was stored."""
+    folder = imported_folder() / name
+    about = about_imported(name)
+    dataset = _dataset(canonical.read_folder(folder), name, about["terms"])
+    if dataset.digest != about["digest"]:
+        raise DataError(
+            f"{folder}: the values have the digest {dataset.digest}, but {about['digest']} was "
+            "stored at the import. The files were changed; import again with --replace."
+        )
+    return dataset
+
+
+def about_imported(name: str) -> dict[str, Any]:
+    """What was written down at the import."""
+    path = imported_folder() / name / "about.json"
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        size = {key: int(about["size"][key]) for key in ("users", "items", "rows")}
+        return {key: str(about[key]) for key in ("file", "terms", "digest")} | {"size": size}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: not readable ({error}). Import again with --replace.") from error
+
+
+def _check_name(name: str, replace: bool) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"the name is '{name}'; it must be 1 to 64 of a-z, 0-9, dot, dash and underscore, and "
+            "begin with a letter or digit."
+        )
+    if name in ENTRIES:
+        raise ConfigError(f"the name '{name}' belongs to the catalogue; choose another.")
+    if (imported_folder() / name).exists() and not replace:
+        raise ConfigError(
+            f"there is an imported dataset '{name}' already; choose another name, or pass "
+            "--replace to overwrite it."
+        )
+
+
+def _places(table: Table, given: dict[str, str], header: bool) -> dict[str, int]:
+    """The place of each known column in a row."""
+    unknown = sorted(set(given) - set(_USUAL))
+    if unknown:
+        raise ConfigError(f"columns has '{unknown[0]}'; allowed are {', '.join(_USUAL)}.")
+    if not header and not given:
+        given = dict(zip(("user", "item", "rating", "time"), table.header, strict=False))
+    place: dict[str, int] = {}
+    for role, usual in _USUAL.items():
+        if role in given:
+            wanted = [n for n, name in enumerate(table.header) if name == given[role]]
+        else:
+            wanted = [n for n, name in enumerate(table.header) if name.lower() in usual]
+        if len(wanted) > 1:
+            names = ", ".join(table.header[n] for n in wanted)
+            raise DataError(
+                f"{table.file}, line 1, column {wanted[1] + 1}: more than one column could be the "
+                f"{role} ({names}). Say which by --{role} COLUMN."
+            )
+        if not wanted and (role in given or role in ("user", "item")):
+            asked = f"'{given[role]}' for the {role}" if role in given else f"for the {role}"
+            raise DataError(
+                f"{table.file}, line 1, column 1: there is no column {asked}. The columns are "
+                f"{', '.join(table.header)}. Say which by --{role} COLUMN, or --no-header if the "
+                "first line is data."
+            )
+        if wanted:
+            place[role] = wanted[0]
+    return place
+
+
+def _gather(table: Table, place: dict[str, int], text_ids: bool, unit: str) -> _Gathered:
+    """Check every cell and put it into its column."""
+    out = _Gathered()
+    checks: dict[str, Callable[[str], Any]] = {
+        "user": _numbering(out.users, cells.identifier(text_ids)),
+        "item": _numbering(out.items, cells.identifier(text_ids)),
+        "rating": cells.rating,
+        "time": cells.moment(unit),
+        "split": cells.split,
+    }
+    work = [(role, at, checks[role], getattr(out, role).append) for role, at in place.items()]
+    for line, row in table.rows:
+        for role, at, check, append in work:
+            try:
+                append(check(row[at].strip()))
+            except cells.BadCell as why:
+                shown = row[at] if len(row[at]) <= 40 else row[at][:40] + "..."
+                raise DataError(
+                    f"{table.file}, {table.unit} {line}, column {at + 1} ('{table.header[at]}'): "
+                    f"{shown!r} is not a valid {role}: {why}. Nothing was imported."
+                ) from None
+    return out
+
+
+def _numbering(ids: dict[str, int], check: Callable[[str], str]) -> Callable[[str], int]:
+    """Number ids by first appearance; each distinct one is checked once."""
+
+    def number(cell: str) -> int:
+        found = ids.get(cell)
+        if found is None:
+            found = ids[check(cell)] = len(ids)
+        return found
+
+    return number
+
+
+def _canonical(gathered: _Gathered, place: dict[str, int]) -> Canonical:
+    user, item = np.frombuffer(gathered.user, np.int32), np.frombuffer(gathered.item, np.int32)
+    time = np.frombuffer(gathered.time, np.int64) if "time" in place else None
+    keys = (item, user) if time is None else (item, time, user)
+    order = np.lexsort(keys)
+    interactions: dict[str, Any] = {
+        "user": user[order],
+        "item": item[order],
+        "rating": np.frombuffer(gathered.rating, np.float32)[order] if "rating" in place else None,
+        "timestamp": None if time is None else time[order],
+    }
+    if "split" in place:
+        interactions["split"] = np.frombuffer(gathered.split, np.int8)[order]
+    return Canonical(
+        interactions,
+        {"source_id": np.asarray(list(gathered.items))},
+        np.asarray(list(gathered.users)),
+    )
+
+
+def _dataset(data: Canonical, name: str, terms: str) -> Dataset:
+    user, item, time = (data.column(name) for name in ("user", "item", "timestamp"))
+    if user is None or item is None or data.users is None:
+        raise DataError(f"imported dataset '{name}': its files are incomplete.")
+    return Dataset(
+        name=name,
+        user=user.astype(np.int64),
+        item=item.astype(np.int64),
+        rating=data.column("rating"),
+        time=np.zeros(len(user), dtype=np.int64) if time is None else time,
+        users=data.users,
+        items=data.items["source_id"].astype(str),
+        split=data.column("split"),
+        terms=terms,
+        source="imported",
+    )
