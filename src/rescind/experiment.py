@@ -130,6 +130,8 @@ def run_cell(
     )
     checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoint_every, key, meter.read)
     _prepare_folder(folder, again)
+    if not again:
+        checkpoints.clear()
     found = resume(checkpoints.folder, key, fed, until) if again else None
     if found is not None:
         fed, until = replace(fed, now=found.now), found.until
@@ -140,8 +142,28 @@ def run_cell(
     trained = fed.run(left, until=until, watch=(meter, seen, checkpoints, *watch))
     facts = _facts(cell, dataset, trained, seen.until, meter)
     save_federation(trained, folder / "model")
-    params.write_atomically(folder / "run.json", json.dumps(facts, indent=2).encode())
+    write_facts(folder, facts)
+    checkpoints.clear()
     return Result(trained, facts, folder)
+
+
+def write_facts(folder: Path, facts: dict[str, Any]) -> None:
+    """Write run.json."""
+    params.write_atomically(folder / "run.json", json.dumps(facts, indent=2).encode())
+
+
+def read_facts(folder: Path) -> dict[str, Any] | None:
+    """What a finished run wrote, or None if it did not finish."""
+    path = folder / "run.json"
+    if not path.is_file():
+        return None
+    try:
+        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path}:{error.lineno}:{error.colno}: not valid JSON. Make the run again."
+        ) from None
+    return facts
 
 
 @dataclass
@@ -164,8 +186,6 @@ def _prepare_folder(folder: Path, again: bool) -> None:
         ) from None
     if not again:
         (folder / "run.json").unlink(missing_ok=True)
-        for old in (folder / "checkpoints").glob("round-*.safetensors"):
-            old.unlink()
 
 
 def _facts(

@@ -88,6 +88,8 @@ class Federation:
     labels: Labels = field(default_factory=Labels)
     events: tuple[tuple[str, str, int], ...] = ()
     """(kind, digest, round) of what happened, oldest first."""
+    watch: tuple[Callable[[Moment], Any], ...] = ()
+    """Watchers of every run, wherever it is started from (a progress bar while unlearning)."""
 
     @classmethod
     def start(
@@ -162,7 +164,7 @@ class Federation:
             now = Now(m.server_step(now.state, sums, self.world, clock), vault, hosted)
             if until:
                 until = until.see(now, lambda at, metric: self._measure(m, at, metric, None))
-            for look in watch:
+            for look in (*self.watch, *watch):
                 look(Moment(now, sums, until))
         return replace(self, now=until.best if until and until.restore and until.best else now)
 

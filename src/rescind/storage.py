@@ -140,6 +140,13 @@ class Checkpoints:
         if moment.now.state.round % self.every == 0 or done:
             self.write(moment.now, moment.until)
 
+    def clear(self) -> None:
+        """Remove all checkpoints: a finished run keeps no trace of its way."""
+        for path in self.folder.glob("round-*.safetensors"):
+            path.unlink()
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
     def write(self, now: Now, until: EarlyStop | None) -> Path:
         """Write one checkpoint now."""
         tensors, facts = _pack_now(now)

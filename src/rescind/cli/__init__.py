@@ -1,0 +1,60 @@
+"""The command line. Heavy libraries are imported inside the commands, so that help is instant."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from rescind.cli import bench, data, demo, doctor, recommend, run, table
+from rescind.errors import RescindError
+
+app = typer.Typer(
+    name="rescind",
+    help="Federated learning on data that people lend and can take back.",
+    epilog="Start with: rescind demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("demo")(demo.command)
+app.add_typer(data.app, name="data")
+app.command("run")(run.command)
+app.command("recommend")(recommend.command)
+app.command("table")(table.command)
+app.command("bench")(bench.command)
+app.command("doctor")(doctor.command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from rescind import __version__
+
+        typer.echo(f"rescind {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+def main() -> None:
+    """Run the command line: errors that a person can mend end with code 2 and no traceback."""
+    try:
+        app()
+    except RescindError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("\nstopped. Give the same command with --resume to go on.", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)

@@ -1,0 +1,71 @@
+# Two commands do everything on a fresh machine with Python 3.11+, git and make:
+#   make demo    the main job, with a report
+#   make test    the tests
+# Each makes its own .venv and installs what it needs; the second time nothing is installed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+STATED := pyproject.toml constraints.txt
+
+.PHONY: help install demo test test-slow lint bench docs clean
+
+help:
+	@echo "make demo       run the main job and write runs/demo/report.html"
+	@echo "make test       run the tests"
+	@echo "make test-slow  run the tests that take minutes"
+	@echo "make lint       check style and types"
+	@echo "make bench      time the hot paths beside their yardsticks"
+	@echo "make docs       build the documentation into site/"
+	@echo "make install    make .venv with everything for development"
+
+$(VENV)/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: Python 3.11 or newer is needed; '$(PYTHON)' is older. Try: make PYTHON=python3.11"; exit 2; }
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/installed: $(VENV)/made $(STATED)
+	@echo "installing rescind (a few minutes the first time)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	@echo "installing the tools for tests and checks"
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed-dev
+	@echo "installing the tools for the documentation"
+	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+install: $(VENV)/installed-dev
+	@echo "ready. Next: $(BIN)/rescind --help"
+
+demo: $(VENV)/installed
+	@$(BIN)/rescind demo
+
+test: $(VENV)/installed-dev
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-slow: $(VENV)/installed-dev
+	@$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/installed-dev
+	@$(BIN)/ruff check src tests bench
+	@$(BIN)/ruff format --check --quiet src tests bench || \
+		{ echo "run: $(BIN)/ruff format src tests bench"; exit 1; }
+	@$(BIN)/mypy
+
+bench: $(VENV)/installed
+	@$(BIN)/rescind bench
+
+docs: $(VENV)/installed-docs
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo "written: site/index.html"
+
+clean:
+	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,5 @@
+"""`python -m rescind.cli`."""
+
+from rescind.cli import main
+
+main()

@@ -1,0 +1,114 @@
+"""`rescind doctor`: what is installed, what is missing, what data is at hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+NEEDED = (
+    "torch",
+    "numpy",
+    "scipy",
+    "numba",
+    "pyarrow",
+    "safetensors",
+    "typer",
+    "rich",
+    "matplotlib",
+)
+EXTRAS = {
+    "flower": ("flwr",),
+    "service": ("fastapi", "uvicorn"),
+    "graph": ("networkx",),
+    "dev": ("pytest", "hypothesis", "ranx", "ruff", "mypy"),
+    "docs": ("mkdocs-material",),
+}
+
+
+def command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Say what is installed and what is missing. Exit code 1 if something needed is missing."""
+    facts = examine()
+    if as_json:
+        typer.echo(json.dumps(facts))
+    else:
+        _print(facts)
+    raise typer.Exit(1 if facts["missing"] else 0)
+
+
+def examine() -> dict[str, Any]:
+    """Look at packages, hardware and data."""
+    import platform
+    from importlib import metadata
+
+    from rescind import __version__
+    from rescind.data.obtain import cache_folder, data_folder
+
+    def version(name: str) -> str | None:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            return None
+
+    packages = {name: version(name) for name in NEEDED}
+    extras = {extra: {name: version(name) for name in names} for extra, names in EXTRAS.items()}
+    place = data_folder()
+    return {
+        "rescind": __version__,
+        "python": platform.python_version(),
+        "packages": packages,
+        "missing": [name for name, found in packages.items() if found is None],
+        "extras": extras,
+        "hardware": _hardware() if packages["torch"] else {},
+        "RESCIND_DATA": None if place is None else str(place),
+        "cache": str(cache_folder()),
+        "datasets": _datasets(),
+    }
+
+
+def _hardware() -> dict[str, Any]:
+    import os
+
+    import torch
+
+    cuda = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    return {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpu": cuda}
+
+
+def _datasets() -> dict[str, str | None]:
+    """Where each dataset would be read from without asking anybody; None: not at hand."""
+    from rescind.data import names
+    from rescind.data.obtain import where
+
+    found: dict[str, str | None] = {}
+    for name in names():
+        if name == "synthetic":
+            found[name] = "generated"
+        else:
+            places = {source: where(name, source) for source in ("RESCIND_DATA", "cache")}
+            found[name] = next((s for s, p in places.items() if p and Path(p).is_dir()), None)
+    return found
+
+
+def _print(facts: dict[str, Any]) -> None:
+    typer.echo(f"rescind {facts['rescind']}, Python {facts['python']}")
+    for name, version in facts["packages"].items():
+        typer.echo(f"  {'ok     ' if version else 'MISSING'} {name} {version or ''}")
+    for extra, names in facts["extras"].items():
+        lacking = [name for name, version in names.items() if version is None]
+        state = "ok     " if not lacking else "-      "
+        hint = "" if not lacking else f" (lacks {', '.join(lacking)}: pip install rescind[{extra}])"
+        typer.echo(f"  {state} extra [{extra}]{hint}")
+    hardware = facts["hardware"]
+    if hardware:
+        gpu = hardware["gpu"] or "none"
+        typer.echo(f"  hardware: {hardware['cores']} cores, GPU {gpu}")
+    typer.echo(f"  data: RESCIND_DATA={facts['RESCIND_DATA'] or 'not set'}, cache {facts['cache']}")
+    for name, source in facts["datasets"].items():
+        typer.echo(f"    {name}: {source or f'not at hand (rescind data get {name})'}")
+    if facts["missing"]:
+        typer.echo(f"Missing: {', '.join(facts['missing'])}. Next: make install")
+    else:
+        typer.echo("Everything needed is there. Next: rescind demo")

@@ -1,0 +1,60 @@
+"""Progress bars on stderr; where stderr is no terminal, a line per measurement."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rescind.federation import Moment
+
+
+class RoundBar(AbstractContextManager["RoundBar"]):
+    """Shows how far a run is and what validation last said. Used as a watcher."""
+
+    def __init__(self, title: str, rounds: int, measure: str = "NDCG@20") -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeRemainingColumn as Left
+
+        self.title, self.rounds, self.measure = title, rounds, measure
+        self.terminal = sys.stderr.isatty()
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("rounds"),
+            Left(),
+            TextColumn("{task.fields[said]}"),
+            console=Console(stderr=True),
+            disable=not self.terminal,
+        )
+        self.task = self.bar.add_task(title, total=rounds, said="")
+        self.seen = 0
+
+    def __enter__(self) -> RoundBar:
+        self.bar.start()
+        if not self.terminal:
+            print(f"{self.title}: {self.rounds} rounds", file=sys.stderr, flush=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bar.stop()
+
+    def __call__(self, moment: Moment) -> None:
+        at = moment.now.state.round
+        said = ""
+        history = moment.until.history if moment.until else ()
+        if history:
+            said = f"valid {self.measure} {history[-1][1][self.measure]:.4f}"
+        self.bar.update(self.task, completed=at, said=said)
+        if not self.terminal and len(history) > self.seen:
+            print(f"  round {at}: {said}", file=sys.stderr, flush=True)
+        self.seen = len(history)

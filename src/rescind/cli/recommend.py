@@ -1,0 +1,37 @@
+"""`rescind recommend`: what a saved model suggests to a person."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run, e.g. runs/demo.")],
+    user: Annotated[str, typer.Option(help="The user's original id.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="How many items.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Recommend items to a user, under original ids and titles.
+
+    A user without data gets the most popular items, and it is said so.
+    """
+    from rescind.storage import load_federation
+
+    folder = run / "model" if (run / "model").is_dir() else run
+    fed = load_federation(folder)
+    found = fed.recommend(user, k)
+    if as_json:
+        typer.echo(json.dumps({"user": user, "items": [vars(r) for r in found]}))
+        return
+    why = (
+        "from popularity: this user has no data"
+        if found and (found[0].because == "popularity")
+        else f"from {type(fed.method).__name__}"
+    )
+    typer.echo(f"{len(found)} recommendations for user {user}, {why}")
+    for place, item in enumerate(found, 1):
+        typer.echo(f"{place:4d}  {item.item:>8}  {item.score:8.4f}  {item.title}")

@@ -1,0 +1,104 @@
+"""`rescind run`: the cells of a recipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rescind.recipe import Cell, Recipe
+
+
+def command(
+    recipe: Annotated[str, typer.Argument(help="A TOML file, or paper/table under recipes/.")],
+    change: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting, e.g. run.rounds=20, method.negatives=4, seed=3.",
+        ),
+    ] = None,
+    cell: Annotated[
+        str | None, typer.Option(help="Run one cell only, e.g. ml-100k/FedAvg.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0 to N-1.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to write [runs/PAPER/TABLE].")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print final metrics as JSON on the last line.")
+    ] = False,
+) -> None:
+    """Run a recipe, or one cell of it, and write run.json, the model and a line of results.
+
+    Every run appends one line to the .jsonl file beside the recipe (not when --set changed more
+    than the seed), from which `rescind table` prints ours beside the paper's.
+    """
+    from rescind.recipe import locate, read
+
+    found = read(locate(recipe), change or ())
+    cells = found.choose(cell, None if seeds is None else range(seeds))
+    home = out or Path("runs") / found.path.parent.name / found.path.stem
+    finished = []
+    for number, chosen in enumerate(cells, 1):
+        folder = home
+        if len(cells) > 1 or len(found.cells) > 1:
+            folder = (
+                home / chosen.name.replace("/", "_").replace(" ", "_") / f"seed-{chosen.run.seed}"
+            )
+        title = f"{chosen.name} seed {chosen.run.seed}"
+        if len(cells) > 1:
+            title = f"[{number}/{len(cells)}] {title}"
+        facts = _one(found, chosen, folder, resume, title)
+        finished.append(
+            {
+                "cell": chosen.name,
+                "seed": chosen.run.seed,
+                "out": str(folder),
+                "metrics": facts["metrics"]["test"],
+            }
+        )
+        shown = ", ".join(
+            f"{k} {v:.4f}"
+            for k, v in facts["metrics"]["test"].items()
+            if k.startswith(("HR", "NDCG", "Recall"))
+        )
+        typer.echo(
+            f"{chosen.name} seed {chosen.run.seed}: {shown} "
+            f"(round {facts['round']}, {facts['seconds']['wall']:.1f} s) -> {folder}"
+        )
+    _next(found, finished)
+    if as_json:
+        last: Any = {**finished[-1]["metrics"]} if len(finished) == 1 else {"runs": finished}
+        typer.echo(json.dumps(last))
+
+
+def _one(recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str) -> dict[str, Any]:
+    from rescind.cli.progress import RoundBar
+    from rescind.experiment import append_result, read_facts, run_cell
+
+    done = read_facts(folder) if resume else None
+    if done is not None and done["digest"] == cell.digest and done["seed"] == cell.run.seed:
+        typer.echo(f"{title}: finished before", err=True)
+        return done
+    with RoundBar(title, cell.run.rounds, cell.run.measure) as bar:
+        result = run_cell(cell, folder, again=resume, watch=(bar,))
+    if not recipe.changed:
+        append_result(recipe, result)
+    return result.facts
+
+
+def _next(recipe: Recipe, finished: list[dict[str, Any]]) -> None:
+    where = finished[-1]["out"]
+    typer.echo(f"\nWritten: {where}/run.json and {where}/model/")
+    if recipe.changed:
+        typer.echo("Settings were changed, so no line was added to the recipe's results.")
+    else:
+        typer.echo(f"One line per run was added to {recipe.results}")
+        typer.echo(f"Next: rescind table {recipe.path}")
+    typer.echo(f"Next: rescind recommend {where} --user ID")
