@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import stat
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 
 from rescind.errors import DataError
@@ -54,7 +55,7 @@ class Files:
             return (self.path / member if self.path.is_dir() else self.path).read_bytes()
         try:
             return self._zip.read(member)
-        except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError) as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
             raise DataError(
                 f"{self.path}: the member '{member}' is damaged ({error}). Download it again."
             ) from error
@@ -93,6 +94,8 @@ def check_members(path: Path, members: list[zipfile.ZipInfo]) -> None:
             _refuse(path, info, "it is a link")
         if info.flag_bits & 1:
             _refuse(path, info, "it is encrypted")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            _refuse(path, info, "it is packed in an unusual way")
         if info.file_size > 2**24 and info.file_size > _HIGHEST_RATIO * max(info.compress_size, 1):
             _refuse(path, info, f"{info.compress_size} bytes unpack to {info.file_size}")
     total = sum(info.file_size for info in members)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,15 @@ def read_npz(data: bytes, file: str) -> dict[str, NDArray[Any]]:
             check_members(Path(file), archive.infolist())
         with np.load(io.BytesIO(data), allow_pickle=False) as parts:
             return {name: parts[name] for name in parts.files}
-    except (zipfile.BadZipFile, ValueError, EOFError, OSError, KeyError, MemoryError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        ValueError,
+        EOFError,
+        OSError,
+        KeyError,
+        MemoryError,
+    ) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
             f"{file}: not a readable npz file of plain arrays ({why}). Delete it and get it again."

