@@ -126,7 +126,7 @@ METHOD = Replay(
     model=MF(dim=4, spread=0.4),
     negatives=2,
     batch_size=6,
-    rate=0.05,
+    rate=0.2,
     private_rate=0.5,
     top_n=5,
     shift_scale=0.05,
