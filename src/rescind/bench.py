@@ -102,13 +102,13 @@ def readable_round(name: str, fed: Federation, bound: float) -> Figure:
     return Figure(name, len(ids), rows, touch, took, bound)
 
 
-def readable() -> list[Figure]:
+def readable(say: Callable[[str], None] = lambda _: None) -> list[Figure]:
     """The readable form on the two rounds of the design: FedMF and ego-LightGCN."""
     from rescind.data import Dataset, load
 
     torch.set_num_threads(1)
-    blocks = load("ml-100k", variant="blocks")
-    films = load("ml-1m")
+    blocks = load("ml-100k", variant="blocks", say=say)
+    films = load("ml-1m", say=say)
     assert isinstance(blocks, Dataset)
     assert isinstance(films, Dataset)
     assert blocks.block is not None

@@ -8,7 +8,7 @@
     [run]      rounds = 150                        fields of `RunSettings`
     [axes]     data = ["ml-100k", "ml-1m"]         each value changes its table for one cell
                method = ["Popularity", { label = "FedAvg, 4", name = "FedAvg", negatives = 4 }]
-               seed = [0, 1, 2]
+               seed = [0, 1, 2]                    a value may carry `run = { rounds = 1 }` too
     [paper."ml-1m/FedAvg, 4"]  "HR@20" = 0.4656    published numbers, by cell
 
 A cell is named by its labels along the axes other than seed, joined by "/".
@@ -269,6 +269,7 @@ def _place(tables: Table, axis: str, value: Any) -> str:
     """Write one value of an axis into its table; return its label."""
     change = dict(value) if isinstance(value, Mapping) else {"name": value}
     label = str(change.pop("label", change.get("name", value)))
+    tables.setdefault("run", {}).update(change.pop("run", {}))
     if axis == "model":
         method = tables.setdefault("method", {})
         inside = method.get("model", {})

@@ -52,9 +52,6 @@ def main() -> None:
     except RescindError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("\nstopped. Give the same command with --resume to go on.", err=True)
-        sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)

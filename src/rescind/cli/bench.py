@@ -15,7 +15,7 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
     """
     from rescind.bench import readable
 
-    figures = readable()
+    figures = readable(lambda text: typer.echo(text, err=True))
     if as_json:
         typer.echo(json.dumps([{**vars(f), "ratio": f.ratio} for f in figures]))
         return

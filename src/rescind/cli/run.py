@@ -86,8 +86,12 @@ def _one(recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str) -> 
     if done is not None and done["digest"] == cell.digest and done["seed"] == cell.run.seed:
         typer.echo(f"{title}: finished before", err=True)
         return done
-    with RoundBar(title, cell.run.rounds, cell.run.measure) as bar:
-        result = run_cell(cell, folder, again=resume, watch=(bar,))
+    try:
+        with RoundBar(title, cell.run.rounds, cell.run.measure) as bar:
+            result = run_cell(cell, folder, again=resume, watch=(bar,))
+    except KeyboardInterrupt:
+        typer.echo("\nstopped. Give the same command with --resume to go on.", err=True)
+        raise typer.Exit(130) from None
     if not recipe.changed:
         append_result(recipe, result)
     return result.facts

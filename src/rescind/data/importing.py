@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rescind.data import canonical, cells
+from rescind.data import canonical
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import ENTRIES
+from rescind.data.cells import BadCell, IdReader, RatingReader, Reader, SplitReader, TimeReader
 from rescind.data.dataset import Dataset
 from rescind.data.obtain import cache_folder
 from rescind.data.tables import Table, open_table
@@ -90,11 +91,12 @@ def import_file(
             f"{len(gathered.user)} interactions; at least 2 are needed to learn from one and test "
             "on another."
         )
-    data = _canonical(gathered, place)
-    dataset = _dataset(data, name, terms)
+    dataset = _dataset_of(gathered, place, name, terms)
+    del gathered
     size = {"users": len(dataset.users), "items": len(dataset.items), "rows": len(dataset)}
     about = {"file": Path(path).name, "terms": terms, "digest": dataset.digest, "size": size}
-    canonical.write_folder(imported_folder() / name, data, about=about)
+    stored = _canonical_of(dataset, timed="time" in place)
+    canonical.write_folder(imported_folder() / name, stored, about=about)
     return dataset
 
 
@@ -171,57 +173,67 @@ def _places(table: Table, given: dict[str, str], header: bool) -> dict[str, int]
 def _gather(table: Table, place: dict[str, int], text_ids: bool, unit: str) -> _Gathered:
     """Check every cell and put it into its column."""
     out = _Gathered()
-    checks: dict[str, Callable[[str], Any]] = {
-        "user": _numbering(out.users, cells.identifier(text_ids)),
-        "item": _numbering(out.items, cells.identifier(text_ids)),
-        "rating": cells.rating,
-        "time": cells.moment(unit),
-        "split": cells.split,
+    readers: dict[str, Reader] = {
+        "user": IdReader(out.users, text_ids),
+        "item": IdReader(out.items, text_ids),
+        "rating": RatingReader(),
+        "time": TimeReader(unit),
+        "split": SplitReader(),
     }
-    work = [(role, at, checks[role], getattr(out, role).append) for role, at in place.items()]
-    for line, row in table.rows:
-        for role, at, check, append in work:
+    for lines, columns in table.batches:
+        wrong: list[tuple[int, int, str, str]] = []
+        for role, at in place.items():
+            stripped = [cell.strip() for cell in columns[at]]
             try:
-                append(check(row[at].strip()))
-            except cells.BadCell as why:
-                shown = row[at] if len(row[at]) <= 40 else row[at][:40] + "..."
-                raise DataError(
-                    f"{table.file}, {table.unit} {line}, column {at + 1} ('{table.header[at]}'): "
-                    f"{shown!r} is not a valid {role}: {why}. Nothing was imported."
-                ) from None
+                getattr(out, role).frombytes(readers[role].read(stripped).tobytes())
+            except BadCell as bad:
+                wrong.append((lines[bad.place], at, role, bad.why))
+        if wrong:
+            line, at, role, why = min(wrong)
+            cell = columns[at][lines.index(line)]
+            shown = cell if len(cell) <= 40 else cell[:40] + "..."
+            raise DataError(
+                f"{table.file}, {table.unit} {line}, column {at + 1} ('{table.header[at]}'): "
+                f"{shown!r} is not a valid {role}: {why}. Nothing was imported."
+            )
     return out
 
 
-def _numbering(ids: dict[str, int], check: Callable[[str], str]) -> Callable[[str], int]:
-    """Number ids by first appearance; each distinct one is checked once."""
-
-    def number(cell: str) -> int:
-        found = ids.get(cell)
-        if found is None:
-            found = ids[check(cell)] = len(ids)
-        return found
-
-    return number
-
-
-def _canonical(gathered: _Gathered, place: dict[str, int]) -> Canonical:
-    user, item = np.frombuffer(gathered.user, np.int32), np.frombuffer(gathered.item, np.int32)
-    time = np.frombuffer(gathered.time, np.int64) if "time" in place else None
-    keys = (item, user) if time is None else (item, time, user)
+def _dataset_of(gathered: _Gathered, place: dict[str, int], name: str, terms: str) -> Dataset:
+    """Sort the columns by user, time and item, letting go of each as it is copied."""
+    kinds = {"user": "i4", "item": "i4", "rating": "f4", "time": "i8", "split": "i1"}
+    columns = {role: np.frombuffer(getattr(gathered, role), kinds[role]) for role in place}
+    keys = [columns[role] for role in ("item", "time", "user") if role in place]
     order = np.lexsort(keys)
-    interactions: dict[str, Any] = {
-        "user": user[order],
-        "item": item[order],
-        "rating": np.frombuffer(gathered.rating, np.float32)[order] if "rating" in place else None,
-        "timestamp": None if time is None else time[order],
-    }
-    if "split" in place:
-        interactions["split"] = np.frombuffer(gathered.split, np.int8)[order]
-    return Canonical(
-        interactions,
-        {"source_id": np.asarray(list(gathered.items))},
-        np.asarray(list(gathered.users)),
+    del keys
+    rows = len(order)
+    users, items = np.asarray(list(gathered.users)), np.asarray(list(gathered.items))
+    del gathered
+    done = {role: columns.pop(role)[order] for role in list(columns)}
+    return Dataset(
+        name=name,
+        user=done.pop("user").astype(np.int64),
+        item=done.pop("item").astype(np.int64),
+        rating=done.get("rating"),
+        time=done["time"] if "time" in done else np.zeros(rows, dtype=np.int64),
+        users=users,
+        items=items,
+        split=done.get("split"),
+        terms=terms,
+        source="imported",
     )
+
+
+def _canonical_of(dataset: Dataset, timed: bool) -> Canonical:
+    interactions: dict[str, Any] = {
+        "user": dataset.user,
+        "item": dataset.item,
+        "rating": dataset.rating,
+        "timestamp": dataset.time if timed else None,
+    }
+    if dataset.split is not None:
+        interactions["split"] = dataset.split
+    return Canonical(interactions, {"source_id": dataset.items}, dataset.users)
 
 
 def _dataset(data: Canonical, name: str, terms: str) -> Dataset:

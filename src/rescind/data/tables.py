@@ -1,29 +1,33 @@
-"""Rows out of CSV, TSV, RecBole and Parquet files, one at a time, with their line numbers."""
+"""Columns out of CSV, TSV, RecBole and Parquet files, a batch of lines at a time."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rescind.errors import ConfigError, DataError, suggest
 
 _LONGEST_LINE = 2**20
-_BATCH = 65_536
+_BATCH = 16_384
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".inter": "inter", ".parquet": "parquet"}
+
+Batch = tuple[Sequence[int], list[Sequence[str]]]
+"""The line each row stands on, and the cells, column by column."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of a file, and its rows with the line each stands on.
+    """The columns of a file, and its rows in batches.
 
     For Parquet a "line" is the number of the row, counted from 1.
     """
 
     file: str
     header: list[str]
-    rows: Iterator[tuple[int, list[str]]]
+    batches: Iterator[Batch]
     unit: str
     """What the number of a row counts: line, or row."""
 
@@ -59,16 +63,15 @@ def _text(
         quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
         strict=True,
     )
-    rows = _numbered(reader, path)
-    line, first = next(rows, (1, []))
+    first = _next(reader, path)
     if not first:
         raise DataError(f"{path}, line 1, column 1: there is nothing in it.")
     names = [cell.strip() for cell in first] if header else [str(n + 1) for n in range(len(first))]
     if typed:
         names = [name.rsplit(":", 1)[0] for name in names]
     _check_header(path, names)
-    body = _checked(rows, names, first, path) if header else _again(line, first, rows, names, path)
-    return Table(str(path), names, body, "line")
+    batches = _batches(reader, names, first, header, path)
+    return Table(str(path), names, batches, "line")
 
 
 def _lines(path: Path, encoding: str) -> Iterator[str]:
@@ -100,21 +103,19 @@ def _lines(path: Path, encoding: str) -> Iterator[str]:
                 raise ConfigError(f"there is no encoding '{encoding}'; try utf-8.") from error
 
 
-def _numbered(reader: Iterable[list[str]], path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows with the number of their last line; blank lines are skipped."""
-    rows = iter(reader)
-    while True:
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            line = getattr(reader, "line_num", 0)
-            raise DataError(
-                f"{path}, line {line}, column 1: {error}. Check quotes and line endings there."
-            ) from error
-        if row:
-            yield getattr(reader, "line_num", 0), row
+def _next(reader: Any, path: Path) -> list[str] | None:
+    """The next row that is not blank; None at the end."""
+    try:
+        for row in reader:
+            if row:
+                found: list[str] = row
+                return found
+    except csv.Error as error:
+        raise DataError(
+            f"{path}, line {reader.line_num}, column 1: {error}. Check quotes and line endings "
+            "there."
+        ) from error
+    return None
 
 
 def _check_header(path: Path, names: list[str]) -> None:
@@ -126,29 +127,31 @@ def _check_header(path: Path, names: list[str]) -> None:
             )
 
 
-def _checked(
-    rows: Iterator[tuple[int, list[str]]], names: list[str], header: list[str], path: Path
-) -> Iterator[tuple[int, list[str]]]:
-    width = len(names)
-    for line, row in rows:
+def _batches(
+    reader: Any, names: list[str], first: list[str], header: bool, path: Path
+) -> Iterator[Batch]:
+    """Rows of the right width, turned into columns; the first row is data without a header."""
+    width, lines, rows = len(names), [], []
+    if not header:
+        lines, rows = [reader.line_num], [first]
+    while row := _next(reader, path):
         if len(row) != width:
             raise DataError(
-                f"{path}, line {line}, column {min(len(row), width) + 1}: {len(row)} cells, the "
-                f"header has {width} ({', '.join(names)})."
+                f"{path}, line {reader.line_num}, column {min(len(row), width) + 1}: {len(row)} "
+                f"cells, {width} are expected ({', '.join(names)})."
             )
-        if row == header:
+        if header and row == first:
             raise DataError(
-                f"{path}, line {line}, column 1: the header again. Were two files joined?"
+                f"{path}, line {reader.line_num}, column 1: the header again. Were two files "
+                "joined?"
             )
-        yield line, row
-
-
-def _again(
-    line: int, first: list[str], rows: Iterator[tuple[int, list[str]]], names: list[str], path: Path
-) -> Iterator[tuple[int, list[str]]]:
-    """All rows of a file without a header, the one already read included."""
-    yield line, first
-    yield from _checked(rows, names, [], path)
+        lines.append(reader.line_num)
+        rows.append(row)
+        if len(rows) == _BATCH:
+            yield lines, list(zip(*rows, strict=True))
+            lines, rows = [], []
+    if rows:
+        yield lines, list(zip(*rows, strict=True))
 
 
 def _parquet(path: Path) -> Table:
@@ -170,19 +173,18 @@ def _parquet(path: Path) -> Table:
                 "Leave the column out."
             )
 
-    def rows() -> Iterator[tuple[int, list[str]]]:
-        number = 0
+    def batches() -> Iterator[Batch]:
+        done = 0
         try:
             for batch in file.iter_batches(_BATCH):
-                columns = [[_cell(value) for value in column.to_pylist()] for column in batch]
-                for row in zip(*columns, strict=True):
-                    number += 1
-                    yield number, list(row)
+                lines = range(done + 1, done + batch.num_rows + 1)
+                yield lines, [[_cell(value) for value in column.to_pylist()] for column in batch]
+                done += batch.num_rows
         except (pa.ArrowException, OSError) as error:
             why = str(error).splitlines()[0]
-            raise DataError(f"{path}, row {number + 1}: damaged ({why}).") from error
+            raise DataError(f"{path}, row {done + 1}: damaged ({why}).") from error
 
-    return Table(str(path), names, rows(), "row")
+    return Table(str(path), names, batches(), "row")
 
 
 def _cell(value: object) -> str:
