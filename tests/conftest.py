@@ -1,0 +1,30 @@
+"""What every test may ask for."""
+
+from __future__ import annotations
+
+import hypothesis
+import pytest
+
+from rescind.federation import Federation
+from rescind.holdings import Holdings
+from rescind.methods.fedavg import FedAvg
+from rescind.models.lightgcn import LightGCN
+from worlds import tiny_holdings
+
+# The same examples on every machine and no clock of the machine in a verdict.
+hypothesis.settings.register_profile(
+    "rescind", derandomize=True, deadline=None, database=None, max_examples=50
+)
+hypothesis.settings.load_profile("rescind")
+
+
+@pytest.fixture
+def tiny() -> Holdings:
+    """Six clients and twelve items, with splits."""
+    return tiny_holdings()
+
+
+@pytest.fixture
+def tiny_fed(tiny: Holdings) -> Federation:
+    """The tiny holdings under plain averaging, three clients a round."""
+    return Federation.start(tiny, FedAvg(model=LightGCN(dim=4), clients_per_round=3), seed=7)

@@ -1,0 +1,75 @@
+"""Original ids in and out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from rescind.errors import DataError
+from rescind.labels import Labels
+
+NAMED = Labels(("alice", "bob", "7"), ("i1", "i2"), ("Alien", "Brazil"))
+
+
+def test_an_original_id_finds_its_index_and_back():
+    for index, name in enumerate(NAMED.users):
+        assert NAMED.client(name, 3) == index
+        assert NAMED.user_id(index) == name
+    assert NAMED.client(7, 3) == 2  # a number is read as the id that looks like it
+    assert NAMED.item("i2", 2) == 1
+    assert NAMED.item_id(1) == "i2"
+    assert (NAMED.title(0), NAMED.title(5)) == ("Alien", "")
+
+
+def test_without_names_an_index_is_its_own_name():
+    bare = Labels()
+    assert bare.client(3, 5) == bare.client("3", 5) == 3
+    assert bare.item_id(4) == "4"
+    assert bare.title(0) == ""
+
+
+@pytest.mark.parametrize("user", [5, "5", "-1", "x", "", "1.0"])
+def test_an_unknown_index_is_answered_with_the_range(user):
+    with pytest.raises(DataError, match="numbered 0 to 4 here"):
+        Labels().client(user, 5)
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="isdigit takes what int does not")
+def test_a_superscript_is_not_an_index():
+    with pytest.raises(DataError):
+        Labels().client("²", 5)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest():
+    with pytest.raises(DataError, match=r"no user 'alicee' among 3 users\. did you mean 'alice'\?"):
+        NAMED.client("alicee", 3)
+    with pytest.raises(DataError) as caught:
+        NAMED.client("zzzzzzzz", 3)
+    assert "did you mean" not in str(caught.value)
+    assert "such as alice, bob, 7" in str(caught.value)
+
+
+def test_names_are_not_indices_where_there_are_names():
+    with pytest.raises(DataError):
+        NAMED.client(0, 3)
+
+
+@pytest.mark.xfail(strict=True, reason="a client beyond the names is called by its index")
+def test_a_newcomers_name_is_nobody_elses():
+    # ml-100k's ids are 1..943 at indices 0..942; the next client has index 943.
+    labels = Labels(tuple(str(n) for n in range(1, 944)))
+    assert labels.user_id(943) != labels.user_id(942)
+
+
+@pytest.mark.xfail(strict=True, raises=DataError, reason="only names are looked up")
+def test_a_newcomer_is_found_by_the_name_it_is_shown_under():
+    labels = Labels(("alice", "bob"))
+    assert labels.client(labels.user_id(2), 3) == 2
+
+
+def test_names_come_from_a_dataset_as_text():
+    dataset = SimpleNamespace(users=[10, 20], items=["a"], titles=None)
+    assert Labels.of(dataset) == Labels(("10", "20"), ("a",), ())
+    dataset.titles = ["Alien"]
+    assert Labels.of(dataset).title(0) == "Alien"
