@@ -43,25 +43,23 @@ def command(
         typer.echo(json.dumps({"title": found.title, "entries": rows, "stale": table.stale}))
         return
     typer.echo(found.title + (f" ({found.source})" if found.source else ""))
-    if as_markdown:
-        typer.echo(markdown(table))
-    else:
-        _pretty(markdown(table))
+    typer.echo(markdown(table) if as_markdown else _aligned(markdown(table)))
     if table.stale:
         typer.echo(f"{table.stale} older result lines belong to other settings and are left out.")
     if not any(e.values for e in table.entries):
         typer.echo(f"Nothing was run yet. Next: rescind run {found.path}")
 
 
-def _pretty(text: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    rows = [line.strip("|").split("|") for line in text.splitlines()]
-    head, body = rows[0], rows[2:]
-    out = Table()
-    for number, name in enumerate(head):
-        out.add_column(name.strip(), justify="left" if number == 0 else "right")
-    for row in body:
-        out.add_row(*[cell.strip() for cell in row])
-    Console().print(out)
+def _aligned(text: str) -> str:
+    """A Markdown table as plain columns."""
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines()]
+    rows.pop(1)
+    wide = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    out = []
+    for row in rows:
+        first, *others = (
+            c.ljust(w) if n == 0 else c.rjust(w)
+            for n, (c, w) in enumerate(zip(row, wide, strict=True))
+        )
+        out.append("  ".join([first, *others]).rstrip())
+    return "\n".join([out[0], "-" * len(out[0]), *out[1:]])

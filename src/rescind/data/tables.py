@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def _text(
         quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
         strict=True,
     )
-    first = _next(reader, path)
+    first = next((row for row in _rows(reader, 1, path)), None)
     if not first:
         raise DataError(f"{path}, line 1, column 1: there is nothing in it.")
     names = [cell.strip() for cell in first] if header else [str(n + 1) for n in range(len(first))]
@@ -77,45 +78,50 @@ def _text(
 def _lines(path: Path, encoding: str) -> Iterator[str]:
     """Decoded lines; NUL bytes, overlong lines and undecodable bytes are errors with a place."""
     with path.open("rb") as file:
-        number = 0
-        while raw := file.readline(_LONGEST_LINE + 1):
-            number += 1
-            if number == 1:
-                raw = raw.removeprefix(b"\xef\xbb\xbf")
-            if b"\0" in raw:
+        done, rest = 0, file.read(3).removeprefix(b"\xef\xbb\xbf")
+        while True:
+            block = file.read(_LONGEST_LINE)
+            whole, newline, rest = (rest + block).rpartition(b"\n") if block else (rest, b"", b"")
+            if len(rest) > _LONGEST_LINE:
                 raise DataError(
-                    f"{path}, line {number}, column {raw.index(0) + 1}: a NUL byte. This is not "
-                    "text in UTF-8; if it is UTF-16, convert it first."
+                    f"{path}, line {done + whole.count(newline) + 1}, column {_LONGEST_LINE}: the "
+                    f"line is longer than {_LONGEST_LINE} bytes. Is the separator or the line "
+                    "ending another one?"
                 )
-            if len(raw) > _LONGEST_LINE:
-                raise DataError(
-                    f"{path}, line {number}, column {_LONGEST_LINE}: the line is longer than "
-                    f"{_LONGEST_LINE} bytes. Is the separator or the line ending another one?"
-                )
-            try:
-                yield raw.decode(encoding)
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{path}, line {number}, column {error.start + 1}: a byte that is not "
-                    f"{encoding}. Pass --encoding, for example --encoding latin-1."
-                ) from error
-            except LookupError as error:
-                raise ConfigError(f"there is no encoding '{encoding}'; try utf-8.") from error
+            lines = _decode(whole, encoding, path, done).split("\n") if whole or newline else []
+            yield from (line + "\n" for line in lines)
+            done += len(lines)
+            if not block:
+                return
 
 
-def _next(reader: Any, path: Path) -> list[str] | None:
-    """The next row that is not blank; None at the end."""
+def _decode(data: bytes, encoding: str, path: Path, done: int) -> str:
+    """Text of some whole lines, `done` lines into the file."""
     try:
-        for row in reader:
-            if row:
-                found: list[str] = row
-                return found
+        text = data.decode(encoding)
+        bad, why = data.find(b"\0"), "a NUL byte. Is this text? If it is UTF-16, convert it first"
+    except UnicodeDecodeError as error:
+        bad, why = error.start, f"a byte that is not {encoding}. Pass --encoding, such as latin-1"
+        nul = data.find(b"\0", 0, bad)
+        if nul >= 0:
+            bad, why = nul, "a NUL byte. Is this text? If it is UTF-16, convert it first"
+    except LookupError as error:
+        raise ConfigError(f"there is no encoding '{encoding}'; try utf-8.") from error
+    if bad >= 0:
+        line, column = data.count(b"\n", 0, bad) + 1, bad - data.rfind(b"\n", 0, bad)
+        raise DataError(f"{path}, line {done + line}, column {column}: {why}.")
+    return text
+
+
+def _rows(reader: Any, most: int, path: Path) -> list[list[str]]:
+    """The next rows; what the csv module dislikes becomes an error with a place."""
+    try:
+        return list(islice(reader, most))
     except csv.Error as error:
         raise DataError(
             f"{path}, line {reader.line_num}, column 1: {error}. Check quotes and line endings "
             "there."
         ) from error
-    return None
 
 
 def _check_header(path: Path, names: list[str]) -> None:
@@ -131,27 +137,34 @@ def _batches(
     reader: Any, names: list[str], first: list[str], header: bool, path: Path
 ) -> Iterator[Batch]:
     """Rows of the right width, turned into columns; the first row is data without a header."""
-    width, lines, rows = len(names), [], []
-    if not header:
-        lines, rows = [reader.line_num], [first]
-    while row := _next(reader, path):
-        if len(row) != width:
-            raise DataError(
-                f"{path}, line {reader.line_num}, column {min(len(row), width) + 1}: {len(row)} "
-                f"cells, {width} are expected ({', '.join(names)})."
-            )
-        if header and row == first:
-            raise DataError(
-                f"{path}, line {reader.line_num}, column 1: the header again. Were two files "
-                "joined?"
-            )
-        lines.append(reader.line_num)
-        rows.append(row)
-        if len(rows) == _BATCH:
+    width, before, rows = len(names), 0, [first]
+    if header:
+        before, rows = reader.line_num, _rows(reader, _BATCH, path)
+    while rows:
+        lines = _line_numbers(rows, before, reader.line_num)
+        if set(map(len, rows)) != {width}:
+            kept = [(line, row) for line, row in zip(lines, rows, strict=True) if row]
+            for line, row in kept:
+                if len(row) != width:
+                    raise DataError(
+                        f"{path}, line {line}, column {min(len(row), width) + 1}: {len(row)} "
+                        f"cells, {width} are expected ({', '.join(names)})."
+                    )
+            lines, rows = [line for line, _ in kept], [row for _, row in kept]
+        if header and first in rows:
+            line = lines[rows.index(first)]
+            raise DataError(f"{path}, line {line}, column 1: the header again. Joined files?")
+        if rows:
             yield lines, list(zip(*rows, strict=True))
-            lines, rows = [], []
-    if rows:
-        yield lines, list(zip(*rows, strict=True))
+        before, rows = reader.line_num, _rows(reader, _BATCH, path)
+
+
+def _line_numbers(rows: list[list[str]], before: int, last: int) -> Sequence[int]:
+    """The last line of each row; a quoted cell may run over several."""
+    if last - before == len(rows):
+        return range(before + 1, last + 1)
+    heights = (1 + sum(cell.count("\n") for cell in row) for row in rows)
+    return [before + end for end in accumulate(heights)]
 
 
 def _parquet(path: Path) -> Table:
