@@ -131,7 +131,7 @@ BAD = {
     "NUL byte": (table("1,2,3,4", "1,\0,3,4"), "line 3, column 3: a NUL byte"),
     "UTF-16": (table("1,2,3,4").encode("utf-16"), "UTF-16"),
     "not UTF-8": (b"user,item\n1,2\n1,\xff\n", "line 3, column 3: a byte that is not utf-8"),
-    "too few cells": (table("1,2,3,4", "1,2"), "line 3, column 3: 2 cells, the header has 4"),
+    "too few cells": (table("1,2,3,4", "1,2"), "line 3, column 3: 2 cells, 4 are expected"),
     "too many cells": (table("1,2,3,4,5"), "line 2, column 5: 5 cells"),
     "open quote": (table('"1,2,3,4'), "quotes"),
     "old Mac line ends": (b"user,item\r1,2\r1,3\r", "line endings"),

@@ -97,14 +97,13 @@ def _lines(path: Path, encoding: str) -> Iterator[str]:
 
 def _decode(data: bytes, encoding: str, path: Path, done: int) -> str:
     """Text of some whole lines, `done` lines into the file."""
+    text, why = "", "a NUL byte. Is this text? If it is UTF-16, convert it first"
+    bad = data.find(b"\0")
     try:
         text = data.decode(encoding)
-        bad, why = data.find(b"\0"), "a NUL byte. Is this text? If it is UTF-16, convert it first"
     except UnicodeDecodeError as error:
-        bad, why = error.start, f"a byte that is not {encoding}. Pass --encoding, such as latin-1"
-        nul = data.find(b"\0", 0, bad)
-        if nul >= 0:
-            bad, why = nul, "a NUL byte. Is this text? If it is UTF-16, convert it first"
+        if bad < 0:
+            bad, why = error.start, f"a byte that is not {encoding}. Pass --encoding, as latin-1"
     except LookupError as error:
         raise ConfigError(f"there is no encoding '{encoding}'; try utf-8.") from error
     if bad >= 0:
