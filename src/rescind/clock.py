@@ -58,6 +58,10 @@ class Clock:
         """The clock of a step inside the round: a local epoch or a mini-batch."""
         return replace(self, step_=step)
 
+    def batch(self, wave: int) -> Clock:
+        """The clock of a mini-batch inside a local epoch: the same in any crowd."""
+        return replace(self, step_=(self.step_ + 1) * 2**32 + wave)
+
     def key(self, purpose: str) -> int:
         """The 64-bit key of a purpose at this moment (compiled code hashes from it alike)."""
         return _key(self.seed, purpose, self.round, self.step_)

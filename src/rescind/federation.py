@@ -123,7 +123,9 @@ class Federation:
     def apply(self, event: Event) -> Federation:
         """What the world and the devices are after an event. The model is not touched."""
         m, now, root = self.method, self.now, self.clock
-        vault = self.executor.apply(m, now.state.public, event, now.vault, root)
+        vault = now.vault
+        if not self.world.only_hosts(event):
+            vault = self.executor.apply(m, now.state.public, event, vault, root)
         world = self.world.apply(event, vault.announced)
         state, hosted = now.state, now.hosted
         if isinstance(event, Arrive):

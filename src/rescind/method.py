@@ -209,19 +209,16 @@ class Method:
         names = {name for step in steps for name in step.rates}
         work = Work.begin(plans, names, self.model.tables, public, private.values, cohort)
         optimiser = LocalOptimiser.begin(work, private, self.keep_moments)
-        number = 0
-        for plan in plans:
-            for batch in work.batches(plan):
+        for epoch, plan in enumerate(plans):
+            for wave, batch in enumerate(work.batches(plan)):
+                now = clock.step(epoch).batch(wave)
                 for step in steps:
                     leaves = work.leaves(step.rates)
-                    loss = self.client_loss(
-                        work, batch, public, private, cohort, clock.step(number)
-                    )
-                    grads = torch.autograd.grad(
-                        loss.sum(), list(leaves.values()), allow_unused=True
-                    )
+                    loss = self.client_loss(work, batch, public, private, cohort, now)
+                    # Whoever has no batch in this wave stands still, whatever the loss says.
+                    total = torch.where(batch.active, loss, 0.0).sum()
+                    grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
                     optimiser.step(step, dict(zip(leaves, grads, strict=True)), batch)
-                number += 1
         own = {name: value.detach() for name, value in work.own.items()}
         return moved(work, public), private.with_(**own, **optimiser.kept())
 
@@ -262,6 +259,8 @@ def moved(work: Work, public: Params) -> Update:
     """How far a cohort's copies moved from what was broadcast."""
     entries: dict[str, Rows | Tensor] = {}
     for name, rows in work.rows.items():
+        if not rows.requires_grad:  # broadcast and read, not trained
+            continue
         value = rows.detach() - public[name].index_select(0, work.shelf.item)
         entries[name] = Rows(work.shelf.owner, work.shelf.item, value, len(public[name]))
     for name, dense in work.dense.items():

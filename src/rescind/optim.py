@@ -75,9 +75,8 @@ class LocalOptimiser:
         first.copy_(torch.where(active, first * FIRST + grad * (1 - FIRST), first))
         second.copy_(torch.where(active, second * SECOND + grad.square() * (1 - SECOND), second))
         count.add_(active.to(count.dtype))
-        steps = count.clamp(min=1)
-        size = (second / (1 - SECOND**steps)).sqrt_().add_(TINY)
-        return first / (1 - FIRST**steps) / size
+        one_less, two_less = _unbias(count, grad.dtype)
+        return first / one_less / (second / two_less).sqrt_().add_(TINY)
 
     def kept(self) -> dict[str, Tensor]:
         """The moments a device carries over, by name. Those of shelf rows end with the round."""
@@ -85,6 +84,12 @@ class LocalOptimiser:
             return {}
         tables = tuple(f"/{name}" for name in self.work.rows)
         return {n: v for n, v in self.moments.items() if not n.endswith(tables)}
+
+
+def _unbias(steps: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """1 - beta**steps of both moments, taken in float64: in float32 1 - .999 is off by 1e-5."""
+    many = steps.clamp(min=1).double()
+    return (1 - FIRST**many).to(dtype), (1 - SECOND**many).to(dtype)
 
 
 def server_move(
@@ -113,8 +118,8 @@ def server_move(
             second = _grown(own.get(f"server/second/{name}"), mean)
             second = SECOND * second + (1 - SECOND) * mean.square()
             steps = own.get(f"server/steps/{name}", torch.zeros((), device=mean.device)) + 1
-            size = (second / (1 - SECOND**steps)).sqrt() + TINY
-            move = first / (1 - FIRST**steps) / size
+            one_less, two_less = _unbias(steps, mean.dtype)
+            move = first / one_less / ((second / two_less).sqrt() + TINY)
             own |= {f"server/second/{name}": second, f"server/steps/{name}": steps}
         own[f"server/first/{name}"] = first
         public[name] = public[name] + rate * move

@@ -142,7 +142,7 @@ class Work:
         many = len(cohort)
         return cls(
             shelf=shelf,
-            rows={n: _leaf(public[n].index_select(0, shelf.item)) for n in tables if n in names},
+            rows={n: _row_copy(public[n], shelf, n in names) for n in tables if n in public},
             dense={
                 n: _leaf(v.unsqueeze(0).expand(many, *v.shape).clone())
                 for n, v in public.items()
@@ -177,3 +177,8 @@ class Work:
 
 def _leaf(value: Tensor) -> Tensor:
     return value.detach().requires_grad_(value.is_floating_point())
+
+
+def _row_copy(table: Tensor, shelf: Shelf, trained: bool) -> Tensor:
+    rows = table.index_select(0, shelf.item)
+    return _leaf(rows) if trained else rows

@@ -91,26 +91,20 @@ class Log:
     """The rows devices kept of their own updates, by round; `owner` is the client's number."""
 
     entries: tuple[tuple[int, Rows], ...] = ()
+    reader: Tensor | None = None
+    """[C] whose log this is; None is everybody's, under their own numbers."""
 
     def add(self, round_: int, ids: Tensor, rows: Rows) -> Log:
         """Write down what the clients `ids` keep of this round."""
         return Log((*self.entries, (round_, replace(rows, owner=ids[rows.owner]))))
 
     def of(self, ids: Tensor) -> Log:
-        """What these clients kept; `owner` becomes their place in `ids`."""
-        if not self.entries:
-            return self
-        order = torch.argsort(ids)
-        kept = []
-        for round_, rows in self.entries:
-            mine = rows[torch.isin(rows.owner, ids)]
-            place = order[torch.searchsorted(ids[order], mine.owner)]
-            kept.append((round_, replace(mine, owner=place)))
-        return Log(tuple(kept))
+        """What these clients kept; in what is read, `owner` is their place in `ids`."""
+        return replace(self, reader=ids)
 
     def at(self, round_: int) -> Rows | None:
         """The rows of one round (of all chunks it was written in), or None."""
-        found = [rows for r, rows in self.entries if r == round_]
+        found = [self._mine(rows) for r, rows in self.entries if r == round_]
         if not found:
             return None
         return Rows(
@@ -119,6 +113,19 @@ class Log:
             torch.cat([r.value for r in found]),
             found[0].size,
         )
+
+    def _mine(self, rows: Rows) -> Rows:
+        if self.reader is None:
+            return rows
+        mine = rows[torch.isin(rows.owner, self.reader)]
+        order = torch.argsort(self.reader)
+        place = order[torch.searchsorted(self.reader[order], mine.owner)]
+        return replace(mine, owner=place)
+
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """The rounds something was written in, oldest first."""
+        return tuple(dict.fromkeys(r for r, _ in self.entries))
 
     def without(self, ids: Tensor) -> Log:
         """The log with nothing of these clients in it."""

@@ -80,6 +80,8 @@ class World:
                 return replace(world, shared=(shared + new).sorted())
             case Unshare(records) | Erase(records):
                 return replace(world, shared=shared[~shared.among(records)])
+            case Withdraw(client) if self.only_hosts(event):
+                return replace(world, hosted=tuple(h for h in self.hosted if h[0] != client))
             case Withdraw(client):
                 return replace(
                     world,
@@ -99,9 +101,26 @@ class World:
             case Host(client, data):
                 if any(number == client for number, _ in self.hosted):
                     raise ConsentError(f"client {client} is hosted already; withdraw it first.")
+                if 0 <= client < len(self.members) and bool(self.members[client]):
+                    raise ConsentError(
+                        f"client {client} is a member with a device; host under a free number."
+                    )
+                if client >= data.clients or not bool(data.available[client]):
+                    raise ConsentError(
+                        f"the hosted data has nothing to train on for client {client} "
+                        f"(it has {data.clients} clients)."
+                    )
                 return replace(world, hosted=(*self.hosted, (client, data)))
             case _:
                 return world
+
+    def only_hosts(self, event: Event) -> bool:
+        """Whether the event is about a hosted client that is no member: no device is concerned."""
+        if not isinstance(event, Withdraw):
+            return False
+        client = event.client
+        member = 0 <= client < len(self.members) and bool(self.members[client])
+        return not member and any(number == client for number, _ in self.hosted)
 
     def digest(self) -> str:
         """One digest of everything the server knows."""

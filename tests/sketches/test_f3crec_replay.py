@@ -117,7 +117,7 @@ class Replay(Method):
         many = torch.floor(self.top_n * torch.exp(-self.shift_scale * shift.double()))
         drawn = torch.argsort(clock.bits("replay", cohort.ids.unsqueeze(1), place), dim=1)
         chosen = torch.argsort(drawn, dim=1) < many.unsqueeze(1)
-        return (chosen & (top >= 0) & batch.active.unsqueeze(1)).nonzero(as_tuple=True)
+        return (chosen & (top >= 0)).nonzero(as_tuple=True)
 
 
 # -- its tests -----------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def trained_alone(fed: Federation, client: int) -> tuple[Tensor, Tensor, list[in
             ranked = sorted(range(len(scores)), key=lambda i: -scores[i])
             shift = sum(abs(ranked.index(i) - k) for k, i in enumerate(top))
             many = math.floor(m.top_n * math.exp(-m.shift_scale * shift))
-            bits = [int(clock.step(number).bits("replay", ids, k)) for k in range(m.top_n)]
+            bits = [int(clock.step(0).batch(number).bits("replay", ids, k)) for k in range(m.top_n)]
             chosen = sorted(range(m.top_n), key=bits.__getitem__)[:many]
             played.append(many)
             kept = []
@@ -267,11 +267,6 @@ def test_a_list_stays_with_someone_who_skips_a_block() -> None:
     )
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="client_train counts waves over all epochs, and how many waves an epoch has depends on "
-    "the crowd; the clock of a batch must hold (epoch, wave)",
-)
 def test_draws_inside_a_batch_are_the_same_alone_and_in_a_crowd_over_two_epochs() -> None:
     method = replace(METHOD, epochs=2)
     crowd = second_block(method, InProcess()).run(1).now

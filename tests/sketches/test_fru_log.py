@@ -250,7 +250,8 @@ def test_the_log_of_a_leaver_is_deleted_with_the_client() -> None:
 def test_a_device_reads_its_own_log_only() -> None:
     fed = start(METHOD).run(ROUNDS)
     for client in range(5):
-        for round_, rows in fed.now.vault.read(torch.tensor([client])).log.entries:
-            then = dict(fed.now.vault.log.entries)[round_]
+        log = fed.now.vault.read(torch.tensor([client])).log
+        for round_, then in fed.now.vault.log.entries:
+            rows = log.at(round_)
             assert torch.equal(rows.value, then.value[then.owner == client])
             assert bool((rows.owner == 0).all())

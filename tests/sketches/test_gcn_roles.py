@@ -280,7 +280,9 @@ def test_kept_moments_equal_one_torch_adam_per_client_over_the_rounds(executor) 
                 weights[c][name].data.copy_(public[name])
             for epoch in range(2):
                 adams[c].zero_grad()
-                Dense.of(held, c).entropy(weights[c], 0.5, clock.step(epoch)).mean().backward()
+                Dense.of(held, c).entropy(
+                    weights[c], 0.5, clock.step(epoch).batch(0)
+                ).mean().backward()
                 adams[c].step()
         sizes = {c: NODES[c][1] - NODES[c][0] for c in ids}
         for name in NAMES:
@@ -298,11 +300,6 @@ def forgetting(fed: Federation, radius: float = 10.0) -> tuple[Federation, Corre
     public = fed.now.state.public
     held = {f"reference/{name}": value for name, value in public.items()}
     fed = with_public(fed, {**public, **held})
-    # The server counts Adam's steps in float32 unless it finds a count: 1 - .999**1 is then off
-    # by 1e-5 of itself, which is too much for the comparison with an oracle in float64.
-    count = {f"server/steps/{name}": torch.zeros((), dtype=torch.float64) for name in public}
-    state = replace(fed.now.state, own=count)
-    fed = replace(fed, now=replace(fed.now, state=state))
     return fed, Correction(model=TRAIN.model, radius=radius)
 
 
@@ -316,7 +313,7 @@ def test_the_leavers_ascent_is_projected_off_the_others_descent() -> None:
     adam = torch.optim.Adam(weights.values(), lr=0.02)
     conflicts = []
     for round_ in (21, 22, 23):
-        clock = fed.clock.at(round_).step(0)
+        clock = fed.clock.at(round_).step(0).batch(0)
         before = Dense.of(held, 2).entropy({n: first[n] for n in NAMES})
         far = Dense.of(held, 2).entropy(weights, 0.3, clock) - before
         leave = torch.autograd.grad((2 * functional.softplus(-far)).mean(), weights.values())
@@ -387,7 +384,7 @@ def test_a_hosted_client_trains_beside_the_server_and_its_sum_comes_as_host() ->
     adam = torch.optim.Adam(weights.values(), lr=0.01, weight_decay=5e-4)
     for epoch in range(2):
         adam.zero_grad()
-        Dense.of(hosted, 3).entropy(weights, 0.5, clock.step(epoch)).mean().backward()
+        Dense.of(hosted, 3).entropy(weights, 0.5, clock.step(epoch).batch(0)).mean().backward()
         adam.step()
     for name in NAMES:
         delta = weights[name].detach() - fed.now.state.public[name]

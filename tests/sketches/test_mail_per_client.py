@@ -75,11 +75,11 @@ class Letters(Method):
         loss = super().client_loss(work, batch, public, private, cohort, clock)
         letter = cohort.mail.values
         far = (work.own["user"] - letter["vector"]).square().sum(1)
-        loss = loss + self.pull * torch.where(letter["has"] & batch.active, far, 0.0)
+        loss = loss + self.pull * torch.where(letter["has"], far, 0.0)
         owner, k = named(cohort)
         row = work.shelf.find(owner, letter["hints"][owner, k])
         score = self._ranker.score({"item": work.rows["item"][row]}, work.own, owner)
-        each = functional.softplus(-score) * batch.active[owner]
+        each = functional.softplus(-score)
         return loss + self.trust * jag.segment_mean(each, owner, len(cohort))
 
 

@@ -132,7 +132,8 @@ class Owners:
 
 def masked_lot(cohort: Cohort, lots: list[Lot]) -> Lot:
     """Several lots of one cohort as one, for masking (duplicates do no harm)."""
-    owner = torch.cat([lot.owner for lot in lots])
+    none = cohort.ids.new_zeros(0)
+    owner = torch.cat([none, *(lot.owner for lot in lots)])
     order = torch.argsort(owner, stable=True)
-    item = torch.cat([lot.item for lot in lots])
+    item = torch.cat([none, *(lot.item for lot in lots)])
     return Lot(owner[order], item[order], len(cohort))
