@@ -194,3 +194,36 @@ def test_a_bad_graph_file_is_refused(tmp_path, monkeypatch, data, why):
         load("cora")
     assert "graph.npz" in str(error.value)
     assert list(tmp_path.glob("hacked")) == []
+
+
+def test_a_graph_whose_parts_do_not_fit_is_refused(tmp_path, monkeypatch):
+    good = {
+        "edge_index": np.asarray([[0, 1], [1, 0]]),
+        "x": np.ones((2, 3)),
+        "y": np.asarray([0, 1]),
+        "train_mask": np.ones(2, dtype=bool),
+        "val_mask": np.ones(2, dtype=bool),
+        "test_mask": np.ones(2, dtype=bool),
+        "num_classes": np.int16(2),
+    }
+    for part, value in (
+        ("edge_index", np.asarray([[0, 7], [1, 0]])),
+        ("edge_index", np.asarray([0, 1])),
+        ("x", np.ones((5, 3))),
+        ("test_mask", np.ones(9, dtype=bool)),
+        ("y", np.asarray([0, 4])),
+    ):
+        (tmp_path / "graph.npz").write_bytes(npz(**{**good, part: value}))
+        with pytest.raises(DataError, match="x"):
+            graph.read_canonical(tmp_path / "graph.npz", "x")
+
+
+@pytest.mark.parametrize("position", range(8))
+def test_a_damaged_npz_is_an_error_of_ours(tmp_path, position):
+    data = bytearray(npz(edge_index=np.zeros((2, 4), dtype=int)))
+    data[4 + position] ^= 0xFF  # version, flags, method and time of the first member
+    central = data.index(b"PK\x01\x02")
+    data[central + 6 + position] ^= 0xFF
+    (tmp_path / "graph.npz").write_bytes(bytes(data))
+    with pytest.raises(DataError, match=r"graph\.npz"):
+        graph.read_canonical(tmp_path / "graph.npz", "x")

@@ -15,6 +15,8 @@ from rescind.errors import DataError
 
 _LARGEST = 4 * 2**30  # bytes unpacked; the largest archive we know, HetRec, has 0.2 GB
 _HIGHEST_RATIO = 200  # ratings as text shrink 3 to 10 times; a bomb a thousand times
+DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
+"""What the zip reader raises on damaged archives (NotImplementedError is a RuntimeError)."""
 
 
 class Files:
@@ -55,7 +57,7 @@ class Files:
             return (self.path / member if self.path.is_dir() else self.path).read_bytes()
         try:
             return self._zip.read(member)
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        except DAMAGE as error:
             raise DataError(
                 f"{self.path}: the member '{member}' is damaged ({error}). Download it again."
             ) from error
@@ -72,7 +74,7 @@ def _is_zip(path: Path) -> bool:
 def _open_zip(path: Path) -> zipfile.ZipFile:
     try:
         archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError) as error:
+    except DAMAGE as error:
         raise DataError(
             f"{path}: this is not a readable zip archive ({error}). Download it again."
         ) from error

@@ -80,25 +80,26 @@ def read_table(path: Path) -> dict[str, NDArray[Any] | None]:
 
     try:
         table = pq.ParquetFile(path).read()
-    except (pa.ArrowException, OSError) as error:
+        return {name: _column(path, name, table[name]) for name in table.column_names}
+    except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
+        why = str(error).splitlines()[0]
         raise DataError(
-            f"{path}: not a readable parquet file ({str(error).splitlines()[0]}). "
-            "Delete it and get it again."
+            f"{path}: not a readable parquet file ({why}). Delete it and get it again."
         ) from error
-    columns: dict[str, NDArray[Any] | None] = {}
-    for name in table.column_names:
-        column = table[name]
-        text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-        if text:
-            columns[name] = np.asarray([cell or "" for cell in column.to_pylist()], dtype=np.str_)
-        elif column.null_count == len(column):
-            columns[name] = None
-        elif column.null_count:
-            row = column.is_null().to_pylist().index(True)
-            raise DataError(f"{path}, row {row}, column '{name}': the value is missing.")
-        else:
-            columns[name] = column.to_numpy()
-    return columns
+
+
+def _column(path: Path, name: str, column: Any) -> NDArray[Any] | None:
+    import pyarrow as pa
+
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return np.asarray([cell or "" for cell in column.to_pylist()], dtype=np.str_)
+    if column.null_count == len(column):
+        return None
+    if column.null_count:
+        row = column.is_null().to_pylist().index(True)
+        raise DataError(f"{path}, row {row + 1}, column '{name}': the value is missing.")
+    values: NDArray[Any] = column.to_numpy()
+    return values
 
 
 def read_folder(folder: Path) -> Canonical:

@@ -148,6 +148,23 @@ class GraphDataset:
     terms: str = ""
     source: str = ""
 
+    def __post_init__(self) -> None:
+        nodes = len(self.y)
+        sizes = {"features": self.features.shape[0], "train_mask": len(self.train_mask)}
+        sizes |= {"valid_mask": len(self.valid_mask), "test_mask": len(self.test_mask)}
+        for part, size in sizes.items():
+            if size != nodes:
+                raise DataError(f"graph '{self.name}': {part} has {size} rows for {nodes} nodes.")
+        if self.edge_index.ndim != 2 or len(self.edge_index) != 2:
+            raise DataError(
+                f"graph '{self.name}': edge_index is {self.edge_index.shape}, not 2 x E."
+            )
+        _check_range(self.name, "node", self.edge_index.reshape(-1), nodes)
+        if nodes and int(self.y.max()) >= self.num_classes:
+            raise DataError(
+                f"graph '{self.name}': label {self.y.max()} of {self.num_classes} classes."
+            )
+
     def __len__(self) -> int:
         return len(self.y)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rescind.data import only_arrays
-from rescind.data.archive import Files, check_members
+from rescind.data.archive import DAMAGE, Files, check_members
 from rescind.data.canonical import write_atomically
 from rescind.data.columns import decode, whole
 from rescind.data.dataset import GraphDataset, Ints
@@ -28,15 +27,7 @@ def read_npz(data: bytes, file: str) -> dict[str, NDArray[Any]]:
             check_members(Path(file), archive.infolist())
         with np.load(io.BytesIO(data), allow_pickle=False) as parts:
             return {name: parts[name] for name in parts.files}
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        ValueError,
-        EOFError,
-        OSError,
-        KeyError,
-        MemoryError,
-    ) as error:
+    except (*DAMAGE, KeyError, MemoryError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
             f"{file}: not a readable npz file of plain arrays ({why}). Delete it and get it again."

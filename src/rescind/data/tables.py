@@ -170,13 +170,14 @@ def _parquet(path: Path) -> Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    damage = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
     try:
         file = pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
+        names = file.schema_arrow.names
+    except damage as error:
         raise DataError(
             f"{path}, line 1, column 1: not a Parquet file ({str(error).splitlines()[0]})."
         ) from error
-    names = file.schema_arrow.names
     _check_header(path, names)
     for field in file.schema_arrow:
         if pa.types.is_nested(field.type):
@@ -192,7 +193,7 @@ def _parquet(path: Path) -> Table:
                 lines = range(done + 1, done + batch.num_rows + 1)
                 yield lines, [[_cell(value) for value in column.to_pylist()] for column in batch]
                 done += batch.num_rows
-        except (pa.ArrowException, OSError) as error:
+        except damage as error:
             why = str(error).splitlines()[0]
             raise DataError(f"{path}, row {done + 1}: damaged ({why}).") from error
 
