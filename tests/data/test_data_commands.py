@@ -1,6 +1,8 @@
 """`rescind data` as one types it."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -58,3 +60,23 @@ def test_errors_are_of_the_kind_the_command_line_turns_into_exit_code_2(tmp_path
     wrong = run("import", str(tmp_path / "a.csv"), "--name", "a").exception
     assert isinstance(wrong, DataError)
     assert "line 1, column 1" in str(wrong)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["describe", "ml100k"], "did you mean 'ml-100k'"),
+        (["import", "bad.csv", "--name", "a"], "bad.csv, line 2, column 3 ('rating'): 'nan'"),
+        (["get", "cora"], "graph.npz: not a readable npz file"),
+    ],
+)
+def test_a_mistake_ends_with_code_2_and_no_traceback(tmp_path, monkeypatch, words, said):
+    (tmp_path / "bad.csv").write_text("user,item,rating\n1,2,nan\n1,3,4\n")
+    (tmp_path / "cora").mkdir()
+    (tmp_path / "cora" / "graph.npz").write_bytes(b"no zip")
+    monkeypatch.setenv("RESCIND_DATA", str(tmp_path))
+    command = [sys.executable, "-m", "rescind.cli", "data", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout

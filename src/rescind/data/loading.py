@@ -12,7 +12,6 @@ from rescind.data.catalogue import ENTRIES, Entry, entry, expected_digests
 from rescind.data.dataset import Dataset, GraphDataset
 from rescind.data.importing import about_imported, imported_names, load_imported
 from rescind.data.obtain import Say
-from rescind.data.synthetic import synthetic
 from rescind.errors import ConfigError, suggest
 
 
@@ -56,14 +55,9 @@ def load(
     if name not in ENTRIES and name in imported_names() and not arguments:
         return load_imported(name)
     about = entry(name)
-    allowed = set(inspect.signature(synthetic).parameters) if name == "synthetic" else {"variant"}
-    for argument in arguments:
-        if argument not in allowed:
-            raise ConfigError(
-                f"dataset '{name}' has no argument '{argument}'; {suggest(argument, allowed)}"
-            )
     if name == "synthetic":
-        return synthetic(**arguments)
+        return _synthetic(arguments)
+    _check_arguments(name, arguments, {"variant"})
     variant = arguments.get("variant")
     if variant is not None and variant not in about.variants:
         raise ConfigError(
@@ -75,3 +69,18 @@ def load(
     data = variants.in_blocks(about, variant, found.data, found.place)
     check_digest(data, f"{name}/{variant}", str(found.place))
     return data
+
+
+def _synthetic(arguments: dict[str, Any]) -> Dataset:
+    from rescind.data.synthetic import synthetic
+
+    _check_arguments("synthetic", arguments, set(inspect.signature(synthetic).parameters))
+    return synthetic(**arguments)
+
+
+def _check_arguments(name: str, given: dict[str, Any], allowed: set[str]) -> None:
+    for argument in given:
+        if argument not in allowed:
+            raise ConfigError(
+                f"dataset '{name}' has no argument '{argument}'; {suggest(argument, allowed)}"
+            )

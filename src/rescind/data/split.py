@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-import torch
 
-from rescind.clock import Clock
 from rescind.data.dataset import TEST, VALID, Dataset, Ints, Labels, Mask, Strings
 from rescind.errors import ConfigError, DataError
 
@@ -49,6 +47,10 @@ def distinct_pairs(dataset: Dataset) -> tuple[Ints, Ints]:
 
 def pair_hash(dataset: Dataset, user: Ints, item: Ints, seed: int, purpose: str) -> np.ndarray:
     """A number in [0, 1) for each pair, from the seed and the original ids only."""
+    import torch
+
+    from rescind.clock import Clock
+
     users, items = _id_keys(dataset.users), _id_keys(dataset.items)
     return (
         Clock(seed)
