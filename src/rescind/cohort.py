@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rescind import jagged
+from rescind.errors import BoundaryError
 from rescind.params import Params
 
 
@@ -32,7 +33,11 @@ class Lot:
 
 @dataclass(frozen=True)
 class Mail:
-    """What the server sends to one recipient only: values[name][j] is for client ids[j]."""
+    """What the server sends to one recipient only: values[name][j] is for client ids[j].
+
+    At the client, `values["has"]` says who got a letter. Mail is there while training; what a
+    device wants to use later (for scoring, say) it keeps in its private values.
+    """
 
     ids: Tensor
     values: Params
@@ -49,6 +54,14 @@ class Mail:
             shape = (-1, *[1] * (letter.dim() - 1))
             values[name] = torch.where(has.view(shape), letter, torch.zeros_like(letter))
         return Mail(ids, {**values, "has": has})
+
+    def __post_init__(self) -> None:
+        for name, value in self.values.items():
+            if len(value) != len(self.ids):
+                raise BoundaryError(
+                    f"mail '{name}' has {len(value)} letters for {len(self.ids)} recipients. "
+                    f"Give one row per recipient."
+                )
 
 
 @dataclass(frozen=True)
@@ -81,8 +94,11 @@ class Graph:
         place = place.to(ids.device)
         inside = ids < len(place)
         place[ids[inside]] = torch.arange(len(ids), device=ids.device)[inside]
-        owner = place[self.owner]
-        kept = owner >= 0
+        return self.keep(place[self.owner] >= 0, place[self.owner])
+
+    def keep(self, kept: Tensor, owner: Tensor | None = None) -> Graph:
+        """Only these nodes, with their edges and features, perhaps under other owners. [N] bool"""
+        owner = self.owner if owner is None else owner
         renumber = torch.cumsum(kept, 0) - 1
         edges = kept[self.edge[0]] & kept[self.edge[1]]
         entries = kept[self.node]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from rescind import params
 from rescind.clock import Clock
-from rescind.cohort import Cohort, Lot, Mail
+from rescind.cohort import Cohort, Mail
 from rescind.errors import ConfigError
 from rescind.guards import Guard, gate
 from rescind.holdings import Holdings
@@ -23,26 +23,10 @@ from rescind.method import Method
 from rescind.params import Params
 from rescind.records import Arrive, Erase, Event, Join, Records, Unshare, Withdraw
 from rescind.state import Log, Private
-from rescind.tasks import ranking
+from rescind.tasks import Metric, Question
 from rescind.tasks.metrics import masked_lot
 from rescind.update import Rows, Sum
 from rescind.world import Announced
-
-Question = Literal["score", "loss", "open"]
-"""What is asked of each record: its score, its loss, or its score with owned items at -inf."""
-
-
-class Metric(Protocol):
-    """Something measured where the data is; only totals come back."""
-
-    @property
-    def split(self) -> str: ...
-    @property
-    def mask(self) -> tuple[str, ...]: ...
-    @property
-    def block(self) -> int | None: ...
-    def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]: ...
-    def finish(self, totals: Params, weight: float) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -171,10 +155,12 @@ class InProcess:
                 cohort = self.cohort(method, vault, chunk, role, mail)
                 summed, private, rows = self._train(method, public, vault, cohort, clock)
                 down = len(chunk) * params.nbytes(public)
-                summed = replace(summed, down=summed.down + down)
+                if cohort.mail is not None:
+                    down += params.nbytes(cohort.mail.values)
+                summed = replace(summed, down=summed.down + down, who=chunk)
                 sums[role] = sums[role] + summed if role in sums else summed
                 written.append((chunk, private))
-                if rows is not None:
+                if rows:
                     log = log.add(clock.round, chunk, rows)
             if self.guards and not method.individual and role in sums:
                 for guard in self.guards:
@@ -199,20 +185,20 @@ class InProcess:
 
     def _train(
         self, method: Method, public: Params, vault: Vault, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private, Rows | None]:
+    ) -> tuple[Sum, Private, Mapping[str, Rows]]:
         """One cohort: its sum, its new private state, and what its devices log."""
-        private = vault.read(cohort.ids)
+        before = vault.read(cohort.ids)
         if self.fused and not (self.guards or method.individual or method.logs):
-            summed, private = method.client_sum(public, private, cohort, clock)
-            return summed, private, None
-        update, private = method.client_train(public, private, cohort, clock)
+            summed, private = method.client_sum(public, before, cohort, clock)
+            return summed, _changed(before, private), {}
+        update, private = method.client_train(public, before, cohort, clock)
         update, kept, refused = gate(update, self.limit)
-        rows = method.client_log(update, cohort) if method.logs else None
+        rows = method.client_log(update, cohort) if method.logs else {}
         for guard in self.guards:
             update = guard.each(update, leaves=method.individual)
         weight = torch.where(kept, cohort.weight, torch.zeros_like(cohort.weight))
         summed = update.fold(weight, cohort.ids if method.individual else None)
-        return replace(summed, refused=refused), private, rows
+        return replace(summed, refused=refused), _changed(before, private), rows
 
     def measure(
         self, method: Method, public: Params, vault: Vault, ids: Tensor, metric: Metric
@@ -252,12 +238,11 @@ class InProcess:
         for start in range(0, len(who), self._rows(vault)):
             chunk = who[start : start + self._rows(vault)]
             cohort = self.cohort(method, vault, chunk)
-            scores = method.client_scores(public, vault.read(chunk), cohort).double()
-            if ask == "open":
-                scores[cohort.own.owner, cohort.own.item] = -torch.inf
             here = (place >= start) & (place < start + len(chunk))
-            out[here] = scores[place[here] - start, records.item[here]]
-        return ranking.record_loss(out) if ask == "loss" else out
+            out[here] = method.client_answer(
+                public, vault.read(chunk), cohort, place[here] - start, records.item[here], ask
+            ).double()
+        return out
 
     def apply(
         self, method: Method, public: Params, event: Event, vault: Vault, clock: Clock
@@ -310,6 +295,12 @@ def by_role(ids: Tensor, roles: Mapping[int, str] | None) -> list[tuple[str, Ten
     rest = ~torch.stack(list(where.values())).any(0)
     where["train"] = where["train"] | rest if "train" in where else rest
     return [(role, ids[where[role]]) for role in sorted(where) if bool(where[role].any())]
+
+
+def _changed(before: Private, after: Private) -> Private:
+    """Only what a method replaced: the rest need not be written back."""
+    new = {n: v for n, v in after.values.items() if v is not before.values.get(n)}
+    return replace(after, values=new)
 
 
 def _grown(vault: Vault, first: Params) -> Vault:

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from rescind.clock import Clock
 from rescind.errors import BoundaryError, ConsentError
-from rescind.executor import Executor, InProcess, Metric, Question, Vault
+from rescind.executor import Executor, InProcess, Vault
 from rescind.holdings import Holdings
 from rescind.labels import Labels
 from rescind.method import Method
 from rescind.records import Arrive, Event, Host, Records, Withdraw
 from rescind.state import ServerState
+from rescind.tasks import Metric, Question
 from rescind.tasks.metrics import Owners, Ranking, top_k
 from rescind.update import Sum
 from rescind.world import Sizes, World
@@ -130,6 +131,10 @@ class Federation:
         state, hosted = now.state, now.hosted
         if isinstance(event, Arrive):
             state = _placed(m.server_turn(state, world, root), vault)
+            hosted = tuple(
+                replace(mine, holdings=data)
+                for mine, (_, data) in zip(hosted, world.hosted, strict=True)
+            )
         if isinstance(event, Host):
             hosted = (*hosted, InProcess().open(m, event.data, root))
         if isinstance(event, Withdraw):
@@ -159,7 +164,7 @@ class Federation:
                 break
             clock = self.clock.at(now.state.round + 1)
             ids = m.server_sample(now.state, self.world, clock)
-            mail = m.server_mail(now.state, self.world, ids)
+            mail = m.server_mail(now.state, self.world, ids, clock)
             public = now.state.public
             sums, vault = self.executor.train(m, public, mail, now.vault, ids, roles, clock)
             sums, hosted = self._host(m, now, sums, clock)
@@ -185,13 +190,25 @@ class Federation:
             after.append(new)
         return sums, tuple(after)
 
-    def restart(self, method: Method | None = None) -> Federation:
-        """The same world and devices' data with first values everywhere: ready to retrain."""
+    def restart(self, method: Method | None = None, keep: Sequence[str] = ()) -> Federation:
+        """The same world and devices' data with first values everywhere: ready to retrain.
+
+        keep: what a method that replays the past needs of it, "log" and "memory"
+        """
         m = method or self.method
         vault = self.executor.open(m, self.now.vault.holdings, self.clock)
         state = _placed(m.server_init(self.world, self.clock), vault)
+        if "log" in keep:
+            vault = replace(vault, log=self.now.vault.log)
+        if "memory" in keep:
+            state = replace(state, memory=self.now.state.memory)
         hosted = tuple(InProcess().open(m, data, self.clock) for _, data in self.world.hosted)
         return replace(self, method=m, now=Now(state, vault, hosted))
+
+    def with_(self, *, state: ServerState | None = None, vault: Vault | None = None) -> Federation:
+        """The same federation with one of its sides replaced."""
+        now = replace(self.now, state=state or self.now.state, vault=vault or self.now.vault)
+        return replace(self, now=now)
 
     def fork(self, seed: int | None = None, method: Method | None = None) -> Federation:
         """The same value under another seed or method, to go on from here."""
@@ -207,7 +224,8 @@ class Federation:
     ) -> dict[str, float]:
         """Full-ranking quality on held-out items, over all members or some clients."""
         many = (k,) if isinstance(k, int) else tuple(k)
-        return self._measure(self.method, self.now, metric or Ranking(split=split, k=many), clients)
+        metric = metric or self.method.metric(split, many)
+        return self._measure(self.method, self.now, metric, clients)
 
     def _measure(
         self, m: Method, now: Now, metric: Metric, clients: Tensor | None

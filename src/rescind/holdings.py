@@ -165,19 +165,17 @@ class Holdings:
                 self._must_be_lent(records)
                 return replace(self, lent=self.lent & ~found)
             case Erase(records):
-                return self._keep(~self._hold(records, "erased"))
+                rest = self._keep(~self._hold(records, "erased"))
+                return replace(rest, graph=_without_nodes(self.graph, records))
             case Withdraw(client):
                 self._must_be_member(client)
                 members = self.members.clone()
                 members[client] = False
-                stay = self._keep(self.records.client != client)
-                graph = stay.graph
+                rest = self._keep(self.records.client != client)
+                graph = self.graph
                 if graph is not None:  # the subgraph leaves with its owner
-                    others = torch.arange(self.clients, device=members.device)
-                    kept = graph.of(others[others != client])
-                    owner = others[others != client][kept.owner]
-                    graph = replace(kept, owner=owner)
-                return replace(stay, members=members, graph=graph)
+                    graph = graph.keep(graph.owner != client)
+                return replace(rest, members=members, graph=graph)
             case Join(client):
                 return self._join(client)
             case Arrive():
@@ -277,6 +275,10 @@ class Holdings:
     def digest(self, key: bytes = b"") -> str:
         """One digest of everything held."""
         seen = hashlib.blake2b(key=key, digest_size=32)
+        seen.update(f"{self.task}/{self.items}/{self.now}".encode())
+        for part in () if self.graph is None else vars(self.graph).values():
+            flat = part.cpu().numpy().tobytes() if isinstance(part, Tensor) else str(part).encode()
+            seen.update(flat)
         for column in (
             *vars(self.records).values(),
             self.split,
@@ -286,6 +288,14 @@ class Holdings:
         ):
             seen.update(column.cpu().numpy().tobytes())
         return "blake2b:" + seen.hexdigest()
+
+
+def _without_nodes(graph: Graph | None, records: Records) -> Graph | None:
+    """The graph without erased nodes: their features, labels and edges go too."""
+    if graph is None:
+        return None
+    nodes = Records(graph.owner, graph.index, torch.zeros_like(graph.owner))
+    return graph.keep(~nodes.among(records))
 
 
 def _check(records: Records, split: Tensor, clients: int, items: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,18 +17,21 @@ from torch import Tensor
 from rescind.clock import Clock
 from rescind.cohort import Cohort, Mail
 from rescind.errors import BoundaryError, ConfigError
-from rescind.model import Model, RankingModel
+from rescind.model import Model
 from rescind.optim import LocalOptimiser, Step, server_move
 from rescind.params import Params
 from rescind.plan import Batch, Plan, Work
 from rescind.records import Event
 from rescind.state import Private, ServerState
-from rescind.tasks import ranking
+from rescind.tasks import Metric, Question, Task, named
 from rescind.update import Rows, Sum, Update
 from rescind.world import World
 
 if TYPE_CHECKING:
     from rescind.federation import Federation
+
+REFERENCE = "reference/"
+"""Public parameters under this name are broadcast to be read, not trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,8 @@ class Method:
     """Learning rate of private parameters."""
     rate_per_item: bool = False
     """Multiply `rate` by the number of items, which undoes the dilution of a plain mean."""
+    weight_decay: float = 0.0
+    """Weight decay of everything a client trains, in its optimiser (graphs: fedgcv.md 3)."""
     keep_moments: bool = False
     """Client Adam: carry the moments of dense and private parameters over rounds."""
     aggregate: Literal["clients", "records", "rows"] = "clients"
@@ -120,7 +125,9 @@ class Method:
         order = torch.argsort(clock.bits("sample", ids), stable=True)
         return ids[order[: self.clients_per_round]].sort().values
 
-    def server_mail(self, state: ServerState, world: World, ids: Tensor) -> Mail | None:
+    def server_mail(
+        self, state: ServerState, world: World, ids: Tensor, clock: Clock
+    ) -> Mail | None:
         """What differs by recipient; nothing by default."""
         return None
 
@@ -178,13 +185,14 @@ class Method:
             scale = len(public[self.model.tables[0]])
         no_one = torch.zeros(0, dtype=torch.int64)
         private = self.model.private(no_one, Clock(0))
-        rates = {name: self.rate * (scale if name in self.model.tables else 1) for name in public}
+        trained = [name for name in public if not name.startswith(REFERENCE)]
+        rates = {n: self.rate * (scale if n in self.model.tables else 1) for n in trained}
         rates |= dict.fromkeys(private, self.private_rate)
-        return (Step(rates, self.optimiser),)
+        return (Step(rates, self.optimiser, self.weight_decay),)
 
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
         """Samples, negatives and batches of one local epoch."""
-        return ranking.plan(self, cohort, clock)
+        return self.task.plan(self, cohort, clock)
 
     def client_loss(
         self,
@@ -196,7 +204,7 @@ class Method:
         clock: Clock,
     ) -> Tensor:
         """One number per client. [C]"""
-        return ranking.loss(self, self._ranker, work, batch, cohort)
+        return self.task.loss(self, self.model, work, batch, cohort)
 
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
@@ -229,24 +237,39 @@ class Method:
         update, private = self.client_train(public, private, cohort, clock)
         return update.fold(cohort.weight), private
 
-    def client_log(self, update: Update, cohort: Cohort) -> Rows | None:
-        """What devices keep of their own updates (with `logs = True`)."""
-        return None
+    def client_log(self, update: Update, cohort: Cohort) -> Mapping[str, Rows]:
+        """What devices keep of their own updates, by table (with `logs = True`)."""
+        return {}
 
     def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
         """A block ends: what devices remember for the next."""
         return private
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """Scores of all items for every client, from all its own items. [C, I]"""
-        model = self._ranker
-        own_rows = {name: public[name][cohort.own.item] for name in model.tables}
-        own = model.infer(own_rows, private.values, cohort.own)
-        return model.scores(public, own)
+        """All a cohort's model says: [C, I] for items, [N, classes] for nodes."""
+        return self.task.scores(self.model, public, private.values, cohort)
+
+    def client_answer(
+        self,
+        public: Params,
+        private: Private,
+        cohort: Cohort,
+        owner: Tensor,
+        item: Tensor,
+        ask: Question,
+    ) -> Tensor:
+        """The score or loss of single records: recommendations and audits. [n]"""
+        scores = self.client_scores(public, private, cohort)
+        return self.task.answer(scores, cohort, owner, item, ask)
 
     @property
-    def _ranker(self) -> RankingModel:
-        return cast(RankingModel, self.model)
+    def task(self) -> Task:
+        """The kind of problem, as its model says."""
+        return named(self.model.task)
+
+    def metric(self, split: str = "test", k: tuple[int, ...] = (20,)) -> Metric:
+        """How well it does, by default."""
+        return self.task.metric(split, k)
 
     # -- the story of forgetting -----------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -88,23 +88,25 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Log:
-    """The rows devices kept of their own updates, by round; `owner` is the client's number."""
+    """The rows devices kept of their own updates, by round and table."""
 
-    entries: tuple[tuple[int, Rows], ...] = ()
+    entries: tuple[tuple[int, str, Rows], ...] = ()
+    """(round, table, rows); `owner` is the client's number."""
     reader: Tensor | None = None
     """[C] whose log this is; None is everybody's, under their own numbers."""
 
-    def add(self, round_: int, ids: Tensor, rows: Rows) -> Log:
+    def add(self, round_: int, ids: Tensor, kept: Mapping[str, Rows]) -> Log:
         """Write down what the clients `ids` keep of this round."""
-        return Log((*self.entries, (round_, replace(rows, owner=ids[rows.owner]))))
+        new = tuple((round_, n, replace(r, owner=ids[r.owner])) for n, r in kept.items())
+        return Log(self.entries + new)
 
     def of(self, ids: Tensor) -> Log:
         """What these clients kept; in what is read, `owner` is their place in `ids`."""
         return replace(self, reader=ids)
 
-    def at(self, round_: int) -> Rows | None:
+    def at(self, round_: int, table: str = "item") -> Rows | None:
         """The rows of one round (of all chunks it was written in), or None."""
-        found = [self._mine(rows) for r, rows in self.entries if r == round_]
+        found = [self._mine(rows) for r, name, rows in self.entries if (r, name) == (round_, table)]
         if not found:
             return None
         return Rows(
@@ -125,16 +127,18 @@ class Log:
     @property
     def rounds(self) -> tuple[int, ...]:
         """The rounds something was written in, oldest first."""
-        return tuple(dict.fromkeys(r for r, _ in self.entries))
+        return tuple(dict.fromkeys(r for r, _, _ in self.entries))
 
     def without(self, ids: Tensor) -> Log:
         """The log with nothing of these clients in it."""
-        return Log(tuple((r, rows[~torch.isin(rows.owner, ids)]) for r, rows in self.entries))
+        return Log(
+            tuple((r, name, rows[~torch.isin(rows.owner, ids)]) for r, name, rows in self.entries)
+        )
 
     @property
     def nbytes(self) -> int:
         """Bytes kept on all devices together."""
-        return sum(rows.nbytes for _, rows in self.entries)
+        return sum(rows.nbytes for _, _, rows in self.entries)
 
 
 @dataclass(frozen=True)

@@ -269,19 +269,19 @@ def _unpack_state(tensors: Params, facts: Facts, device: str) -> ServerState:
 def _pack_vault(vault: Vault) -> Packed:
     tensors = _under("private", vault.private)
     rounds = []
-    for number, (at, rows) in enumerate(vault.log.entries):
+    for number, (at, name, rows) in enumerate(vault.log.entries):
         tensors |= _under(
             f"log{number}", {"owner": rows.owner, "index": rows.index, "value": rows.value}
         )
-        rounds.append([at, rows.size])
+        rounds.append([at, name, rows.size])
     return tensors, {"log": rounds}
 
 
 def _unpack_vault(tensors: Params, facts: Facts, holdings: Holdings, device: str) -> Vault:
     entries = []
-    for number, (at, size) in enumerate(facts["log"]):
+    for number, (at, name, size) in enumerate(facts["log"]):
         rows = params.to(_of(f"log{number}", tensors), device)
-        entries.append((at, Rows(rows["owner"], rows["index"], rows["value"], size)))
+        entries.append((at, name, Rows(rows["owner"], rows["index"], rows["value"], size)))
     private = params.to(_of("private", tensors), device)
     return Vault(holdings.to(device), private, Log(tuple(entries)))
 

@@ -131,6 +131,8 @@ class Sum:
     """How many clients are in it."""
     touched: Params = field(default_factory=dict)
     """By table: [rows] the weight of the clients that touched each row."""
+    who: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    """[clients] whose updates are in it, as the server knows from having asked them."""
     parts: tuple[tuple[Tensor, Update], ...] = ()
     """Single updates, only for a method that says `individual = True`."""
     refused: Mapping[str, int] = field(default_factory=dict)
@@ -147,6 +149,7 @@ class Sum:
             weight=self.weight + other.weight,
             clients=self.clients + other.clients,
             touched=params.add(self.touched, other.touched),
+            who=torch.cat([self.who.to(other.who.device), other.who]),
             parts=self.parts + other.parts,
             refused={r: self.refused.get(r, 0) + other.refused.get(r, 0) for r in sorted(reasons)},
             up=self.up + other.up,
@@ -164,6 +167,7 @@ class Sum:
         tensors = {f"totals/{n}": v for n, v in self.totals.items()}
         tensors |= {f"touched/{n}": v for n, v in self.touched.items()}
         # Weights travel as float64 tensors, so that not one bit is lost in text.
+        tensors["who"] = self.who
         tensors["weight"] = torch.tensor(self.weight, dtype=torch.float64)
         facts = {
             "clients": self.clients,
@@ -181,9 +185,11 @@ class Sum:
         """Read what `to_bytes` wrote."""
         tensors = params.from_bytes(data)
         facts: dict[str, Any] = json.loads(tensors.pop("facts").numpy().tobytes())
-        weight = float(tensors.pop("weight"))
+        weight, who = float(tensors.pop("weight")), tensors.pop("who")
 
         def drawer(start: str) -> dict[str, Tensor]:
             return {n[len(start) :]: v for n, v in tensors.items() if n.startswith(start)}
 
-        return cls(totals=drawer("totals/"), touched=drawer("touched/"), weight=weight, **facts)
+        return cls(
+            totals=drawer("totals/"), touched=drawer("touched/"), weight=weight, who=who, **facts
+        )

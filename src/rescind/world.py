@@ -94,10 +94,19 @@ class World:
                 sizes = replace(self.sizes, clients=len(members))
                 return replace(world, members=members, sizes=sizes)
             case Arrive():
+                taken = [number for number, _ in self.hosted if number < event.clients]
+                if taken:
+                    raise ConsentError(
+                        f"the block numbers {event.clients} clients, but number {taken[0]} is a "
+                        f"client the server hosts. Withdraw it first, or host under a higher one."
+                    )
+                hosted = tuple((n, replace(data, items=event.items)) for n, data in self.hosted)
                 members = torch.ones(event.clients, dtype=torch.bool, device=device)
                 members[: len(self.members)] = self.members
                 sizes = replace(self.sizes, clients=event.clients, items=event.items)
-                return replace(world, members=members, sizes=sizes, block=self.block + 1)
+                return replace(
+                    world, members=members, sizes=sizes, hosted=hosted, block=self.block + 1
+                )
             case Host(client, data):
                 if any(number == client for number, _ in self.hosted):
                     raise ConsentError(f"client {client} is hosted already; withdraw it first.")

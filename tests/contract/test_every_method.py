@@ -59,7 +59,7 @@ def trained(fed: Federation) -> tuple[Update, Cohort]:
     """What all available clients would send in the next round."""
     ids = fed.world.available.nonzero().squeeze(1)
     vault, clock = fed.now.vault, fed.clock.at(fed.now.state.round + 1)
-    mail = fed.method.server_mail(fed.now.state, fed.world, ids)
+    mail = fed.method.server_mail(fed.now.state, fed.world, ids, clock)
     cohort = InProcess().cohort(fed.method, vault, ids, mail=mail)
     update, _ = fed.method.client_train(fed.now.state.public, vault.read(ids), cohort, clock)
     return update, cohort
@@ -148,7 +148,7 @@ def test_3_server_code_runs_with_the_holdings_removed(cls, task, monkeypatch):
         monkeypatch.setattr(Holdings, verb, closed)
     method.server_init(fed.world, clock)
     method.server_sample(fed.now.state, fed.world, clock)
-    method.server_mail(fed.now.state, fed.world, ids)
+    method.server_mail(fed.now.state, fed.world, ids, clock)
     state = method.server_step(fed.now.state, sums, fed.world, clock)
     assert state.round == 1
     grown = method.server_turn(state, arrived, clock)

@@ -98,7 +98,7 @@ class Replay(Method):
         loss = super().client_loss(work, batch, public, private, cohort, clock)
         owner, k = self.replayed(work, batch, public, private, cohort, clock)
         row = work.shelf.find(owner, private["top"][owner, k])
-        student = self._ranker.score({"item": work.rows["item"][row]}, work.own, owner)
+        student = self.model.score({"item": work.rows["item"][row]}, work.own, owner)
         each = functional.binary_cross_entropy_with_logits(
             student, torch.sigmoid(private["teacher"][owner, k]), reduction="none"
         )
@@ -108,8 +108,8 @@ class Replay(Method):
     def replayed(self, work, batch, public, private, cohort, clock) -> tuple[Tensor, Tensor]:
         """Which places (owner, k) of the lists are replayed now: n = floor(N exp(-eps shift))."""
         shelf, top = work.shelf, private["top"]
-        scores = self._ranker.scores(public, work.own)
-        scores[shelf.owner, shelf.item] = self._ranker.score(work.rows, work.own, shelf.owner)
+        scores = self.model.scores(public, work.own)
+        scores[shelf.owner, shelf.item] = self.model.score(work.rows, work.own, shelf.owner)
         place = torch.arange(top.shape[1], device=top.device)
         order = torch.argsort(scores, dim=1, descending=True, stable=True)
         rank = torch.argsort(order, dim=1).gather(1, top.clamp(min=0))

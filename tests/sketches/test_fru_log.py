@@ -57,8 +57,7 @@ class FRU(Method):
     def server_step(self, state, sums, world, clock) -> ServerState:
         """Learning: the mean. Replay: the fresh mean at the length of the stored one."""
         if not self.replaying:
-            ids = self.server_sample(state, world, clock)
-            memory = state.memory.keep("participants", clock.round, {"ids": ids})
+            memory = state.memory.keep("participants", clock.round, {"ids": sums["train"].who})
             return replace(super().server_step(state, sums, world, clock), memory=memory)
         if not sums or not sums["train"].clients:  # everybody of that round has left
             return state.next(state.public)
@@ -81,16 +80,16 @@ class FRU(Method):
             stored = fresh[torch.zeros(0, dtype=torch.int64)]
         return replace(update, entries={**update.entries, "stored": stored}), private
 
-    def client_log(self, update: Update, cohort: Cohort) -> Rows | None:
+    def client_log(self, update: Update, cohort: Cohort) -> dict[str, Rows]:
         """The longest ceil(alpha n) of a device's n rows."""
         if self.replaying:
-            return None
+            return {}
         rows = update.entries["item"]
         order = torch.argsort(rows.value.norm(dim=1), descending=True, stable=True)
         rows = rows[order[torch.argsort(rows.owner[order], stable=True)]]
         count = jag.counts(rows.owner, len(cohort))
         wanted = torch.ceil(count * self.kept_share)
-        return rows[jag.places(rows.owner, len(cohort)) < wanted[rows.owner]]
+        return {"item": rows[jag.places(rows.owner, len(cohort)) < wanted[rows.owner]]}
 
     def unlearn(self, fed: Federation, event: Event) -> Federation:
         """Go back to the start without the leaver, and replay."""
@@ -99,9 +98,7 @@ class FRU(Method):
 
     def rolled_back(self, fed: Federation) -> Federation:
         """First values everywhere; the devices keep their logs, the server who took part."""
-        old, new = fed.now, fed.restart().now
-        vault = replace(new.vault, log=old.vault.log)
-        return replace(fed, now=Now(replace(new.state, memory=old.state.memory), vault))
+        return fed.restart(keep=("log", "memory"))
 
 
 # -- its tests -----------------------------------------------------------------------------------
@@ -225,7 +222,7 @@ def test_a_step_has_the_length_of_the_stored_sum_whatever_the_fresh_one_was() ->
 def test_a_device_stores_the_longest_half_and_the_bytes_are_those_of_the_formula() -> None:
     fed = Federation.start(holdings(), replace(METHOD, kept_share=0.5), seed=2).run(1)
     ids = METHOD.server_sample(fed.now.state, fed.world, fed.clock.at(1))
-    (round_, rows), expected = fed.now.vault.log.entries[0], 0
+    (round_, _, rows), expected = fed.now.vault.log.entries[0], 0
     assert round_ == 1
     first = Federation.start(holdings(), METHOD, seed=2)
     for client in ids.tolist():
@@ -240,18 +237,18 @@ def test_a_device_stores_the_longest_half_and_the_bytes_are_those_of_the_formula
 
 def test_the_log_of_a_leaver_is_deleted_with_the_client() -> None:
     fed = start(METHOD).run(ROUNDS)
-    assert any(4 in rows.owner.tolist() for _, rows in fed.now.vault.log.entries)
+    assert any(4 in rows.owner.tolist() for _, _, rows in fed.now.vault.log.entries)
     left = fed.apply(Withdraw(4))
-    assert not any(4 in rows.owner.tolist() for _, rows in left.now.vault.log.entries)
-    others = [len(rows) - rows.owner.tolist().count(4) for _, rows in fed.now.vault.log.entries]
-    assert [len(rows) for _, rows in left.now.vault.log.entries] == others
+    assert not any(4 in rows.owner.tolist() for _, _, rows in left.now.vault.log.entries)
+    others = [len(rows) - rows.owner.tolist().count(4) for _, _, rows in fed.now.vault.log.entries]
+    assert [len(rows) for _, _, rows in left.now.vault.log.entries] == others
 
 
 def test_a_device_reads_its_own_log_only() -> None:
     fed = start(METHOD).run(ROUNDS)
     for client in range(5):
         log = fed.now.vault.read(torch.tensor([client])).log
-        for round_, then in fed.now.vault.log.entries:
+        for round_, _, then in fed.now.vault.log.entries:
             rows = log.at(round_)
             assert torch.equal(rows.value, then.value[then.owner == client])
             assert bool((rows.owner == 0).all())

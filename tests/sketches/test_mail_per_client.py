@@ -23,10 +23,9 @@ from rescind.model import Model
 from rescind.models.mf import MF
 from rescind.params import Params
 from rescind.plan import Batch, Plan, Work
-from rescind.state import Private, ServerState
+from rescind.state import Private
 from rescind.tasks.metrics import top_k
 from rescind.update import Rows
-from rescind.world import World
 
 # -- the sketch ----------------------------------------------------------------------------------
 
@@ -43,7 +42,7 @@ class Letters(Method):
     trust: float = 0.5
     """Weight of the loss on items that a letter names."""
 
-    def server_mail(self, state: ServerState, world: World, ids: Tensor) -> Mail | None:
+    def server_mail(self, state, world, ids: Tensor, clock: Clock) -> Mail | None:
         """To each of these clients who lends: a vector, and items that other lenders have."""
         shared, items = world.shared, world.sizes.items
         to = ids[torch.isin(ids, shared.client)]
@@ -78,7 +77,7 @@ class Letters(Method):
         loss = loss + self.pull * torch.where(letter["has"], far, 0.0)
         owner, k = named(cohort)
         row = work.shelf.find(owner, letter["hints"][owner, k])
-        score = self._ranker.score({"item": work.rows["item"][row]}, work.own, owner)
+        score = self.model.score({"item": work.rows["item"][row]}, work.own, owner)
         each = functional.softplus(-score)
         return loss + self.trust * jag.segment_mean(each, owner, len(cohort))
 
@@ -108,7 +107,7 @@ def start(method: Method, executor: InProcess | None = None) -> Federation:
 
 
 def letters(fed: Federation) -> Mail:
-    mail = METHOD.server_mail(fed.now.state, fed.world, torch.arange(5))
+    mail = METHOD.server_mail(fed.now.state, fed.world, torch.arange(5), fed.clock)
     assert mail is not None
     return mail
 

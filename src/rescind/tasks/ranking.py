@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, Protocol
 
 import torch
@@ -12,9 +13,10 @@ from rescind import jagged
 from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.model import RankingModel
+from rescind.params import Params
 from rescind.plan import Batch, Plan, Work
-
-name = "ranking"
+from rescind.tasks import Metric, Question
+from rescind.tasks.metrics import Ranking
 
 
 class Settings(Protocol):
@@ -116,7 +118,7 @@ def loss(
     plus decay * |row|^2 for every sampled row: touched rows only.
     """
     held = {name: rows.index_select(0, work.held) for name, rows in work.rows.items()}
-    own = model.infer(held, dict(work.own), cohort.train)
+    own = model.infer(held, {**work.dense, **work.own}, cohort.train)
     taken = {
         column: {table: _take(rows, place) for table, rows in work.rows.items()}
         for column, place in batch.rows.items()
@@ -143,6 +145,25 @@ def _take(rows: Tensor, place: Tensor) -> Tensor:
     return flat if place.dim() == 1 else flat.view(*place.shape, -1)
 
 
-def record_loss(score: Tensor) -> Tensor:
-    """How badly each record is remembered: -log sigmoid(score), the audits' probe. [n]"""
-    return functional.softplus(-score)
+def scores(
+    model: RankingModel, public: Params, own: Mapping[str, Tensor], cohort: Cohort
+) -> Tensor:
+    """Scores of all items for every client, inferred from all its own items. [C, I]"""
+    many = len(cohort)
+    dense = {n: v.expand(many, *v.shape) for n, v in public.items() if n not in model.tables}
+    rows = {name: public[name].index_select(0, cohort.own.item) for name in model.tables}
+    return model.scores(public, model.infer(rows, {**dense, **own}, cohort.own))
+
+
+def answer(scores: Tensor, cohort: Cohort, owner: Tensor, item: Tensor, ask: Question) -> Tensor:
+    """Scores of single records; "loss" is -log sigmoid(score), the audits' probe. [n]"""
+    scores = scores.double()
+    if ask == "open":
+        scores[cohort.own.owner, cohort.own.item] = -torch.inf
+    out = scores[owner, item]
+    return functional.softplus(-out) if ask == "loss" else out
+
+
+def metric(split: str, k: tuple[int, ...]) -> Metric:
+    """Full ranking against held-out items."""
+    return Ranking(split=split, k=k)
