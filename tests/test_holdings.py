@@ -292,7 +292,6 @@ def test_a_digest_of_holdings_sees_the_block_and_the_number_of_items(few):
     assert few.digest() != hold((0, 0, TRAIN)).digest()
 
 
-@pytest.mark.xfail(strict=True, reason="items, task, current block and graph are left out")
 def test_a_digest_of_holdings_sees_everything_held(few):
     same = [(0, 0, TRAIN)]
     assert hold(*same, items=8).digest() != hold(*same, items=9).digest()
@@ -360,7 +359,6 @@ def test_a_subgraph_leaves_with_its_owner():
     assert left.cohort(ints([2, 0])).graph.owner.tolist() == [1, 1, 0]
 
 
-@pytest.mark.xfail(strict=True, reason="Erase removes the record; node, features and label stay")
 def test_an_erased_node_leaves_the_graph():
     gone = graph_holdings().apply(Erase(Records.of([0], [12])))
     assert 12 not in gone.graph.index.tolist()

@@ -220,7 +220,8 @@ def test_a_memory_keeps_the_last_ones_of_a_name_and_purges_by_date():
 
 def test_a_log_is_kept_by_client_and_read_by_place():
     rows = Rows(ints([0, 1, 1]), ints([5, 6, 7]), torch.tensor([[1.0], [2.0], [3.0]]), 9)
-    log = Log().add(3, ints([40, 20]), rows).add(4, ints([10]), rows[ints([0])])
+    log = Log().add(3, ints([40, 20]), {"item": rows})
+    log = log.add(4, ints([10]), {"item": rows[ints([0])], "other": rows[ints([0])]})
     mine = log.of(ints([30, 20]))
     assert mine.at(3).owner.tolist() == [1, 1]
     assert mine.at(3).index.tolist() == [6, 7]
@@ -229,12 +230,15 @@ def test_a_log_is_kept_by_client_and_read_by_place():
     gone = log.without(ints([20, 10]))
     assert gone.at(3).owner.tolist() == [40]
     assert len(gone.at(4)) == 0
-    # 4 rows of a float32 and a row number of 4 bytes.
-    assert log.nbytes == 4 * 8
+    assert log.at(4, "other").index.tolist() == [5]
+    assert log.at(3, "other") is None
+    assert log.rounds == (3, 4)
+    # 5 rows of a float32 and a row number of 4 bytes.
+    assert log.nbytes == 5 * 8
     assert gone.nbytes == 8
 
 
 def test_a_round_written_in_chunks_is_read_as_one():
     rows = Rows(ints([0]), ints([5]), torch.tensor([[1.0]]), 9)
-    log = Log().add(3, ints([4]), rows).add(3, ints([2]), rows)
+    log = Log().add(3, ints([4]), {"item": rows}).add(3, ints([2]), {"item": rows})
     assert log.at(3).owner.tolist() == [4, 2]

@@ -172,7 +172,7 @@ def test_nothing_the_server_knows_leads_to_a_device(tiny_fed):
 
 
 def test_the_search_for_devices_finds_one_that_is_there(tiny_fed):
-    hosted = tiny_fed.apply(Host(0, tiny_holdings(seed=3)))
+    hosted = tiny_fed.apply(Host(6, tiny_holdings(clients=8, seed=3)))
     found = reachable(hosted.world, {}).values()
     assert [f for f in found if isinstance(f, Holdings)] == [hosted.world.hosted[0][1]]
 
@@ -193,8 +193,8 @@ def test_the_worlds_digest_sees_each_thing_the_server_knows(tiny_fed):
         tiny_fed.apply(Share(own[own.client == 0])).world,
         tiny_fed.apply(Withdraw(0)).world,
         tiny_fed.apply(Join(6)).world,
-        tiny_fed.apply(Host(0, tiny_holdings(seed=3))).world,
-        tiny_fed.apply(Host(0, tiny_holdings(seed=4))).world,
+        tiny_fed.apply(Host(6, tiny_holdings(clients=8, seed=3))).world,
+        tiny_fed.apply(Host(6, tiny_holdings(clients=8, seed=4))).world,
         tiny_fed.apply(Arrive(Records.none(), torch.zeros(0), 6, 12)).world,
         tiny_fed.apply(Arrive(Records.none(), torch.zeros(0), 6, 13)).world,
     ]
@@ -213,16 +213,27 @@ def test_a_client_is_hosted_once():
     flags = torch.ones(2, dtype=torch.bool)
     world = World.around("ranking", Sizes(2, 3), Announced(flags, flags))
     data = tiny_holdings()
-    hosted = world.apply(Host(5, data), world.announced)
-    with pytest.raises(ConsentError, match="client 5 is hosted already"):
-        hosted.apply(Host(5, data), world.announced)
-    assert hosted.apply(Withdraw(5), world.announced).hosted == ()
+    hosted = world.apply(Host(3, data), world.announced)
+    with pytest.raises(ConsentError, match="client 3 is hosted already"):
+        hosted.apply(Host(3, data), world.announced)
+    gone = hosted.apply(Withdraw(3), world.announced)
+    assert gone.hosted == ()
+    assert gone.digest() == world.digest()
 
 
-@pytest.mark.xfail(strict=True, raises=ConsentError, reason="devices are asked, who know it not")
+@pytest.mark.parametrize(
+    ("number", "text"), [(1, "is a member"), (5, "nothing to train on"), (77, "has 6 clients")]
+)
+def test_a_number_that_is_taken_or_has_no_data_cannot_be_hosted(number, text):
+    flags = torch.ones(2, dtype=torch.bool)
+    world = World.around("ranking", Sizes(2, 3), Announced(flags, flags))
+    with pytest.raises(ConsentError, match=text):
+        world.apply(Host(number, tiny_holdings()), world.announced)
+
+
 def test_a_hosted_client_can_be_withdrawn(tiny_fed):
-    hosted = tiny_fed.apply(Host(7, tiny_holdings(clients=9))).run(1)
-    gone = hosted.apply(Withdraw(7))
+    hosted = tiny_fed.apply(Host(6, tiny_holdings(clients=8))).run(1)
+    gone = hosted.apply(Withdraw(6))
     assert gone.world.hosted == ()
     assert gone.now.hosted == ()
     assert gone.world.members.all()
@@ -232,9 +243,11 @@ def test_a_hosted_client_can_be_withdrawn(tiny_fed):
 def test_what_is_erased_is_gone_from_hosted_data_too(tiny_fed):
     own = tiny_fed.now.vault.holdings
     mine = own.records[own.records.client == 0]
-    copy = Holdings.of(mine, torch.zeros(len(mine)), 6, 12)
-    gone = tiny_fed.apply(Share(mine)).apply(Host(0, copy)).apply(Erase(mine))
-    assert not any(len(data.records) for _, data in gone.world.hosted)
+    # The server as a client: a hosted client 6 that trains on what client 0 lent.
+    copy = Holdings.of(mine + Records.of([6], [3]), torch.zeros(len(mine) + 1), 7, 12)
+    gone = tiny_fed.apply(Share(mine)).apply(Host(6, copy)).apply(Erase(mine))
+    assert not any(data.records.among(mine).any() for _, data in gone.world.hosted)
+    assert not any(v.holdings.records.among(mine).any() for v in gone.now.hosted)
 
 
 @pytest.mark.xfail(strict=True, reason="the block of holdings made elsewhere is not taken over")

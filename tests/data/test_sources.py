@@ -4,7 +4,6 @@ import io
 import json
 import zipfile
 
-import numpy as np
 import pytest
 
 from rescind.data import assemble, canonical, load, obtain
@@ -190,46 +189,6 @@ def test_what_the_publisher_sends_is_read_and_cached(tmp_path, monkeypatch, own_
         "items.parquet",
     ]
     assert obtain.find(small).data.source == "cache"
-
-
-@pytest.mark.data
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ml-100k",
-        pytest.param("gowalla", marks=pytest.mark.slow),
-        pytest.param("lastfm-2k", marks=pytest.mark.slow),
-    ],
-)
-def test_raw_files_made_from_the_whole_data_give_its_digest(data_folder, tmp_path, name):
-    raw = canonical.read_folder(data_folder / name)
-    columns = [raw.column(c) for c in ("user", "item", "rating", "timestamp")]
-    ids = raw.items.get("source_id")
-    if name == "ml-100k":
-        rows = zip(columns[0] + 1, ids[columns[1]], columns[2].astype(int), columns[3], strict=True)
-        films = zip(ids, raw.items["title"], strict=True)
-        write(
-            tmp_path / "raw",
-            u_dot_data="".join("\t".join(map(str, row)) + "\n" for row in rows),
-            u_dot_item="".join(f"{n}|{t}|||u|{flags()}\n" for n, t in films).encode("latin-1"),
-        )
-    elif name == "gowalla":
-        for label, file in ((0, "train_dot_txt"), (1, "test_dot_txt")):
-            keep = raw.column("split") == label
-            user, item = columns[0][keep], columns[1][keep].astype(str)
-            cuts = np.flatnonzero(np.diff(user)) + 1
-            groups = zip(user[np.append(0, cuts)], np.split(item, cuts), strict=True)
-            write(tmp_path / "raw", **{file: "".join(f"{u} {' '.join(i)}\n" for u, i in groups)})
-    else:
-        days = (columns[3] + 7200).astype("datetime64[s]").astype("datetime64[D]").astype(str)
-        rows = zip(columns[0], ids[columns[1]], raw.column("tag"), days, strict=True)
-        lines = (f"{u}\t{i}\t{t}\t{d[8:]}\t{d[5:7]}\t{d[:4]}\n" for u, i, t, d in rows)
-        write(
-            tmp_path / "raw",
-            user_taggedartists_dot_dat="header\n" + "".join(lines),
-            artists_dot_dat="id\tname\n1\tx\n",
-        )
-    assert read(name, tmp_path / "raw").digest == load(name).digest
 
 
 @pytest.mark.slow

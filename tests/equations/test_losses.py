@@ -308,5 +308,11 @@ def test_ego_graph_eq_13_by_hand():
 
 
 def test_the_probe_of_audits_is_minus_log_sigmoid():
-    losses = ranking.record_loss(torch.tensor([0.0, 2.0, -800.0], dtype=torch.float64))
+    cohort, scores = crowd([[1], []], 2), torch.tensor([[0.0, 2.0], [-800.0, 5.0]])
+    owner, item = ints([0, 0, 1]), ints([0, 1, 0])
+    losses = ranking.answer(scores, cohort, owner, item, "loss")
     assert losses.tolist() == pytest.approx([math.log(2), math.log1p(math.exp(-2)), 800.0])
+    assert ranking.answer(scores, cohort, owner, item, "score").tolist() == [0.0, 2.0, -800.0]
+    hidden = ranking.answer(scores, cohort, owner, item, "open").tolist()
+    assert hidden == [0.0, -math.inf, -800.0]
+    assert scores.tolist() == [[0.0, 2.0], [-800.0, 5.0]]

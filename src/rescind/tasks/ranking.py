@@ -156,12 +156,17 @@ def scores(
 
 
 def answer(scores: Tensor, cohort: Cohort, owner: Tensor, item: Tensor, ask: Question) -> Tensor:
-    """Scores of single records; "loss" is -log sigmoid(score), the audits' probe. [n]"""
+    """Scores of single records; "loss" is the audits' probe. [n]"""
     scores = scores.double()
     if ask == "open":
         scores[cohort.own.owner, cohort.own.item] = -torch.inf
     out = scores[owner, item]
-    return functional.softplus(-out) if ask == "loss" else out
+    return record_loss(out) if ask == "loss" else out
+
+
+def record_loss(score: Tensor) -> Tensor:
+    """How badly each record is remembered: -log sigmoid(score). [n]"""
+    return functional.softplus(-score)
 
 
 def metric(split: str, k: tuple[int, ...]) -> Metric:
