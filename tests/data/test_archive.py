@@ -106,3 +106,16 @@ def test_a_download_that_never_ends_is_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(obtain, "_LARGEST_DOWNLOAD", 2**21)
     with pytest.raises(DataError, match="more than 2097152 bytes"):
         obtain._download(entry("ml-1m").urls[0], tmp_path / "x", lambda _: None)
+
+
+def test_two_processes_may_store_the_same_data(tmp_path):
+    from rescind.data.canonical import write_atomically
+
+    def slower(place):
+        (place / "file").write_text("ours")
+        write_atomically(tmp_path / "data", lambda other: (other / "file").write_text("theirs"))
+
+    write_atomically(tmp_path / "data", slower)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    assert (tmp_path / "data" / "file").read_text() == "ours"
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["file"]

@@ -87,7 +87,8 @@ def get_dataset(
     if json:
         _print_json(result)
         return
-    typer.echo(f"{name}: {len(data):,} rows, found in: {data.source}")
+    what = "nodes" if hasattr(data, "edge_index") else "rows"
+    typer.echo(f"{name}: {len(data):,} {what}, found in: {data.source}")
     if result["place"]:
         typer.echo(f"  place   {result['place']}")
     typer.echo(f"  digest  {data.digest}")

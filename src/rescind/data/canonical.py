@@ -164,16 +164,7 @@ def write_atomically(folder: Path, fill: Callable[[Path], None]) -> None:
         hidden = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         hidden.chmod(0o755)  # mkdtemp makes it private; a cache may be shared
         fill(hidden)
-        if folder.exists():
-            os.replace(folder, hidden / ".old")
-            try:
-                os.replace(hidden, folder)
-            except OSError:
-                os.replace(hidden / ".old", folder)
-                raise
-            shutil.rmtree(folder / ".old")
-        else:
-            os.replace(hidden, folder)
+        _move(hidden, folder)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         raise DataError(
@@ -183,3 +174,20 @@ def write_atomically(folder: Path, fill: Callable[[Path], None]) -> None:
     finally:
         if hidden is not None:
             shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _move(hidden: Path, folder: Path) -> None:
+    """Put a complete folder in the place of an old one; a failure leaves the old one there."""
+    old = hidden / ".old"
+    if folder.exists():
+        os.replace(folder, old)
+    try:
+        os.replace(hidden, folder)
+    except OSError as error:
+        if old.exists():
+            os.replace(old, folder)
+            raise
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return  # another process stored the same data first
+    shutil.rmtree(folder / ".old", ignore_errors=True)
