@@ -110,6 +110,14 @@ def test_everybody_is_sampled_equally_often():
     assert float(count[:21].max()) < 250
 
 
+def test_one_who_lent_everything_trains_only_where_loans_are_trained_on(tiny):
+    lent = tiny.apply(Share(tiny.records[tiny.records.client == 1]))
+    for included, expected in ((True, [0, 1, 2, 3, 4]), (False, [0, 2, 3, 4])):
+        fed = start(lent, local_includes_shared=included, clients_per_round=None)
+        drawn = fed.method.server_sample(fed.now.state, fed.world, fed.clock.at(1))
+        assert drawn.tolist() == expected
+
+
 def test_one_who_was_never_sampled_leaves_no_trace():
     fed = start(tiny_holdings(clients=20, items=15))
     seen: set[int] = set()
@@ -372,13 +380,11 @@ def test_one_broken_device_is_refused_and_counted_by_the_readable_path(tiny):
     )
 
 
-@pytest.mark.xfail(strict=True, reason="the gate stands only in the readable path")
 def test_one_broken_device_does_not_break_the_model_by_default(tiny):
     fed = poisoned(start(tiny, clients_per_round=None), 0).run(1)
     assert torch.isfinite(fed.now.state.public["item"]).all()
 
 
-@pytest.mark.xfail(strict=True, reason="private state is written whether or not it was refused")
 def test_a_refused_device_keeps_the_private_state_it_had(tiny):
     # A rate so large that the private vector explodes in its first step.
     fed = start(tiny, private_rate=1e30, rate=1e30, executor=InProcess(fused=False))
