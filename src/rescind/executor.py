@@ -17,7 +17,8 @@ from rescind import params
 from rescind.clock import Clock
 from rescind.cohort import Cohort, Mail
 from rescind.errors import ConfigError
-from rescind.guards import Guard, gate
+from rescind.gate import chosen, gate, sound
+from rescind.guards import Guard, check_guards, check_weights
 from rescind.holdings import Holdings
 from rescind.method import Method
 from rescind.params import Params
@@ -129,6 +130,7 @@ class InProcess:
                 f"device '{self.device}' was asked for, but torch finds no GPU here. "
                 f"Use device='cpu'."
             )
+        check_guards(self.guards)
 
     def open(self, method: Method, holdings: Holdings, clock: Clock) -> Vault:
         """Devices with their first private values, each from its own id."""
@@ -157,7 +159,7 @@ class InProcess:
                 down = len(chunk) * params.nbytes(public)
                 if cohort.mail is not None:
                     down += params.nbytes(cohort.mail.values)
-                summed = replace(summed, down=summed.down + down, who=chunk)
+                summed = replace(summed, down=summed.down + down)
                 sums[role] = sums[role] + summed if role in sums else summed
                 written.append((chunk, private))
                 if rows:
@@ -190,15 +192,21 @@ class InProcess:
         before = vault.read(cohort.ids)
         if self.fused and not (self.guards or method.individual or method.logs):
             summed, private = method.client_sum(public, before, cohort, clock)
-            return summed, _changed(before, private), {}
+            if sound(summed, public, self.limit, cohort.weight):
+                return replace(summed, who=cohort.ids), _changed(before, private), {}
         update, private = method.client_train(public, before, cohort, clock)
-        update, kept, refused = gate(update, self.limit)
+        # Only a server step of a method's own can read names that were not broadcast.
+        own = () if type(method).server_step is Method.server_step else tuple(update.entries)
+        update, kept, refused = gate(update, self.limit, public, cohort.weight, own)
         rows = method.client_log(update, cohort) if method.logs else {}
+        if refused:  # a device whose update is refused stays as it was before the round
+            private = _reverted(before, private, kept)
+        update, ids, weight = chosen(update, kept), cohort.ids[kept], cohort.weight[kept]
+        check_weights(self.guards, weight)
         for guard in self.guards:
             update = guard.each(update, leaves=method.individual)
-        weight = torch.where(kept, cohort.weight, torch.zeros_like(cohort.weight))
-        summed = update.fold(weight, cohort.ids if method.individual else None)
-        return replace(summed, refused=refused), _changed(before, private), rows
+        summed = update.fold(weight, ids if method.individual and len(ids) else None)
+        return replace(summed, who=ids, refused=refused), _changed(before, private), rows
 
     def measure(
         self, method: Method, public: Params, vault: Vault, ids: Tensor, metric: Metric
@@ -301,6 +309,15 @@ def _changed(before: Private, after: Private) -> Private:
     """Only what a method replaced: the rest need not be written back."""
     new = {n: v for n, v in after.values.items() if v is not before.values.get(n)}
     return replace(after, values=new)
+
+
+def _reverted(before: Private, after: Private, kept: Tensor) -> Private:
+    """What a cohort holds after a round from which some were refused. kept: [C] bool"""
+    values = {}
+    for name, value in after.values.items():
+        old = before.values.get(name, torch.zeros_like(value)).to(value.dtype)
+        values[name] = torch.where(kept.view(-1, *[1] * (value.dim() - 1)), value, old)
+    return replace(after, values=values)
 
 
 def _grown(vault: Vault, first: Params) -> Vault:

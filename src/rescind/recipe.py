@@ -5,6 +5,7 @@
     [sharing]  ratio = [1, 2, 7]  part = 0.3       optional: simulated people lend records
     [method]   name = "FedAvg"  negatives = 4      fields of the class, one to one
     [method.model]  name = "LightGCN"
+    [guards]   clip = 1.0  gaussian = 0.8          optional: fields of `GuardSettings`
     [run]      rounds = 150                        fields of `RunSettings`
     [axes]     data = ["ml-100k", "ml-1m"]         each value changes its table for one cell
                method = ["Popularity", { label = "FedAvg, 4", name = "FedAvg", negatives = 4 }]
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,14 +27,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from rescind.accountant import check_delta, statement
 from rescind.errors import ConfigError, suggest
+from rescind.guards import Clip, Gaussian, Guard, Laplace, check_guards
 from rescind.method import Method
 from rescind.settings import checked, fields_of, find, from_table, to_table
 from rescind.storage import METHODS, MODELS
 
-TABLES = ("data", "sharing", "method", "run", "axes", "paper")
+SETTINGS = ("data", "sharing", "method", "guards", "run")
+TABLES = (*SETTINGS, "axes", "paper")
 WORDS = ("title", "source", "notes")
-AXES = ("data", "method", "model", "sharing", "seed")
+AXES = ("data", "method", "model", "sharing", "guards", "seed")
 
 Table = dict[str, Any]
 
@@ -64,6 +69,58 @@ class SharingSettings:
     """All : part : nothing; FedShare V-A."""
     part: float = 0.3
     """What a partial sharer lends."""
+
+
+@dataclass(frozen=True)
+class GuardSettings:
+    """What happens to updates before the server sees them (docs/privacy.md)."""
+
+    clip: float | None = None
+    """The largest norm of a client's update."""
+    gaussian: float | None = None
+    """Noise multiplier: standard deviation over clip. Needs `clip`."""
+    laplace: float | None = None
+    """Scale of F3CRec's noise on every upload. No differential privacy."""
+    delta: float | None = None
+    """At which delta epsilon is stated, 1e-5 unless said; keep it below 1 / clients."""
+    epsilon: float | None = None
+    """Budget: the run stops before the round in which anybody would pass it."""
+
+    def __post_init__(self) -> None:
+        for name in ("delta", "epsilon"):
+            if getattr(self, name) is not None and self.gaussian is None:
+                raise ConfigError(
+                    f"guards.{name} belongs to Gaussian noise, but guards.gaussian is not set. "
+                    f"Add gaussian and clip, or leave {name} out."
+                )
+        if self.gaussian is not None and self.clip is None:
+            raise ConfigError(
+                "guards.gaussian needs guards.clip: without a bound on what one client may change, "
+                "no noise gives an epsilon. Add clip, such as clip = 1.0."
+            )
+        if self.epsilon is not None and not 0 < self.epsilon < math.inf:
+            raise ConfigError(
+                f"guards.epsilon must be a finite number above 0, got {self.epsilon}."
+            )
+        check_delta(self.at_delta)
+        check_guards(self.guards)
+
+    @property
+    def at_delta(self) -> float:
+        """The delta, 1e-5 where none is given: below 1 / clients for all datasets here."""
+        return 1e-5 if self.delta is None else self.delta
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """The guards of the executor, in the order in which they act."""
+        found: list[Guard] = []
+        if self.clip is not None:
+            found.append(Clip(self.clip))
+        if self.gaussian is not None and self.clip is not None:
+            found.append(Gaussian(self.gaussian, self.clip))
+        if self.laplace is not None:
+            found.append(Laplace(self.laplace))
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -103,6 +160,7 @@ class Cell:
     sharing: SharingSettings | None
     method: Method
     run: RunSettings
+    guards: GuardSettings | None = None
 
     @property
     def configuration(self) -> Table:
@@ -117,6 +175,9 @@ class Cell:
         if self.sharing is not None:
             out["sharing"] = to_table(self.sharing)
             out["sharing"].pop("name")
+        if self.guards is not None:
+            out["guards"] = to_table(self.guards)
+            out["guards"].pop("name")
         return out
 
     @property
@@ -126,6 +187,12 @@ class Cell:
         for idle in ("seed", "device", "checkpoint_every"):
             table["run"].pop(idle)
         return "sha256:" + sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+    def promise(self, times: int, clients: int) -> Table:
+        """What the guards promise to somebody who took part so many times."""
+        given = self.guards or GuardSettings()
+        said = statement(given.guards, self.method.individual, times, given.at_delta, clients)
+        return {**said, "budget": given.epsilon}
 
     def with_seed(self, seed: int) -> Cell:
         """The same cell under another seed."""
@@ -223,7 +290,7 @@ def _override(table: Table, axes: Table, change: str) -> bool:
         axes.pop(key, None)
         key = {"data": "data.name", "method": "method.name", "model": "method.model"}.get(key, key)
     parts = key.split(".")
-    if parts[0] not in ("data", "sharing", "method", "run") or len(parts) < 2:
+    if parts[0] not in SETTINGS or len(parts) < 2:
         allowed = [
             "seed",
             "data",
@@ -233,6 +300,7 @@ def _override(table: Table, axes: Table, change: str) -> bool:
             "sharing.<field>",
             "method.<field>",
             "method.model.<field>",
+            "guards.<field>",
             "run.<field>",
         ]
         raise ConfigError(f"--set cannot change '{key}'; {suggest(key, allowed)}")
@@ -255,7 +323,7 @@ def _cells(path: Path, table: Table, axes: Table) -> list[Cell]:
     cells = []
     for values in itertools.product(*[axes[axis] for axis in order]):
         labels = []
-        tables: Table = json.loads(json.dumps({k: table.get(k, {}) for k in TABLES[:4]}))
+        tables: Table = json.loads(json.dumps({k: table.get(k, {}) for k in SETTINGS}))
         if "sharing" not in table:
             tables.pop("sharing")
         for axis, value in zip(order, values, strict=True):
@@ -286,6 +354,7 @@ def _cell(path: Path, name: str, tables: Table, seed: Any) -> Cell:
         method = dict(tables.get("method", {}))
         run = {**tables.get("run", {}), "seed": seed}
         data, sharing = tables.get("data", {}), tables.get("sharing")
+        guards = _settings(GuardSettings, tables.get("guards", {}))
         return Cell(
             name=name,
             data=_settings(DataSettings, data),
@@ -294,6 +363,7 @@ def _cell(path: Path, name: str, tables: Table, seed: Any) -> Cell:
                 find(*METHODS, str(method.get("name", "FedAvg"))), method, {"model": MODELS}
             ),
             run=_settings(RunSettings, run),
+            guards=guards if guards.guards else None,
         )
     except ConfigError as error:
         raise ConfigError(f"{path}, cell {name}: {error}") from None
@@ -305,5 +375,6 @@ def _settings(cls: type, table: Mapping[str, Any]) -> Any:
     for key in table:
         if key not in known:
             what = cls.__name__.removesuffix("Settings").lower()
+            what = "guards" if cls is GuardSettings else what
             raise ConfigError(f"[{what}] has no field '{key}'; {suggest(key, known)}")
     return cls(**{k: checked(v, known[k], f"{cls.__name__}.{k}") for k, v in table.items()})
