@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import logging
 import os
@@ -13,12 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import metadata
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from rescind import accountant, params
+from rescind import params
 from rescind.data import Dataset, k_core, load, min_user
 from rescind.errors import BoundaryError, DataError
 from rescind.executor import InProcess
@@ -41,28 +42,18 @@ class Meter:
     down: int = 0
     client_rounds: int = 0
     refused: dict[str, int] = field(default_factory=dict)
-    took_part: list[int] = field(default_factory=list)
-    """How often each client's update went into a sum."""
-    repeated: int = 0
-    """Rounds that may have been made twice: everybody may have been in them once more."""
     wall: float = 0.0
     cpu: float = 0.0
     _wall: float = field(default_factory=time.perf_counter)
     _cpu: float = field(default_factory=time.process_time)
 
     def __call__(self, moment: Moment) -> None:
-        for role, total in moment.sums.items():
-            if role != "host":  # the server's own clients send nothing
-                self.took_part = accountant.count(self.took_part, total.who)
+        for total in moment.sums.values():
             self.up += total.up
             self.down += total.down
             self.client_rounds += total.clients
             for reason, count in total.refused.items():
                 self.refused[reason] = self.refused.get(reason, 0) + count
-
-    def most_often(self, ids: Tensor | None = None) -> int:
-        """The most that any client, or any of these, may have taken part."""
-        return accountant.most_often(self.took_part, ids) + self.repeated
 
     def read(self) -> dict[str, Any]:
         """The counters up to now."""
@@ -71,8 +62,6 @@ class Meter:
             "down": self.down,
             "client_rounds": self.client_rounds,
             "refused": self.refused,
-            "took_part": self.took_part,
-            "repeated": self.repeated,
             "wall": self.wall + time.perf_counter() - self._wall,
             "cpu": self.cpu + time.process_time() - self._cpu,
         }
@@ -113,8 +102,7 @@ def prepare(settings: DataSettings) -> Dataset:
 
 def start(cell: Cell, dataset: Dataset) -> Federation:
     """A federation before its first round, with what people lend."""
-    guards = cell.guards.guards if cell.guards else ()
-    executor = InProcess(device=cell.run.device, guards=guards)
+    executor = InProcess(device=cell.run.device)
     fed = Federation.start(dataset, cell.method, cell.run.seed, executor)
     if cell.sharing is not None:
         ratio = cell.sharing.ratio
@@ -147,45 +135,33 @@ def run_cell(
         restore=settings.restore,
     )
     checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoint_every, key, meter.read)
-    _prepare_folder(folder, again)
-    if not again:
-        checkpoints.clear()
     found = resume(checkpoints.folder, key, fed, until) if again else None
+    _prepare_folder(folder, keep=found is not None)
     if found is not None:
         fed, until = replace(fed, now=found.now), found.until
         meter = Meter(**found.extra)
-        meter.repeated += settings.checkpoint_every * (1 + len(found.skipped))
         checkpoints.extra = meter.read
+        log.info("going on after round %d", found.now.state.round)
     seen = Last(until)
-    trained, stopped = _train(cell, fed, seen, meter, (meter, seen, checkpoints, *watch))
+    left = settings.rounds - fed.now.state.round
+    trained = fed.run(left, until=until, watch=(meter, seen, checkpoints, *watch))
     facts = _facts(cell, dataset, trained, seen.until, meter)
-    facts["privacy"]["stopped"] = stopped
     save_federation(trained, folder / "model")
     write_facts(folder, facts)
-    checkpoints.clear()
+    tidy(folder)
     return Result(trained, facts, folder)
 
 
-def _train(
-    cell: Cell, fed: Federation, seen: Last, meter: Meter, watch: tuple[Watch, ...]
-) -> tuple[Federation, str | None]:
-    """The rounds of a cell, or as many as its budget allows and why no more."""
-    guards, left = cell.guards, cell.run.rounds - fed.now.state.round
-    if guards is None or guards.epsilon is None or guards.gaussian is None:
-        return fed.run(left, until=seen.until, watch=watch), None
-    most = accountant.rounds_within(guards.gaussian, guards.at_delta, guards.epsilon)
-    trained, last = accountant.run_within(
-        fed, left, seen.until, watch, lambda ids: meter.most_often(ids) < most
-    )
-    if last is None:
-        return trained, None
-    stopped = (
-        f"stopped after round {last}: the next would pass the budget of epsilon "
-        f"{guards.epsilon:g} at delta {guards.at_delta:g} for somebody. Allow a larger epsilon, "
-        f"more noise, or fewer clients a round."
-    )
-    log.warning(stopped)
-    return trained, stopped
+def tidy(folder: Path) -> None:
+    """Remove what a finished run needs no longer: checkpoints, and half files of killed ones."""
+    try:
+        Checkpoints(folder / "checkpoints", every=1, key="").clear()
+        params.sweep(folder)
+        params.sweep(folder / "model")
+    except OSError as error:
+        raise DataError(
+            f"cannot clear away {error.filename}: {error.strerror}. Allow writing in {folder}."
+        ) from None
 
 
 def write_facts(folder: Path, facts: dict[str, Any]) -> None:
@@ -204,6 +180,10 @@ def read_facts(folder: Path) -> dict[str, Any] | None:
         raise DataError(
             f"{path}:{error.lineno}:{error.colno}: not valid JSON. Make the run again."
         ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read ({error}). Make the run again.") from None
+    if not isinstance(facts, dict):
+        raise DataError(f"{path} does not describe a run. Make the run again.")
     return facts
 
 
@@ -217,16 +197,20 @@ class Last:
         self.until = moment.until
 
 
-def _prepare_folder(folder: Path, again: bool) -> None:
-    """A new run does not mix with what an older one left."""
+def _prepare_folder(folder: Path, keep: bool) -> None:
+    """Clear what an older run left, so that run.json and model/ are always of one run.
+
+    keep: the checkpoints are those of this run
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        params.make_folder(folder)
+        if not keep:
+            tidy(folder)
+        (folder / "run.json").unlink(missing_ok=True)
     except OSError as error:
         raise DataError(
             f"cannot make the folder {folder}: {error.strerror}. Choose another with --out."
         ) from None
-    if not again:
-        (folder / "run.json").unlink(missing_ok=True)
 
 
 def _facts(
@@ -259,7 +243,6 @@ def _facts(
         "bytes": {"up": counted["up"], "down": counted["down"]},
         "client_rounds": counted["client_rounds"],
         "refused": counted["refused"],
-        "privacy": cell.promise(meter.most_often(), fed.world.sizes.clients),
         "kept_bytes": {
             "server": params.nbytes(state.public) + params.nbytes(state.own) + state.memory.nbytes,
             "devices": vault.nbytes,
@@ -293,8 +276,34 @@ def commit() -> str:
 
 def append_result(recipe: Recipe, result: Result) -> None:
     """Add one line to the results beside the recipe."""
-    facts = result.facts
-    line = {
+    append_facts(recipe, result.facts)
+
+
+def append_facts(recipe: Recipe, facts: dict[str, Any]) -> None:
+    """Add the line of a finished run to the results beside the recipe, unless it is there.
+
+    So it can be done again by whoever finds a finished run: a kill between run.json and the line
+    loses nothing and doubles nothing. The file is locked, since other seeds may end now, too.
+    """
+    line, path = _line(facts), recipe.results
+    new = not path.exists()
+    try:
+        with open(path, "a+b", buffering=0) as file:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+            known = _whole_lines(file)
+            if not any(_same_run(line, text) for text in known):
+                _write_line(file, json.dumps(line).encode() + b"\n")
+        if new:
+            params.sync_folder(path.parent)
+    except OSError as error:
+        raise DataError(
+            f"cannot add the result to {path}: {error.strerror or error}. The run itself is "
+            f"safe: make room and give the same command with --resume."
+        ) from None
+
+
+def _line(facts: dict[str, Any]) -> dict[str, Any]:
+    return {
         "cell": facts["cell"],
         "seed": facts["seed"],
         "test": {k: round(v, 6) for k, v in facts["metrics"]["test"].items()},
@@ -308,7 +317,43 @@ def append_result(recipe: Recipe, result: Result) -> None:
         "versions": facts["versions"],
         "date": facts["date"],
     }
-    with open(recipe.results, "a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
-        file.flush()
+
+
+def _whole_lines(file: FileIO) -> list[bytes]:
+    """The lines that are there; a last one that was cut off in the writing is removed."""
+    file.seek(0)
+    text = file.readall()
+    *known, rest = text.split(b"\n")
+    if rest and _parsed(rest) is None:
+        file.truncate(len(text) - len(rest))
+    elif rest:  # whole, but somebody's editor left the end of the line away
+        _write_line(file, b"\n")
+        known.append(rest)
+    return known
+
+
+def _same_run(line: dict[str, Any], text: bytes) -> bool:
+    """Whether a line of the results tells of this very run."""
+    other = _parsed(text)
+    names = ("cell", "seed", "digest", "data", "date", "seconds")
+    return other is not None and all(other.get(n) == line[n] for n in names)
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _write_line(file: FileIO, data: bytes) -> None:
+    """Append and sync; a disk that fills up in the middle leaves no half line."""
+    size = file.seek(0, os.SEEK_END)
+    try:
+        if (file.write(data) or 0) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(file.fileno())
+    except OSError:
+        file.truncate(size)
+        raise

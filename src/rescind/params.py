@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -61,7 +62,7 @@ def digest(params: Params) -> str:
     for name in sorted(params):
         value = params[name].detach().cpu().contiguous()
         seen.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
-        seen.update(value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"")
+        seen.update(value.reshape(-1).view(torch.uint8).numpy().data if value.numel() else b"")
     return "sha256:" + seen.hexdigest()
 
 
@@ -69,9 +70,15 @@ def to_bytes(params: Params, notes: Mapping[str, str] | None = None) -> bytes:
     """Safetensors bytes; `notes` travel in the header."""
     from safetensors.torch import save as save_bytes
 
-    return save_bytes(
-        {n: v.detach().cpu().contiguous() for n, v in params.items()}, dict(notes or {})
-    )
+    values: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for name, given in params.items():
+        value = given.detach().cpu().contiguous()
+        place = value.untyped_storage().data_ptr()
+        # Safetensors refuses two names for one memory: only the second is copied.
+        values[name] = value.clone() if place in places else value
+        places.add(place)
+    return save_bytes(values, dict(notes or {}))
 
 
 def from_bytes(data: bytes) -> dict[str, Tensor]:
@@ -83,11 +90,12 @@ def from_bytes(data: bytes) -> dict[str, Tensor]:
 
 def save(path: Path, params: Params, notes: Mapping[str, str] | None = None) -> None:
     """Write a safetensors file that is there whole or not at all, with its own digest inside."""
-    write_atomically(path, to_bytes(params, {**(notes or {}), "digest": digest(params)}))
+    notes = dict(notes or {})
+    write_atomically(path, to_bytes(params, {**notes, "digest": _seal(params, notes)}))
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read tensors and notes; a torn or altered file is a `DataError`."""
+    """Read tensors and notes; a file that is torn or altered anywhere is a `DataError`."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -99,7 +107,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             f"{path} cannot be read ({error}); it may be torn or not a safetensors "
             f"file. Use an older copy, or make the run again."
         ) from None
-    if notes.get("digest", "") != digest(params):
+    if notes.pop("digest", "") != _seal(params, notes):
         raise DataError(
             f"{path} does not match the digest it carries: it was changed or torn. "
             f"Use an older copy, or make the run again."
@@ -107,24 +115,63 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return params, notes
 
 
+def _seal(params: Params, notes: Mapping[str, str]) -> str:
+    """A digest of tensors and notes together: a changed round is as bad as a changed weight."""
+    text = json.dumps([digest(params), sorted(notes.items())])
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write beside, sync, rename, sync the folder: readers see the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        make_folder(path.parent)
         with open(beside, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
+    except BaseException as error:  # an interrupt, too, leaves no half file behind
+        with suppress(OSError):
+            beside.unlink()
+        if not isinstance(error, OSError):
+            raise
         raise DataError(
             f"cannot write {path}: {error.strerror or error}. "
             f"Free some space or choose another folder; the old file is untouched."
         ) from None
-    folder = os.open(path.parent, os.O_RDONLY)
+    _sync_or_say(path)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, so that they survive a loss of power."""
+    missing = [p for p in (folder, *folder.parents) if not p.is_dir()]
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
+        with suppress(PermissionError):  # one may write below a folder one may not list
+            sync_folder(one.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make what was created, renamed or removed in a folder survive a loss of power."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)
+
+
+def sweep(folder: Path) -> None:
+    """Remove the half files that writers which were killed left in a folder."""
+    for left in folder.glob(".*.tmp"):
+        left.unlink(missing_ok=True)
+
+
+def _sync_or_say(path: Path) -> None:
+    try:
+        sync_folder(path.parent)
+    except OSError as error:
+        raise DataError(
+            f"{path} is written, but its folder cannot be synced: {error.strerror or error}. "
+            f"Make room or mend the disk, and write it again."
+        ) from None

@@ -8,8 +8,10 @@ A checkpoint is one file with both sides of `Now`, the best round so far, and di
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +32,8 @@ from rescind.state import Log, Memory, ServerState, Snapshot
 from rescind.update import Rows
 from rescind.world import Sizes, World
 
+log = logging.getLogger(__name__)
+
 FORMAT = 1
 METHODS = ("rescind.methods", "server_sample")
 MODELS = ("rescind.models", "tables")
@@ -39,10 +43,31 @@ Packed = tuple[dict[str, Tensor], Facts]
 
 
 def save_federation(fed: Federation, folder: Path | str) -> Path:
-    """Write a federation; `load_federation` gives it back, bit for bit."""
+    """Write a federation; `load_federation` gives it back, bit for bit.
+
+    All three files carry one stamp, a digest of everything: a save that was cut off in the middle
+    is refused by `load_federation`, never read as a mix of two moments.
+    """
     folder = Path(folder)
-    state, facts = _pack_state(fed.now.state)
-    shared = _columns(fed.world.shared)
+    server, facts = _pack_server(fed)
+    devices, device_facts = _pack_vault(fed.now.vault)
+    held, held_facts = _pack_holdings(fed.now.vault.holdings)
+    devices, device_facts = {**devices, **held}, {**device_facts, **held_facts, "format": FORMAT}
+    labels: Facts = {
+        k: list(v) for k, v in vars(fed.labels).items() if k in ("users", "items", "titles")
+    }
+    sides = [params.digest(server), facts, params.digest(devices), device_facts, labels]
+    stamp = "sha256:" + sha256(json.dumps(sides, sort_keys=True).encode()).hexdigest()
+    params.write_atomically(folder / "labels.json", json.dumps({**labels, "stamp": stamp}).encode())
+    params.save(folder / "devices.safetensors", devices, _notes({**device_facts, "stamp": stamp}))
+    params.save(folder / "server.safetensors", server, _notes({**facts, "stamp": stamp}))
+    params.sweep(folder)
+    return folder
+
+
+def _pack_server(fed: Federation) -> Packed:
+    """What the server knows, with the clients it hosts."""
+    tensors, facts = _pack_state(fed.now.state)
     flags = {
         "members": fed.world.members,
         "available": fed.world.announced.available,
@@ -53,12 +78,10 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
         zip(fed.world.hosted, fed.now.hosted, strict=True)
     ):
         (kept, kept_facts), (held, held_facts) = _pack_vault(vault), _pack_holdings(data)
-        state |= _under(f"host{number}", {**kept, **held})
+        tensors |= _under(f"host{number}", {**kept, **held})
         hosts[f"host{number}"] = {**kept_facts, **held_facts, "client": client}
-    stamp = params.digest(fed.now.state.public)
     facts |= {
         "format": FORMAT,
-        "stamp": stamp,
         "method": to_table(fed.method),
         "seed": fed.clock.seed,
         "task": fed.world.task,
@@ -67,18 +90,8 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
         "events": [list(event) for event in fed.events],
         "hosts": hosts,
     }
-    devices, device_facts = _pack_vault(fed.now.vault)
-    held, held_facts = _pack_holdings(fed.now.vault.holdings)
-    labels = {k: list(v) for k, v in vars(fed.labels).items() if k in ("users", "items", "titles")}
-    params.write_atomically(folder / "labels.json", json.dumps(labels).encode())
-    params.save(
-        folder / "devices.safetensors",
-        {**devices, **held},
-        _notes({**device_facts, **held_facts, "format": FORMAT, "stamp": stamp}),
-    )
-    server = {**state, **_under("shared", shared), **_under("flags", flags)}
-    params.save(folder / "server.safetensors", server, _notes(facts))
-    return folder
+    tensors |= _under("shared", _columns(fed.world.shared)) | _under("flags", flags)
+    return tensors, facts
 
 
 def load_federation(folder: Path | str, executor: Executor | None = None) -> Federation:
@@ -91,10 +104,12 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
         )
     server, facts = _read(folder / "server.safetensors")
     devices, device_facts = _read(folder / "devices.safetensors")
-    if facts["stamp"] != device_facts["stamp"]:
+    labels = _read_labels(folder / "labels.json")
+    if {device_facts["stamp"], labels.pop("stamp", None)} != {facts["stamp"]}:
         raise DataError(
-            f"the two files in {folder} belong to different moments: server and devices "
-            f"must be saved together. Make the run again."
+            f"the files in {folder} belong to different moments: server, devices and labels "
+            f"must be saved together, and that was cut off. Make the run again, or go on with "
+            f"--resume."
         )
     method = from_table(find(*METHODS, facts["method"]["name"]), facts["method"], {"model": MODELS})
     executor = executor or InProcess()
@@ -109,7 +124,6 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
     ]
     hosted = tuple((client, vault.holdings) for client, vault in hosts)
     world = replace(world, block=facts["block"], hosted=hosted)
-    labels = json.loads((folder / "labels.json").read_text())
     return Federation(
         world=world,
         method=method,
@@ -119,6 +133,16 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
         labels=Labels(**{k: tuple(v) for k, v in labels.items()}),
         events=tuple((kind, digest, at) for kind, digest, at in facts["events"]),
     )
+
+
+def _read_labels(path: Path) -> Facts:
+    try:
+        labels: Facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path} cannot be read ({error}). Use an older copy, or make the run again."
+        ) from None
+    return labels
 
 
 # -- checkpoints ----------------------------------------------------------------------------------
@@ -143,7 +167,8 @@ class Checkpoints:
     def clear(self) -> None:
         """Remove all checkpoints: a finished run keeps no trace of its way."""
         for path in self.folder.glob("round-*.safetensors"):
-            path.unlink()
+            path.unlink(missing_ok=True)
+        params.sweep(self.folder)
         if self.folder.is_dir() and not any(self.folder.iterdir()):
             self.folder.rmdir()
 
@@ -166,9 +191,17 @@ class Checkpoints:
             }
         path = self.folder / f"round-{now.state.round:08d}.safetensors"
         params.save(path, tensors, _notes(notes))
-        for old in sorted(self.folder.glob("round-*.safetensors"))[:-2]:
-            old.unlink()
+        self._forget_others(path)
         return path
+
+    def _forget_others(self, newest: Path) -> None:
+        """Keep the newest and the one before; what is dated later was torn, else it were newest."""
+        known = sorted(self.folder.glob("round-*.safetensors"))
+        before = [old for old in known if old.name < newest.name]
+        later = [torn for torn in known if torn.name > newest.name]
+        for gone in (*before[:-1], *later):
+            gone.unlink(missing_ok=True)
+        params.sweep(self.folder)
 
 
 @dataclass(frozen=True)
@@ -196,6 +229,7 @@ def resume(
             tensors, facts = _read(path)
         except DataError as error:
             skipped.append(str(error))
+            log.warning("passed over a checkpoint: %s", error)
             continue
         if facts["key"] != key:
             raise ConfigError(
@@ -206,6 +240,8 @@ def resume(
         if until is not None and "until" in facts:
             until = _unpack_until(until, facts, tensors, now, fed)
         return Resumed(now, until, facts["extra"], path, tuple(skipped))
+    if skipped:
+        log.warning("no checkpoint in %s can be used: starting anew", folder)
     return None
 
 
@@ -321,8 +357,8 @@ def _columns(records: Records) -> dict[str, Tensor]:
 
 
 def _under(drawer: str, values: Params) -> dict[str, Tensor]:
-    """Names with the drawer in front. Copies, because safetensors refuses shared memory."""
-    return {f"{drawer}|{name}": value.detach().clone() for name, value in values.items()}
+    """Names with the drawer in front."""
+    return {f"{drawer}|{name}": value.detach() for name, value in values.items()}
 
 
 def _of(drawer: str, tensors: Params) -> dict[str, Tensor]:

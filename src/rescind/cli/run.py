@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,21 +83,45 @@ def command(
 
 def _one(recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str) -> dict[str, Any]:
     from rescind.cli.progress import RoundBar
-    from rescind.experiment import append_result, read_facts, run_cell
+    from rescind.experiment import append_facts, read_facts, run_cell, tidy
 
     done = read_facts(folder) if resume else None
-    if done is not None and done["digest"] == cell.digest and done["seed"] == cell.run.seed:
+    if done is not None and (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed):
         typer.echo(f"{title}: finished before", err=True)
+        tidy(folder)
+        if not recipe.changed:
+            append_facts(recipe, done)
         return done
     try:
-        with RoundBar(title, cell.run.rounds, cell.run.measure) as bar:
+        with RoundBar(title, cell.run.rounds, cell.run.measure) as bar, _heard():
             result = run_cell(cell, folder, again=resume, watch=(bar,))
     except KeyboardInterrupt:
         typer.echo("\nstopped. Give the same command with --resume to go on.", err=True)
         raise typer.Exit(130) from None
     if not recipe.changed:
-        append_result(recipe, result)
+        append_facts(recipe, result.facts)
     return result.facts
+
+
+class _Aloud(logging.Handler):
+    """Says on stderr what the package has to say."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(f"  {record.getMessage()}", err=True)
+
+
+@contextmanager
+def _heard() -> Iterator[None]:
+    """Let a person hear which checkpoint a run goes on from, and which were torn."""
+    voice, source = _Aloud(), logging.getLogger("rescind")
+    level = source.level
+    source.addHandler(voice)
+    source.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        source.removeHandler(voice)
+        source.setLevel(level)
 
 
 def _next(recipe: Recipe, finished: list[dict[str, Any]]) -> None:

@@ -1,0 +1,330 @@
+"""A run is killed, a disk fills up, a file is torn: what a person finds afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from killing import (
+    PATIENCE,
+    RECIPE,
+    SHORT,
+    TWO_CELLS,
+    Nursery,
+    Yardstick,
+    command,
+    die_and_resume,
+    files,
+    lines,
+    nursery,
+    outcome,
+    saved,
+    strike,
+    touches,
+)
+from rescind import params
+from rescind.errors import DataError
+from rescind.experiment import append_facts
+from rescind.recipe import read
+from rescind.records import Withdraw
+from rescind.storage import Checkpoints, load_federation, resume, save_federation
+
+
+@pytest.fixture(scope="module")
+def nurse(tmp_path_factory) -> Iterator[Nursery]:
+    with nursery(tmp_path_factory.mktemp("here")) as it:
+        for name, text in (("long", RECIPE), ("short", SHORT), ("two", TWO_CELLS)):
+            (it.here / f"{name}.toml").write_text(text)
+        yield it
+
+
+@pytest.fixture(scope="module")
+def long(nurse: Nursery) -> Yardstick:
+    assert nurse.run("run", "long.toml", "--out", "whole-long").code == 0
+    facts = json.loads((nurse.here / "whole-long" / "run.json").read_text())
+    assert (
+        facts["round"] < facts["rounds"] < 200
+    )  # it stopped early, at a later round than its best
+    return Yardstick(nurse.here / "whole-long", (".",))
+
+
+@pytest.fixture(scope="module")
+def book(nurse: Nursery) -> list[tuple[str, str]]:
+    return touches(nurse, ["run", "short.toml"], "whole")
+
+
+@pytest.fixture(scope="module")
+def whole(nurse: Nursery, book: list[tuple[str, str]]) -> Yardstick:
+    return Yardstick(nurse.here / "whole", (".",))
+
+
+@pytest.fixture
+def cut(nurse: Nursery) -> Path:
+    """An empty place for a run that will be cut off."""
+    shutil.rmtree(nurse.here / "cut", ignore_errors=True)
+    (nurse.here / "short.jsonl").unlink(missing_ok=True)
+    return nurse.here / "cut"
+
+
+def place(book: list[tuple[str, str]], kind: str, part: str, which: int = 0) -> int:
+    """The number of a touch of this kind, of a path with this part."""
+    found = [n for n, (k, path) in enumerate(book, 1) if k == kind and part in path]
+    return found[which]
+
+
+WORDS = ("run", "short.toml", "--out", "cut")
+
+
+# -- killed ---------------------------------------------------------------------------------------
+
+
+def test_the_command_killed_in_a_round_resumes_to_the_same_bits(long, tmp_path):
+    (tmp_path / "long.toml").write_text(RECIPE)
+    words = ["run", "long.toml", "--out", "cut"]
+    process = command(tmp_path, *words)
+    strike(tmp_path, process.pid, "line 8", 0.02, lambda: process.poll() is None)
+    assert process.wait(timeout=PATIENCE) == -signal.SIGKILL
+    assert command(tmp_path, *words, "--resume").wait(timeout=PATIENCE) == 0
+    assert "going on after round" in (tmp_path / "stderr").read_text()
+    long.same(tmp_path / "cut")
+    assert lines(tmp_path / "long.toml") == [("long", 0)]
+
+
+@pytest.mark.parametrize(("sign", "offset"), [("begin 0", 0.03), ("file 9", 0.01)])
+def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(nurse, long, sign, offset):
+    words = ["run", "long.toml", "--out", "cut-long"]
+    shutil.rmtree(nurse.here / "cut-long", ignore_errors=True)
+    strike(nurse.here / "cut-long", nurse.order(words), sign, offset, said=nurse.here / "stderr")
+    assert nurse.wait().code == -signal.SIGKILL
+    assert nurse.run(*words, "--resume").code == 0
+    long.same(nurse.here / "cut-long")
+
+
+DEATHS = [
+    ("write", "checkpoints/", 0, "half"),
+    ("replace", "checkpoints/", 1, "before"),
+    ("replace", "devices.safetensors", 0, "before"),
+    ("replace", "server.safetensors", 0, "before"),
+    ("write", ".run.json", 0, "half"),
+    ("unlink", "checkpoints/round", -1, "before"),
+    ("open", ".jsonl", 0, "before"),
+    ("write", ".jsonl", 0, "half"),
+]
+
+
+@pytest.mark.parametrize(("kind", "part", "which", "how"), DEATHS)
+def test_a_run_killed_at_a_touch_of_the_disk_resumes_to_the_same_bits(
+    nurse, whole, book, kind, part, which, how
+):
+    at = place(book, kind, part, which)
+    struck, _ = die_and_resume(nurse, whole, nurse.here / "short.toml", at, how)
+    assert struck.code == -signal.SIGKILL
+
+
+def test_a_table_killed_in_its_second_cell_goes_on_there_and_doubles_no_line(nurse):
+    words = ["run", "two.toml", "--out", "pair"]
+    book = touches(nurse, ["run", "two.toml"], "whole-pair")
+    yard = Yardstick(nurse.here / "whole-pair", ("two/seed-0", "two/seed-1"))
+    (nurse.here / "two.jsonl").unlink()
+    middle = place(book, "replace", "seed-1/checkpoints/", 0)
+    assert nurse.run(*words, at=middle, how="after").code == -signal.SIGKILL
+    assert lines(nurse.here / "two.toml") == [("two", 0)]
+    ended = nurse.run(*words, "--resume")
+    assert "[1/2] two seed 0: finished before" in ended.err
+    assert "going on after round 3" in ended.err
+    assert nurse.run(*words, "--resume").err.count("finished before") == 2
+    yard.same(nurse.here / "pair")
+    assert lines(nurse.here / "two.toml") == [("two", 0), ("two", 1)]
+
+
+# -- torn -----------------------------------------------------------------------------------------
+
+
+def tear(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif how == "zeroed":
+        path.write_bytes(bytes(len(data)))
+    elif how == "a value flipped":
+        path.write_bytes(data[:-9] + bytes([data[-9] ^ 16]) + data[-8:])
+    else:  # a digit of a fact in the header, such as the bytes sent so far
+        at = data.index(b'\\"up\\": ') + 8
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+
+
+def two_checkpoints(nurse: Nursery, book: list[tuple[str, str]], cut: Path) -> list[Path]:
+    """Kill a run after its second checkpoint."""
+    at = place(book, "replace", "checkpoints/", 1)
+    assert nurse.run(*WORDS, at=at, how="after").code == -signal.SIGKILL
+    found = sorted((cut / "checkpoints").glob("round-*.safetensors"))
+    assert len(found) == 2
+    return found
+
+
+@pytest.mark.parametrize("how", ["truncated", "zeroed", "a value flipped", "a fact flipped"])
+def test_a_torn_checkpoint_is_named_and_the_one_before_is_used(nurse, whole, book, cut, how):
+    older, newest = two_checkpoints(nurse, book, cut)
+    tear(newest, how)
+    ended = nurse.run(*WORDS, "--resume")
+    assert ended.code == 0
+    assert f"passed over a checkpoint: cut/checkpoints/{newest.name}" in ended.err
+    assert f"going on after round {int(older.stem[-8:])}" in ended.err
+    whole.same(cut)
+
+
+def test_with_all_checkpoints_torn_a_run_starts_anew_and_says_so(nurse, whole, book, cut):
+    for path in two_checkpoints(nurse, book, cut):
+        tear(path, "truncated")
+    ended = nurse.run(*WORDS, "--resume")
+    assert ended.code == 0
+    assert ended.err.count("passed over") == 2
+    assert "starting anew" in ended.err
+    whole.same(cut)
+
+
+def test_a_checkpoint_of_other_settings_is_refused_and_kept(nurse, whole, book, cut):
+    two_checkpoints(nurse, book, cut)
+    before = files(cut)
+    ended = nurse.run(*WORDS, "--resume", "--set", "method.negatives=2")
+    assert ended.code == 2
+    assert "another run" in ended.err
+    assert "Traceback" not in ended.said
+    assert files(cut) == before
+    assert nurse.run(*WORDS, "--resume").code == 0
+    whole.same(cut)
+
+
+def test_any_flipped_byte_of_a_checkpoint_is_seen_or_harmless(tiny_fed, tmp_path):
+    path = Checkpoints(tmp_path, every=1, key="run").write(tiny_fed.now, None)
+    data = path.read_bytes()
+    first = params.load(path)
+    length = int.from_bytes(data[:8], "little") + 8
+    seen = 0
+    for at in [*range(0, length), *range(length, len(data), 101)]:
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        try:
+            tensors, notes = params.load(path)
+        except DataError:
+            seen += 1
+        else:  # such as a blank that became another: nothing that is read has changed
+            assert (params.digest(tensors), notes) == (params.digest(first[0]), first[1])
+    assert seen > 0.9 * length
+
+
+def test_torn_checkpoints_of_later_rounds_do_not_crowd_out_whole_ones(tiny_fed, tmp_path):
+    keep = Checkpoints(tmp_path, every=1, key="run")
+    at = [replace(tiny_fed.now, state=replace(tiny_fed.now.state, round=n)) for n in range(8)]
+    for number in (2, 7):
+        keep.write(at[number], None)
+    tear(tmp_path / "round-00000007.safetensors", "truncated")
+    for number in (3, 4):
+        keep.write(at[number], None)
+    tear(tmp_path / "round-00000004.safetensors", "truncated")
+    found = resume(tmp_path, "run", tiny_fed)
+    assert found is not None
+    assert found.now.state.round == 3
+
+
+# -- never mixed ----------------------------------------------------------------------------------
+
+
+OTHER = [*WORDS[:2], "--set", "method.temperature=0.3"]  # so another model
+
+
+@pytest.fixture(scope="module")
+def other(nurse: Nursery, whole: Yardstick) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    """What a run of other settings touches in the folder of an older run, and its model."""
+    shutil.copytree(whole.folder, nurse.here / "other")
+    book = touches(nurse, OTHER, "other")
+    return book, outcome(nurse.here / "other")["facts"]["model"]
+
+
+@pytest.mark.parametrize(
+    "name", ["labels.json", "devices.safetensors", "server.safetensors", "run.json"]
+)
+def test_a_new_run_over_an_old_one_never_leaves_a_silent_mix(nurse, whole, other, cut, name):
+    shutil.copytree(whole.folder, cut)
+    book, model = other
+    assert saved(cut) not in (None, model)
+    at = place(book, "replace", name)
+    assert nurse.run(*OTHER, "--out", "cut", at=at, how="after").code == -signal.SIGKILL
+    assert saved(cut) == (None if name in ("labels.json", "devices.safetensors") else model)
+    assert (cut / "run.json").exists() == (name == "run.json")
+
+
+def test_a_save_cut_off_after_somebody_left_is_refused_even_though_no_weight_moved(
+    tiny_fed, tmp_path, monkeypatch
+):
+    save_federation(tiny_fed, tmp_path)
+    real, calls = os.replace, []
+
+    def cut_off(source, target):
+        calls.append(target)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", cut_off)
+    gone = tiny_fed.apply(Withdraw(2))
+    assert params.digest(gone.now.state.public) == params.digest(tiny_fed.now.state.public)
+    with pytest.raises(KeyboardInterrupt):
+        save_federation(gone, tmp_path)
+    with pytest.raises(DataError, match="different moments"):
+        load_federation(tmp_path)
+    monkeypatch.undo()
+    save_federation(gone, tmp_path)
+    assert not bool(load_federation(tmp_path).world.members[2])
+
+
+# -- no space -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "part"), [("write", "checkpoints/"), ("write", ".jsonl")])
+def test_a_full_disk_is_a_clear_error_and_the_run_resumes(nurse, whole, book, kind, part):
+    at = place(book, kind, part, -1)
+    struck, _ = die_and_resume(nurse, whole, nurse.here / "short.toml", at, "full")
+    assert struck.code == 2
+    assert "No space left on device" in struck.err
+    assert "Traceback" not in struck.said
+
+
+def test_a_file_that_may_not_grow_leaves_the_old_checkpoint_as_it_was(nurse, whole, book, cut):
+    at = place(book, "replace", "checkpoints/", 0)
+    assert nurse.run(*WORDS, at=at, how="after").code == -signal.SIGKILL
+    (old,) = (cut / "checkpoints").glob("round-*.safetensors")
+    before = old.read_bytes()
+    ended = nurse.run(*WORDS, "--resume", at=1000, how="limit")  # a checkpoint has some 20 kB
+    assert ended.code == 2
+    assert "File too large" in ended.err
+    assert "Traceback" not in ended.said
+    assert old.read_bytes() == before
+    assert files(cut / "checkpoints") == [old.name]
+    assert nurse.run(*WORDS, "--resume").code == 0
+    whole.same(cut)
+
+
+# -- lines of results -----------------------------------------------------------------------------
+
+
+def test_a_line_is_added_once_and_a_torn_one_before_it_is_cleared_away(nurse, whole):
+    recipe = read(nurse.here / "short.toml")
+    facts = json.loads((whole.folder / "run.json").read_text())
+    recipe.results.unlink(missing_ok=True)
+    append_facts(recipe, facts)
+    append_facts(recipe, facts)
+    append_facts(recipe, {**facts, "seed": 1})
+    text = recipe.results.read_text()
+    recipe.results.write_text(text[:-40])  # the second line lost its end
+    append_facts(recipe, {**facts, "seed": 1})
+    assert recipe.results.read_text() == text
+    recipe.results.write_text(text[:-1])  # only the end of the line is missing
+    append_facts(recipe, {**facts, "seed": 1})
+    assert recipe.results.read_text() == text
