@@ -19,7 +19,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from rescind import params
+from torch import Tensor
+
+from rescind import accountant, params
 from rescind.data import Dataset, k_core, load, min_user
 from rescind.errors import BoundaryError, DataError
 from rescind.executor import InProcess
@@ -42,18 +44,28 @@ class Meter:
     down: int = 0
     client_rounds: int = 0
     refused: dict[str, int] = field(default_factory=dict)
+    took_part: list[int] = field(default_factory=list)
+    """How often each client's update went into a sum."""
+    repeated: int = 0
+    """Rounds that may have been made twice: everybody may have been in them once more."""
     wall: float = 0.0
     cpu: float = 0.0
     _wall: float = field(default_factory=time.perf_counter)
     _cpu: float = field(default_factory=time.process_time)
 
     def __call__(self, moment: Moment) -> None:
-        for total in moment.sums.values():
+        for role, total in moment.sums.items():
+            if role != "host":  # the server's own clients send nothing
+                self.took_part = accountant.count(self.took_part, total.who)
             self.up += total.up
             self.down += total.down
             self.client_rounds += total.clients
             for reason, count in total.refused.items():
                 self.refused[reason] = self.refused.get(reason, 0) + count
+
+    def most_often(self, ids: Tensor | None = None) -> int:
+        """The most that any client, or any of these, may have taken part."""
+        return accountant.most_often(self.took_part, ids) + self.repeated
 
     def read(self) -> dict[str, Any]:
         """The counters up to now."""
@@ -62,6 +74,8 @@ class Meter:
             "down": self.down,
             "client_rounds": self.client_rounds,
             "refused": self.refused,
+            "took_part": self.took_part,
+            "repeated": self.repeated,
             "wall": self.wall + time.perf_counter() - self._wall,
             "cpu": self.cpu + time.process_time() - self._cpu,
         }
@@ -102,7 +116,8 @@ def prepare(settings: DataSettings) -> Dataset:
 
 def start(cell: Cell, dataset: Dataset) -> Federation:
     """A federation before its first round, with what people lend."""
-    executor = InProcess(device=cell.run.device)
+    guards = cell.guards.guards if cell.guards else ()
+    executor = InProcess(device=cell.run.device, guards=guards)
     fed = Federation.start(dataset, cell.method, cell.run.seed, executor)
     if cell.sharing is not None:
         ratio = cell.sharing.ratio
@@ -140,16 +155,39 @@ def run_cell(
     if found is not None:
         fed, until = replace(fed, now=found.now), found.until
         meter = Meter(**found.extra)
+        meter.repeated += settings.checkpoint_every * (1 + len(found.skipped))
         checkpoints.extra = meter.read
         log.info("going on after round %d", found.now.state.round)
     seen = Last(until)
-    left = settings.rounds - fed.now.state.round
-    trained = fed.run(left, until=until, watch=(meter, seen, checkpoints, *watch))
+    trained, stopped = _train(cell, fed, seen, meter, (meter, seen, checkpoints, *watch))
     facts = _facts(cell, dataset, trained, seen.until, meter)
+    facts["privacy"]["stopped"] = stopped
     save_federation(trained, folder / "model")
     write_facts(folder, facts)
     tidy(folder)
     return Result(trained, facts, folder)
+
+
+def _train(
+    cell: Cell, fed: Federation, seen: Last, meter: Meter, watch: tuple[Watch, ...]
+) -> tuple[Federation, str | None]:
+    """The rounds of a cell, or as many as its budget allows and why no more."""
+    guards, left = cell.guards, cell.run.rounds - fed.now.state.round
+    if guards is None or guards.epsilon is None or guards.gaussian is None:
+        return fed.run(left, until=seen.until, watch=watch), None
+    most = accountant.rounds_within(guards.gaussian, guards.at_delta, guards.epsilon)
+    trained, last = accountant.run_within(
+        fed, left, seen.until, watch, lambda ids: meter.most_often(ids) < most
+    )
+    if last is None:
+        return trained, None
+    stopped = (
+        f"stopped after round {last}: the next would pass the budget of epsilon "
+        f"{guards.epsilon:g} at delta {guards.at_delta:g} for somebody. Allow a larger epsilon, "
+        f"more noise, or fewer clients a round."
+    )
+    log.warning(stopped)
+    return trained, stopped
 
 
 def tidy(folder: Path) -> None:
@@ -243,6 +281,7 @@ def _facts(
         "bytes": {"up": counted["up"], "down": counted["down"]},
         "client_rounds": counted["client_rounds"],
         "refused": counted["refused"],
+        "privacy": cell.promise(meter.most_often(), fed.world.sizes.clients),
         "kept_bytes": {
             "server": params.nbytes(state.public) + params.nbytes(state.own) + state.memory.nbytes,
             "devices": vault.nbytes,
