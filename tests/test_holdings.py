@@ -150,7 +150,6 @@ def test_a_request_of_nothing_changes_nothing(few):
         assert few.apply(event(Records.none())).digest() == few.digest()
 
 
-@pytest.mark.xfail(strict=True, reason="pairs overflow into the next client")
 def test_a_request_cannot_reach_another_clients_record_by_a_large_item(few):
     # (0, 2**31) as one number is (1, 0): client 1's item 0, were it packed without a check.
     other = hold((1, 0, TRAIN))
@@ -221,7 +220,6 @@ def test_a_device_notes_what_it_lent_before_and_can_take_it_back(few):
     assert pairs(back.records[back.lent]) == {(0, 1)}
 
 
-@pytest.mark.xfail(strict=True, reason='lot("train", block) reads the notes of what was lent')
 def test_no_lot_contains_the_note_of_an_old_loan(few):
     later = few.apply(Share(ask((0, 1)))).apply(arrive((0, 6, TRAIN)))
     for name in ("own", "unshared", "valid", "test"):
@@ -230,7 +228,6 @@ def test_no_lot_contains_the_note_of_an_old_loan(few):
         held(later, "train", block=0)
 
 
-@pytest.mark.xfail(strict=True, reason="unsharing clears the mark but leaves the old record")
 def test_a_loan_of_an_old_block_that_is_taken_back_leaves_no_record(few):
     later = few.apply(Share(ask((0, 1)))).apply(arrive((0, 6, TRAIN)))
     back = later.apply(Unshare(ask((0, 1))))

@@ -124,7 +124,6 @@ def test_nobody_or_everybody_regrets(tiny):
         draw_regret(shared, Clock(0), -0.1)
 
 
-@pytest.mark.xfail(strict=True, reason="int(100 * 0.29) is 28: the product is 28.999...")
 def test_twenty_nine_percent_of_a_hundred_are_twenty_nine():
     shared = Records.of(range(100), [0] * 100)
     assert len(draw_regret(shared, Clock(0), 0.29)) == 29

@@ -55,6 +55,14 @@ def next_block(clients: int = 6, items: int = 12, seed: int = 1) -> Arrive:
     return Arrive(records, torch.tensor([row[3] for row in rows]), clients, items)
 
 
+def lendable(holdings: Holdings, *clients: int) -> Records:
+    """The training records of some clients (or all): what is held out cannot be lent."""
+    mine = holdings.split == TRAIN
+    if clients:
+        mine &= torch.isin(holdings.records.client, torch.tensor(clients))
+    return holdings.records[mine]
+
+
 def pairs(records: Records) -> set[Pair]:
     """The (client, item) pairs as a plain set."""
     return set(zip(records.client.tolist(), records.item.tolist(), strict=True))

@@ -68,8 +68,8 @@ class Clock:
 
     def bits(self, purpose: str, ids: Tensor, k: Tensor | int = 0) -> Tensor:
         """64 random bits for each (id, k), as int64; `ids` and `k` are broadcast."""
-        offset = k * _K_STRIDE if isinstance(k, Tensor) else _signed(k * _K_STRIDE)
-        return _mix(ids * _ID_STRIDE + offset + self.key(purpose))
+        offset = k.long() * _K_STRIDE if isinstance(k, Tensor) else _signed(k * _K_STRIDE)
+        return _mix(ids.long() * _ID_STRIDE + offset + self.key(purpose))
 
     def uniform(self, purpose: str, ids: Tensor, k: Tensor | int = 0) -> Tensor:
         """Numbers in [0, 1) with 53 random bits, float64."""
@@ -81,7 +81,8 @@ class Clock:
 
     def normal(self, purpose: str, ids: Tensor, k: Tensor | int = 0) -> Tensor:
         """Standard normal numbers, float64, by inverting the distribution function."""
-        return torch.special.ndtri(self.uniform(purpose, ids, k) + 2.0**-54)
+        inside = (self.uniform(purpose, ids, k) + 2.0**-54).clamp_(max=1 - 2.0**-53)
+        return torch.special.ndtri(inside)
 
 
 def _signed(value: int) -> int:

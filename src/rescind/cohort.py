@@ -30,6 +30,11 @@ class Lot:
         """How many items each client has. [C]"""
         return jagged.counts(self.owner, self.clients)
 
+    @cached_property
+    def first(self) -> Tensor:
+        """Where each client's items begin. [C]"""
+        return jagged.starts(self.count)
+
 
 @dataclass(frozen=True)
 class Mail:

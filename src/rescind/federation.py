@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rescind.clock import Clock
-from rescind.errors import BoundaryError, ConsentError
+from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError, suggest
 from rescind.executor import Executor, InProcess, Vault
 from rescind.holdings import Holdings
 from rescind.labels import Labels
@@ -64,14 +66,24 @@ class EarlyStop:
     """(round, values) of every measurement."""
     done: bool = False
 
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ConfigError(f"early stopping measures every 1 or more rounds, got {self.every}.")
+
     def see(self, now: Now, measure: Callable[[Now, Metric], dict[str, float]]) -> EarlyStop:
         """The stopping rule after one more round."""
         if now.state.round % self.every:
             return self
         values = measure(now, self.metric)
+        if self.value not in values:
+            raise ConfigError(
+                f"nothing measured is called '{self.value}'; {suggest(self.value, values)}"
+            )
+        score = values[self.value]
         history = (*self.history, (now.state.round, values))
-        if values[self.value] > self.best_score or self.best is None:
-            return replace(self, best=now, best_score=values[self.value], history=history)
+        if score > self.best_score or self.best is None:
+            known = float("-inf") if math.isnan(score) else score  # the first NaN is not the best
+            return replace(self, best=now, best_score=known, history=history)
         waited = now.state.round - self.best.state.round
         done = self.patience is not None and waited >= self.patience
         return replace(self, history=history, done=done)
@@ -89,6 +101,8 @@ class Federation:
     labels: Labels = field(default_factory=Labels)
     events: tuple[tuple[str, str, int], ...] = ()
     """(kind, digest, round) of what happened, oldest first."""
+    key: bytes = field(default_factory=lambda: os.urandom(32), repr=False, compare=False)
+    """Digests of events are keyed with it; it is not written where the digests are."""
     watch: tuple[Callable[[Moment], Any], ...] = ()
     """Watchers of every run, wherever it is started from (a progress bar while unlearning)."""
 
@@ -115,7 +129,7 @@ class Federation:
         world = World.around(data.task, sizes, vault.announced)
         # Holdings made elsewhere may hold loans and members who left already.
         lent = data.records[data.lent].to(world.members.device)
-        world = replace(world, members=vault.holdings.members, shared=lent.sorted())
+        world = replace(world, members=vault.holdings.members, shared=lent.sorted(), block=data.now)
         state = _placed(method.server_init(world, clock), vault)
         return cls(world, method, Now(state, vault), clock, executor, labels or Labels())
 
@@ -131,17 +145,18 @@ class Federation:
         state, hosted = now.state, now.hosted
         if isinstance(event, Arrive):
             state = _placed(m.server_turn(state, world, root), vault)
-            hosted = tuple(
-                replace(mine, holdings=data)
-                for mine, (_, data) in zip(hosted, world.hosted, strict=True)
-            )
         if isinstance(event, Host):
-            hosted = (*hosted, InProcess().open(m, event.data, root))
+            device = str(vault.holdings.members.device)
+            hosted = (*hosted, InProcess(device).open(m, event.data, root))
         if isinstance(event, Withdraw):
             stay = [number != event.client for number, _ in self.world.hosted]
             hosted = tuple(v for v, keep in zip(hosted, stay, strict=True) if keep)
+        hosted = tuple(  # hosted data follows the world: erased records leave it, blocks turn
+            replace(mine, holdings=data.to(mine.holdings.members.device))
+            for mine, (_, data) in zip(hosted, world.hosted, strict=True)
+        )
         kind = type(event).__name__
-        happened = (kind, event.digest(), state.round)
+        happened = (kind, event.digest(self.key), state.round)
         return replace(
             self, world=world, now=Now(state, vault, hosted), events=(*self.events, happened)
         )
@@ -181,8 +196,9 @@ class Federation:
         """Train the clients that the server hosts itself; their sum has the role "host"."""
         after = []
         for (number, _), vault in zip(self.world.hosted, now.hosted, strict=True):
-            ids = torch.tensor([number])
-            mine, new = InProcess().train(
+            device = str(vault.holdings.members.device)
+            ids = torch.tensor([number], device=device)
+            mine, new = InProcess(device).train(
                 m, now.state.public, None, vault, ids, {number: "host"}, clock
             )
             total = mine["host"]
@@ -202,7 +218,8 @@ class Federation:
             vault = replace(vault, log=self.now.vault.log)
         if "memory" in keep:
             state = replace(state, memory=self.now.state.memory)
-        hosted = tuple(InProcess().open(m, data, self.clock) for _, data in self.world.hosted)
+        device = str(vault.holdings.members.device)
+        hosted = tuple(InProcess(device).open(m, data, self.clock) for _, data in self.world.hosted)
         return replace(self, method=m, now=Now(state, vault, hosted))
 
     def with_(self, *, state: ServerState | None = None, vault: Vault | None = None) -> Federation:
@@ -231,6 +248,11 @@ class Federation:
         self, m: Method, now: Now, metric: Metric, clients: Tensor | None
     ) -> dict[str, float]:
         ids = self.world.members.nonzero().squeeze(1) if clients is None else clients
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.world.sizes.clients:
+            raise DataError(
+                f"clients are numbered 0 to {self.world.sizes.clients - 1}; "
+                f"got {int(ids.min())} to {int(ids.max())}."
+            )
         total = self.executor.measure(m, now.state.public, now.vault, ids, metric)
         return metric.finish(total.totals, total.weight)
 
@@ -243,7 +265,15 @@ class Federation:
 
     def query(self, records: Records, ask: Question = "score") -> Tensor:
         """Score or loss of single records, computed where the devices are. [n]"""
-        now = self.now
+        now, sizes = self.now, self.world.sizes
+        if len(records) and (
+            int(records.client.max()) >= sizes.clients or int(records.item.max()) >= sizes.items
+        ):
+            raise DataError(
+                f"asked about client {int(records.client.max())} and item "
+                f"{int(records.item.max())} at most; there are {sizes.clients} clients and "
+                f"{sizes.items} items, counted from 0."
+            )
         return self.executor.query(self.method, now.state.public, now.vault, records, ask)
 
     def recommend(self, user: str | int, k: int = 20) -> list[Recommendation]:
@@ -251,6 +281,8 @@ class Federation:
 
         A person without any data gets the most popular items, marked so.
         """
+        if k < 1:
+            raise ConfigError(f"recommend at least one item; got k = {k}.")
         client = self.labels.client(user, self.world.sizes.clients)
         if not bool(self.world.members[client]):
             raise ConsentError(

@@ -108,7 +108,7 @@ class Holdings:
             mask = (self.split == TRAIN) & (self.block == self.now)
             if name == "unshared":
                 mask &= ~self.lent
-        elif name in SPLITS:
+        elif name in ("valid", "test"):
             mask = (self.split == SPLITS[name]) & (self.block == block)
         else:
             raise ConfigError(f"there is no lot '{name}': use own, unshared, valid or test.")
@@ -159,11 +159,16 @@ class Holdings:
         """These holdings after an event; a request that does not fit them is a `ConsentError`."""
         match event:
             case Share(records):
-                return replace(self, lent=self.lent | self._hold(records, "shared"))
+                found = self._hold(records, "shared") & (self.split == TRAIN)
+                self._must_be_trained_on(records)
+                return replace(self, lent=self.lent | found)
             case Unshare(records):
                 found = self._hold(records, "unshared")
                 self._must_be_lent(records)
-                return replace(self, lent=self.lent & ~found)
+                after = replace(self, lent=self.lent & ~found)
+                # Of earlier blocks a device keeps a note of its loans only.
+                current = (self.split != TRAIN) | (self.block == self.now)
+                return after._keep(current | after.lent)
             case Erase(records):
                 rest = self._keep(~self._hold(records, "erased"))
                 return replace(rest, graph=_without_nodes(self.graph, records))
@@ -197,6 +202,17 @@ class Holdings:
             )
         return self.records.among(wanted)
 
+    def _must_be_trained_on(self, records: Records) -> None:
+        """What is held out for measuring cannot be lent: the server would learn the answers."""
+        wanted = records.to(self.records.client.device)
+        missing = ~wanted.among(self.records[self.split == TRAIN])
+        if bool(missing.any()):
+            client, item = (int(c[missing][0]) for c in (wanted.client, wanted.item))
+            raise ConsentError(
+                f"item {item} of client {client} is held out for measuring, so it cannot be "
+                f"shared. Share training records only. Nothing was changed."
+            )
+
     def _must_be_lent(self, records: Records) -> None:
         lent = self.records[self.lent]
         wanted = records.to(self.records.client.device)
@@ -217,6 +233,14 @@ class Holdings:
                 f"There are {int(self.members.sum())} members among "
                 f"{self.clients} clients."
             )
+
+    def without(self, records: Records) -> Holdings:
+        """These holdings less whatever of the records they contain; nobody has to ask."""
+        return self._keep(~self.records.among(records))
+
+    def without_client(self, client: int) -> Holdings:
+        """These holdings less everything of one client."""
+        return self._keep(self.records.client != client)
 
     def _keep(self, mask: Tensor) -> Holdings:
         return replace(

@@ -44,22 +44,32 @@ class Labels:
 
     def user_id(self, client: int) -> str:
         """The original id of a user."""
-        return self.users[client] if client < len(self.users) else str(client)
+        return _name(self.users, client)
 
     def item_id(self, item: int) -> str:
         """The original id of an item."""
-        return self.items[item] if item < len(self.items) else str(item)
+        return _name(self.items, item)
 
     def title(self, item: int) -> str:
         """The title of an item, '' where there is none."""
         return self.titles[item] if item < len(self.titles) else ""
 
 
+def _name(known: tuple[str, ...], index: int) -> str:
+    """The original id; one that came later and has none is "#" and its index."""
+    if index < len(known):
+        return known[index]
+    return f"#{index}" if known else str(index)
+
+
 def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
     if name in known:
         return known[name]
-    if not known and name.isdigit() and int(name) < size:
+    if not known and name.isdecimal() and int(name) < size:
         return int(name)
+    later = name[1:]
+    if name.startswith("#") and later.isdecimal() and len(known) <= int(later) < size:
+        return int(later)
     if not known:
         raise DataError(f"there is no {kind} '{name}': {kind}s are numbered 0 to {size - 1} here.")
     few = list(known)[:5]

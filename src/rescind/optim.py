@@ -82,8 +82,7 @@ class LocalOptimiser:
         """The moments a device carries over, by name. Those of shelf rows end with the round."""
         if not self.keep:
             return {}
-        tables = tuple(f"/{name}" for name in self.work.rows)
-        return {n: v for n, v in self.moments.items() if not n.endswith(tables)}
+        return {n: v for n, v in self.moments.items() if n.split("/", 2)[2] not in self.work.rows}
 
 
 def _unbias(steps: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ Params = Mapping[str, Tensor]
 
 
 def add(left: Params, right: Params, scale: float = 1.0) -> dict[str, Tensor]:
-    """left + scale * right, name by name; a name that only one side has is kept as it is there."""
+    """left + scale * right, name by name; a name only the left has is kept as it is."""
     out = dict(left)
     for name, value in right.items():
         scaled = value if scale == 1.0 else value * scale

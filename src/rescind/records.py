@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rescind.holdings import Holdings
 
 _CLIENT_SHIFT = 31  # items < 2**31, clients < 2**32: a pair is one int64
+_ITEMS, _CLIENTS = 2**31, 2**32
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +54,11 @@ class Records:
             raise DataError(
                 "records hold indices from 0; a negative client or item was given. "
                 "Look original ids up first (Federation.records does)."
+            )
+        if len(who) and (int(what.max()) >= _ITEMS or int(who.max()) >= _CLIENTS):
+            raise DataError(
+                f"items must be below {_ITEMS} and clients below {_CLIENTS}; the largest given are "
+                f"{int(what.max())} and {int(who.max())}. Renumber them from 0."
             )
         return cls(who, what, when)
 
@@ -101,7 +108,13 @@ class Records:
 
 
 def _column(values: Tensor | Sequence[int]) -> Tensor:
-    return torch.as_tensor(values, dtype=torch.int64)
+    column = torch.as_tensor(values)
+    if column.numel() and (column.is_floating_point() or column.is_complex()):
+        raise DataError(
+            f"records hold whole numbers, got {column.dtype}. Look original ids up first "
+            f"(Federation.records does)."
+        )
+    return column.to(torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +126,7 @@ class Event:
         seen = hashlib.blake2b(key=key, digest_size=32)
         seen.update(type(self).__name__.encode())
         for value in vars(self).values():
-            part = value.digest(key) if hasattr(value, "digest") else repr(value)
+            part = value.digest(key) if hasattr(value, "digest") else str(index(value))
             seen.update(part.encode())
         return "blake2b:" + seen.hexdigest()
 
@@ -175,8 +188,10 @@ class Arrive(Event):
     """How many items there are from now on."""
 
     def digest(self, key: bytes = b"") -> str:
-        order = torch.argsort(self.records.pairs(), stable=True)
-        labels = self.split[order].cpu().numpy().tobytes().hex()
+        order = torch.argsort(self.split, stable=True)
+        order = order[torch.argsort(self.records.time[order], stable=True)]
+        order = order[torch.argsort(self.records.pairs()[order], stable=True)]
+        labels = self.split[order].to(torch.int8).cpu().numpy().tobytes().hex()
         text = f"Arrive/{self.records.digest(key)}/{labels}/{self.clients}/{self.items}"
         return "blake2b:" + hashlib.blake2b(text.encode(), key=key, digest_size=32).hexdigest()
 

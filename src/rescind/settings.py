@@ -75,6 +75,9 @@ def from_table(cls: type, table: Mapping[str, Any], nested: Mapping[str, tuple[s
 
     nested: field name -> (package, marker) of the classes its own table may name
     """
+    name = str(table.get("name", cls.__name__))
+    if name.lower() != cls.__name__.lower():
+        raise ConfigError(f"a table for {cls.__name__} names '{name}'. Change the name.")
     given = {key: value for key, value in table.items() if key not in ("name", "preset")}
     hints = get_type_hints(cls)
     known = {field.name: field for field in fields(cls) if field.init}
@@ -141,13 +144,24 @@ def checked(value: Any, hint: Any, where: str) -> Any:
             )
         return value
     if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise ConfigError(f"{where} must be a list; got {value!r}.")
-        return tuple(checked(v, inside[0], where) for v in value)
+        return _entries(value, inside, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(hint, type) and (
-        not isinstance(value, hint) or (hint is not bool and isinstance(value, bool))
-    ):
+    if hint is Any:
+        return value
+    if not isinstance(hint, type):
+        raise ConfigError(f"{where} has a kind that cannot be read from a table: {hint}.")
+    if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
         raise ConfigError(f"{where} must be of kind {hint.__name__}; got {value!r}.")
     return value
+
+
+def _entries(value: Any, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+    """A list as a tuple of the annotated kinds: `tuple[int, ...]` or one kind per entry."""
+    if not isinstance(value, list | tuple):
+        raise ConfigError(f"{where} must be a list; got {value!r}.")
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        kinds = (kinds[0],) * len(value)
+    if len(kinds) != len(value):
+        raise ConfigError(f"{where} must have {len(kinds)} entries; got {value!r}.")
+    return tuple(checked(v, kind, where) for v, kind in zip(value, kinds, strict=True))

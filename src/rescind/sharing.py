@@ -67,5 +67,5 @@ def draw_regret(shared: Records, clock: Clock, ratio: float = 0.3) -> Records:
         raise ConfigError(f"a share of the sharers is between 0 and 1; got {ratio}.")
     who = torch.unique(shared.client)
     order = torch.argsort(clock.at(0).bits("regret", who), stable=True)
-    leaving = who[order[: int(len(who) * ratio)]]
+    leaving = who[order[: round(len(who) * ratio)]]
     return shared[torch.isin(shared.client, leaving)]

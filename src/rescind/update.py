@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,15 +49,15 @@ class Update:
 
     def norms(self) -> Tensor:
         """The Euclidean norm of each client's whole update. [C]"""
-        squares = []
+        total: Tensor | None = None
         for entry in self.entries.values():
             if isinstance(entry, Rows):
-                each = entry.value.double().square().flatten(1).sum(1)
-                zero = each.new_zeros(self.clients)
-                squares.append(zero.index_add_(0, entry.owner, each))
+                each = _squares(entry.value)
+                mine = each.new_zeros(self.clients).index_add_(0, entry.owner, each)
             else:
-                squares.append(entry.double().square().flatten(1).sum(1))
-        return torch.stack(squares).sum(0).sqrt()
+                mine = _squares(entry)
+            total = mine if total is None else total + mine
+        return torch.zeros(self.clients, dtype=torch.float64) if total is None else total.sqrt()
 
     def scale(self, factor: Tensor) -> Update:
         """Every client's update times its own factor. factor: [C]"""
@@ -115,6 +116,11 @@ class Update:
         )
 
 
+def _squares(value: Tensor) -> Tensor:
+    """The sum of squares of each row, whatever its shape. [n]"""
+    return value.double().square().reshape(len(value), math.prod(value.shape[1:])).sum(1)
+
+
 def _spread(each: Tensor, like: Tensor) -> Tensor:
     return each.view(-1, *[1] * (like.dim() - 1))
 
@@ -160,7 +166,10 @@ class Sum:
         """The weighted mean by name; empty when nobody sent anything."""
         if not self.weight:
             return {}
-        return {name: total / self.weight for name, total in self.totals.items()}
+        return {
+            name: (total if total.is_floating_point() else total.double()) / self.weight
+            for name, total in self.totals.items()
+        }
 
     def to_bytes(self) -> bytes:
         """For the wire. Single updates do not travel this way."""

@@ -79,7 +79,8 @@ class World:
                 new = new[~new.among(shared)]
                 return replace(world, shared=(shared + new).sorted())
             case Unshare(records) | Erase(records):
-                return replace(world, shared=shared[~shared.among(records)])
+                hosted = tuple((n, data.without(records)) for n, data in self.hosted)
+                return replace(world, shared=shared[~shared.among(records)], hosted=hosted)
             case Withdraw(client) if self.only_hosts(event):
                 return replace(world, hosted=tuple(h for h in self.hosted if h[0] != client))
             case Withdraw(client):
@@ -87,9 +88,14 @@ class World:
                     world,
                     members=_marked(self.members, client, False),
                     shared=shared[shared.client != client],
-                    hosted=tuple(h for h in self.hosted if h[0] != client),
+                    hosted=tuple((n, d.without_client(client)) for n, d in self.hosted),
                 )
             case Join(client):
+                if any(number == client for number, _ in self.hosted):
+                    raise ConsentError(
+                        f"number {client} is a client the server hosts; it cannot "
+                        f"join as a device. Use a free number."
+                    )
                 members = _marked(self.members, client, True)
                 sizes = replace(self.sizes, clients=len(members))
                 return replace(world, members=members, sizes=sizes)
@@ -108,20 +114,28 @@ class World:
                     world, members=members, sizes=sizes, hosted=hosted, block=self.block + 1
                 )
             case Host(client, data):
-                if any(number == client for number, _ in self.hosted):
-                    raise ConsentError(f"client {client} is hosted already; withdraw it first.")
-                if 0 <= client < len(self.members) and bool(self.members[client]):
-                    raise ConsentError(
-                        f"client {client} is a member with a device; host under a free number."
-                    )
-                if client >= data.clients or not bool(data.available[client]):
-                    raise ConsentError(
-                        f"the hosted data has nothing to train on for client {client} "
-                        f"(it has {data.clients} clients)."
-                    )
+                self._must_be_hostable(client, data)
                 return replace(world, hosted=(*self.hosted, (client, data)))
             case _:
                 return world
+
+    def _must_be_hostable(self, client: int, data: Holdings) -> None:
+        if any(number == client for number, _ in self.hosted):
+            raise ConsentError(f"client {client} is hosted already; withdraw it first.")
+        if 0 <= client < len(self.members) and bool(self.members[client]):
+            raise ConsentError(
+                f"client {client} is a member with a device; host under a free number."
+            )
+        if client >= data.clients or not bool(data.available[client]):
+            raise ConsentError(
+                f"the hosted data has nothing to train on for client {client} "
+                f"(it has {data.clients} clients)."
+            )
+        if data.task != self.task or data.items > self.sizes.items:
+            raise ConsentError(
+                f"the hosted data is for {data.task} with {data.items} items; this world "
+                f"is for {self.task} with {self.sizes.items}."
+            )
 
     def only_hosts(self, event: Event) -> bool:
         """Whether the event is about a hosted client that is no member: no device is concerned."""

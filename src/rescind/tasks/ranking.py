@@ -50,7 +50,7 @@ def draw_negatives(clock: Clock, cohort: Cohort, owner: Tensor, k: Tensor) -> Te
     ) >> 32
     gap = own.item - jagged.places(own.owner, own.clients)
     before = torch.searchsorted(own.owner * items + gap, owner * items + rank, right=True)
-    drawn = rank + before - jagged.starts(own.count)[owner]
+    drawn = rank + before - own.first[owner]
     return torch.where(free > 0, drawn, -1)
 
 
@@ -157,7 +157,7 @@ def scores(
 
 def answer(scores: Tensor, cohort: Cohort, owner: Tensor, item: Tensor, ask: Question) -> Tensor:
     """Scores of single records; "loss" is the audits' probe. [n]"""
-    scores = scores.double()
+    scores = scores.to(torch.float64, copy=True)
     if ask == "open":
         scores[cohort.own.owner, cohort.own.item] = -torch.inf
     out = scores[owner, item]
