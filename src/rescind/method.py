@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from rescind import fused
 from rescind.clock import Clock
 from rescind.cohort import Cohort, Mail
 from rescind.errors import BoundaryError, ConfigError
@@ -101,6 +102,12 @@ class Method:
         for field, value in positive.items():
             if value is not None and value <= 0:
                 raise ConfigError(f"{type(self).__name__}.{field} must be above 0, got {value}.")
+        for field in ("rate", "private_rate", "server_rate", "decay", "weight_decay"):
+            if not 0 <= getattr(self, field) < float("inf"):
+                raise ConfigError(
+                    f"{type(self).__name__}.{field} must be 0 or above and finite, "
+                    f"got {getattr(self, field)}."
+                )
         if self.model.task not in self.tasks:
             raise BoundaryError(
                 f"{type(self).__name__} works on {' and '.join(self.tasks)}, but its model "
@@ -233,7 +240,12 @@ class Method:
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """The fold of `client_train`; overridden where a fused form never makes single updates."""
+        """The fold of `client_train`, by a compiled loop over clients where one fits.
+
+        Overridden by methods with a fused form of their own, which never makes single updates.
+        """
+        if fused.fits(self, Method, public):
+            return fused.client_sum(self, public, private, cohort, clock)
         update, private = self.client_train(public, private, cohort, clock)
         return update.fold(cohort.weight), private
 

@@ -20,6 +20,7 @@ class MF(RankingModel):
 
     task: ClassVar[str] = "ranking"
     tables: ClassVar[tuple[str, ...]] = ("item",)
+    kernel: ClassVar[str] = "mf"
 
     dim: int = 32
     """Length of a vector, d."""

@@ -1,0 +1,114 @@
+"""The compiled forms compute what the readable form computes, and step aside where they cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from rescind import fused
+from rescind.cohort import Cohort
+from rescind.executor import InProcess
+from rescind.federation import Federation
+from rescind.method import Method
+from rescind.methods.fedavg import FedAvg
+from rescind.models.lightgcn import LightGCN
+from rescind.models.mf import MF
+from rescind.state import Private
+from worlds import tiny_holdings
+
+EGO = FedAvg(model=LightGCN(dim=8), clients_per_round=None)
+FEDMF = FedAvg(
+    model=MF(dim=8, spread=0.3),
+    clients_per_round=None,
+    loss="bce",
+    reduce="mean",
+    temperature=1.0,
+    negatives=4,
+    batch_size=16,
+    rate=0.05,
+    private_rate=0.3,
+    rate_per_item=True,
+)
+CASES = {
+    "ego": EGO,
+    "ego, mean of three negatives": replace(EGO, negatives=3, reduce="mean"),
+    "ego, by records": replace(EGO, aggregate="records"),
+    "ego, only what was not lent": replace(EGO, local_includes_shared=False),
+    "ego, a width that is no multiple of 32": replace(EGO, model=LightGCN(dim=37)),
+    "ego, two widths": replace(EGO, model=LightGCN(dim=64)),
+    "FedMF, several batches": FEDMF,
+    "FedMF, several batches and epochs": replace(FEDMF, epochs=3),
+    "FedMF, one batch": replace(FEDMF, batch_size=None),
+    "FedMF, batches of one": replace(FEDMF, batch_size=1, negatives=1),
+    "FedMF, sums by records": replace(FEDMF, reduce="sum", rate=0.002, aggregate="records"),
+    "FedMF, width 33": replace(FEDMF, model=MF(dim=33, spread=0.3)),
+}
+SMALL = {"clients": 11, "items": 30}
+
+needs_numba = pytest.mark.skipif(not fused.compiled(), reason="numba is not installed")
+
+
+def doubled(method: Method) -> tuple[dict[str, torch.Tensor], Private, Cohort, Federation]:
+    """A small federation in float64: public, private, everybody's cohort."""
+    fed = Federation.start(tiny_holdings(**SMALL), method, seed=4)
+    holdings = fed.now.vault.holdings
+    kept = holdings.split == 0
+    lent = replace(holdings, lent=kept & (holdings.records.item % 3 == 0))
+    vault = replace(fed.now.vault, holdings=lent)
+    ids = torch.arange(SMALL["clients"])
+    cohort = InProcess().cohort(method, vault, ids)
+    private = replace(vault.read(ids), values={n: v.double() for n, v in vault.private.items()})
+    return {n: v.double() for n, v in fed.now.state.public.items()}, private, cohort, fed
+
+
+@needs_numba
+@pytest.mark.parametrize("name", CASES)
+def test_the_compiled_round_equals_the_readable_one(name):
+    method = CASES[name]
+    public, private, cohort, fed = doubled(method)
+    assert fused.fits(method, Method, public)
+    clock = fed.clock.at(3)
+    total, after = fused.client_sum(method, public, private, cohort, clock)
+    update, expected = method.client_train(public, private, cohort, clock)
+    folded = update.fold(cohort.weight)
+    assert_close(total.totals["item"], folded.totals["item"], atol=1e-10, rtol=1e-10)
+    assert_close(after["user"], expected["user"], atol=1e-10, rtol=1e-10)
+    assert_close(total.touched["item"], folded.touched["item"])
+    assert (total.weight, total.clients, total.up) == (folded.weight, folded.clients, folded.up)
+    assert float(folded.totals["item"].abs().max()) > 1e-3
+
+
+class _Pulled(FedAvg):
+    """A method with a loss of its own: the kernels know nothing of it."""
+
+    def client_loss(self, work, batch, public, private, cohort, clock):
+        return super().client_loss(work, batch, public, private, cohort, clock) * 2
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        replace(EGO, optimiser="adam"),
+        replace(EGO, epochs=2),
+        replace(EGO, batch_size=4),
+        replace(EGO, decay=0.1),
+        replace(EGO, weight_decay=0.1),
+        replace(EGO, loss="bce"),
+        replace(FEDMF, loss="bpr"),
+        _Pulled(model=LightGCN(dim=8)),
+    ],
+)
+def test_what_a_kernel_does_not_compute_is_left_to_the_readable_form(method):
+    public, *_ = doubled(method)
+    assert not fused.fits(method, Method, public)
+
+
+def test_without_numba_everything_still_runs(monkeypatch):
+    fed = Federation.start(tiny_holdings(**SMALL), FEDMF, seed=1)
+    fast = fed.run(2)
+    monkeypatch.setattr(fused, "compiled", lambda: False)
+    slow = fed.run(2)
+    assert_close(fast.now.state.public["item"], slow.now.state.public["item"], atol=1e-5, rtol=1e-4)
