@@ -16,7 +16,9 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(["records", "cohort", "world", "holdings", "sharing", "labels"], 1),
     **dict.fromkeys(["plan", "model", "tasks", "data"], 1),
     **dict.fromkeys(["update", "state", "optim", "gate", "guards", "method", "executor"], 2),
-    **dict.fromkeys(["accountant", "federation", "storage", "fused", "kernels", "rowops"], 2),
+    **dict.fromkeys(
+        ["accountant", "federation", "storage", "flat", "fused", "kernels", "rowops"], 2
+    ),
     **dict.fromkeys(["models", "methods", "audits"], 3),
     **dict.fromkeys(["forget", "receipt", "ledger", "recipe", "experiment", "report"], 4),
     **dict.fromkeys(["tables", "charts", "bench"], 4),

@@ -117,8 +117,9 @@ class InProcess:
     guards: tuple[Guard, ...] = ()
     limit: float = 1e6
     """Updates of a larger norm are refused; healthy ones are below 100."""
-    chunk: int = 1024
-    """Clients trained together; changes speed and memory only."""
+    chunk: int | None = None
+    """Clients trained together; changes speed and memory only. None: 1,024 on a CPU, whose caches
+    are small, 262,144 on a GPU."""
     score_cells: int = 2**24
     """Clients x items scored together when measuring: 64 MB of float32."""
     fused: bool = True
@@ -131,6 +132,11 @@ class InProcess:
                 f"Use device='cpu'."
             )
         check_guards(self.guards)
+
+    @property
+    def together(self) -> int:
+        """How many clients are trained together."""
+        return self.chunk or (1024 if self.device == "cpu" else 2**18)
 
     def open(self, method: Method, holdings: Holdings, clock: Clock) -> Vault:
         """Devices with their first private values, each from its own id."""
@@ -153,7 +159,7 @@ class InProcess:
         written: list[tuple[Tensor, Private]] = []
         log = vault.log
         for role, members in by_role(ids, roles):
-            for chunk in torch.split(members, self.chunk):
+            for chunk in torch.split(members, self.together):
                 cohort = self.cohort(method, vault, chunk, role, mail)
                 summed, private, rows = self._train(method, public, vault, cohort, clock)
                 down = len(chunk) * params.nbytes(public)
@@ -277,7 +283,7 @@ class InProcess:
         """A block ends on every device that was active in it."""
         ids = vault.holdings.available.nonzero().squeeze(1)
         written = []
-        for chunk in torch.split(ids, min(self.chunk, self._rows(vault))):
+        for chunk in torch.split(ids, min(self.together, self._rows(vault))):
             cohort = self.cohort(method, vault, chunk)
             written.append((chunk, method.client_turn(public, vault.read(chunk), cohort)))
         return vault.write(written)
@@ -287,7 +293,7 @@ class InProcess:
 class OneByOne(InProcess):
     """The obvious twin: every client alone, through the readable form."""
 
-    chunk: int = 1
+    chunk: int | None = 1
     score_cells: int = 1
     fused: bool = False
 

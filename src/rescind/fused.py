@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from rescind import flat
 from rescind.clock import Clock
 from rescind.cohort import Cohort, Lot
 from rescind.params import Params
@@ -37,14 +38,19 @@ def fits(method: Method, base: type, public: Params) -> bool:
         "mf": method.loss == "bce",
     }
     same = all(getattr(type(method), verb) is getattr(base, verb) for verb in VERBS)
-    on_cpu = all(value.device.type == "cpu" for value in public.values())
-    return plain and same and on_cpu and shape.get(kernel, False) and compiled()
+    if not (plain and same and shape.get(kernel, False)):
+        return False
+    if all(value.device.type == "cpu" for value in public.values()):
+        return compiled()
+    return kernel == "ego" and method.aggregate != "rows"  # flat.py counts no distinct rows
 
 
 def client_sum(
     method: Method, public: Params, private: Private, cohort: Cohort, clock: Clock
 ) -> tuple[Sum, Private]:
     """One round of a cohort by the kernel of its model."""
+    if public["item"].device.type != "cpu":
+        return flat.ego_bpr(method, public, private, cohort, clock)
     table = public["item"].contiguous().numpy()
     users = private["user"].clone().contiguous()
     total = torch.zeros_like(public["item"])  # torch aligns rows with cache lines, numpy does not

@@ -100,6 +100,10 @@ class Holdings:
         return self._lots[key]
 
     @cached_property
+    def _last(self) -> dict[tuple[str, int], tuple[Tensor, Lot]]:
+        return {}
+
+    @cached_property
     def _lots(self) -> dict[tuple[str, int], tuple[Tensor, Tensor, Tensor]]:
         return {}
 
@@ -139,9 +143,15 @@ class Holdings:
 
     def of_clients(self, name: str, ids: Tensor, block: int | None = None) -> Lot:
         """The lot of these clients, side by side."""
+        key = (name, self.now if block is None else block)
+        ids_before, lot = self._last.get(key, (None, None))
+        if lot is not None and ids_before is not None and torch.equal(ids_before, ids):
+            return lot  # whoever trains or measures everybody asks for the same again
         first, count, item = self.lot(name, block)
         owner, place = jagged.take(first, count, ids)
-        return Lot(owner, item[place], len(ids))
+        lot = Lot(owner, item[place], len(ids))
+        self._last[key] = (ids, lot)
+        return lot
 
     @property
     def available(self) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind import fused
+from rescind import flat, fused
 from rescind.cohort import Cohort
 from rescind.executor import InProcess
 from rescind.federation import Federation
@@ -79,6 +79,19 @@ def test_the_compiled_round_equals_the_readable_one(name):
     assert_close(total.touched["item"], folded.touched["item"])
     assert (total.weight, total.clients, total.up) == (folded.weight, folded.clients, folded.up)
     assert float(folded.totals["item"].abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("ego")])
+def test_the_flat_form_for_a_gpu_equals_the_readable_one(name):
+    method = CASES[name]
+    public, private, cohort, fed = doubled(method)
+    clock = fed.clock.at(3)
+    total, after = flat.ego_bpr(method, public, private, cohort, clock)
+    update, expected = method.client_train(public, private, cohort, clock)
+    folded = update.fold(cohort.weight)
+    assert_close(total.totals["item"], folded.totals["item"], atol=1e-10, rtol=1e-10)
+    assert_close(after["user"], expected["user"], atol=1e-10, rtol=1e-10)
+    assert total.up >= folded.up
 
 
 class _Pulled(FedAvg):

@@ -1,0 +1,123 @@
+"""Rounds on a GPU: ML-1M with all clients, and a synthetic world of a million clients.
+
+    python bench/gpu.py prepare gpu-input/ml-1m.npz     where ML-1M and rescind are installed
+    python bench/gpu.py run gpu-input/ml-1m.npz         on the GPU machine: torch and numpy only
+
+`run` prints one JSON object: milliseconds per round (median, after a warm-up, synchronised), the
+quality after 20 rounds on the GPU and on the CPU of the same machine, and what the hardware is.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from rescind.executor import InProcess
+from rescind.federation import Federation
+from rescind.holdings import Holdings
+from rescind.methods.fedavg import FedAvg
+from rescind.records import Records
+
+EVERYBODY = replace(FedAvg(), clients_per_round=None, rate=30.0, private_rate=0.01)
+ROUNDS = 20
+
+
+def prepare(path: Path) -> None:
+    """Write ML-1M, split 8:1:1 with seed 0, as plain arrays."""
+    from rescind.data import load
+    from rescind.data.split import random_split
+
+    data = load("ml-1m")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        path,
+        user=data.user.astype(np.int32),
+        item=data.item.astype(np.int32),
+        split=random_split(data, 0),
+        sizes=[len(data.users), len(data.items)],
+    )
+    print(f"written: {path} ({path.stat().st_size} bytes)")
+
+
+def read(path: Path) -> Holdings:
+    """The holdings `prepare` wrote."""
+    with np.load(path, allow_pickle=False) as file:
+        user, item = (torch.from_numpy(file[n].astype(np.int64)) for n in ("user", "item"))
+        split, sizes = torch.from_numpy(file["split"]), file["sizes"]
+    return Holdings.of(Records.of(user, item), split, int(sizes[0]), int(sizes[1]))
+
+
+def synthetic(users: int, interactions: int) -> Holdings:
+    """A million people, made here; everything is trained on."""
+    from rescind.data import load
+
+    data = load("synthetic", users=users, items=100_000, interactions=interactions)
+    records = Records.of(torch.from_numpy(data.user.copy()), torch.from_numpy(data.item.copy()))
+    split = torch.zeros(len(records), dtype=torch.int8)
+    return Holdings.of(records, split, len(data.users), len(data.items))
+
+
+def round_ms(fed: Federation, repeats: int) -> float:
+    """The median wall time of one whole round of the federation, devices' state included."""
+    fed = fed.run(3)
+    times = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        fed = fed.run(1)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    return 1000 * median(times)
+
+
+def measure(path: Path, users: int, interactions: int) -> dict[str, Any]:
+    """All figures."""
+    holdings = read(path)
+    start: Callable[[str], Federation] = lambda device: Federation.start(  # noqa: E731
+        holdings, EVERYBODY, 0, InProcess(device)
+    )
+    quality = {d: start(d).run(ROUNDS).evaluate() for d in ("cuda", "cpu")}
+    shown = ("HR@20", "NDCG@20", "Recall@20")
+    out: dict[str, Any] = {
+        "gpu": torch.cuda.get_device_name(0),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "date": time.strftime("%Y-%m-%d"),
+        "ml-1m clients": holdings.clients,
+        "ml-1m round ms": round_ms(start("cuda"), 30),
+        "quality": {d: {k: q[k] for k in shown} for d, q in quality.items()},
+        "largest difference": max(abs(quality["cuda"][k] - quality["cpu"][k]) for k in shown),
+    }
+    begin = time.perf_counter()
+    large = synthetic(users, interactions)
+    out["synthetic made in s"] = time.perf_counter() - begin
+    out["synthetic interactions"] = len(large.records)
+    torch.cuda.reset_peak_memory_stats()
+    fed = Federation.start(large, EVERYBODY, 0, InProcess("cuda"))
+    out["synthetic clients"] = large.clients
+    out["synthetic round ms"] = round_ms(fed, 5)
+    out["peak GPU memory GB"] = torch.cuda.max_memory_allocated() / 1e9
+    return out
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["prepare", path]:
+            prepare(Path(path))
+        case ["run", path, *sizes]:
+            users, interactions = (int(s) for s in sizes) if sizes else (1_000_000, 50_000_000)
+            print(json.dumps(measure(Path(path), users, interactions), indent=2))
+        case _:
+            sys.exit(__doc__)
