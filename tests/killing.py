@@ -191,9 +191,17 @@ def outcome(folder: Path) -> dict[str, Any]:
     for name in ("server", "devices"):
         tensors, notes = params.load(folder / "model" / f"{name}.safetensors")
         model[name] = {n: params.digest({n: v}) for n, v in tensors.items()}
-        model[f"{name} notes"] = json.loads(notes["facts"])
-    model["labels"] = json.loads((folder / "model" / "labels.json").read_text())
+        model[f"{name} notes"] = _lasting(json.loads(notes["facts"]))
+    model["labels"] = _lasting(json.loads((folder / "model" / "labels.json").read_text()))
     return {"facts": {k: v for k, v in facts.items() if k not in TIDES}, "model": model}
+
+
+def _lasting(notes: dict[str, Any]) -> dict[str, Any]:
+    """Notes without digests of events, keyed anew in every run, and the stamp over them."""
+    kept = {k: v for k, v in notes.items() if k != "stamp"}
+    if "events" in kept:
+        kept["events"] = [(kind, at) for kind, _, at in kept["events"]]
+    return kept
 
 
 def files(folder: Path) -> list[str]:
