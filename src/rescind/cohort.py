@@ -31,6 +31,11 @@ class Lot:
         return jagged.counts(self.owner, self.clients)
 
     @cached_property
+    def place(self) -> Tensor:
+        """The place of each item inside its client, 0, 1, 2, ... [n]"""
+        return torch.arange(len(self), device=self.owner.device) - self.first[self.owner]
+
+    @cached_property
     def first(self) -> Tensor:
         """Where each client's items begin. [C]"""
         return jagged.starts(self.count)

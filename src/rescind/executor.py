@@ -119,7 +119,7 @@ class InProcess:
     """Updates of a larger norm are refused; healthy ones are below 100."""
     chunk: int | None = None
     """Clients trained together; changes speed and memory only. None: 1,024 on a CPU, whose caches
-    are small, 262,144 on a GPU."""
+    are small, a million on a GPU."""
     score_cells: int = 2**24
     """Clients x items scored together when measuring: 64 MB of float32."""
     fused: bool = True
@@ -136,7 +136,7 @@ class InProcess:
     @property
     def together(self) -> int:
         """How many clients are trained together."""
-        return self.chunk or (1024 if self.device == "cpu" else 2**18)
+        return self.chunk or (1024 if self.device == "cpu" else 2**20)
 
     def open(self, method: Method, holdings: Holdings, clock: Clock) -> Vault:
         """Devices with their first private values, each from its own id."""

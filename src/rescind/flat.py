@@ -6,6 +6,9 @@ linear in its gradient and can be added to the sum where it arises. Arrays are [
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,47 +33,25 @@ def ego_bpr(
 
     `up` counts every sampled row, a row sampled twice by one client twice: an upper bound.
     """
-    table, first = public["item"], private["user"]
-    owner, item = cohort.train.owner, cohort.train.item
-    many, count = method.negatives, cohort.train.count
-    norm = torch.linalg.vector_norm(table, dim=1).clamp_(min=1e-12)
-    unit = table / norm.unsqueeze(1)
-    root = torch.rsqrt(count.clamp(min=1).to(table.dtype)).unsqueeze(1)
-    near_sum = _by_owner(table.index_select(0, item), count)
-    user = (first + near_sum * root) / 2
-    shorter = 1 / torch.linalg.vector_norm(user, dim=1, keepdim=True).clamp_(min=1e-12)
-    direction = user * shorter
-
-    drawn = _draws(method, cohort, clock.step(0))
-    mine = unit.index_select(0, item)
-    towards = direction.index_select(0, owner)
-    near = torch.linalg.vecdot(towards, mine)
+    table, first, train = public["item"], private["user"], cohort.train
     weight = cohort.weight.to(table.dtype)
     scale = torch.full_like(weight, 1 / method.temperature)
     if method.reduce == "mean":
-        scale /= (count * many).clamp(min=1)
-    step = (method.rate * (len(table) if method.rate_per_item else 1) * weight)[owner]
-    total, inward = torch.zeros_like(table), torch.zeros_like(norm)
-    slope, pulled = torch.zeros_like(near), torch.zeros_like(mine)
-    for column in drawn.unbind(1):  # one negative at a time keeps memory at [pairs, d]
-        there = column >= 0
-        column = column.clamp(min=0)
-        other = unit.index_select(0, column)
-        far = torch.linalg.vecdot(towards, other)
-        g = torch.sigmoid((far - near) / method.temperature) * scale[owner] * there
-        slope += g
-        pulled.addcmul_(other, g.unsqueeze(1))
-        inward.index_add_(0, column, step * g * far)
-        total.index_add_(0, column, towards * (-step * g).unsqueeze(1))
-    pulled.addcmul_(mine, slope.unsqueeze(1), value=-1)
-    inward.index_add_(0, item, -step * slope * near)
-    pull = _by_owner(pulled, count)
-    pull = (pull - torch.linalg.vecdot(pull, direction).unsqueeze(1) * direction) * shorter / 2
-    back = (pull * root).index_select(0, owner)
-    move = towards * (step * slope).unsqueeze(1) - back * (step * norm[item]).unsqueeze(1)
-    total.index_add_(0, item, move)
-    total = (total + inward.unsqueeze(1) * unit) / norm.unsqueeze(1)
-    rows = len(item) * (1 + many)
+        scale /= (train.count * method.negatives).clamp(min=1)
+    rate = method.rate * (len(table) if method.rate_per_item else 1)
+    drawn = _draws(method, cohort, clock.step(0))
+    total, pull = _step_for(table.device.type)(
+        table,
+        first,
+        train.owner,
+        train.item,
+        train.count,
+        drawn,
+        weight * rate,
+        scale,
+        method.temperature,
+    )
+    rows = len(train) * (1 + method.negatives)
     return Sum(
         totals={"item": total},
         weight=float(cohort.weight.double().sum()),
@@ -79,11 +60,63 @@ def ego_bpr(
     ), private.with_(user=first - method.private_rate * pull)
 
 
+def _step(
+    table: Tensor,
+    first: Tensor,
+    owner: Tensor,
+    item: Tensor,
+    count: Tensor,
+    drawn: Tensor,
+    step: Tensor,
+    scale: Tensor,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """(the sum of all clients' steps on the table, the gradient at every user's first vector).
+
+    step, scale: [C] what a slope is multiplied by    drawn: [n, negatives], -1 where there is none
+    """
+    norm = torch.linalg.vector_norm(table, dim=1).clamp(min=1e-12)
+    unit = table / norm.unsqueeze(1)
+    root = torch.rsqrt(count.clamp(min=1).to(table.dtype)).unsqueeze(1)
+    user = (first + _by_owner(table[item], count) * root) / 2
+    shorter = 1 / torch.linalg.vector_norm(user, dim=1, keepdim=True).clamp(min=1e-12)
+    direction = user * shorter
+
+    towards, mine, by = direction[owner], unit[item], step[owner]
+    near = (towards * mine).sum(1)
+    total, inward = torch.zeros_like(table), torch.zeros_like(norm)
+    slope, pulled = torch.zeros_like(near), torch.zeros_like(mine)
+    for column in drawn.unbind(1):  # one negative at a time keeps memory at [pairs, d]
+        there = column.clamp(min=0)
+        other = unit[there]
+        far = (towards * other).sum(1)
+        g = torch.sigmoid((far - near) / temperature) * scale[owner] * (column >= 0)
+        slope = slope + g
+        pulled = pulled + other * g.unsqueeze(1)
+        inward = inward.index_add(0, there, by * g * far)
+        total = total.index_add(0, there, towards * (-by * g).unsqueeze(1))
+    pulled = pulled - mine * slope.unsqueeze(1)
+    inward = inward.index_add(0, item, -by * slope * near)
+    pull = _by_owner(pulled, count)
+    pull = (pull - (pull * direction).sum(1, keepdim=True) * direction) * shorter / 2
+    back = (pull * root)[owner]
+    move = towards * (by * slope).unsqueeze(1) - back * (by * norm[item]).unsqueeze(1)
+    total = total.index_add(0, item, move)
+    return (total + inward.unsqueeze(1) * unit) / norm.unsqueeze(1), pull
+
+
+@lru_cache(maxsize=2)
+def _step_for(device: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The step, compiled into a few passes where the machine can: gathers cost more than sums."""
+    if device == "cuda" and find_spec("triton") is not None:
+        return torch.compile(_step)
+    return _step
+
+
 def _draws(method: Method, cohort: Cohort, clock: Clock) -> Tensor:
     """The negatives of every training record. [n, negatives]"""
     train, many = cohort.train, method.negatives
-    place = torch.arange(len(train), device=train.item.device) - train.first[train.owner]
-    k = place.unsqueeze(1) * many + torch.arange(many, device=place.device)
+    k = train.place.unsqueeze(1) * many + torch.arange(many, device=train.item.device)
     owner = train.owner.unsqueeze(1).expand_as(k).reshape(-1)
     return draw_negatives(clock, cohort, owner, k.reshape(-1)).view(-1, many)
 

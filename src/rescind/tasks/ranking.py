@@ -48,7 +48,7 @@ def draw_negatives(clock: Clock, cohort: Cohort, owner: Tensor, k: Tensor) -> Te
     rank = (
         ((clock.bits("negatives", cohort.ids[owner], k) >> 32) & 0xFFFFFFFF) * free.clamp(min=0)
     ) >> 32
-    gap = own.item - jagged.places(own.owner, own.clients)
+    gap = own.item - own.place
     before = torch.searchsorted(own.owner * items + gap, owner * items + rank, right=True)
     drawn = rank + before - own.first[owner]
     return torch.where(free > 0, drawn, -1)
@@ -61,7 +61,7 @@ def plan(settings: Settings, cohort: Cohort, clock: Clock) -> Plan:
     "bce": the record with label 1 and its negatives with label 0, shuffled together.
     """
     train, many = cohort.train, settings.negatives
-    place = jagged.places(train.owner, train.clients)
+    place = train.place
     owner = train.owner.repeat_interleave(many)
     spread = torch.arange(many, device=place.device)
     k = (place.unsqueeze(1) * many + spread).reshape(-1)
