@@ -116,7 +116,7 @@ class InProcess:
     device: str = "cpu"
     guards: tuple[Guard, ...] = ()
     limit: float = 1e6
-    """Updates of a larger norm are refused; healthy ones are below 100."""
+    """Updates of a larger norm are refused; healthy ones are below 1,000 (gate.py)."""
     chunk: int | None = None
     """Clients trained together; changes speed and memory only. None: 1,024 on a CPU, whose caches
     are small, a million on a GPU."""
