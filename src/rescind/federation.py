@@ -327,7 +327,7 @@ class Recommendation:
 
 
 def holdings_of(dataset: Dataset, seed: int) -> Holdings:
-    """A dataset on devices: its own split where it has one, else 8:1:1 at random per person."""
+    """A dataset on devices: its own split where it has one, else 8:1:1 at random."""
     from rescind.data.split import random_split
 
     split = dataset.split if dataset.split is not None else random_split(dataset, seed)

@@ -15,11 +15,12 @@ from rescind.errors import ConfigError, DataError
 
 
 def random_split(dataset: Dataset, seed: int, ratio: tuple[int, int, int] = (8, 1, 1)) -> Labels:
-    """Label each row 0 train, 1 valid or 2 test, at random inside each user.
+    """Label each row 0 train, 1 valid or 2 test, each pair for itself at random.
 
-    A user's distinct pairs are ordered by a hash of (seed, user, item). With n of them and a ratio
-    a:b:c, the first round(n c / (a + b + c)) are test, the next round(n b / (a + b + c)) valid,
-    halves rounded up; the rest is train. All copies of a pair get the same label.
+    A pair's number in [0, 1) is a hash of (seed, user, item): with a ratio a:b:c it is trained on
+    below a / (a + b + c), tested on above 1 - c / (a + b + c), and validates in between. So a
+    user's split depends on nobody else, all copies of a pair get the same label, and how much of a
+    user is held out varies as it does when interactions are split at random (FedShare V-A).
 
     returns: [n]
     """
@@ -31,10 +32,8 @@ def random_split(dataset: Dataset, seed: int, ratio: tuple[int, int, int] = (8, 
     pair, copy_of = distinct_pairs(dataset)
     owner, item = pair // len(dataset.items), pair % len(dataset.items)
     draw = pair_hash(dataset, owner, item, seed, "split")
-    count = np.bincount(owner, minlength=len(dataset.users))
-    test = _share(count, ratio[2], sum(ratio))
-    valid = np.minimum(_share(count, ratio[1], sum(ratio)), count - test)
-    labels = by_rank(owner, np.lexsort((draw, owner)), test, valid)
+    ends = np.cumsum(ratio) / sum(ratio)
+    labels = (draw >= ends[0]).astype(np.int8) + (draw >= ends[1]).astype(np.int8)
     return labels[copy_of]
 
 
@@ -108,11 +107,6 @@ def k_core(dataset: Dataset, k: int, users: bool = True, items: bool = True) -> 
 def min_user(dataset: Dataset, k: int) -> Dataset:
     """Keep the users with at least k rows; items are not counted."""
     return k_core(dataset, k, users=True, items=False)
-
-
-def _share(count: Ints, part: int, whole: int) -> Ints:
-    """round(count * part / whole), halves up, in whole numbers."""
-    return (2 * count * part + whole) // (2 * whole)
 
 
 def _id_keys(ids: Strings) -> Ints:
