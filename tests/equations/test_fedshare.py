@@ -38,7 +38,7 @@ def dense_propagation(graph: SharedGraph, user, item, layers):
 @pytest.fixture
 def graph() -> SharedGraph:
     user, item = [0, 0, 2, 2, 2, 3], [1, 4, 0, 1, 5, 4]
-    return SharedGraph(torch.tensor(user), torch.tensor(item), 5, 7)
+    return SharedGraph(torch.tensor(user), torch.tensor(item), torch.arange(5), 7)
 
 
 @pytest.mark.parametrize("layers", [0, 1, 3])
@@ -64,7 +64,7 @@ def test_infonce_eq_17_by_hand(graph):
     # Two items with orthogonal unit views, local = global: logits [[5, 0], [0, 5]] at tau = .2,
     # so each loss is -log(e^5 / (e^5 + 1)) = log(1 + e^-5).
     method = FedShare(model=LightGCN(dim=2), contrast_items=2)
-    two = SharedGraph(torch.tensor([0, 0]), torch.tensor([0, 1]), 1, 2)
+    two = SharedGraph(torch.tensor([0, 0]), torch.tensor([0, 1]), torch.arange(1), 2)
     view = torch.eye(2) * torch.tensor([[3.0], [0.5]])  # lengths do not matter
     clock = Federation.start(tiny_holdings(), method).clock
     loss = method._contrast(two, view, view, clock)
@@ -125,7 +125,8 @@ def test_the_graph_is_exactly_what_is_shared_and_follows_events():
     fed = begin(SMALL)
     for after in (fed, fed.apply(Unshare(fed.records(1))), fed.apply(Erase(fed.records(0)))):
         graph = graph_of(after.world)
-        pairs = set(zip(graph.user.tolist(), graph.item.tolist(), strict=True))
+        who = graph.sharers[graph.user]
+        pairs = set(zip(who.tolist(), graph.item.tolist(), strict=True))
         shared = after.world.shared
         assert pairs == set(zip(shared.client.tolist(), shared.item.tolist(), strict=True))
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from rescind.clock import Clock
 from rescind.method import Method
 from rescind.model import Model
-from rescind.models.lightgcn import LightGCN, uniform
+from rescind.models.lightgcn import LightGCN, cosine, uniform
 from rescind.models.shared_graph import SharedGraph, graph_of
 from rescind.optim import server_move
 from rescind.state import ServerState
@@ -88,7 +88,7 @@ class FedShare(Method):
         """One Adam step on BPR + lambda_1 InfoNCE over the shared graph (Eq. 17-18)."""
         graph = graph_of(world)
         item = state.public["item"].detach().requires_grad_()
-        user = state.own["user"].detach().requires_grad_()
+        user = state.own["user"].index_select(0, graph.sharers).requires_grad_()
         seen_user, seen_item = graph.propagate(user, item, self.layers)
         loss = item.new_zeros(())
         if self.refine_bpr:
@@ -97,14 +97,20 @@ class FedShare(Method):
             other = seen_item if self.view == "graph" else item
             loss = loss + self.contrast * self._contrast(graph, item, other, clock)
         down = torch.autograd.grad(loss, [item, user], allow_unused=True)
-        names = {"item": item, "user": user}
+        names = {"item": item.detach(), "user": user.detach()}
         direction = {n: -g for n, g in zip(names, down, strict=True) if g is not None}
-        moments = {n: v for n, v in state.own.items() if n.startswith("refine/")}
-        plain = {n.removeprefix("refine/"): v for n, v in moments.items()}
-        moved, new = server_move(
-            {n: v.detach() for n, v in names.items()}, plain, direction, "adam", self.refine_rate
+        moved, moments = server_move(
+            names, _moments(state, graph.sharers), direction, "adam", self.refine_rate
         )
-        own = {**state.own, "user": moved["user"], **{f"refine/{n}": v for n, v in new.items()}}
+        own = dict(state.own)
+        for name, value in {"user": moved["user"], **moments}.items():
+            kept = name if name == "user" else f"refine/{name}"
+            if name.endswith("user") and value.dim():  # rows of sharers, written back in place
+                whole = own.get(kept)
+                whole = torch.zeros_like(own["user"]) if whole is None else whole
+                own[kept] = whole.index_copy(0, graph.sharers, value)
+            else:
+                own[kept] = value
         return replace(state, public={**state.public, "item": moved["item"]}, own=own)
 
     def _bpr(self, graph: SharedGraph, user: Tensor, item: Tensor, clock: Clock) -> Tensor:
@@ -113,11 +119,9 @@ class FedShare(Method):
         The server must not know what people kept, so a negative may be something they have.
         """
         owner, positive, negative = graph.sample(self.refine_pairs, clock)
-        user = functional.normalize(user, dim=-1)
-        item = functional.normalize(item, dim=-1)
         one = user.index_select(0, owner)
-        near = torch.linalg.vecdot(one, item.index_select(0, positive))
-        far = torch.linalg.vecdot(one, item.index_select(0, negative))
+        near = cosine(one, item.index_select(0, positive))
+        far = cosine(one, item.index_select(0, negative))
         return functional.softplus((far - near) / self.temperature).mean()
 
     def _contrast(self, graph: SharedGraph, local: Tensor, seen: Tensor, clock: Clock) -> Tensor:
@@ -127,3 +131,13 @@ class FedShare(Method):
         two = functional.normalize(seen.index_select(0, chosen), dim=-1)
         logits = one @ two.T / self.contrast_temperature
         return functional.cross_entropy(logits, torch.arange(len(chosen), device=logits.device))
+
+
+def _moments(state: ServerState, sharers: Tensor) -> dict[str, Tensor]:
+    """What the server's Adam remembers, rows of sharers only."""
+    out = {}
+    for name, value in state.own.items():
+        if name.startswith("refine/"):
+            rows = name.endswith("/user") and value.dim()
+            out[name.removeprefix("refine/")] = value.index_select(0, sharers) if rows else value
+    return out

@@ -60,14 +60,24 @@ class LightGCN(RankingModel):
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
         """cos(u, v_i) for flat samples."""
         user = functional.normalize(own["user"], dim=-1).index_select(0, owner)
-        item = rows["item"]
-        size = torch.linalg.vecdot(item, item).clamp(min=TINY)
-        return torch.linalg.vecdot(user, item) * torch.rsqrt(size)
+        return along(user, rows["item"])
 
     def scores(self, public: Params, own: Params) -> Tensor:
         """[C, I]"""
         user = functional.normalize(own["user"], dim=-1)
         return user @ functional.normalize(public["item"], dim=-1).T
+
+
+def along(unit: Tensor, item: Tensor) -> Tensor:
+    """The cosine of each row with a unit row, without making unit rows of the items. [n]"""
+    size = torch.linalg.vecdot(item, item).clamp(min=TINY)
+    return torch.linalg.vecdot(unit, item) * torch.rsqrt(size)
+
+
+def cosine(one: Tensor, two: Tensor) -> Tensor:
+    """The cosine of each pair of rows. [n]"""
+    size = torch.linalg.vecdot(one, one).clamp(min=TINY)
+    return along(one, two) * torch.rsqrt(size)
 
 
 def uniform(purpose: str, rows: Tensor, dim: int, bound: float, clock: Clock) -> Tensor:

@@ -23,15 +23,21 @@ class SharedGraph:
     """Distinct shared pairs, sorted by user, and what is computed from them once."""
 
     user: Tensor
-    """[E]"""
+    """[E] the place of the user in `sharers`."""
     item: Tensor
     """[E]"""
-    users: int
+    sharers: Tensor
+    """[U] the clients that lend something, sorted: the server has rows for nobody else."""
     items: int
+
+    @property
+    def users(self) -> int:
+        """How many people lend something."""
+        return len(self.sharers)
 
     @cached_property
     def lot(self) -> Lot:
-        """What everybody lent, as a lot of all users."""
+        """What everybody lent, as a lot of the sharers."""
         return Lot(self.user, self.item, self.users)
 
     @cached_property
@@ -51,9 +57,10 @@ class SharedGraph:
             return there, there.T.coalesce()
         from scipy.sparse import csr_array
 
-        parts = (self.weight.numpy(), (self.user.numpy(), self.item.numpy()))
-        there = csr_array(parts, shape=shape)
-        return there, csr_array(there.T)
+        # Narrow indices: a product is bound by what it reads.
+        narrow = (self.user.numpy().astype("int32"), self.item.numpy().astype("int32"))
+        matrix = csr_array((self.weight.numpy(), narrow), shape=shape)
+        return matrix, csr_array(matrix.T)
 
     def propagate(self, user: Tensor, item: Tensor, layers: int) -> tuple[Tensor, Tensor]:
         """The mean of layers 0..L of LightGCN: (users [U, d], items [I, d])."""
@@ -74,8 +81,7 @@ class SharedGraph:
         k = torch.arange(many, device=self.user.device)
         edge = clock.integers("server pairs", k, 0, len(self.user))
         owner = self.user[edge]
-        ids = torch.arange(self.users, device=self.user.device)
-        everybody = Cohort(ids, self.items, self.lot, self.lot)
+        everybody = Cohort(self.sharers, self.items, self.lot, self.lot)
         negative = draw_negatives(clock.step(2**20), everybody, owner, k)
         return owner, self.item[edge], torch.where(negative < 0, self.item[edge], negative)
 
@@ -116,10 +122,9 @@ _KNOWN: weakref.WeakKeyDictionary[Records, SharedGraph] = weakref.WeakKeyDiction
 def graph_of(world: World) -> SharedGraph:
     """The shared graph of a world; made once for as long as the same records are shared."""
     found = _KNOWN.get(world.shared)
-    if found is None or (found.users, found.items) != (world.sizes.clients, world.sizes.items):
+    if found is None or found.items != world.sizes.items:
         pairs = torch.unique(world.shared.pairs())
-        found = SharedGraph(
-            pairs >> 31, pairs & (2**31 - 1), world.sizes.clients, world.sizes.items
-        )
+        sharers, user = torch.unique(pairs >> 31, return_inverse=True)
+        found = SharedGraph(user, pairs & (2**31 - 1), sharers, world.sizes.items)
         _KNOWN[world.shared] = found
     return found
