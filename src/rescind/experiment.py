@@ -111,7 +111,9 @@ def prepare(settings: DataSettings) -> Dataset:
         dataset = min_user(dataset, settings.min_user)
     if settings.core is not None:
         dataset = k_core(dataset, settings.core)
-    return dataset.compact() if settings.min_user or settings.core else dataset
+    if settings.split == "random":
+        dataset = replace(dataset, split=None)
+    return dataset
 
 
 def start(cell: Cell, dataset: Dataset) -> Federation:

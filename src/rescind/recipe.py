@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rescind.accountant import check_delta, statement
 from rescind.errors import ConfigError, suggest
@@ -53,6 +53,8 @@ class DataSettings:
     """Keep users and items with at least so many rows, repeated until nothing changes."""
     min_user: int | None = None
     """Keep users with at least so many rows."""
+    split: Literal["given", "random"] = "given"
+    """The split the dataset comes with, where it has one; "random": 8:1:1 whatever it has."""
     users: int | None = None
     """Synthetic only: how many users."""
     items: int | None = None
