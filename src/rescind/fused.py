@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rescind import flat
 from rescind.clock import Clock
@@ -51,148 +55,112 @@ def client_sum(
     """One round of a cohort by the kernel of its model."""
     if public["item"].device.type != "cpu":
         return flat.ego_bpr(method, public, private, cohort, clock)
-    table = public["item"].contiguous().numpy()
+    table = public["item"].contiguous()
     users = private["user"].clone().contiguous()
-    total = torch.zeros_like(public["item"])  # torch aligns rows with cache lines, numpy does not
+    total = torch.zeros_like(table)  # torch aligns rows with cache lines, numpy does not
     touched = torch.zeros(len(table), dtype=total.dtype)
+    sent = np.zeros(len(cohort), np.int64)
     run = _ego_bpr if getattr(method.model, "kernel", "") == "ego" else _mf_bce
-    rows = run(method, public, cohort, clock, table, users.numpy(), total.numpy(), touched.numpy())
+    with _uncollected():
+        run(method, cohort, clock, table, users, [total.view(-1).numpy(), touched.numpy(), sent])
     return Sum(
         totals={"item": total},
         weight=float(cohort.weight.double().sum()),
         clients=int((cohort.weight != 0).sum()),
         touched={"item": touched},
-        up=int(rows) * (table.shape[1] * table.itemsize + 4),
+        up=int(sent.sum()) * (table.shape[1] * table.element_size() + 4),
     ), private.with_(user=users)
 
 
-def _common(method: Method, public: Params, cohort: Cohort, table: Any) -> tuple[Any, Any]:
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage collection: compiling makes objects by the million and little garbage."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
+def _common(method: Method, cohort: Cohort, table: Tensor) -> tuple[list[Any], list[Any]]:
     """What both kernels take: (the clients and their items, the settings)."""
-    kind = table.dtype.type
-    weight = cohort.weight.to(public["item"].dtype).numpy()
+    kind = table.numpy().dtype.type
+    weight = cohort.weight.to(table.dtype).numpy()
     clients = [cohort.ids.numpy(), weight, *_flat(cohort.train), *_flat(cohort.own)]
     rate = method.rate * (len(table) if method.rate_per_item else 1)
     numbers = [kind(method.temperature), kind(rate), kind(method.private_rate)]
     return clients, [*numbers, method.reduce == "mean"]
 
 
-def _most(cohort: Cohort) -> int:
-    return max(1, int(cohort.train.count.max())) if len(cohort) else 1
-
-
 def _ego_bpr(
-    method: Method,
-    public: Params,
-    cohort: Cohort,
-    clock: Clock,
-    table: Any,
-    users: Any,
-    total: Any,
-    touched: Any,
-) -> int:
+    method: Method, cohort: Cohort, clock: Clock, table: Tensor, users: Tensor, out: list[Any]
+) -> None:
+    """Call `kernels.ego_bpr`; out: the arrays it fills."""
     from rescind import kernels
 
     items, dim = table.shape
-    clients, settings = _common(method, public, cohort, table)
+    clients, settings = _common(method, cohort, table)
     n, many = len(cohort.train), len(cohort.train) * method.negatives
-    norm = torch.linalg.vector_norm(public["item"], dim=1).clamp_(min=1e-12)
-    unit = (public["item"] / norm.unsqueeze(1)).view(-1).numpy()
-    user, pull, near, along, far, size = _scratch(
-        norm.dtype, len(cohort) * dim, len(cohort) * dim, _most(cohort), n, many, n
-    )
-    inward, drawn = np.zeros(items, table.dtype), np.empty(many, np.int64)
-    rows = kernels.ego_bpr(
+    norm = torch.linalg.vector_norm(table, dim=1).clamp_(min=1e-12)
+    inward, pull, along, far = _scratch(table.dtype, items, len(cohort) * dim, n, many)
+    kernels.ego_bpr(
         dim,
-        unit,
+        (table / norm.unsqueeze(1)).view(-1).numpy(),
         norm.numpy(),
-        users.reshape(-1),
+        users.view(-1).numpy(),
         *clients,
         _unsigned(clock.step(0).key("negatives")),
         method.negatives,
         *settings,
-        touched,
+        *out,
         np.full(items, -1, np.int32),
         inward,
-        np.empty(256, np.int64),
-        user,
-        pull,
-        near,
-        along,
-        far,
-        size,
-        drawn,
-    )
-    kernels.ego_scatter(
-        dim,
-        unit,
-        norm.numpy(),
-        clients[1],
-        *clients[2:5],
-        method.negatives,
-        settings[1],
-        inward,
-        user,
+        np.empty(kernels.SHELVES + 2, np.int64),
+        users.clone().view(-1).numpy(),
         pull,
         along,
         far,
-        size,
-        drawn,
-        total.reshape(-1),
+        norm.index_select(0, cohort.train.item).numpy(),
+        np.zeros(many, np.int32),
     )
-    return int(rows)
 
 
 def _mf_bce(
-    method: Method,
-    public: Params,
-    cohort: Cohort,
-    clock: Clock,
-    table: Any,
-    users: Any,
-    total: Any,
-    touched: Any,
-) -> int:
+    method: Method, cohort: Cohort, clock: Clock, table: Tensor, users: Tensor, out: list[Any]
+) -> None:
+    """Call `kernels.mf_bce`; out: the arrays it fills."""
     from rescind import kernels
 
     items, dim = table.shape
-    clients, settings = _common(method, public, cohort, table)
-    many = _most(cohort) * (method.negatives + 1)
+    clients, settings = _common(method, cohort, table)
+    each = method.negatives + 1
+    many = each * (max(1, int(cohort.train.count.max())) if len(cohort) else 1)
     size = method.batch_size or many
     waves = method.epochs * -(-many // size)
-    scratch = _scratch(public["item"].dtype, dim, waves * dim, waves, waves)
+    label, *scratch, given, error = _scratch(
+        table.dtype, many, waves * dim, waves, waves, items * waves, many
+    )
+    label[::each] = 1
+    sample, order, row, hashes = np.empty((4, many), np.int64)
     clocks = [clock.step(epoch) for epoch in range(method.epochs)]
-    return int(
-        kernels.mf_bce(
-            dim,
-            table.reshape(-1),
-            users.reshape(-1),
-            *clients,
-            np.array([_unsigned(c.key("negatives")) for c in clocks]),
-            np.array([_unsigned(c.key("order")) for c in clocks]),
-            method.negatives,
-            size,
-            *settings,
-            total.reshape(-1),
-            touched,
-            np.full(items, -1, np.int32),
-            np.empty(256, np.int64),
-            *scratch,
-            np.zeros((items, waves), table.dtype),
-            np.empty(many, np.int64),
-            np.empty(many, np.int64),
-            np.empty(many, table.dtype),
-            np.empty(many, table.dtype),
-            np.empty(many, np.uint64),
-            np.empty(257, np.int64),
-        )
+    keys = [np.array([_unsigned(c.key(w)) for c in clocks]) for w in ("negatives", "order")]
+    numbers = [method.negatives, size, *settings]
+    seen, start = np.full(items, -1, np.int32), np.empty(kernels.SHELVES + 2, np.int64)
+    wide, mine = table.view(-1).numpy(), users.view(-1).numpy()
+    scratch = [*scratch, given, sample, order, row, error, hashes.view(np.uint64)]
+    buckets = np.empty(257, np.int64)
+    kernels.mf_bce(
+        dim, wide, mine, *clients, *keys, *numbers, *out, seen, start, label, *scratch, buckets
     )
 
 
 def _scratch(dtype: torch.dtype, *sizes: int) -> list[Any]:
-    """Arrays of these sizes out of one piece, each on a cache line of its own."""
+    """Arrays of zeros of these sizes out of one piece, each on a cache line of its own."""
     step = 16  # at least 64 bytes
     ends = np.cumsum([-(-size // step) * step for size in sizes])
-    piece = torch.empty(int(ends[-1]), dtype=dtype).numpy()
+    piece = torch.zeros(int(ends[-1]), dtype=dtype).numpy()
     return [piece[end - -(-s // step) * step :][:s] for s, end in zip(sizes, ends, strict=True)]
 
 

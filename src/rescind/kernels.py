@@ -8,46 +8,40 @@ numbers `Clock` draws and compute what `client_train` computes, up to the order 
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numba import njit
 
-from rescind.rowops import add, add_two, dot, gather
+from rescind.rowops import add, bits, dot, dots, gather, multiply, scatter, scatter_two
 
-# The constants of clock.py, unsigned.
-_ID = np.uint64(0x9E3779B97F4A7C15)
-_K = np.uint64(0x6A09E667F3BCC909)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-_S24, _S27, _S30, _S31, _S32 = (np.uint64(n) for n in (24, 27, 30, 31, 32))
-_FORTY = np.uint64(0xFFFFFFFFFF)
-_SHELVES = 256  # where a draw's search begins, by its eight upper bits
+_S24, _S32 = np.uint64(24), np.uint64(32)
+SHELVES = 256  # where a draw's search begins, by its eight upper bits
+
+# A first call takes two seconds instead of three without a C callback and reference counts.
+_compiled: Any = partial(njit, cache=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=False)
 
 
-@njit(cache=True)
-def _bits(key, client, k):
-    """The 64 bits that `Clock.bits` gives."""
-    x = client * _ID + k * _K + key
-    x = (x ^ (x >> _S30)) * _MIX_1
-    x = (x ^ (x >> _S27)) * _MIX_2
-    return x ^ (x >> _S31)
-
-
-@njit(cache=True)
+@_compiled()
 def _begin_search(start, own, first, count, free):
-    """For each value of a draw's upper bits, how many own items surely lie below it."""
-    low = 0
-    for shelf in range(_SHELVES):
-        least = (shelf * free) >> 8
-        while low < count and own[first + low] - low <= least:
-            low += 1
-        start[shelf] = low
+    """For each value of a draw's upper bits, how many own items surely lie below it.
+
+    start: [SHELVES + 2], as the last own item may lie behind every draw
+    """
+    for shelf in range(len(start)):
+        start[shelf] = 0
+    narrow = SHELVES / free
+    for p in range(count):
+        start[np.int64((own[first + p] - p) * narrow) + 1] += 1
+    for shelf in range(1, SHELVES):
+        start[shelf] += start[shelf - 1]
 
 
-@njit(cache=True)
-def _negative(bits, start, own, first, count, free):
-    """The item of a draw outside own[first : first+count] (see `draw_negatives`)."""
-    upper = bits >> _S32
+@_compiled()
+def _negative(key, client, k, start, own, first, count, free):
+    """Draw an item outside own[first : first+count] (see `draw_negatives`)."""
+    upper = bits(key, client, k) >> _S32
     rank = np.int64((upper * np.uint64(free)) >> _S32)
     low = start[upper >> _S24]
     while low < count and own[first + low] - low <= rank:
@@ -55,7 +49,7 @@ def _negative(bits, start, own, first, count, free):
     return rank + low
 
 
-@njit(cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
+@_compiled(fastmath={"contract", "reassoc"})
 def ego_bpr(
     dim,
     unit,
@@ -75,128 +69,99 @@ def ego_bpr(
     rate,
     private_rate,
     mean,
+    total,
     touched,
+    sent,
     seen,
     inward,
     start,
     user,
     pull,
-    near,
     along,
     far,
     size,
     drawn,
 ):
-    """Ego-LightGCN with cosine BPR, one batch: the slopes of every pair (FedShare Eq. 13-15).
+    """Ego-LightGCN with cosine BPR, one batch: the weighted sum of all steps (FedShare Eq. 13-15).
 
     Everything is taken at the broadcast table, so a client's step is linear in its gradient. The
     table comes as unit rows and their norms: a row's gradient is (its slope times the person's
-    direction, less the part along the row itself) / its norm. This half reads the table and leaves
-    the slopes in `far` and `along`, directions in `user`, and `inward` for the part along the row;
-    `ego_scatter` writes the sum, so that each half has only one table in the cache.
-    Changes users and touched; returns the rows sent. Matrices are flat.
+    direction, less the part along the row itself) / its norm. The first loop reads the table and
+    leaves the slopes in `far` and `along`, directions in `user`, and `inward` for the part along
+    the row; the second writes the sum, so that each has only one table in the cache.
+    Changes users, total and touched; returns the rows sent. Matrices are flat.
     """
     kind = norm.dtype.type
-    one, half = kind(1), kind(0.5)  # a bare 1 would turn everything into float64
-    items, colder = len(norm), one / temperature
-    rows = 0
+    one = kind(1)  # a bare 1 would turn everything into float64
+    shortest = kind(2e-12)  # of twice the person's vector
+    items = len(norm)
+    colder = one / temperature
     for c in range(len(ids)):
-        n, first, free = train_count[c], train_first[c], items - own_count[c]
-        many, drawn_first, at = n * negatives, first * negatives, c * dim
-        rows += n
-        for p in range(first, first + n):
-            size[p] = norm[train[p]]
+        n = train_count[c]
+        first = train_first[c]
+        end = first + n
+        free = items - own_count[c]
+        sent[c] = n
+        for p in range(first, end):
             touched[train[p]] += weight[c]  # a positive is never among the negatives
-        for f in range(at, at + dim):
-            user[f] = 0
-            pull[f] = 0
         if n == 0 or free <= 0:
-            for q in range(drawn_first, drawn_first + many):
-                drawn[q], far[q] = 0, 0
-            for p in range(first, first + n):
-                along[p] = 0
             continue
-        # The person's vector: u = u_0 / 2 + (1 / 2) sum v_i / sqrt(n), then its direction.
+        many = n * negatives
+        drawn_first = first * negatives
+        at = c * dim
+        # The person's vector: u = (u_0 + sum v_i / sqrt(n)) / 2, then its direction.
         root = one / math.sqrt(kind(n))
-        gather(user, at, unit, train, size, first, n, dim)
-        for f in range(at, at + dim):
-            user[f] = (users[f] + user[f] * root) * half
-        shorter = one / max(math.sqrt(dot(user, at, user, at, dim)), kind(1e-12))
-        for f in range(at, at + dim):
-            user[f] *= shorter
-        # Draws and scores, each in a loop of its own: the machine overlaps what is independent.
+        gather(user, at, unit, train, size, first, n, root, dim)
+        length = math.sqrt(dot(user, at, user, at, dim))
+        if length < shortest:  # noqa: PLR1730 - numba takes long to compile `max`
+            length = shortest
+        multiply(user, at, one / length, dim)
+        # Scores and draws, each in a loop of its own: the machine overlaps what is independent.
+        dots(along, first, user, at, unit, train, first, n, dim)
         _begin_search(start, own, own_first[c], own_count[c], free)
         for q in range(many):
-            bits = _bits(key, np.uint64(ids[c]), np.uint64(q))
-            j = _negative(bits, start, own, own_first[c], own_count[c], free)
+            j = _negative(key, ids[c], q, start, own, own_first[c], own_count[c], free)
             drawn[drawn_first + q] = j
-        for q in range(drawn_first, drawn_first + many):
-            far[q] = dot(user, at, unit, drawn[q] * dim, dim)
-        for p in range(n):
-            near[p] = dot(user, at, unit, train[first + p] * dim, dim)
+            if seen[j] != c:
+                seen[j] = c
+                touched[j] += weight[c]
+                sent[c] += 1
+        dots(far, drawn_first, user, at, unit, drawn, drawn_first, many, dim)
         # Slopes of the loss at the scores.
-        step, scale = rate * weight[c], colder / kind(many if mean else 1)
-        for p in range(n):
-            slope = kind(0)
-            for q in range(drawn_first + p * negatives, drawn_first + (p + 1) * negatives):
-                g = scale / (one + math.exp((near[p] - far[q]) * colder))
-                slope += g
-                j = drawn[q]
-                inward[j] += step * g * far[q]
-                far[q] = g
-                if seen[j] != c:
-                    seen[j] = c
-                    touched[j] += weight[c]
-                    rows += 1
-            along[first + p] = -slope
-            inward[train[first + p]] -= step * slope * near[p]
-        # Back through the direction and the propagation, to u_0 and to every own item.
-        gather(pull, at, unit, drawn, far, drawn_first, many, dim)
-        gather(pull, at, unit, train, along, first, n, dim)
-        out = dot(pull, at, user, at, dim)
-        for f in range(at, at + dim):
-            pull[f] = (pull[f] - out * user[f]) * shorter * half
-            users[f] -= private_rate * pull[f]
-            pull[f] *= root
-    return rows
-
-
-@njit(cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
-def ego_scatter(
-    dim,
-    unit,
-    norm,
-    weight,
-    train,
-    train_first,
-    train_count,
-    negatives,
-    rate,
-    inward,
-    user,
-    pull,
-    along,
-    far,
-    size,
-    drawn,
-    total,
-):
-    """The weighted sum of all clients' steps, from what `ego_bpr` left. Changes total."""
-    for c in range(len(weight)):
-        step, at = rate * weight[c], c * dim
-        first, end = train_first[c], train_first[c] + train_count[c]
-        for q in range(first * negatives, end * negatives):
-            add(total, drawn[q] * dim, user, at, -step * far[q], dim)
+        step = rate * weight[c]
+        scale = colder / kind(many if mean else 1)
+        q = drawn_first
         for p in range(first, end):
-            add_two(total, train[p] * dim, user, pull, at, -step * along[p], -step * size[p], dim)
-    for i in range(len(norm)):
+            slope = kind(0)
+            near = along[p]
+            for _ in range(negatives):
+                g = scale / (one + math.exp((near - far[q]) * colder))
+                slope += g
+                inward[drawn[q]] += step * g * far[q]
+                far[q] = g
+                q += 1
+            along[p] = -slope
+            inward[train[p]] -= step * slope * near
+        # Back through the direction and the propagation, to u_0 and to every own item.
+        gather(pull, at, unit, drawn, far, drawn_first, many, one, dim)
+        gather(pull, at, unit, train, along, first, n, one, dim)
+        add(pull, at, user, at, -dot(pull, at, user, at, dim), dim)
+        multiply(pull, at, one / length, dim)
+        add(users, at, pull, at, -private_rate, dim)
+        multiply(pull, at, root, dim)
+    for c in range(len(ids)):
+        n = train_count[c]
+        first = train_first[c]
+        at = c * dim
+        step = -rate * weight[c]
+        scatter(total, drawn, first * negatives, n * negatives, step, at, dim, user, far)
+        scatter_two(total, train, first, n, step, at, dim, user, along, pull, size)
+    for i in range(items):
         add(total, i * dim, unit, i * dim, inward[i], dim)
-        less = norm.dtype.type(1) / norm[i]
-        for f in range(i * dim, (i + 1) * dim):
-            total[f] *= less
+        multiply(total, i * dim, one / norm[i], dim)
 
 
-@njit(cache=True)
+@_compiled()
 def _by_hash(hashes, many, order, buckets):
     """Write into `order` the places 0..many-1 sorted by 40-bit hash; equal ones stay in place."""
     for b in range(len(buckets)):
@@ -210,14 +175,15 @@ def _by_hash(hashes, many, order, buckets):
         order[buckets[at]] = s
         buckets[at] += 1
     for s in range(1, many):  # buckets are in order; what is left is sorting inside them
-        here, at = order[s], s
+        here = order[s]
+        at = s
         while at > 0 and hashes[order[at - 1]] > hashes[here]:
             order[at] = order[at - 1]
             at -= 1
         order[at] = here
 
 
-@njit(cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
+@_compiled(fastmath={"contract", "reassoc"})
 def mf_bce(
     dim,
     table,
@@ -240,16 +206,17 @@ def mf_bce(
     mean,
     total,
     touched,
+    sent,
     seen,
     start,
-    pull,
+    label,
     past,
     cross,
     echo,
     given,
     sample,
     order,
-    label,
+    row,
     error,
     hashes,
     buckets,
@@ -257,71 +224,74 @@ def mf_bce(
     """FedMF with BCE, any number of batches and epochs of plain SGD (f3crec.md section 4).
 
     After s steps a client's copy of row j is table[j] - rate * sum_k g[j, k] p_k, where p_k is its
-    user vector at step k: no copy of a row is made, only the numbers g are kept (`given`).
-    Changes users, total and touched; the last two lines are scratch. Returns the rows sent.
+    user vector at step k: no copy of a row is made, only the numbers g are kept (`given`, flat,
+    a row of `waves` for each item). Changes users, total and touched; returns the rows sent.
+    label: 1 at every place that a positive has among a client's samples; the rest is scratch
     """
     kind = table.dtype.type
-    one, colder = kind(1), kind(1) / temperature
-    items, waves = given.shape
-    epochs, each = len(draw_keys), negatives + 1
-    rows = 0
+    one = kind(1)
+    colder = one / temperature
+    items = len(touched)
+    waves = len(cross)
     for c in range(len(ids)):
-        n, first, free = train_count[c], train_first[c], items - own_count[c]
-        if n == 0:
-            continue
-        client = np.uint64(ids[c])
-        step, wave = rate * weight[c], 0
-        _begin_search(start, own, own_first[c], own_count[c], max(free, 0))
-        for epoch in range(epochs):
-            many = 0
+        n = train_count[c]
+        first = train_first[c]
+        who = ids[c]
+        counts = weight[c]
+        owns = own_count[c]
+        own_at = own_first[c]
+        free = items - owns
+        mine = c * dim
+        each = 1 + negatives * (free > 0)  # samples for a positive
+        stride = 1 + negatives * (free <= 0)  # alone, it keeps the number it has among negatives
+        many = n * each
+        batches = -(-many // batch_size)
+        if free > 0:
+            _begin_search(start, own, own_at, owns, free)
+        for epoch in range(len(draw_keys)):
             for p in range(n):
-                sample[many], label[many], hashes[many] = train[first + p], 1, p * each
-                many += 1
-                for q in range(negatives if free > 0 else 0):
-                    bits = _bits(draw_keys[epoch], client, np.uint64(p * negatives + q))
-                    sample[many] = _negative(bits, start, own, own_first[c], own_count[c], free)
-                    label[many], hashes[many] = 0, p * each + q + 1
-                    many += 1
+                sample[p * each] = train[first + p]
+                for q in range(1, each):
+                    j = _negative(
+                        draw_keys[epoch], who, p * negatives + q - 1, start, own, own_at, owns, free
+                    )
+                    sample[p * each + q] = j
+            for s in range(many):
+                order[s] = s
+                hashes[s] = bits(order_keys[epoch], who, s * stride) >> _S24
             if many > batch_size:
-                for s in range(many):
-                    hashes[s] = (_bits(order_keys[epoch], client, hashes[s]) >> _S24) & _FORTY
                 _by_hash(hashes, many, order, buckets)
-            else:
-                for s in range(many):
-                    order[s] = s
-            for begin in range(0, many, batch_size):
-                end = min(begin + batch_size, many)
-                scale = colder / kind((end - begin) if mean else 1)
+            for batch in range(batches):
+                wave = epoch * batches + batch
                 now = wave * dim
-                for f in range(dim):
-                    past[now + f] = users[c * dim + f]
-                for k in range(wave):
-                    cross[k] = rate * dot(past, now, past, k * dim, dim)
-                    echo[k] = 0
-                for f in range(dim):
-                    pull[f] = 0
-                for s in range(begin, end):
+                begin = batch * batch_size
+                over = (begin + batch_size - many) * (batch == batches - 1)
+                size = batch_size - over
+                scale = colder / kind(1 + (size - 1) * mean)
+                for s in range(begin, begin + size):
                     j = sample[order[s]]
+                    row[s] = j
                     if seen[j] != c:
                         seen[j] = c
-                        touched[j] += weight[c]
-                        rows += 1
-                        for k in range(waves):
-                            given[j, k] = 0
-                    score = dot(past, now, table, j * dim, dim)
-                    for k in range(wave):
-                        score -= given[j, k] * cross[k]
-                    e = (one / (one + math.exp(-score * colder)) - label[order[s]]) * scale
-                    error[s] = e
-                    add(pull, 0, table, j * dim, e, dim)
-                    for k in range(wave):
-                        echo[k] += e * given[j, k]
-                for s in range(begin, end):
-                    j = sample[order[s]]
-                    given[j, wave] += error[s]
-                    add(total, j * dim, past, now, -step * error[s], dim)
+                        touched[j] += counts
+                        sent[c] += 1
+                        for k in range(j * waves, (j + 1) * waves):
+                            given[k] = 0
+                for f in range(dim):
+                    past[now + f] = users[mine + f]
                 for k in range(wave):
-                    add(pull, 0, past, k * dim, -rate * echo[k], dim)
-                add(users, c * dim, pull, 0, -private_rate, dim)
-                wave += 1
-    return rows
+                    cross[k] = -rate * dot(past, now, past, k * dim, dim)
+                    echo[k] = 0
+                dots(error, begin, past, now, table, row, begin, size, dim)
+                for s in range(begin, begin + size):
+                    at = row[s] * waves
+                    score = error[s] + dot(given, at, cross, 0, wave)
+                    e = one / (one + math.exp(-score * colder)) - label[order[s] * stride]
+                    error[s] = e * scale
+                    add(echo, 0, given, at, e * scale, wave)
+                scatter(total, row, begin, size, -rate * counts, now, dim, past, error)
+                gather(users, mine, table, row, error, begin, size, -private_rate, dim)
+                for k in range(wave):
+                    add(users, mine, past, k * dim, private_rate * rate * echo[k], dim)
+                for s in range(begin, begin + size):
+                    given[row[s] * waves + wave] += error[s]

@@ -1,186 +1,300 @@
-"""Row arithmetic for compiled loops, sixteen numbers at a time.
+"""Row arithmetic for compiled loops, many numbers at a time.
 
-numba's own loops over a short row spend most of their time on run-time alias checks. These
-operations are written as vector instructions, which LLVM turns into whatever the machine has.
-Arrays are flat; a row is a place in them. What is left of a row past a multiple of sixteen is done
-one number at a time.
+numba's own loops over a short row spend most of their time on run-time alias checks, and every
+compiled function costs a tenth of a second on first use. These operations are written as vector
+instructions, which LLVM turns into whatever the machine has, and become part of their caller.
+
+Arrays are flat; a row is a place in them, `dim` long. Rows are worked in pieces of 32 numbers, of
+4, and one number at a time, whatever their length asks for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
-WIDTH = 32
+from rescind.clock import _ID_STRIDE, _K_STRIDE, _MIX_1, _MIX_2
+
+PIECES = (32, 4, 1)
 _FREE = ("contract", "reassoc")  # a multiply and an add may become one; sums may be reordered
 
 
-def _vector(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
-    """A pointer to sixteen numbers of a flat array, from place `at` on."""
-    data = context.make_array(kind)(context, builder, array).data
-    element = context.get_data_type(kind.dtype)
-    return builder.bitcast(builder.gep(data, [at]), ir.VectorType(element, WIDTH).as_pointer())
+@dataclass(frozen=True)
+class _Flat:
+    """A flat array inside code that is being written: where its numbers lie, and of what kind."""
+
+    builder: Any
+    data: Any
+    bytes: int
+
+    @classmethod
+    def of(cls, context: Any, builder: Any, kind: Any, array: Any) -> _Flat:
+        width = context.get_abi_sizeof(context.get_data_type(kind.dtype))
+        return cls(builder, context.make_array(kind)(context, builder, array).data, int(width))
+
+    def _piece(self, at: Any, many: int) -> Any:
+        place = self.builder.gep(self.data, [at])
+        if many == 1:
+            return place
+        kind = ir.VectorType(self.data.type.pointee, many)
+        return self.builder.bitcast(place, kind.as_pointer())
+
+    def load(self, at: Any, many: int = 1) -> Any:
+        """`many` numbers from place `at` on; one is a scalar."""
+        value = self.builder.load(self._piece(at, many))
+        value.align = self.bytes
+        return value
+
+    def store(self, value: Any, at: Any, many: int = 1) -> None:
+        self.builder.store(value, self._piece(at, many)).align = self.bytes
+
+    def row(self, at: Any, like: Any) -> Any:
+        """The number at `at` as a place, in the width of another one."""
+        number = self.load(at)
+        return number if number.type == like.type else self.builder.sext(number, like.type)
 
 
-def _load(builder: Any, pointer: Any, align: int) -> Any:
-    value = builder.load(pointer)
-    value.align = align
-    return value
-
-
-def _spread(builder: Any, number: Any) -> Any:
-    """Sixteen copies of a number."""
-    kind = ir.VectorType(number.type, WIDTH)
-    nothing = ir.Constant(kind, ir.Undefined)
+def _spread(builder: Any, number: Any, many: int) -> Any:
+    """Copies of a number side by side."""
+    if many == 1:
+        return number
+    nothing = ir.Constant(ir.VectorType(number.type, many), ir.Undefined)
     one = builder.insert_element(nothing, number, ir.Constant(ir.IntType(32), 0))
-    places = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
+    places = ir.Constant(ir.VectorType(ir.IntType(32), many), [0] * many)
     return builder.shuffle_vector(one, nothing, places)
 
 
-def _bytes(context: Any, kind: Any) -> int:
-    return int(context.get_abi_sizeof(context.get_data_type(kind.dtype)))
+def _plus(builder: Any, total: Any, one: Any, other: Any) -> Any:
+    """total + one * other"""
+    return builder.fadd(total, builder.fmul(one, other, flags=_FREE), flags=_FREE)
 
 
-@intrinsic
-def _add16(typing: Any, to: Any, at: Any, row: Any, place: Any, factor: Any) -> Any:
-    signature = types.void(to, types.intp, row, types.intp, to.dtype)
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        to, at, row, place, factor = given
-        align = _bytes(context, signature.args[0])
-        target = _vector(context, builder, signature.args[0], to, at)
-        source = _vector(context, builder, signature.args[2], row, place)
-        more = builder.fmul(_load(builder, source, align), _spread(builder, factor), flags=_FREE)
-        done = builder.fadd(_load(builder, target, align), more, flags=_FREE)
-        builder.store(done, target).align = align
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-@intrinsic
-def _add16_two(
-    typing: Any, to: Any, at: Any, one: Any, two: Any, place: Any, first: Any, second: Any
-) -> Any:
-    signature = types.void(to, types.intp, one, two, types.intp, to.dtype, to.dtype)
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        to, at, one, two, place, first, second = given
-        align = _bytes(context, signature.args[0])
-        target = _vector(context, builder, signature.args[0], to, at)
-        done = _load(builder, target, align)
-        for kind, row, factor in (
-            (signature.args[2], one, first),
-            (signature.args[3], two, second),
-        ):
-            source = _load(builder, _vector(context, builder, kind, row, place), align)
-            more = builder.fmul(source, _spread(builder, factor), flags=_FREE)
-            done = builder.fadd(done, more, flags=_FREE)
-        builder.store(done, target).align = align
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-@intrinsic
-def _gather16(
-    typing: Any,
-    to: Any,
-    at: Any,
-    rows: Any,
-    places: Any,
-    factors: Any,
-    first: Any,
-    offset: Any,
-    dim: Any,
-) -> Any:
-    """to[at:] += sum of factors[first+m] * rows[places[first+m] * dim + offset :], m = 0..3"""
-    signature = types.void(
-        to, types.intp, rows, places, factors, types.intp, types.intp, types.intp
+def _folded(builder: Any, numbers: Any, many: int, size: int) -> Any:
+    """The sum of numbers side by side."""
+    if many == 1:
+        return numbers
+    element = numbers.type.element
+    name = f"llvm.vector.reduce.fadd.v{many}f{8 * size}"
+    reduce = builder.module.globals.get(name) or ir.Function(
+        builder.module, ir.FunctionType(element, [element, numbers.type]), name
     )
+    return builder.call(reduce, [ir.Constant(element, -0.0), numbers], fastmath=_FREE)
+
+
+def _pieces(builder: Any, dim: Any, body: Callable[[Any, int], None]) -> None:
+    """Write body(offset, width) for every piece of a row."""
+    begin = ir.Constant(dim.type, 0)
+    for many in PIECES:
+        end = builder.and_(dim, ir.Constant(dim.type, -many))
+        step = ir.Constant(dim.type, many)
+        with cgutils.for_range_slice(builder, begin, end, step) as (offset, _):
+            body(offset, many)
+        begin = end
+
+
+def _each(builder: Any, many: Any) -> Any:
+    """A loop over 0 .. many-1; gives the index."""
+    begin, step = (ir.Constant(many.type, n) for n in (0, 1))
+    return cgutils.for_range_slice(builder, begin, many, step)
+
+
+@intrinsic
+def add(typing: Any, to: Any, at: Any, row: Any, place: Any, factor: Any, dim: Any) -> Any:
+    """to[at : at+dim] += factor * row[place : place+dim]"""
+    signature = types.void(to, types.intp, row, types.intp, to.dtype, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        to, at, rows, places, factors, first, offset, dim = given
-        align = _bytes(context, signature.args[0])
-        target = _vector(context, builder, signature.args[0], to, at)
-        done = _load(builder, target, align)
-        where = context.make_array(signature.args[3])(context, builder, places).data
-        by = context.make_array(signature.args[4])(context, builder, factors).data
-        for m in range(4):
-            here = builder.add(first, ir.Constant(first.type, m))
-            place = builder.add(builder.mul(builder.load(builder.gep(where, [here])), dim), offset)
-            source = _load(
-                builder, _vector(context, builder, signature.args[2], rows, place), align
-            )
-            factor = _spread(builder, builder.load(builder.gep(by, [here])))
-            done = builder.fadd(done, builder.fmul(source, factor, flags=_FREE), flags=_FREE)
-        builder.store(done, target).align = align
+        _, at, _, place, factor, dim = given
+        to, row = (_Flat.of(context, builder, signature.args[n], given[n]) for n in (0, 2))
+
+        def body(f: Any, many: int) -> None:
+            here = builder.add(at, f)
+            more = row.load(builder.add(place, f), many)
+            done = _plus(builder, to.load(here, many), more, _spread(builder, factor, many))
+            to.store(done, here, many)
+
+        _pieces(builder, dim, body)
         return context.get_dummy_value()
 
     return signature, generate
 
 
 @intrinsic
-def _dot16(typing: Any, left: Any, at: Any, right: Any, place: Any) -> Any:
-    signature = left.dtype(left, types.intp, right, types.intp)
+def multiply(typing: Any, to: Any, at: Any, factor: Any, dim: Any) -> Any:
+    """to[at : at+dim] *= factor"""
+    signature = types.void(to, types.intp, to.dtype, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        left, at, right, place = given
-        align = _bytes(context, signature.args[0])
-        one = _load(builder, _vector(context, builder, signature.args[0], left, at), align)
-        two = _load(builder, _vector(context, builder, signature.args[2], right, place), align)
-        products = builder.fmul(one, two, flags=_FREE)
-        element = products.type.element
-        name = f"llvm.vector.reduce.fadd.v{WIDTH}f{8 * align}"
-        reduce = builder.module.globals.get(name) or ir.Function(
-            builder.module, ir.FunctionType(element, [element, products.type]), name
-        )
-        return builder.call(reduce, [ir.Constant(element, -0.0), products], fastmath=_FREE)
+        array, at, factor, dim = given
+        to = _Flat.of(context, builder, signature.args[0], array)
+
+        def body(f: Any, many: int) -> None:
+            here, by = builder.add(at, f), _spread(builder, factor, many)
+            to.store(builder.fmul(to.load(here, many), by, flags=_FREE), here, many)
+
+        _pieces(builder, dim, body)
+        return context.get_dummy_value()
 
     return signature, generate
 
 
-@njit(cache=True)
-def add(to, at, row, place, factor, dim):
-    """to[at : at+dim] += factor * row[place : place+dim]"""
-    whole = dim - dim % WIDTH
-    for f in range(0, whole, WIDTH):
-        _add16(to, at + f, row, place + f, factor)
-    for f in range(whole, dim):
-        to[at + f] += factor * row[place + f]
-
-
-@njit(cache=True)
-def gather(to, at, rows, places, factors, first, many, dim):
-    """to[at : at+dim] += sum over m < many of factors[first+m] * row places[first+m] of `rows`."""
-    fours = many - many % 4 if dim % WIDTH == 0 else 0
-    for m in range(0, fours, 4):
-        for f in range(0, dim, WIDTH):
-            _gather16(to, at + f, rows, places, factors, first + m, f, dim)
-    for m in range(fours, many):
-        add(to, at, rows, places[first + m] * dim, factors[first + m], dim)
-
-
-@njit(cache=True)
-def add_two(to, at, one, two, place, first, second, dim):
-    """to[at : at+dim] += first * one[place : place+dim] + second * two[place : place+dim]"""
-    whole = dim - dim % WIDTH
-    for f in range(0, whole, WIDTH):
-        _add16_two(to, at + f, one, two, place + f, first, second)
-    for f in range(whole, dim):
-        to[at + f] += first * one[place + f] + second * two[place + f]
-
-
-@njit(cache=True)
-def dot(left, at, right, place, dim):
+@intrinsic
+def dot(typing: Any, left: Any, at: Any, right: Any, place: Any, dim: Any) -> Any:
     """The inner product of left[at : at+dim] and right[place : place+dim]."""
-    whole = dim - dim % WIDTH
-    total = left.dtype.type(0)
-    for f in range(0, whole, WIDTH):
-        total += _dot16(left, at + f, right, place + f)
-    for f in range(whole, dim):
-        total += left[at + f] * right[place + f]
-    return total
+    signature = left.dtype(left, types.intp, right, types.intp, types.intp)
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        _, at, _, place, dim = given
+        left, right = (_Flat.of(context, builder, signature.args[n], given[n]) for n in (0, 2))
+        kind = left.data.type.pointee
+        total = cgutils.alloca_once_value(builder, ir.Constant(kind, 0.0))
+
+        def body(f: Any, many: int) -> None:
+            one = left.load(builder.add(at, f), many)
+            two = right.load(builder.add(place, f), many)
+            more = _folded(builder, builder.fmul(one, two, flags=_FREE), many, left.bytes)
+            builder.store(builder.fadd(builder.load(total), more, flags=_FREE), total)
+
+        _pieces(builder, dim, body)
+        return builder.load(total)
+
+    return signature, generate
+
+
+@intrinsic
+def dots(
+    typing: Any, out: Any, begin: Any, left: Any, at: Any, rows: Any, places: Any, first: Any,
+    many: Any, dim: Any,
+) -> Any:  # fmt: skip
+    """out[begin+m] = inner product of left[at:] and row places[first+m] of `rows`, m < many"""
+    i = types.intp
+    signature = types.void(out, i, left, i, rows, places, i, i, i)
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        _, begin, _, at, _, _, first, count, dim = given
+        out, left, rows, places = (
+            _Flat.of(context, builder, signature.args[n], given[n]) for n in (0, 2, 4, 5)
+        )
+        nothing = ir.Constant(out.data.type.pointee, 0.0)
+        with _each(builder, count) as (m, _):
+            out.store(nothing, builder.add(begin, m))
+
+        def body(f: Any, many: int) -> None:
+            mine = left.load(builder.add(at, f), many)
+            with _each(builder, count) as (m, _):
+                place = builder.mul(places.row(builder.add(first, m), dim), dim)
+                products = builder.fmul(mine, rows.load(builder.add(place, f), many), flags=_FREE)
+                more, here = _folded(builder, products, many, out.bytes), builder.add(begin, m)
+                out.store(builder.fadd(out.load(here), more, flags=_FREE), here)
+
+        _pieces(builder, dim, body)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def gather(
+    typing: Any, to: Any, at: Any, rows: Any, places: Any, factors: Any, first: Any, many: Any,
+    scale: Any, dim: Any,
+) -> Any:  # fmt: skip
+    """to[at:] += scale * sum over m < many of factors[first+m] * row places[first+m] of `rows`"""
+    i = types.intp
+    signature = types.void(to, i, rows, places, factors, i, i, to.dtype, i)
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        _, at, _, _, _, first, count, scale, dim = given
+        to, rows, places, factors = (
+            _Flat.of(context, builder, signature.args[n], given[n]) for n in (0, 2, 3, 4)
+        )
+
+        def body(f: Any, many: int) -> None:
+            here = builder.add(at, f)
+            nothing = ir.Constant(to.load(here, many).type, None)
+            total = cgutils.alloca_once_value(builder, nothing)
+            with _each(builder, count) as (m, _):
+                mth = builder.add(first, m)
+                place = builder.mul(places.row(mth, dim), dim)
+                factor = _spread(builder, factors.load(mth), many)
+                more = rows.load(builder.add(place, f), many)
+                builder.store(_plus(builder, builder.load(total), more, factor), total)
+            more = _spread(builder, scale, many)
+            to.store(_plus(builder, to.load(here, many), builder.load(total), more), here, many)
+
+        _pieces(builder, dim, body)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _scatter(pairs: int) -> Callable[..., Any]:
+    """Code that adds multiples of `pairs` rows to many rows of a table."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        first, count, scale, at, dim = given[2:7]
+        flat = [
+            _Flat.of(context, builder, signature.args[n], given[n])
+            for n in (0, 1, *range(7, 7 + 2 * pairs))
+        ]
+        to, places, sources = flat[0], flat[1], list(zip(flat[2::2], flat[3::2], strict=True))
+
+        def body(f: Any, many: int) -> None:
+            mine = [row.load(builder.add(at, f), many) for row, _ in sources]
+            with _each(builder, count) as (m, _):
+                mth = builder.add(first, m)
+                here = builder.add(builder.mul(places.row(mth, dim), dim), f)
+                done = to.load(here, many)
+                for row, (_, factors) in zip(mine, sources, strict=True):
+                    factor = builder.fmul(scale, factors.load(mth), flags=_FREE)
+                    done = _plus(builder, done, row, _spread(builder, factor, many))
+                to.store(done, here, many)
+
+        _pieces(builder, dim, body)
+        return context.get_dummy_value()
+
+    return generate
+
+
+@intrinsic
+def scatter(
+    typing: Any, to: Any, places: Any, first: Any, many: Any, scale: Any, at: Any, dim: Any,
+    row: Any, factors: Any,
+) -> Any:  # fmt: skip
+    """Row places[first+m] of `to` += scale * factors[first+m] * row[at:], for every m < many"""
+    i = types.intp
+    return types.void(to, places, i, i, to.dtype, i, i, row, factors), _scatter(1)
+
+
+@intrinsic
+def scatter_two(
+    typing: Any, to: Any, places: Any, first: Any, many: Any, scale: Any, at: Any, dim: Any,
+    row: Any, factors: Any, other: Any, by: Any,
+) -> Any:  # fmt: skip
+    """Like `scatter`, with scale * by[first+m] * other[at:] besides"""
+    i = types.intp
+    return types.void(to, places, i, i, to.dtype, i, i, row, factors, other, by), _scatter(2)
+
+
+@intrinsic
+def bits(typing: Any, key: Any, client: Any, k: Any) -> Any:
+    """The 64 bits that `Clock.bits` gives."""
+    signature = types.uint64(types.uint64, types.uint64, types.uint64)
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        def number(value: int) -> Any:
+            return ir.Constant(ir.IntType(64), value)
+
+        x = given[0]
+        for value, stride in ((given[1], _ID_STRIDE), (given[2], _K_STRIDE)):
+            x = builder.add(x, builder.mul(value, number(stride)))
+        for shift, mix in ((30, _MIX_1), (27, _MIX_2), (31, 1)):
+            x = builder.mul(builder.xor(x, builder.lshr(x, number(shift))), number(mix))
+        return x
+
+    return signature, generate

@@ -12,10 +12,12 @@ from rescind import flat, fused
 from rescind.cohort import Cohort
 from rescind.executor import InProcess
 from rescind.federation import Federation
+from rescind.holdings import Holdings
 from rescind.method import Method
 from rescind.methods.fedavg import FedAvg
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
+from rescind.records import Records
 from rescind.state import Private
 from worlds import tiny_holdings
 
@@ -92,6 +94,25 @@ def test_the_flat_form_for_a_gpu_equals_the_readable_one(name):
     assert_close(total.totals["item"], folded.totals["item"], atol=1e-10, rtol=1e-10)
     assert_close(after["user"], expected["user"], atol=1e-10, rtol=1e-10)
     assert total.up >= folded.up
+
+
+@needs_numba
+@pytest.mark.parametrize("method", [EGO, FEDMF, replace(FEDMF, batch_size=None)])
+def test_a_person_who_owns_every_item_has_no_negatives_in_either_form(method):
+    client, item = torch.tensor([(c, i) for c in range(3) for i in range(9) if c != 1 or i < 4]).T
+    holdings = Holdings.of(Records.of(client, item), torch.zeros_like(client), 3, 9)
+    fed = Federation.start(holdings, method, seed=2)
+    public = {n: v.double() for n, v in fed.now.state.public.items()}
+    ids, vault = torch.arange(3), fed.now.vault
+    cohort = InProcess().cohort(method, vault, ids)
+    private = Private({n: v.double() for n, v in vault.private.items()})
+    total, after = fused.client_sum(method, public, private, cohort, fed.clock.at(1))
+    update, expected = method.client_train(public, private, cohort, fed.clock.at(1))
+    folded = update.fold(cohort.weight)
+    assert_close(total.totals["item"], folded.totals["item"], atol=1e-10, rtol=1e-10)
+    assert_close(total.touched["item"], folded.touched["item"])
+    assert_close(after["user"], expected["user"], atol=1e-10, rtol=1e-10)
+    assert total.up == folded.up
 
 
 class _Pulled(FedAvg):
