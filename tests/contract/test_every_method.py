@@ -86,8 +86,10 @@ def test_0_the_sum_is_the_fold_of_single_updates(cls, task):
     fused, _ = fed.method.client_sum(fed.now.state.public, private, cohort, clock)
     folded = update.fold(cohort.weight)
     assert fused.totals.keys() == folded.totals.keys()
+    # A move is a difference of two tables, so it is rounded at the size of the table.
+    size = max(1.0, *(float(value.abs().max()) for value in fed.now.state.public.values()))
     for name, total in folded.totals.items():
-        assert_close(fused.totals[name], total, atol=1e-5, rtol=1e-4)
+        assert_close(fused.totals[name], total, atol=1e-5 * size, rtol=1e-4)
     for name, touched in folded.touched.items():
         assert_close(fused.touched[name], touched)
     assert (fused.weight, fused.clients) == pytest.approx((folded.weight, folded.clients))
