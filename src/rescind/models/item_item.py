@@ -1,0 +1,126 @@
+"""Items compared with items: how often two are owned together, and models made of that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rescind import jagged
+from rescind.clock import Clock
+from rescind.cohort import Cohort, Lot
+from rescind.errors import ConfigError
+from rescind.params import Params
+from rescind.update import Rows, Sum, Update
+from rescind.world import Sizes
+
+PAIRS = "pairs"
+"""How many clients own both items: [I * I, 1], the pair (i, j) in row i * I + j."""
+BLOCK = 2**12
+"""Clients multiplied together: counts below 2**24 are exact in float32; changes speed only."""
+
+
+@dataclass(frozen=True)
+class ItemWeights:
+    """A weight for every ordered pair of items: score_j = sum over own items i of B_ij."""
+
+    task: ClassVar[str] = "ranking"
+    tables: ClassVar[tuple[str, ...]] = ()
+
+    def public(self, sizes: Sizes, clock: Clock) -> Params:
+        """weights: [I, I]"""
+        return {"weights": torch.zeros(sizes.items, sizes.items)}
+
+    def private(self, ids: Tensor, clock: Clock) -> Params:
+        """Nothing."""
+        return {}
+
+    def of_lot(self, public: Params, lot: Lot) -> Tensor:
+        """x B for every client, x its own items. [C, I]"""
+        weights = public["weights"]
+        if not len(lot):
+            return weights.new_zeros(lot.clients, len(weights))
+        return functional.embedding_bag(lot.item, weights, lot.first, mode="sum")
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """For each item the most similar ones: score_j = sum over own items i that name j."""
+
+    task: ClassVar[str] = "ranking"
+    tables: ClassVar[tuple[str, ...]] = ("neighbour", "similarity")
+
+    many: int = 20
+    """Neighbours of an item; ML-100K, validation, out of 20, 50, 100, 200."""
+
+    def public(self, sizes: Sizes, clock: Clock) -> Params:
+        """neighbour: [I, many], -1 where there is none    similarity: [I, many]"""
+        none = torch.full((sizes.items, self.many), -1, dtype=torch.int64)
+        return {"neighbour": none, "similarity": torch.zeros(sizes.items, self.many)}
+
+    def private(self, ids: Tensor, clock: Clock) -> Params:
+        """Nothing."""
+        return {}
+
+    def of_lot(self, public: Params, lot: Lot) -> Tensor:
+        """The summed similarities to a client's own items. [C, I]"""
+        neighbour, similarity = public["neighbour"], public["similarity"]
+        items = len(neighbour)
+        out = similarity.new_zeros(lot.clients * items)
+        near = neighbour.index_select(0, lot.item)
+        value = torch.where(near >= 0, similarity.index_select(0, lot.item), 0.0)
+        cell = lot.owner.unsqueeze(1) * items + near.clamp(min=0)
+        return out.index_add_(0, cell.view(-1), value.view(-1)).view(lot.clients, items)
+
+
+def client_pairs(cohort: Cohort) -> Update:
+    """A one for every ordered pair of items that a client owns, with itself too.
+
+    Of n items it is n * n rows: the readable form, for guards and single updates.
+    """
+    lot = cohort.train
+    reach = lot.count[lot.owner]
+    first = torch.repeat_interleave(torch.arange(len(lot), device=lot.item.device), reach)
+    place = torch.arange(len(first), device=first.device) - jagged.starts(reach)[first]
+    owner = lot.owner[first]
+    other = lot.item[lot.first[owner] + place]
+    ones = torch.ones(len(first), 1, dtype=torch.int32, device=first.device)
+    rows = Rows(owner, lot.item[first] * cohort.items + other, ones, cohort.items**2)
+    return Update(len(cohort), {PAIRS: rows})
+
+
+def client_pairs_sum(cohort: Cohort) -> Sum:
+    """The fold of `client_pairs` as X^T X, a block of clients at a time; every client counts 1."""
+    counts = together(cohort.train, cohort.items).view(-1)
+    many = int(cohort.train.count.square().sum())
+    return Sum(
+        totals={PAIRS: counts.unsqueeze(1)},
+        weight=float(len(cohort)),
+        clients=len(cohort),
+        touched={PAIRS: counts},
+        up=many * 8,  # a count and a row number of four bytes each
+    )
+
+
+def together(lot: Lot, items: int) -> Tensor:
+    """How many owners have both items, X^T X in whole numbers. [I, I] int32"""
+    total = torch.zeros(items, items, dtype=torch.int32, device=lot.item.device)
+    for start in range(0, lot.clients, BLOCK):
+        here = (lot.owner >= start) & (lot.owner < start + BLOCK)
+        owns = torch.zeros(min(BLOCK, lot.clients - start), items, device=lot.item.device)
+        owns[lot.owner[here] - start, lot.item[here]] = 1.0
+        total += (owns.T @ owns).to(torch.int32)
+    return total
+
+
+def must_fit(items: int, most: int, name: str) -> None:
+    """Items x items must fit into memory; say so before it does not."""
+    if items > most:
+        raise ConfigError(
+            f"{name} keeps a number for every pair of items: {items} items are "
+            f"{items * items * 8 / 1e9:.0f} GB, and max_items is {most}. Raise max_items if there "
+            f"is room, or drop rare items first (data.core)."
+        )
