@@ -57,7 +57,7 @@ def test_pairs_are_counted_as_the_product_of_the_matrix_with_itself():
 
 
 def test_ease_by_hand():
-    # Both items with both clients, ridge 1: (G + I)^-1 = [[3, 2], [2, 3]]^-1 = [[3, -2], [-2, 3]] / 5,
+    # Both items with both clients, ridge 1: P = [[3, 2], [2, 3]]^-1 = [[3, -2], [-2, 3]] / 5,
     # so B_01 = -(-2 / 5) / (3 / 5) = 2 / 3.
     weights = solved(torch.tensor([[2, 2], [2, 2]]), ridge=1.0)
     assert_close(weights, torch.tensor([[0.0, 2 / 3], [2 / 3, 0.0]]))

@@ -84,9 +84,13 @@ class FedShare(Method):
         )
         return replace(after, memory=memory)
 
+    def server_graph(self, state: ServerState, world: World) -> SharedGraph:
+        """The graph that is learnt from: what people lend. A subclass may see more in it."""
+        return graph_of(world)
+
     def server_refine(self, state: ServerState, world: World, clock: Clock) -> ServerState:
         """One Adam step on BPR + lambda_1 InfoNCE over the shared graph (Eq. 17-18)."""
-        graph = graph_of(world)
+        graph = self.server_graph(state, world)
         item = state.public["item"].detach().requires_grad_()
         user = state.own["user"].index_select(0, graph.sharers).requires_grad_()
         seen_user, seen_item = graph.propagate(user, item, self.layers)
