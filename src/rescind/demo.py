@@ -16,7 +16,7 @@ from rescind.experiment import Result, prepare, run_cell, write_facts
 from rescind.federation import Federation, Recommendation
 from rescind.methods.fedavg import FedAvg
 from rescind.methods.popularity import Popularity
-from rescind.params import write_atomically
+from rescind.params import digest, write_atomically
 from rescind.recipe import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.records import Erase, Records
 from rescind.report import Page
@@ -225,7 +225,8 @@ def finish(
     page.facts(
         {
             "data digest": data["digest"],
-            "model digest": result.facts["model"]["public"],
+            "model before": result.facts["model"]["public"],
+            "model after (saved)": digest(erasure.after.now.state.public),
             **result.facts["versions"],
         }
     )
