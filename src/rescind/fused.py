@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,10 +64,11 @@ def client_sum(
     run = _ego_bpr if getattr(method.model, "kernel", "") == "ego" else _mf_bce
     with _uncollected():
         run(method, cohort, clock, table, users, [total.view(-1).numpy(), touched.numpy(), sent])
+    weight = cohort.weight.numpy()
     return Sum(
         totals={"item": total},
-        weight=float(cohort.weight.double().sum()),
-        clients=int((cohort.weight != 0).sum()),
+        weight=float(weight.sum(dtype=np.float64)),
+        clients=int(np.count_nonzero(weight)),
         touched={"item": touched},
         up=int(sent.sum()) * (table.shape[1] * table.element_size() + 4),
     ), private.with_(user=users)
@@ -88,7 +90,9 @@ def _common(method: Method, cohort: Cohort, table: Tensor) -> tuple[list[Any], l
     """What both kernels take: (the clients and their items, the settings)."""
     kind = table.numpy().dtype.type
     weight = cohort.weight.to(table.dtype).numpy()
-    clients = [cohort.ids.numpy(), weight, *_flat(cohort.train), *_flat(cohort.own)]
+    train = _flat(cohort.train)
+    own = train if cohort.own is cohort.train else _flat(cohort.own)
+    clients = [cohort.ids.numpy(), weight, *train, *own]
     rate = method.rate * (len(table) if method.rate_per_item else 1)
     numbers = [kind(method.temperature), kind(rate), kind(method.private_rate)]
     return clients, [*numbers, method.reduce == "mean"]
@@ -103,13 +107,14 @@ def _ego_bpr(
     items, dim = table.shape
     clients, settings = _common(method, cohort, table)
     n, many = len(cohort.train), len(cohort.train) * method.negatives
+    mine = users.view(-1).numpy()
     norm = torch.linalg.vector_norm(table, dim=1).clamp_(min=1e-12)
     inward, pull, along, far = _scratch(table.dtype, items, len(cohort) * dim, n, many)
     kernels.ego_bpr(
         dim,
-        (table / norm.unsqueeze(1)).view(-1).numpy(),
-        norm.numpy(),
-        users.view(-1).numpy(),
+        table.view(-1).numpy(),
+        norm.reciprocal_().numpy(),
+        mine,
         *clients,
         _unsigned(clock.step(0).key("negatives")),
         method.negatives,
@@ -118,11 +123,10 @@ def _ego_bpr(
         np.full(items, -1, np.int32),
         inward,
         np.empty(kernels.SHELVES + 2, np.int64),
-        users.clone().view(-1).numpy(),
+        mine.copy(),
         pull,
         along,
         far,
-        norm.index_select(0, cohort.train.item).numpy(),
         np.zeros(many, np.int32),
     )
 
@@ -158,10 +162,10 @@ def _mf_bce(
 
 def _scratch(dtype: torch.dtype, *sizes: int) -> list[Any]:
     """Arrays of zeros of these sizes out of one piece, each on a cache line of its own."""
-    step = 16  # at least 64 bytes
-    ends = np.cumsum([-(-size // step) * step for size in sizes])
-    piece = torch.zeros(int(ends[-1]), dtype=dtype).numpy()
-    return [piece[end - -(-s // step) * step :][:s] for s, end in zip(sizes, ends, strict=True)]
+    rooms = [-(-size // 16) * 16 for size in sizes]  # sixteen are at least 64 bytes
+    piece = torch.zeros(sum(rooms), dtype=dtype).numpy()
+    ends = accumulate(rooms)
+    return [piece[end - room :][:n] for n, room, end in zip(sizes, rooms, ends, strict=True)]
 
 
 def _flat(lot: Lot) -> tuple[Any, Any, Any]:

@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from rescind.rowops import add, bits, dot, dots, gather, multiply, scatter, scatter_two
+from rescind.rowops import (
+    add,
+    bits,
+    dot,
+    dots,
+    gather,
+    gather_plain,
+    multiply,
+    scatter,
+    scatter_two,
+)
 
 _S24, _S32 = np.uint64(24), np.uint64(32)
 SHELVES = 256  # where a draw's search begins, by its eight upper bits
@@ -52,8 +62,8 @@ def _negative(key, client, k, start, own, first, count, free):
 @_compiled(fastmath={"contract", "reassoc"})
 def ego_bpr(
     dim,
-    unit,
-    norm,
+    table,
+    shorter,
     users,
     ids,
     weight,
@@ -79,22 +89,23 @@ def ego_bpr(
     pull,
     along,
     far,
-    size,
     drawn,
 ):
     """Ego-LightGCN with cosine BPR, one batch: the weighted sum of all steps (FedShare Eq. 13-15).
 
-    Everything is taken at the broadcast table, so a client's step is linear in its gradient. The
-    table comes as unit rows and their norms: a row's gradient is (its slope times the person's
-    direction, less the part along the row itself) / its norm. The first loop reads the table and
-    leaves the slopes in `far` and `along`, directions in `user`, and `inward` for the part along
-    the row; the second writes the sum, so that each has only one table in the cache.
-    Changes users, total and touched; returns the rows sent. Matrices are flat.
+    Everything is taken at the broadcast table, so a client's step is linear in its gradient. A
+    row's gradient is its slope times (the person's direction, less the part along the row itself)
+    times `shorter`, one over the row's length. The first loop reads the table and leaves slopes
+    times `shorter` in `far` and `along`, directions in `user`, what comes back through propagation
+    in `pull`, and the part along the row in `inward`; the second writes the sum, so that each has
+    only one table in the cache. Matrices are flat.
+    user: begins as a copy of `users`    pull, along, far, drawn, inward: begin as zeros
+    Changes users, total, touched and sent, the rows that each client sends.
     """
-    kind = norm.dtype.type
+    kind = table.dtype.type
     one = kind(1)  # a bare 1 would turn everything into float64
     shortest = kind(2e-12)  # of twice the person's vector
-    items = len(norm)
+    items = len(shorter)
     colder = one / temperature
     for c in range(len(ids)):
         n = train_count[c]
@@ -111,13 +122,13 @@ def ego_bpr(
         at = c * dim
         # The person's vector: u = (u_0 + sum v_i / sqrt(n)) / 2, then its direction.
         root = one / math.sqrt(kind(n))
-        gather(user, at, unit, train, size, first, n, root, dim)
+        gather_plain(user, at, table, train, first, n, root, dim)
         length = math.sqrt(dot(user, at, user, at, dim))
         if length < shortest:  # noqa: PLR1730 - numba takes long to compile `max`
             length = shortest
         multiply(user, at, one / length, dim)
         # Scores and draws, each in a loop of its own: the machine overlaps what is independent.
-        dots(along, first, user, at, unit, train, first, n, dim)
+        dots(along, first, user, at, table, train, first, n, dim)
         _begin_search(start, own, own_first[c], own_count[c], free)
         for q in range(many):
             j = _negative(key, ids[c], q, start, own, own_first[c], own_count[c], free)
@@ -126,25 +137,28 @@ def ego_bpr(
                 seen[j] = c
                 touched[j] += weight[c]
                 sent[c] += 1
-        dots(far, drawn_first, user, at, unit, drawn, drawn_first, many, dim)
+        dots(far, drawn_first, user, at, table, drawn, drawn_first, many, dim)
         # Slopes of the loss at the scores.
         step = rate * weight[c]
         scale = colder / kind(many if mean else 1)
         q = drawn_first
         for p in range(first, end):
             slope = kind(0)
-            near = along[p]
+            i = train[p]
+            near = along[p] * shorter[i]
             for _ in range(negatives):
-                g = scale / (one + math.exp((near - far[q]) * colder))
+                j = drawn[q]
+                score = far[q] * shorter[j]
+                g = scale / (one + math.exp((near - score) * colder))
                 slope += g
-                inward[drawn[q]] += step * g * far[q]
-                far[q] = g
+                inward[j] += step * g * score
+                far[q] = g * shorter[j]
                 q += 1
-            along[p] = -slope
-            inward[train[p]] -= step * slope * near
+            along[p] = -slope * shorter[i]
+            inward[i] -= step * slope * near
         # Back through the direction and the propagation, to u_0 and to every own item.
-        gather(pull, at, unit, drawn, far, drawn_first, many, one, dim)
-        gather(pull, at, unit, train, along, first, n, one, dim)
+        gather(pull, at, table, drawn, drawn_first, many, one, dim, far)
+        gather(pull, at, table, train, first, n, one, dim, along)
         add(pull, at, user, at, -dot(pull, at, user, at, dim), dim)
         multiply(pull, at, one / length, dim)
         add(users, at, pull, at, -private_rate, dim)
@@ -155,10 +169,9 @@ def ego_bpr(
         at = c * dim
         step = -rate * weight[c]
         scatter(total, drawn, first * negatives, n * negatives, step, at, dim, user, far)
-        scatter_two(total, train, first, n, step, at, dim, user, along, pull, size)
+        scatter_two(total, train, first, n, step, at, dim, user, along, pull)
     for i in range(items):
-        add(total, i * dim, unit, i * dim, inward[i], dim)
-        multiply(total, i * dim, one / norm[i], dim)
+        add(total, i * dim, table, i * dim, inward[i] * shorter[i] * shorter[i], dim)
 
 
 @_compiled()
@@ -290,7 +303,7 @@ def mf_bce(
                     error[s] = e * scale
                     add(echo, 0, given, at, e * scale, wave)
                 scatter(total, row, begin, size, -rate * counts, now, dim, past, error)
-                gather(users, mine, table, row, error, begin, size, -private_rate, dim)
+                gather(users, mine, table, row, begin, size, -private_rate, dim, error)
                 for k in range(wave):
                     add(users, mine, past, k * dim, private_rate * rate * echo[k], dim)
                 for s in range(begin, begin + size):

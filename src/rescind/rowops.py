@@ -199,66 +199,82 @@ def dots(
     return signature, generate
 
 
-@intrinsic
-def gather(
-    typing: Any, to: Any, at: Any, rows: Any, places: Any, factors: Any, first: Any, many: Any,
-    scale: Any, dim: Any,
-) -> Any:  # fmt: skip
-    """to[at:] += scale * sum over m < many of factors[first+m] * row places[first+m] of `rows`"""
-    i = types.intp
-    signature = types.void(to, i, rows, places, factors, i, i, to.dtype, i)
+def _gather(weighted: bool) -> Callable[..., Any]:
+    """Code that adds up many rows of a table, each times a factor of its own or not."""
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        _, at, _, _, _, first, count, scale, dim = given
-        to, rows, places, factors = (
-            _Flat.of(context, builder, signature.args[n], given[n]) for n in (0, 2, 3, 4)
+        _, at, _, _, first, count, scale, dim = given[:8]
+        to, rows, places, *factors = (
+            _Flat.of(context, builder, signature.args[n], given[n])
+            for n in (0, 2, 3, *([8] if weighted else []))
         )
 
         def body(f: Any, many: int) -> None:
             here = builder.add(at, f)
-            nothing = ir.Constant(to.load(here, many).type, None)
-            total = cgutils.alloca_once_value(builder, nothing)
+            before = to.load(here, many)
+            total = cgutils.alloca_once_value(builder, ir.Constant(before.type, None))
             with _each(builder, count) as (m, _):
                 mth = builder.add(first, m)
-                place = builder.mul(places.row(mth, dim), dim)
-                factor = _spread(builder, factors.load(mth), many)
-                more = rows.load(builder.add(place, f), many)
-                builder.store(_plus(builder, builder.load(total), more, factor), total)
-            more = _spread(builder, scale, many)
-            to.store(_plus(builder, to.load(here, many), builder.load(total), more), here, many)
-
-        _pieces(builder, dim, body)
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-def _scatter(pairs: int) -> Callable[..., Any]:
-    """Code that adds multiples of `pairs` rows to many rows of a table."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        first, count, scale, at, dim = given[2:7]
-        flat = [
-            _Flat.of(context, builder, signature.args[n], given[n])
-            for n in (0, 1, *range(7, 7 + 2 * pairs))
-        ]
-        to, places, sources = flat[0], flat[1], list(zip(flat[2::2], flat[3::2], strict=True))
-
-        def body(f: Any, many: int) -> None:
-            mine = [row.load(builder.add(at, f), many) for row, _ in sources]
-            with _each(builder, count) as (m, _):
-                mth = builder.add(first, m)
-                here = builder.add(builder.mul(places.row(mth, dim), dim), f)
-                done = to.load(here, many)
-                for row, (_, factors) in zip(mine, sources, strict=True):
-                    factor = builder.fmul(scale, factors.load(mth), flags=_FREE)
-                    done = _plus(builder, done, row, _spread(builder, factor, many))
-                to.store(done, here, many)
+                more = rows.load(builder.add(builder.mul(places.row(mth, dim), dim), f), many)
+                if factors:
+                    by = _spread(builder, factors[0].load(mth), many)
+                    done = _plus(builder, builder.load(total), more, by)
+                else:
+                    done = builder.fadd(builder.load(total), more, flags=_FREE)
+                builder.store(done, total)
+            by = _spread(builder, scale, many)
+            to.store(_plus(builder, before, builder.load(total), by), here, many)
 
         _pieces(builder, dim, body)
         return context.get_dummy_value()
 
     return generate
+
+
+@intrinsic
+def gather(
+    typing: Any, to: Any, at: Any, rows: Any, places: Any, first: Any, many: Any, scale: Any,
+    dim: Any, factors: Any,
+) -> Any:  # fmt: skip
+    """to[at:] += scale * sum over m < many of factors[first+m] * row places[first+m] of `rows`"""
+    i = types.intp
+    return types.void(to, i, rows, places, i, i, to.dtype, i, factors), _gather(True)
+
+
+@intrinsic
+def gather_plain(
+    typing: Any, to: Any, at: Any, rows: Any, places: Any, first: Any, many: Any, scale: Any,
+    dim: Any,
+) -> Any:  # fmt: skip
+    """to[at:] += scale * sum over m < many of row places[first+m] of `rows`"""
+    i = types.intp
+    return types.void(to, i, rows, places, i, i, to.dtype, i), _gather(False)
+
+
+def _scatter(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    """Write code that adds multiples of a row, and perhaps of another, to many rows of a table."""
+    first, count, scale, at, dim = given[2:7]
+    to, places, row, factors, *others = (
+        _Flat.of(context, builder, signature.args[n], given[n])
+        for n in (0, 1, *range(7, len(given)))
+    )
+
+    def body(f: Any, many: int) -> None:
+        mine = row.load(builder.add(at, f), many)
+        by = _spread(builder, scale, many)
+        plain = [other.load(builder.add(at, f), many) for other in others]
+        plain = [builder.fmul(one, by, flags=_FREE) for one in plain]
+        with _each(builder, count) as (m, _):
+            mth = builder.add(first, m)
+            here = builder.add(builder.mul(places.row(mth, dim), dim), f)
+            factor = builder.fmul(scale, factors.load(mth), flags=_FREE)
+            done = _plus(builder, to.load(here, many), mine, _spread(builder, factor, many))
+            for one in plain:
+                done = builder.fadd(done, one, flags=_FREE)
+            to.store(done, here, many)
+
+    _pieces(builder, dim, body)
+    return context.get_dummy_value()
 
 
 @intrinsic
@@ -268,17 +284,17 @@ def scatter(
 ) -> Any:  # fmt: skip
     """Row places[first+m] of `to` += scale * factors[first+m] * row[at:], for every m < many"""
     i = types.intp
-    return types.void(to, places, i, i, to.dtype, i, i, row, factors), _scatter(1)
+    return types.void(to, places, i, i, to.dtype, i, i, row, factors), _scatter
 
 
 @intrinsic
 def scatter_two(
     typing: Any, to: Any, places: Any, first: Any, many: Any, scale: Any, at: Any, dim: Any,
-    row: Any, factors: Any, other: Any, by: Any,
+    row: Any, factors: Any, other: Any,
 ) -> Any:  # fmt: skip
-    """Like `scatter`, with scale * by[first+m] * other[at:] besides"""
+    """Row places[first+m] of `to` += scale * (factors[first+m] * row[at:] + other[at:])"""
     i = types.intp
-    return types.void(to, places, i, i, to.dtype, i, i, row, factors, other, by), _scatter(2)
+    return types.void(to, places, i, i, to.dtype, i, i, row, factors, other), _scatter
 
 
 @intrinsic
