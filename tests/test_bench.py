@@ -1,0 +1,162 @@
+"""The benchmark runs on small worlds, its twin computes what the product does, bounds are said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from rescind import bench
+from rescind.bench.yardsticks import Batches, Opening, alternate, naive, twin_batches, twin_round
+from rescind.cli.bench import lines
+from rescind.data.synthetic import synthetic
+from rescind.errors import DataError
+from rescind.executor import InProcess
+from rescind.federation import Federation, holdings_of
+from rescind.holdings import Holdings
+from rescind.models.lightgcn import LightGCN
+from rescind.models.mf import MF
+from worlds import silent, tiny_holdings
+
+METHODS = {
+    "FedMF": replace(
+        bench.fedmf(), model=MF(dim=8, spread=0.3), batch_size=7, rate=0.02, private_rate=0.2
+    ),
+    "ego-LightGCN": replace(bench.ego_lightgcn(), model=LightGCN(dim=8)),
+}
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    """The benchmark works on one thread; the tests after it on as many as before."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def small() -> Holdings:
+    return holdings_of(synthetic(users=60, items=80, interactions=1200), 0)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_naive_twin_computes_what_the_product_computes_from_the_same_samples(name):
+    method = METHODS[name]
+    fed = Federation.start(tiny_holdings(clients=7, items=13), method, seed=0)
+    vault = fed.now.vault
+    opening = Opening.of(vault.holdings, method)
+    assert silent(7) not in opening.cohort.ids.tolist()
+
+    def planned(place: int) -> Batches:
+        alone = InProcess().cohort(method, vault, opening.cohort.ids[place : place + 1])
+        plan = method.client_plan(opening.public, opening.private, alone, opening.clock)
+        columns = {**plan.items, **plan.values}
+        cuts = torch.tensor(plan.sizes).cumsum(0).tolist()
+        starts = [0, *cuts[:-1]]
+        return [{n: c[a:b] for n, c in columns.items()} for a, b in zip(starts, cuts, strict=True)]
+
+    total = twin_round(opening, torch.arange(len(opening.cohort)), planned)
+    summed, _ = method.client_sum(opening.public, opening.private, opening.cohort, opening.clock)
+    assert_close(total, summed.totals["item"], atol=1e-5, rtol=1e-4)
+    assert float(total.abs().max()) > 1e-3
+
+
+def test_numpy_draws_the_negatives_of_the_twin_outside_what_a_client_owns(small):
+    method = METHODS["FedMF"]
+    cohort = Opening.of(small, method).cohort
+    for place in (0, 5):
+        first, many = int(cohort.own.first[place]), int(cohort.own.count[place])
+        own = set(cohort.own.item[first : first + many].tolist())
+        draw = bench.np.random.default_rng(1)
+        batches = twin_batches(method, cohort, place, draw)
+        items, labels = (torch.cat([b[c] for b in batches]) for c in ("item", "label"))
+        assert len(items) == 5 * many
+        assert set(items[labels == 1].tolist()) == own
+        assert not set(items[labels == 0].tolist()) & own
+        assert max(len(b["item"]) for b in batches) <= 7
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_rounds_are_ratios_to_a_touch_with_their_bounds_and_yardsticks(name, small):
+    opening = Opening.of(small, METHODS[name])
+    figures = bench.rounds(name, opening, {"readable": 10.0, "fused": 1.2}, repeats=1, twins=3)
+    assert [(f.name, f.unit, f.most) for f in figures] == [
+        (f"{name}, readable", "x touch", 10.0),
+        (f"{name}, fused", "x touch", 1.2),
+    ]
+    for figure in figures:
+        beside = figure.beside
+        assert beside["clients"] == len(opening.cohort)
+        assert beside["rows"] == opening.rows > 0
+        assert figure.value == beside["round_ms"] / beside["touch_ms"]
+        assert beside["naive_twin_ms"] > 0
+
+
+def test_a_sample_of_twins_is_scaled_to_the_whole_cohort(small):
+    opening = Opening.of(small, METHODS["FedMF"])
+    _, scale = naive(opening, 6)
+    assert scale == len(opening.cohort) / 6
+    work, scale = naive(opening, 10_000)
+    assert scale == 1
+    assert work().shape == opening.public["item"].shape
+
+
+@pytest.mark.parametrize("form", ["readable", "fused"])
+def test_cost_is_fitted_against_touched_pairs(form, small):
+    figure = bench.linear(small, METHODS["ego-LightGCN"], (8, 60), form, repeats=1)
+    assert (figure.least, figure.most, figure.unit) == (0.9, 1.1, "exponent")
+    assert 0 < figure.beside["pairs_8"] < figure.beside["pairs_60"]
+    assert figure.beside["ms_8"] > 0
+
+
+def test_evaluation_says_how_much_was_ranked(small):
+    figure = bench.evaluation(small, METHODS["FedMF"], 0.5, repeats=1)
+    assert (figure.unit, figure.most) == ("CPU s", 0.5)
+    assert figure.beside == {"clients": 60, "items": 80}
+    assert figure.value > 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux only")
+def test_peak_memory_is_read_from_the_process_itself():
+    assert bench.peak_memory("synthetic", {"users": 30, "interactions": 900}, False) >= 0
+
+
+def test_turns_are_taken_after_a_call_that_warms_up():
+    said: list[str] = []
+    took = alternate({"a": lambda: said.append("a"), "b": lambda: said.append("b")}, 2)
+    assert said == ["a", "b"] * 3
+    assert set(took) == {"a", "b"}
+
+
+def test_a_figure_is_said_to_be_within_above_or_below_its_bounds():
+    slow = bench.Figure("round", 1.25, "x touch", 1.2, beside={"rows": 5, "touch_ms": 0.5})
+    assert not slow.within
+    first, second = lines(slow)
+    assert "ABOVE  (at most 1.2)" in first
+    assert second.strip() == "rows 5, touch ms 0.50"
+    assert "within" in lines(replace(slow, value=1.2))[0]
+    flat = bench.Figure("cost", 0.8, "exponent", 1.1, 0.9)
+    assert "BELOW  (0.9 to 1.1)" in lines(flat)[0]
+
+
+def test_missing_datasets_are_named_and_left_out(monkeypatch):
+    def nowhere(name, **_):
+        raise DataError(f"no {name}")
+
+    monkeypatch.setattr("rescind.data.load", nowhere)
+    said: list[str] = []
+    assert list(bench.everything(quick=True, say=said.append)) == []
+    assert [line.rsplit(": ")[1] for line in said[-2:]] == [
+        "rescind data get ml-100k",
+        "rescind data get ml-1m",
+    ]
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_gives_its_number_or_its_error():
+    assert 0 < bench.in_child("first_call", "mf") < 60
+    with pytest.raises(RuntimeError, match="KeyError"):
+        bench.in_child("first_call", "nothing")
