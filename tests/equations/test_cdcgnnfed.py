@@ -23,7 +23,7 @@ from rescind.models.mf import MF
 from rescind.models.shared_graph import SharedGraph, graph_of
 from rescind.records import Records, Share, Unshare
 from rescind.sharing import draw_share
-from worlds import lendable, randoms, tiny_holdings
+from worlds import lendable, next_block, randoms, tiny_holdings
 
 SMALL = CDCGNNFedR(
     model=LightGCN(dim=4), clients_per_round=4, refine_pairs=32, contrast_items=8,
@@ -180,6 +180,13 @@ def test_numbers_stay_finite_whoever_lends(lenders):
     for value in (*after.now.state.public.values(), *after.now.state.own.values()):
         assert bool(torch.isfinite(value).all())
     assert all(math.isfinite(v) for v in after.evaluate(k=5).values())
+
+
+def test_a_newcomer_who_lends_finds_a_place():
+    fed = begin(SMALL).run(3).apply(next_block(clients=11, items=16)).run(1)
+    fed = fed.apply(Share(lendable(fed.now.vault.holdings, 9))).run(2)
+    assert fed.now.state.own["user"].shape == (11, 4)
+    assert bool(torch.isfinite(fed.now.state.public["item"]).all())
 
 
 def test_settings_that_make_no_sense_are_refused():

@@ -21,7 +21,7 @@ from rescind.clock import Clock
 from rescind.cohort import Cohort, Mail
 from rescind.errors import ConfigError
 from rescind.methods.fedshare import FedShare
-from rescind.models.graph_steps import NEGATIVES
+from rescind.models.graph_steps import NEGATIVES, grown_rows
 from rescind.models.lightgcn import LightGCN
 from rescind.models.shared_graph import SharedGraph, graph_of
 from rescind.optim import server_move
@@ -131,6 +131,7 @@ class CDCGNNFedR(FedShare):
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
         """FedShare's step; edges made of a graph that is gone do not outlive it."""
+        state = replace(state, own=grown_rows(state.own, world, 0.04, clock))
         after = super().server_step(state, sums, world, clock)
         if "mended/of" in after.own and not self._fresh(after, world):
             after = replace(after, own={n: v for n, v in after.own.items() if n not in MENDED})
@@ -230,7 +231,7 @@ class CDCGNNFedR(FedShare):
         if not self.user_pull or not len(world.shared):
             return None
         graph = self.server_graph(state, world)
-        rows = state.own["user"].index_select(0, graph.sharers)
+        rows = grown_rows(state.own, world, 0.04, clock)["user"].index_select(0, graph.sharers)
         user, _ = graph.propagate(rows, state.public["item"], self.layers)
         to = ids[torch.isin(ids, graph.sharers)]
         return Mail(to, {"view": user[torch.searchsorted(graph.sharers, to)]})

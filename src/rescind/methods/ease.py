@@ -110,4 +110,4 @@ def solved(counts: Tensor, ridge: float) -> Tensor:
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
     weights = inverse.div_(inverse.diagonal().clone()).neg_()
     weights.fill_diagonal_(0.0)
-    return weights.float()
+    return weights.float().contiguous()  # LAPACK's order of memory makes scoring 30 times slower

@@ -100,7 +100,7 @@ class GraphSteps:
 
 def _of_users(name: str, value: Tensor) -> bool:
     """Whether a moment of the optimiser has a row per client."""
-    return name.endswith("/user") and value.dim() > 0
+    return name.endswith("/user") and value.dim() == 2
 
 
 def server_rows(own: Params, world: World, dim: int, spread: float, clock: Clock) -> Tensor:
@@ -113,6 +113,19 @@ def server_rows(own: Params, world: World, dim: int, spread: float, clock: Clock
     ids = torch.arange(have, world.sizes.clients, device=world.members.device)
     new = uniform("server user", ids, dim, spread, clock.at(0))
     return new if known is None else torch.cat([known, new.to(known)])
+
+
+def grown_rows(own: Params, world: World, spread: float, clock: Clock) -> dict[str, Tensor]:
+    """The server's own values with room for newcomers: their rows, and zeros for their moments."""
+    user = own["user"]
+    if len(user) == world.sizes.clients:
+        return dict(own)
+    out = {**own, "user": server_rows(own, world, user.shape[1], spread, clock)}
+    for name, value in own.items():
+        if _of_users(name, value):
+            out[name] = torch.zeros_like(out["user"])
+            out[name][: len(value)] = value
+    return out
 
 
 def under(prefix: str, own: Params) -> dict[str, Tensor]:
