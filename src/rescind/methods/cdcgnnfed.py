@@ -151,7 +151,8 @@ class CDCGNNFedR(FedShare):
         if not self.mend or not self._fresh(state, world) or not len(state.own["mended/user"]):
             return graph
         kept, made = _KNOWN.get(world.shared, (None, None))
-        if made is None or kept is not state.own["mended/item"]:
+        outdated = kept is not state.own["mended/item"]
+        if made is None or outdated or made.items != graph.items:
             user = torch.searchsorted(graph.sharers, state.own["mended/user"])
             more = (user, state.own["mended/item"], state.own["mended/weight"])
             made = MendedGraph(graph.user, graph.item, graph.sharers, graph.items, *more)
