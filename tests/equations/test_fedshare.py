@@ -15,7 +15,7 @@ from rescind.methods.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
 from rescind.models.shared_graph import SharedGraph, graph_of
 from rescind.records import Erase, Share, Unshare
-from worlds import lendable, randoms, tiny_holdings
+from worlds import lendable, next_block, randoms, tiny_holdings
 
 
 def dense_propagation(graph: SharedGraph, user, item, layers):
@@ -136,3 +136,12 @@ def test_the_last_tables_are_remembered_with_their_rounds():
     kept = fed.now.state.memory.named("item")
     assert [s.round for s in kept] == [4, 5]
     assert torch.equal(kept[-1].values["item"], fed.now.state.public["item"])
+
+
+def test_a_newcomer_who_lends_gets_a_row_on_the_server():
+    fed = begin(SMALL).run(2).apply(next_block(clients=11, items=16))
+    fed = fed.apply(Share(lendable(fed.now.vault.holdings, 8)))
+    after = fed.run(2)
+    assert len(after.now.state.own["user"]) == 11
+    assert bool(torch.isfinite(after.now.state.public["item"]).all())
+    assert len(after.now.state.public["item"]) == 16

@@ -17,6 +17,7 @@ from torch.nn import functional
 from rescind.clock import Clock
 from rescind.method import Method
 from rescind.model import Model
+from rescind.models.graph_steps import grown_rows
 from rescind.models.lightgcn import LightGCN, cosine, uniform
 from rescind.models.shared_graph import SharedGraph, graph_of
 from rescind.optim import server_move
@@ -76,6 +77,7 @@ class FedShare(Method):
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
         """FedAvg, then one step of refinement on the shared graph; the table is remembered."""
+        state = replace(state, own=grown_rows(state.own, world, 0.04, clock))
         after = super().server_step(state, sums, world, clock)
         if len(world.shared) and (self.refine_bpr or self.contrast):
             after = self.server_refine(after, world, clock)
