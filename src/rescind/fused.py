@@ -59,17 +59,18 @@ def client_sum(
     table = public["item"].contiguous()
     users = private["user"].clone().contiguous()
     total = torch.zeros_like(table)  # torch aligns rows with cache lines, numpy does not
-    touched = torch.zeros(len(table), dtype=total.dtype)
+    filled = total.numpy().reshape(-1)
+    touched = np.zeros(len(table), filled.dtype)
     sent = np.zeros(len(cohort), np.int64)
     run = _ego_bpr if getattr(method.model, "kernel", "") == "ego" else _mf_bce
     with _uncollected():
-        run(method, cohort, clock, table, users, [total.view(-1).numpy(), touched.numpy(), sent])
+        run(method, cohort, clock, table, users, [filled, touched, sent])
     weight = cohort.weight.numpy()
     return Sum(
         totals={"item": total},
         weight=float(weight.sum(dtype=np.float64)),
         clients=int(np.count_nonzero(weight)),
-        touched={"item": touched},
+        touched={"item": torch.from_numpy(touched)},
         up=int(sent.sum()) * (table.shape[1] * table.element_size() + 4),
     ), private.with_(user=users)
 
@@ -107,20 +108,21 @@ def _ego_bpr(
     items, dim = table.shape
     clients, settings = _common(method, cohort, table)
     n, many = len(cohort.train), len(cohort.train) * method.negatives
-    mine = users.view(-1).numpy()
-    norm = torch.linalg.vector_norm(table, dim=1).clamp_(min=1e-12)
-    inward, pull, along, far = _scratch(table.dtype, items, len(cohort) * dim, n, many)
+    mine = users.numpy().reshape(-1)
+    shorter, inward, pull, along, far = _scratch(
+        table.dtype, items, items, len(cohort) * dim, n, many
+    )
     kernels.ego_bpr(
         dim,
-        table.view(-1).numpy(),
-        norm.reciprocal_().numpy(),
+        table.numpy().reshape(-1),
+        shorter,
         mine,
         *clients,
         _unsigned(clock.step(0).key("negatives")),
         method.negatives,
         *settings,
         *out,
-        np.full(items, -1, np.int32),
+        np.zeros(items, np.int32),
         inward,
         np.empty(kernels.SHELVES + 2, np.int64),
         mine.copy(),
@@ -151,8 +153,8 @@ def _mf_bce(
     clocks = [clock.step(epoch) for epoch in range(method.epochs)]
     keys = [np.array([_unsigned(c.key(w)) for c in clocks]) for w in ("negatives", "order")]
     numbers = [method.negatives, size, *settings]
-    seen, start = np.full(items, -1, np.int32), np.empty(kernels.SHELVES + 2, np.int64)
-    wide, mine = table.view(-1).numpy(), users.view(-1).numpy()
+    seen, start = np.zeros(items, np.int32), np.empty(kernels.SHELVES + 2, np.int64)
+    wide, mine = table.numpy().reshape(-1), users.numpy().reshape(-1)
     scratch = [*scratch, given, sample, order, row, error, hashes.view(np.uint64)]
     buckets = np.empty(257, np.int64)
     kernels.mf_bce(

@@ -104,9 +104,14 @@ def ego_bpr(
     """
     kind = table.dtype.type
     one = kind(1)  # a bare 1 would turn everything into float64
-    shortest = kind(2e-12)  # of twice the person's vector
+    tiny = kind(1e-12)
     items = len(shorter)
     colder = one / temperature
+    for i in range(items):
+        norm = math.sqrt(dot(table, i * dim, table, i * dim, dim))
+        if norm < tiny:  # noqa: PLR1730 - numba takes long to compile `max`
+            norm = tiny
+        shorter[i] = one / norm
     for c in range(len(ids)):
         n = train_count[c]
         first = train_first[c]
@@ -124,8 +129,8 @@ def ego_bpr(
         root = one / math.sqrt(kind(n))
         gather_plain(user, at, table, train, first, n, root, dim)
         length = math.sqrt(dot(user, at, user, at, dim))
-        if length < shortest:  # noqa: PLR1730 - numba takes long to compile `max`
-            length = shortest
+        if length < tiny + tiny:  # noqa: PLR1730 - it is twice the vector's
+            length = tiny + tiny
         multiply(user, at, one / length, dim)
         # Scores and draws, each in a loop of its own: the machine overlaps what is independent.
         dots(along, first, user, at, table, train, first, n, dim)
@@ -133,8 +138,8 @@ def ego_bpr(
         for q in range(many):
             j = _negative(key, ids[c], q, start, own, own_first[c], own_count[c], free)
             drawn[drawn_first + q] = j
-            if seen[j] != c:
-                seen[j] = c
+            if seen[j] <= c:
+                seen[j] = c + 1
                 touched[j] += weight[c]
                 sent[c] += 1
         dots(far, drawn_first, user, at, table, drawn, drawn_first, many, dim)
@@ -284,8 +289,8 @@ def mf_bce(
                 for s in range(begin, begin + size):
                     j = sample[order[s]]
                     row[s] = j
-                    if seen[j] != c:
-                        seen[j] = c
+                    if seen[j] <= c:
+                        seen[j] = c + 1
                         touched[j] += counts
                         sent[c] += 1
                         for k in range(j * waves, (j + 1) * waves):

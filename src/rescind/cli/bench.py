@@ -40,7 +40,7 @@ def lines(figure: Figure) -> list[str]:
     """A figure against its bound, and below it what was measured beside it."""
     verdict = "within" if figure.within else "ABOVE" if figure.value > figure.most else "BELOW"
     value = f"{figure.value:.2f}" if figure.value < 100 else f"{figure.value:,.0f}"
-    said = [f"{figure.name:48} {value:>8} {figure.unit:9} {verdict:6} ({figure.bound})"]
+    said = [f"{figure.name:52} {value:>8} {figure.unit:9} {verdict:6} ({figure.bound})"]
     if figure.beside:
         beside = (
             f"{name.replace('_', ' ')} {value:,.2f}" if isinstance(value, float) else
