@@ -31,7 +31,7 @@ from rescind.accountant import check_delta, statement
 from rescind.errors import ConfigError, suggest
 from rescind.guards import Clip, Gaussian, Guard, Laplace, check_guards
 from rescind.method import Method
-from rescind.settings import checked, fields_of, find, from_table, to_table
+from rescind.settings import checked, chosen, fields_of, find, from_table, to_table
 from rescind.storage import METHODS, MODELS
 
 SETTINGS = ("data", "sharing", "method", "guards", "run")
@@ -184,10 +184,22 @@ class Cell:
 
     @property
     def digest(self) -> str:
-        """A digest of the configuration, the same for all seeds, devices and checkpoint habits."""
-        table = self.configuration
+        """A digest of what was chosen, the same for all seeds, devices and checkpoint habits.
+
+        Defaults are left out, so that a new setting does not make old results stale; a default
+        that changes must be announced under "Changed results".
+        """
+        parts = {
+            "data": self.data,
+            "method": self.method,
+            "run": self.run,
+            "sharing": self.sharing,
+            "guards": self.guards,
+        }
+        table = {name: chosen(part) for name, part in parts.items() if part is not None}
+        table["data"]["name"] = self.data.name
         for idle in ("seed", "device", "checkpoint_every"):
-            table["run"].pop(idle)
+            table["run"].pop(idle, None)
         return "sha256:" + sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
     def promise(self, times: int, clients: int) -> Table:

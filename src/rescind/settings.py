@@ -54,6 +54,24 @@ def to_table(value: Any) -> dict[str, Any]:
     return table
 
 
+def chosen(value: Any) -> dict[str, Any]:
+    """Like `to_table`, but only the fields that differ from their defaults.
+
+    A field that is added later, with a default that changes nothing, leaves it as it was.
+    """
+    table: dict[str, Any] = {"name": type(value).__name__}
+    for field in fields(value):
+        mine = getattr(value, field.name)
+        made = field.default_factory
+        default = field.default if made is MISSING else made()
+        if is_dataclass(mine) and not isinstance(mine, type):
+            if mine != default:
+                table[field.name] = chosen(mine)
+        elif mine != default:
+            table[field.name] = _plain(mine)
+    return table
+
+
 def fields_of(cls: type) -> dict[str, Any]:
     """The names and annotated kinds of a dataclass's fields."""
     hints = get_type_hints(cls)
