@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 
-import dp_accounting
 import numpy as np
 import pytest
 import torch
-from dp_accounting import gaussian_mechanism
-from scipy import stats
 
+from lazily import Lazily
 from rescind import accountant
 from rescind.accountant import ORDERS, delta_of, epsilon_of, renyi, renyi_epsilon, rounds_within
 from rescind.errors import ConfigError
@@ -20,6 +18,10 @@ from rescind.methods.fedavg import FedAvg
 from rescind.models.mf import MF
 from rescind.update import Sum
 from worlds import tiny_holdings
+
+stats = Lazily("scipy.stats")
+dp_accounting = Lazily("dp_accounting")
+gaussian_mechanism = Lazily("dp_accounting.gaussian_mechanism")
 
 GRID = [(z, t, d) for z in (0.3, 0.8, 2.0, 30.0) for t in (1, 7, 150) for d in (1e-3, 1e-5, 1e-9)]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from scipy import stats
 
+from lazily import Lazily
 from rescind.clock import _ID_STRIDE, _K_STRIDE, Clock
+
+stats = Lazily("scipy.stats")
 
 # Draws are deterministic, so these never flake: a p-value below this is a real defect.
 SUSPICIOUS = 1e-4

@@ -492,8 +492,8 @@ def test_records_are_named_by_original_ids(tiny):
     assert pairs(asked) == {(2, 3), (2, 0)}
     own = lendable(tiny, 1)
     lent = fed.apply(Share(own))
-    assert pairs(lent.records("b")) == pairs(own)
-    assert len(lent.records("a")) == 0
+    assert pairs(lent.lent("b")) == pairs(own)
+    assert len(lent.lent("a")) == 0
     with pytest.raises(DataError, match="no item 'i33'"):
         fed.records("a", ["i33"])
 

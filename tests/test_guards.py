@@ -14,8 +14,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
+from lazily import Lazily
 from rescind import params
 from rescind.errors import ConfigError
 from rescind.executor import InProcess, OneByOne
@@ -28,6 +28,8 @@ from rescind.models.mf import MF
 from rescind.recipe import read
 from rescind.update import Rows, Update
 from worlds import randoms, tiny_holdings
+
+stats = Lazily("scipy.stats")
 
 CLIENTS, ROWS, DIM = 5, 7, 3
 MANY = 100_000

@@ -59,11 +59,11 @@ class Diary:
 
     def allows(self, kind, what) -> bool:
         if kind is Unshare:
-            return set(what) <= self.shared
+            return bool(what) and set(what) <= self.shared
         if kind is Share:  # what is held out for measuring is not lent
             return set(what) <= {row[:2] for row in self.held if row[2] == 0}
         if kind is Erase:
-            return set(what) <= self.has()
+            return bool(what) and set(what) <= self.has()
         if kind is Withdraw:
             return what in self.members
         return kind is Arrive or what <= self.clients

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import torch
@@ -109,7 +111,7 @@ def take_back(fed: Federation) -> Erasure:
     groups = draw_groups(fed.world.sizes.clients, fed.clock)
     client = int(torch.where(groups == PART, count, 0).argmax())
     user = fed.labels.user_id(client)
-    lent = fed.records(user)
+    lent = fed.lent(user)
     shown = fed.recommend(user, 10)
     print(f"3. User {user} gets recommendations")
     for place, item in enumerate(shown[:5], 1):
@@ -241,7 +243,8 @@ def say_quality(name: str, metrics: dict[str, float]) -> None:
 def closing(out: Path, erasure: Erasure) -> None:
     """Where things are, and what to try next."""
     print(f"\nWritten: {out}/report.html (open it in a browser), {out}/run.json, {out}/model/")
+    command = "rescind" if which("rescind") else sys.argv[0]
     print("Next, try:")
-    print(f"  rescind recommend {out} --user {erasure.user} -k 10")
-    print("  rescind run recipes/basics/floor.toml --cell ml-100k/FedAvg")
-    print("  rescind table basics/floor")
+    print(f"  {command} recommend {out} --user {erasure.user} -k 10")
+    print(f"  {command} run recipes/basics/floor.toml --cell ml-100k/FedAvg")
+    print(f"  {command} table basics/floor")

@@ -29,7 +29,11 @@ class DataError(RescindError):
 
 
 class ConsentError(RescindError):
-    """The request does not fit what was lent."""
+    """The request does not fit what was lent. `client` and `item` say where, as indices."""
+
+    def __init__(self, text: str, client: int | None = None, item: int | None = None) -> None:
+        super().__init__(text)
+        self.client, self.item = client, item
 
 
 class BoundaryError(RescindError):

@@ -142,6 +142,11 @@ def run_cell(
     """
     dataset = dataset or prepare(cell.data)
     fed = start(cell, dataset)
+    if not int(fed.now.vault.holdings.lot("test")[1].sum()):
+        raise DataError(
+            f"'{dataset.name}' has {len(dataset)} rows and none of them is held out for testing, "
+            f"so nothing could be measured. Use more data, or a dataset with a split of its own."
+        )
     settings, meter = cell.run, Meter()
     key = f"{cell.digest}/{settings.seed}/{dataset.digest}"
     until: EarlyStop | None = EarlyStop(

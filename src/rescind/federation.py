@@ -17,7 +17,7 @@ from rescind.executor import Executor, InProcess, Vault
 from rescind.holdings import Holdings
 from rescind.labels import Labels
 from rescind.method import Method
-from rescind.records import Arrive, Event, Host, Records, Withdraw
+from rescind.records import Arrive, Erase, Event, Host, Records, Unshare, Withdraw
 from rescind.state import ServerState
 from rescind.tasks import Metric, Question
 from rescind.tasks.metrics import Owners, Ranking, top_k
@@ -138,9 +138,18 @@ class Federation:
     def apply(self, event: Event) -> Federation:
         """What the world and the devices are after an event. The model is not touched."""
         m, now, root = self.method, self.now, self.clock
+        if isinstance(event, Unshare | Erase) and not len(event.records):
+            raise ConsentError(
+                f"{type(event).__name__} names no records, so there is nothing to forget. "
+                f"`lent(user)` gives what a person lends; name other records with "
+                f"`records(user, items)`."
+            )
         vault = now.vault
         if not self.world.only_hosts(event):
-            vault = self.executor.apply(m, now.state.public, event, vault, root)
+            try:
+                vault = self.executor.apply(m, now.state.public, event, vault, root)
+            except ConsentError as error:
+                raise self.labels.named(error) from None
         world = self.world.apply(event, vault.announced)
         state, hosted = now.state, now.hosted
         if isinstance(event, Arrive):
@@ -305,12 +314,14 @@ class Federation:
             if i >= 0
         ]
 
-    def records(self, user: str | int, items: Sequence[str | int] | None = None) -> Records:
-        """Records of one person from original ids; without items, everything they lend now."""
+    def lent(self, user: str | int) -> Records:
+        """Everything one person, given by original id, lends now; perhaps nothing."""
         client = self.labels.client(user, self.world.sizes.clients)
-        if items is None:
-            shared = self.world.shared
-            return shared[shared.client == client]
+        return self.world.shared[self.world.shared.client == client]
+
+    def records(self, user: str | int, items: Sequence[str | int]) -> Records:
+        """Records of one person, from original ids of the person and of items."""
+        client = self.labels.client(user, self.world.sizes.clients)
         found = [self.labels.item(i, self.world.sizes.items) for i in items]
         return Records.of([client] * len(found), found)
 

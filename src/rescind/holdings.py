@@ -208,7 +208,9 @@ class Holdings:
             raise ConsentError(
                 f"client {client} does not hold item {item}, so it cannot be {verb}. "
                 f"They hold {len(has)} records; the first are {has[:5].tolist()}. "
-                f"Nothing was changed."
+                f"Nothing was changed.",
+                client=client,
+                item=item,
             )
         return self.records.among(wanted)
 
@@ -220,7 +222,9 @@ class Holdings:
             client, item = (int(c[missing][0]) for c in (wanted.client, wanted.item))
             raise ConsentError(
                 f"item {item} of client {client} is held out for measuring, so it cannot be "
-                f"shared. Share training records only. Nothing was changed."
+                f"shared. Share training records only. Nothing was changed.",
+                client=client,
+                item=item,
             )
 
     def _must_be_lent(self, records: Records) -> None:
@@ -233,7 +237,9 @@ class Holdings:
             raise ConsentError(
                 f"client {client} does not share item {item}, so it cannot be unshared (never "
                 f"shared, or taken back before). They share {len(theirs)} items; the first are "
-                f"{theirs[:5].tolist()}. Nothing was changed."
+                f"{theirs[:5].tolist()}. Nothing was changed.",
+                client=client,
+                item=item,
             )
 
     def _must_be_member(self, client: int) -> None:
@@ -241,7 +247,8 @@ class Holdings:
             raise ConsentError(
                 f"client {client} is not a member, so it cannot withdraw. "
                 f"There are {int(self.members.sum())} members among "
-                f"{self.clients} clients."
+                f"{self.clients} clients.",
+                client=client,
             )
 
     def without(self, records: Records) -> Holdings:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from rescind.errors import DataError, suggest
+from rescind.errors import ConsentError, DataError, suggest
 
 if TYPE_CHECKING:
     from rescind.data import Dataset
@@ -50,9 +50,23 @@ class Labels:
         """The original id of an item."""
         return _name(self.items, item)
 
+    def named(self, error: ConsentError) -> ConsentError:
+        """The same refusal with original ids, where they are not the indices it speaks of."""
+        said = []
+        if error.client is not None and self.users:
+            said.append(_said("client", self.user_id(error.client), error.client))
+        if error.item is not None and self.items:
+            said.append(_said("item", self.item_id(error.item), error.item))
+        extra = f" In original ids: {', '.join(said)}." if said else ""
+        return ConsentError(f"{error}{extra}", error.client, error.item)
+
     def title(self, item: int) -> str:
         """The title of an item, '' where there is none."""
         return self.titles[item] if item < len(self.titles) else ""
+
+
+def _said(kind: str, name: str, index: int) -> str:
+    return f"{kind} {index} is '{name}'"
 
 
 def _name(known: tuple[str, ...], index: int) -> str:

@@ -220,8 +220,10 @@ class Recipe:
     path: Path
     title: str
     source: str
+    names: tuple[str, ...]
+    """The names of its cells, in order."""
     cells: tuple[Cell, ...]
-    """All cells at every seed of the recipe."""
+    """All cells (or the one that was read) at every seed of the recipe."""
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     changed: bool = False
     """Settings other than the seed were overridden, so results do not belong to its table."""
@@ -230,11 +232,6 @@ class Recipe:
     def results(self) -> Path:
         """Where the results of its runs are kept, one line each."""
         return self.path.with_suffix(".jsonl")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of its cells, in order."""
-        return tuple(dict.fromkeys(cell.name for cell in self.cells))
 
     def choose(self, name: str | None, seeds: Sequence[int] | None = None) -> tuple[Cell, ...]:
         """The cells of one name (or all), at the recipe's seeds or the given ones."""
@@ -264,8 +261,11 @@ def locate(name: str) -> Path:
     )
 
 
-def read(path: Path, changes: Sequence[str] = ()) -> Recipe:
-    """Read a recipe and expand its axes; `changes` are "key=value" overrides."""
+def read(path: Path, changes: Sequence[str] = (), only: str | None = None) -> Recipe:
+    """Read a recipe and expand its axes; `changes` are "key=value" overrides.
+
+    only: build this cell alone, so that a change need not fit the others
+    """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -274,21 +274,24 @@ def read(path: Path, changes: Sequence[str] = ()) -> Recipe:
         if key not in TABLES + WORDS:
             raise ConfigError(f"{path}: unknown key '{key}'; {suggest(key, TABLES + WORDS)}")
     axes = dict(table.get("axes", {}))
-    changed = False
-    for change in changes:
-        changed |= _override(table, axes, change)
+    settled = [_change(axes, change) for change in changes]
+    names, cells = _cells(path, table, axes, [c for c in settled if c is not None], only)
     return Recipe(
         path=path,
         title=str(table.get("title", path.stem)),
         source=str(table.get("source", "")),
-        cells=tuple(_cells(path, table, axes)),
+        names=tuple(names),
+        cells=tuple(cells),
         paper=table.get("paper", {}),
-        changed=changed,
+        changed=any(change is not None for change in settled),
     )
 
 
-def _override(table: Table, axes: Table, change: str) -> bool:
-    """Apply one "key=value"; an axis of the same name is replaced. True unless it is the seed."""
+def _change(axes: Table, change: str) -> tuple[list[str], Any] | None:
+    """Read one "key=value" as (path of keys, value); None for the seed, which is an axis.
+
+    An axis of the same name ("data", "method", "model") is replaced.
+    """
     key, sign, text = change.partition("=")
     if not sign:
         raise ConfigError(f"--set wants key=value, got '{change}'. Example: --set run.rounds=20")
@@ -299,42 +302,43 @@ def _override(table: Table, axes: Table, change: str) -> bool:
     key = key.strip()
     if key in ("seed", "run.seed"):
         axes["seed"] = [value]
-        return False
+        return None
     if key in AXES:
         axes.pop(key, None)
         key = {"data": "data.name", "method": "method.name", "model": "method.model"}.get(key, key)
     parts = key.split(".")
     if parts[0] not in SETTINGS or len(parts) < 2:
-        allowed = [
-            "seed",
-            "data",
-            "method",
-            "model",
-            "data.<field>",
-            "sharing.<field>",
-            "method.<field>",
-            "method.model.<field>",
-            "guards.<field>",
-            "run.<field>",
-        ]
+        allowed = ["seed", "data", "method", "model", "method.model.<field>"]
+        allowed += [f"{name}.<field>" for name in SETTINGS]
         raise ConfigError(f"--set cannot change '{key}'; {suggest(key, allowed)}")
-    place = table
+    return parts, value
+
+
+def _write(tables: Table, parts: list[str], value: Any) -> None:
+    """Set one setting in the tables of a cell."""
+    place = tables
     for part in parts[:-1]:
         inside = place.setdefault(part, {})
         if isinstance(inside, str):
             inside = place[part] = {"name": inside}
         place = inside
     place[parts[-1]] = value
-    return True
 
 
-def _cells(path: Path, table: Table, axes: Table) -> list[Cell]:
+def _cells(
+    path: Path,
+    table: Table,
+    axes: Table,
+    changes: Sequence[tuple[list[str], Any]],
+    only: str | None,
+) -> tuple[list[str], list[Cell]]:
+    """The names of all cells, and the cells (or the one asked for) at every seed."""
     for axis in axes:
         if axis not in AXES:
             raise ConfigError(f"{path}: unknown axis '{axis}'; {suggest(axis, AXES)}")
     seeds = axes.pop("seed", [table.get("run", {}).get("seed", 0)])
     order = [axis for axis in AXES if axis in axes]
-    cells = []
+    names, cells = [], []
     for values in itertools.product(*[axes[axis] for axis in order]):
         labels = []
         tables: Table = json.loads(json.dumps({k: table.get(k, {}) for k in SETTINGS}))
@@ -342,9 +346,12 @@ def _cells(path: Path, table: Table, axes: Table) -> list[Cell]:
             tables.pop("sharing")
         for axis, value in zip(order, values, strict=True):
             labels.append(_place(tables, axis, value))
-        name = "/".join(labels) or path.stem
-        cells += [_cell(path, name, tables, seed) for seed in seeds]
-    return cells
+        names.append("/".join(labels) or path.stem)
+        for parts, value in changes:  # what is asked for on the command line has the last word
+            _write(tables, parts, value)
+        if only in (None, names[-1]):
+            cells += [_cell(path, names[-1], tables, seed) for seed in seeds]
+    return list(dict.fromkeys(names)), cells
 
 
 def _place(tables: Table, axis: str, value: Any) -> str:

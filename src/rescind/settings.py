@@ -127,6 +127,10 @@ def _nested(cls: type, key: str, raw: Any, nested: Mapping[str, tuple[str, str]]
     if is_dataclass(raw):
         return raw
     table = {"name": raw} if isinstance(raw, str) else raw
+    if isinstance(table, Mapping) and "name" not in table:  # fields of the model it has anyway
+        default = next(field.default for field in fields(cls) if field.name == key)
+        if is_dataclass(default):
+            table = {**to_table(default), **table}
     if not isinstance(table, Mapping) or "name" not in table:
         raise ConfigError(
             f"{cls.__name__}.{key} must name one of "

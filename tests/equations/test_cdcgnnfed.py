@@ -106,7 +106,7 @@ def test_c_only_partial_sharers_get_edges_and_only_new_ones():
 
 def test_d_nothing_made_of_an_older_graph_remains():
     fed = begin(replace(SMALL, mend_every=100)).run(2)
-    taken = fed.records(3)
+    taken = fed.lent(3)
     after = fed.apply(Unshare(taken))
     assert after.method.server_graph(after.now.state, after.world) is graph_of(after.world)
     after = after.run(1)  # long before the next mending is due

@@ -91,7 +91,7 @@ def test_sharers_are_scored_with_their_learnt_vector_and_others_with_their_items
 
 def test_a_person_who_takes_everything_back_is_a_stranger_again():
     fed = begin(SMALL, 0, 1, 2).run(2)
-    back = fed.apply(Unshare(fed.records(1))).run(1)
+    back = fed.apply(Unshare(fed.lent(1))).run(1)
     assert not bool(back.now.state.public[USER][1].any())
 
 

@@ -123,7 +123,7 @@ def test_an_empty_graph_one_sharer_or_everybody_give_finite_numbers(lenders):
 
 def test_the_graph_is_exactly_what_is_shared_and_follows_events():
     fed = begin(SMALL)
-    for after in (fed, fed.apply(Unshare(fed.records(1))), fed.apply(Erase(fed.records(0)))):
+    for after in (fed, fed.apply(Unshare(fed.lent(1))), fed.apply(Erase(fed.lent(0)))):
         graph = graph_of(after.world)
         who = graph.sharers[graph.user]
         pairs = set(zip(who.tolist(), graph.item.tolist(), strict=True))

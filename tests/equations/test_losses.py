@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from scipy import stats
 
+from lazily import Lazily
 from rescind.clock import Clock
 from rescind.cohort import Cohort, Lot
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
 from rescind.plan import Batch, Plan, Work
 from rescind.tasks import ranking
+
+stats = Lazily("scipy.stats")
 
 
 @dataclass(frozen=True)

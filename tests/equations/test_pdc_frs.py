@@ -132,13 +132,13 @@ def test_a_device_contributes_once_and_an_outdated_contribution_goes():
     mail = method.server_mail(fed.now.state, fed.world, torch.arange(9), fed.clock.at(3))
     assert not bool(mail.values["slot"].any())
     assert torch.equal(fed.run(1).now.state.own["sent/item"], sent)
-    back = fed.apply(Unshare(fed.records(0)[torch.tensor([0])]))
+    back = fed.apply(Unshare(fed.lent(0)[torch.tensor([0])]))
     mail = method.server_mail(back.now.state, back.world, torch.arange(9), fed.clock.at(3))
     assert mail.ids[mail.values["slot"] > 0].tolist() == [0]
     again = back.run(1).now.state.own
     mine = again["sent/item"][again["sent/user"] == 0].tolist()
     assert set(mine) <= set(sent[fed.now.state.own["sent/user"] == 0].tolist()), "the same answers"
-    gone = back.apply(Unshare(back.records(0))).run(1).now.state.own
+    gone = back.apply(Unshare(back.lent(0))).run(1).now.state.own
     assert not bool((gone["sent/user"] == 0).any())
 
 

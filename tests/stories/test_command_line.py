@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ from typer.testing import CliRunner
 from rescind import experiment
 from rescind.cli import app
 from rescind.cli import main as entry
+from rescind.methods.fedavg import FedAvg
+from rescind.recipe import Cell, DataSettings, RunSettings, read
+from rescind.tables import collect
 
 RECIPE = """
 title = "A small table"
@@ -173,6 +177,49 @@ def test_resume_with_other_settings_is_refused(rescind, recipe, monkeypatch):
     assert "another run" in err
 
 
+def configured(folder: str) -> dict:
+    return json.loads(next(Path(folder).rglob("run.json")).read_text())["configuration"]
+
+
+def test_what_is_set_has_the_last_word_even_over_an_axis(rescind, recipe):
+    words = ["run", str(recipe), "--cell", "Popularity", "--set", "run.rounds=4", "--set", "seed=0"]
+    assert rescind(*words, "--out", "a")[0] == 0
+    assert configured("a")["run"]["rounds"] == 4
+    words = ["run", str(recipe), "--cell", "FedAvg", "--set", "method.name=Popularity"]
+    assert rescind(*words, "--set", "seed=0", "--out", "b")[0] == 0
+    assert configured("b")["method"]["name"] == "Popularity"
+
+
+def test_a_change_need_only_fit_the_cell_that_is_run(rescind, recipe):
+    words = ["run", str(recipe), "--cell", "FedAvg", "--set", "method.model.dim=16"]
+    assert rescind(*words, "--set", "seed=0", "--out", "a")[0] == 0
+    assert configured("a")["method"]["model"] == {"name": "LightGCN", "dim": 16, "spread": 0.04}
+
+
+def test_a_new_setting_with_a_default_leaves_committed_results_valid():
+    plain = Cell("x", DataSettings(), None, FedAvg(), RunSettings())
+    assert plain.digest == replace(plain, run=replace(plain.run, restore=True)).digest
+    assert plain.digest != replace(plain, run=replace(plain.run, restore=False)).digest
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("recipes/*/*.jsonl")), ids=lambda p: p.stem)
+def test_committed_results_belong_to_the_recipe_as_it_stands(path):
+    table = collect(read(path.with_suffix(".toml")))
+    assert any(entry.values for entry in table.entries)
+    assert table.stale == 0
+
+
+def test_updates_that_were_all_refused_are_told(rescind, recipe):
+    words = ["run", str(recipe), "--cell", "FedAvg", "--set", "method.rate=1e30"]
+    code, _, err = rescind(*words, "--set", "seed=0", "--out", "a")
+    assert code == 0
+    assert "refused updates" in err
+    assert "norm above" in err
+
+
 BAD = {
     ("run", "nowhere"): "no recipe",
     ("run", "{recipe}", "--set", "method.negativs=2"): "did you mean 'negatives'",
@@ -183,6 +230,7 @@ BAD = {
     ("run", "{recipe}", "--cell", "FedAvgg"): "did you mean 'FedAvg'",
     ("run", "{recipe}", "--set", "method=FedAvgg"): "did you mean 'FedAvg'",
     ("run", "{recipe}", "--set", "run.device=cuda", "--cell", "FedAvg"): "GPU",
+    ("run", "{recipe}", "--seeds", "2", "--set", "seed=5"): "both given",
     ("recommend", "nowhere", "--user", "1"): "no saved federation",
     ("table", "nowhere"): "no recipe",
 }

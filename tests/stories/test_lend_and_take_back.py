@@ -21,18 +21,18 @@ def fed() -> rs.Federation:
 
 def test_unshare_leaves_the_record_on_the_device_and_erase_does_not(fed):
     user = int(fed.world.shared.client[0])
-    lent = fed.records(user)
+    lent = fed.lent(user)
     back, gone = fed.apply(rs.Unshare(lent)), fed.apply(rs.Erase(lent))
     for after in (back, gone):
         assert not bool(after.world.shared.among(lent).any())
     assert bool(lent.among(back.now.vault.holdings.records).all())
     assert not bool(lent.among(gone.now.vault.holdings.records).any())
-    assert len(fed.records(user)) == len(lent), "the value before is untouched"
+    assert len(fed.lent(user)) == len(lent), "the value before is untouched"
 
 
 def test_retraining_after_an_erasure_equals_never_having_had_the_records(fed):
     user = int(fed.world.shared.client[0])
-    lent = fed.records(user)
+    lent = fed.lent(user)
     forgot = fed.method.unlearn(fed.run(5), rs.Erase(lent))
     never = fed.apply(rs.Erase(lent)).run(5)
     assert params.digest(forgot.now.state.public) == params.digest(never.now.state.public)

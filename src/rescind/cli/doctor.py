@@ -19,6 +19,8 @@ NEEDED = (
     "rich",
     "matplotlib",
 )
+SPEED = "numba"
+"""Everything runs without it, more slowly."""
 EXTRAS = {
     "flower": ("flwr",),
     "service": ("fastapi", "uvicorn"),
@@ -59,7 +61,7 @@ def examine() -> dict[str, Any]:
         "rescind": __version__,
         "python": platform.python_version(),
         "packages": packages,
-        "missing": [name for name, found in packages.items() if found is None],
+        "missing": [n for n, found in packages.items() if found is None and n != SPEED],
         "extras": extras,
         "hardware": _hardware() if packages["torch"] else {},
         "RESCIND_DATA": None if place is None else str(place),
@@ -87,7 +89,8 @@ def _datasets() -> dict[str, str | None]:
         if name == "synthetic":
             found[name] = "generated"
         else:
-            places = {source: where(name, source) for source in ("RESCIND_DATA", "cache")}
+            sources = ("RESCIND_DATA", "cache", "imported")
+            places = {source: where(name, source) for source in sources}
             found[name] = next((s for s, p in places.items() if p and Path(p).is_dir()), None)
     return found
 
@@ -99,7 +102,7 @@ def _print(facts: dict[str, Any]) -> None:
     for extra, names in facts["extras"].items():
         lacking = [name for name, version in names.items() if version is None]
         state = "ok     " if not lacking else "-      "
-        hint = "" if not lacking else f" (lacks {', '.join(lacking)}: pip install rescind[{extra}])"
+        hint = "" if not lacking else f" (lacks {', '.join(lacking)}: pip install -e .[{extra}])"
         typer.echo(f"  {state} extra [{extra}]{hint}")
     hardware = facts["hardware"]
     if hardware:

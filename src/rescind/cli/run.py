@@ -29,7 +29,9 @@ def command(
         str | None, typer.Option(help="Run one cell only, e.g. ml-100k/FedAvg.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0 to N-1.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where to write [runs/PAPER/TABLE].")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; runs/PAPER/TABLE unless given.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")
     ] = False,
@@ -42,15 +44,21 @@ def command(
     Every run appends one line to the .jsonl file beside the recipe (not when --set changed more
     than the seed), from which `rescind table` prints ours beside the paper's.
     """
+    from rescind.errors import ConfigError
     from rescind.recipe import locate, read
 
-    found = read(locate(recipe), change or ())
+    if seeds is not None and any(
+        c.partition("=")[0].strip() in ("seed", "run.seed") for c in change or ()
+    ):
+        raise ConfigError("--seeds and --set seed=K were both given. Give one of them.")
+    found = read(locate(recipe), change or (), cell)
     cells = found.choose(cell, None if seeds is None else range(seeds))
-    home = out or Path("runs") / found.path.parent.name / found.path.stem
+    stem = f"{found.path.stem}-changed" if found.changed else found.path.stem
+    home = out or Path("runs") / found.path.parent.name / stem
     finished = []
     for number, chosen in enumerate(cells, 1):
         folder = home
-        if len(cells) > 1 or len(found.cells) > 1:
+        if len(cells) > 1 or len(found.names) > 1 or len(found.cells) > 1:
             folder = (
                 home / chosen.name.replace("/", "_").replace(" ", "_") / f"seed-{chosen.run.seed}"
             )
@@ -75,10 +83,24 @@ def command(
             f"{chosen.name} seed {chosen.run.seed}: {shown} "
             f"(round {facts['round']}, {facts['seconds']['wall']:.1f} s) -> {folder}"
         )
+        _warn(facts)
     _next(found, finished)
     if as_json:
         last: Any = {**finished[-1]["metrics"]} if len(finished) == 1 else {"runs": finished}
         typer.echo(json.dumps(last))
+
+
+def _warn(facts: dict[str, Any]) -> None:
+    """Say what a number alone would hide: refused updates, and what the guards promise."""
+    refused = facts.get("refused") or {}
+    if refused:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in refused.items())
+        typer.echo(
+            f"  refused updates: {reasons}; {facts['client_rounds']:,} were summed", err=True
+        )
+    epsilon = (facts.get("privacy") or {}).get("epsilon")
+    if epsilon is not None:
+        typer.echo(f'  privacy: epsilon {epsilon:.3g} (see "privacy" in run.json)', err=True)
 
 
 def _one(recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str) -> dict[str, Any]:
