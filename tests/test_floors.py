@@ -20,7 +20,9 @@ FLOORS: dict[str, int] = {
         ["accountant", "federation", "storage", "flat", "fused", "kernels", "rowops"], 2
     ),
     **dict.fromkeys(["models", "methods", "audits"], 3),
-    **dict.fromkeys(["forget", "receipt", "ledger", "recipe", "experiment", "report"], 4),
+    **dict.fromkeys(
+        ["forget", "receipt", "ledger", "recipe", "experiment", "provenance", "report"], 4
+    ),
     **dict.fromkeys(["tables", "charts", "bench"], 4),
     **dict.fromkeys(["cli", "demo", "flower", "service"], 5),
 }

@@ -7,14 +7,11 @@ import fcntl
 import json
 import logging
 import os
-import platform
 import resource
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from importlib import metadata
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -26,6 +23,7 @@ from rescind.data import Dataset, k_core, load, min_user
 from rescind.errors import BoundaryError, DataError
 from rescind.executor import InProcess
 from rescind.federation import EarlyStop, Federation, Moment
+from rescind.provenance import versions
 from rescind.recipe import Cell, DataSettings, Recipe
 from rescind.sharing import draw_groups, draw_share
 from rescind.storage import Checkpoints, resume, save_federation
@@ -295,29 +293,6 @@ def _facts(
         },
         "model": {"public": params.digest(state.public), "private": params.digest(vault.private)},
     }
-
-
-def versions() -> dict[str, str]:
-    """What the result was made with."""
-    out = {"python": platform.python_version(), "machine": platform.machine()}
-    for package in ("rescind", "torch", "numpy"):
-        try:
-            out[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            out[package] = "not installed"
-    out["commit"] = commit()
-    return out
-
-
-def commit() -> str:
-    """The commit of the source tree, with a mark if it was changed since; '' outside of one."""
-    here = Path(__file__).resolve().parent
-    ask = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        found = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return found.stdout.strip() if found.returncode == 0 else ""
 
 
 def append_result(recipe: Recipe, result: Result) -> None:

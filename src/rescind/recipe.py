@@ -308,8 +308,7 @@ def _change(axes: Table, change: str) -> tuple[list[str], Any] | None:
         key = {"data": "data.name", "method": "method.name", "model": "method.model"}.get(key, key)
     parts = key.split(".")
     if parts[0] not in SETTINGS or len(parts) < 2:
-        allowed = ["seed", "data", "method", "model", "method.model.<field>"]
-        allowed += [f"{name}.<field>" for name in SETTINGS]
+        allowed = [*AXES, "method.model.<field>", *(f"{name}.<field>" for name in SETTINGS)]
         raise ConfigError(f"--set cannot change '{key}'; {suggest(key, allowed)}")
     return parts, value
 
