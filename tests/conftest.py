@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import hypothesis
 import pytest
 
-from rescind.federation import Federation
-from rescind.holdings import Holdings
-from rescind.methods.fedavg import FedAvg
-from rescind.models.lightgcn import LightGCN
-from worlds import tiny_holdings
+if TYPE_CHECKING:
+    from rescind.federation import Federation
+    from rescind.holdings import Holdings
 
 # The same examples on every machine and no clock of the machine in a verdict.
 hypothesis.settings.register_profile(
@@ -21,10 +21,16 @@ hypothesis.settings.load_profile("rescind")
 @pytest.fixture
 def tiny() -> Holdings:
     """Six clients and twelve items, with splits."""
+    from worlds import tiny_holdings  # here, so that collecting tests loads no more than they do
+
     return tiny_holdings()
 
 
 @pytest.fixture
 def tiny_fed(tiny: Holdings) -> Federation:
     """The tiny holdings under plain averaging, three clients a round."""
+    from rescind.federation import Federation
+    from rescind.methods.fedavg import FedAvg
+    from rescind.models.lightgcn import LightGCN
+
     return Federation.start(tiny, FedAvg(model=LightGCN(dim=4), clients_per_round=3), seed=7)
