@@ -24,6 +24,7 @@ FLOORS: dict[str, int] = {
         ["forget", "receipt", "ledger", "recipe", "experiment", "provenance", "report"], 4
     ),
     **dict.fromkeys(["tables", "charts", "bench"], 4),
+    **dict.fromkeys(["value", "counterfactual"], 4),
     **dict.fromkeys(["cli", "demo", "flower", "service"], 5),
 }
 LIBRARIES_BELOW_3 = {"torch", "numpy"}

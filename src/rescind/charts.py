@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rescind.errors import ConfigError
+from rescind.params import write_atomically
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -88,6 +91,66 @@ def histograms(
     ax.legend(fontsize=9, frameon=False)
 
 
+def intervals(
+    ax: Axes,
+    values: Mapping[str, tuple[float, float, float]],
+    name: str,
+    colours: Sequence[str],
+    zero: bool = False,
+) -> None:
+    """A dot per name with the ends of its interval; `zero` draws the line of no difference.
+
+    values: (mean, low, high) by name
+    """
+    for place, (mean, low, high) in enumerate(values.values()):
+        around = [[mean - low], [high - mean]]
+        ax.errorbar(
+            place, mean, around, fmt="o", color=colours[place], capsize=5, linewidth=2, markersize=7
+        )
+    if zero:
+        ax.axhline(0, color=GREY, linestyle="--", linewidth=1.2)
+    ax.set_xticks(range(len(values)), list(values), fontsize=10)
+    ax.set_xlim(-0.5, len(values) - 0.5)
+    ax.set_ylabel(name, fontsize=11)
+
+
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+"""A second way to tell lines apart, where colours are not seen."""
+
+
+def sweep(
+    ax: Axes,
+    lines: Mapping[str, Sequence[tuple[float, float, float]]],
+    name: str,
+    across: str,
+    ticks: Mapping[float, str] | None = None,
+) -> None:
+    """A line per name over a swept setting, with the spread as error bars.
+
+    lines: (x, mean, spread) by name    ticks: what to write at x, where x is no number of its own
+    """
+    colours = (BLUE, ORANGE, GREEN, RED, "#CC79A7", "#56B4E9", "#000000", GREY)
+    for number, (label, points) in enumerate(lines.items()):
+        x, mean, spread = zip(*points, strict=True)
+        ax.errorbar(
+            x,
+            mean,
+            spread,
+            color=colours[number % len(colours)],
+            marker=MARKS[number % len(MARKS)],
+            linewidth=1.8,
+            markersize=5,
+            capsize=3,
+            label=label,
+        )
+    if ticks is not None:
+        ax.set_xticks(list(ticks), list(ticks.values()), fontsize=10)
+    ax.set_xlabel(across, fontsize=11)
+    ax.set_ylabel(name, fontsize=11)
+    if len(lines) > 1:
+        ax.legend(fontsize=9, frameon=False)
+
+
 def svg(made: Figure) -> str:
     """The figure as an SVG element, to be put into a page."""
     import matplotlib as mpl
@@ -103,3 +166,13 @@ def png(made: Figure, path: Path) -> None:
     """The figure as a PNG file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made.savefig(path, format="png", dpi=110, metadata={"Software": None})
+
+
+def write(made: Figure, path: Path) -> None:
+    """The figure as the file its name asks for, SVG or PNG."""
+    if path.suffix == ".png":
+        png(made, path)
+    elif path.suffix == ".svg":
+        write_atomically(path, f'<?xml version="1.0" encoding="utf-8"?>\n{svg(made)}'.encode())
+    else:
+        raise ConfigError(f"a figure is written as .svg or .png; got '{path}'. Change the ending.")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rescind.cli import bench, data, demo, doctor, recommend, run, table
+from rescind.cli import bench, data, demo, doctor, recommend, run, table, value
 from rescind.errors import RescindError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.add_typer(data.app, name="data")
 app.command("run")(run.command)
 app.command("recommend")(recommend.command)
 app.command("table")(table.command)
+app.command("value")(value.command)
 app.command("bench")(bench.command)
 app.command("doctor")(doctor.command)
 

@@ -1,0 +1,140 @@
+"""`rescind value`: what sharing is worth, to whom."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rescind.value import Interval, Value
+
+LENDS = {"all": "lends everything", "part": "lends a part", "nothing": "lends nothing"}
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run, with run.json.")],
+    users: Annotated[int, typer.Option(min=1, help="People drawn from each group.")] = 20,
+    processes: Annotated[int, typer.Option(min=1, help="Worlds trained at a time.")] = min(
+        2, os.cpu_count() or 1
+    ),
+    k: Annotated[int, typer.Option("-k", min=1, help="Length of the lists.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print value.json.")] = False,
+) -> None:
+    """Say how well people are served who lend all, a part or nothing, and what lending gains them.
+
+    For each drawn person one world is trained anew in which only this person decided otherwise.
+    Finished worlds are kept in value.jsonl: after an interrupt the same command goes on.
+    """
+    from rescind.params import write_atomically
+    from rescind.value import facts_of, value_of_sharing
+
+    try:
+        with _Bar() as bar:
+            found = value_of_sharing(run, users, processes, k, bar)
+    except KeyboardInterrupt:
+        typer.echo("\nstopped. Give the same command to go on.", err=True)
+        raise typer.Exit(130) from None
+    facts = facts_of(found)
+    write_atomically(run / "value.json", json.dumps(facts, indent=2).encode())
+    draw(found, run)
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    _say(found, users)
+    typer.echo(f"\nWritten: {run}/value.json, value.png and value.svg")
+
+
+def _say(found: Value, users: int) -> None:
+    typer.echo("How well people are served (mean over people, 95 % interval)")
+    _rows({LENDS[g]: v for g, v in found.quality.items()}, signed=False)
+    typer.echo(
+        f"\nWhat lending brings a person (sharing less keeping; up to {users} drawn people of "
+        f"each group,\none world of {found.rounds} rounds for each; for partial sharers, what they "
+        f"lend now)"
+    )
+    rows: dict[str, Any] = {LENDS[g]: v for g, v in found.gain.items()}
+    _rows({**rows, "others (noise)": found.others}, signed=True)
+    typer.echo(
+        '"others": drawn people who decided nothing otherwise, in the same worlds (a mean for '
+        "each world).\nA gain that is no larger than theirs is chance."
+    )
+    if all(p.gain(m) == 0 for p in found.people for m in found.metrics):
+        typer.echo("Nobody's lists changed in value: this method gains nothing from what is lent.")
+    if not found.reproduced:
+        typer.echo(
+            "Note: trained once more, the run gave another model (other code, machine or threads "
+            "since).\nGains are against that retraining, quality is the run's own."
+        )
+
+
+def _rows(rows: dict[str, Any], signed: bool) -> None:
+    metrics = list(next(iter(rows.values())))
+    typer.echo(f"  {'':18}{'people':>7}  " + "".join(f"{m:>28}" for m in metrics))
+    for name, found in rows.items():
+        people = next(iter(found.values())).people
+        cells = "".join(f"{_shown(found[m], signed):>28}" for m in metrics)
+        typer.echo(f"  {name:18}{people:7d}  {cells}")
+
+
+def _shown(found: Interval, signed: bool) -> str:
+    if not found.people:
+        return "nobody"
+    form = "+.4f" if signed else ".4f"
+    return f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}]"
+
+
+def draw(found: Value, folder: Path) -> None:
+    """Quality by group beside what lending gains, as value.png and value.svg."""
+    from rescind import charts
+
+    metric = found.metrics[-1]
+    colours = (charts.BLUE, charts.ORANGE, charts.GREY, charts.GREEN)
+    made, (left, right) = charts.figure(2)
+    short = {"all": "all", "part": "a part", "nothing": "nothing"}
+    quality = {short[g]: v[metric] for g, v in found.quality.items() if v[metric].people}
+    charts.intervals(left, {n: _ends(v) for n, v in quality.items()}, metric, colours)
+    left.set_xlabel("what people lend", fontsize=11)
+    gain = {short[g]: v[metric] for g, v in found.gain.items() if v[metric].people}
+    gain["others"] = found.others[metric]
+    gain = {n: v for n, v in gain.items() if v.people}
+    charts.intervals(
+        right, {n: _ends(v) for n, v in gain.items()}, f"gain in {metric}", colours, zero=True
+    )
+    right.set_xlabel("what the person lends in the run", fontsize=11)
+    for ending in ("png", "svg"):
+        charts.write(made, folder / f"value.{ending}")
+
+
+def _ends(found: Interval) -> tuple[float, float, float]:
+    return found.mean, found.low, found.high
+
+
+class _Bar:
+    """Shows how many worlds are trained; where stderr is no terminal, a line for every tenth."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeRemainingColumn as Left
+
+        self.terminal = sys.stderr.isatty()
+        columns = (TextColumn("worlds"), BarColumn(), MofNCompleteColumn(), Left())
+        self.bar = Progress(*columns, console=Console(stderr=True), disable=not self.terminal)
+        self.task = self.bar.add_task("worlds", total=None)
+
+    def __enter__(self) -> _Bar:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        self.bar.update(self.task, completed=done, total=total)
+        if not self.terminal and (done % 10 == 0 or done == total):
+            print(f"  {done} of {total} worlds", file=sys.stderr, flush=True)
