@@ -141,13 +141,18 @@ def test_people_who_decide_nothing_measure_the_noise(fresh):
     fed = open_run(fresh)
     base = each_person(fed, 5)["NDCG@5"]
     everybody = [p.client for p in found.people]
-    by_world = []
+    by_world, every = [], []
     for person in found.people:
         there = each_person(retrained(fed, person.client), 5)["NDCG@5"]
         change = [float(there[p] - base[p]) for p in everybody if p != person.client]
+        every += change if person.group == "nothing" else [-c for c in change]
         by_world.append((1 if person.group == "nothing" else -1) * sum(change) / len(change))
     assert found.others["NDCG@5"].people == 3
     assert found.others["NDCG@5"].mean == pytest.approx(sum(by_world) / 3, abs=1e-12)
+    middle = sum(every) / 6
+    spread = (sum((c - middle) ** 2 for c in every) / 6) ** 0.5
+    assert spread > 0
+    assert found.noise["NDCG@5"] == pytest.approx(spread, abs=1e-12)
 
 
 def test_a_method_that_ignores_what_is_lent_gains_nobody_anything(tmp_path):

@@ -7,6 +7,7 @@ Seed, rounds and everybody else stay as they were, and the person's own lists ar
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -69,6 +70,8 @@ class Value:
     """By group and metric, over the people drawn."""
     others: Mapping[str, Interval]
     """By metric: what the same worlds changed for drawn people who decided nothing otherwise."""
+    noise: Mapping[str, float]
+    """By metric: the standard deviation of such a change in one person's value."""
     people: tuple[Person, ...]
     rounds: int
     reproduced: bool
@@ -175,12 +178,14 @@ def _summed_up(
             gains = torch.tensor([p.gain(metric) for p in mine], dtype=torch.float64)
             quality[name][metric] = bootstrap(theirs, clock, f"quality {name}")
             gain[name][metric] = bootstrap(gains, clock, f"gain {name}")
+    changes = {m: _others(people, worlds, m) for m in now}
     state, vault = fed.now.state, fed.now.vault
     model = [params.digest(state.public), params.digest(vault.private)]
     return Value(
         quality=quality,
         gain=gain,
-        others={m: bootstrap(_others(people, worlds, m), clock, "others") for m in now},
+        others={m: bootstrap(_means(changes[m]), clock, "others") for m in now},
+        noise={m: _spread(changes[m]) for m in now},
         people=tuple(people),
         rounds=state.round,
         reproduced=worlds[UNCHANGED]["model"] == model,
@@ -194,20 +199,29 @@ def _person(fed: Federation, client: int, group: str, worlds: Mapping[int, Train
     return Person(client, fed.labels.user_id(client), group, shares, keeps)
 
 
-def _others(people: Sequence[Person], worlds: Mapping[int, Trained], metric: str) -> Tensor:
-    """By world: the mean change of the drawn people who were not asked in it. [worlds]
+def _others(
+    people: Sequence[Person], worlds: Mapping[int, Trained], metric: str
+) -> list[list[float]]:
+    """By world: how the drawn people changed who were not asked in it.
 
     With the sign of a gain: the world in which one shares, less the one in which they keep.
     """
     base = worlds[UNCHANGED]["values"]
-    means = []
+    out = []
     for person in people:
-        there = worlds[person.client]["values"]
+        there, sign = worlds[person.client]["values"], 1 if person.group == "nothing" else -1
         both = [p for p in there if p in base and p != str(person.client)]
-        if both:
-            change = sum(there[p][metric] - base[p][metric] for p in both) / len(both)
-            means.append(change if person.group == "nothing" else -change)
-    return torch.tensor(means, dtype=torch.float64)
+        out.append([sign * (there[p][metric] - base[p][metric]) for p in both])
+    return [change for change in out if change]
+
+
+def _means(changes: Sequence[Sequence[float]]) -> Tensor:
+    return torch.tensor([sum(c) / len(c) for c in changes], dtype=torch.float64)
+
+
+def _spread(changes: Sequence[Sequence[float]]) -> float:
+    every = [c for world in changes for c in world]
+    return statistics.pstdev(every) if every else float("nan")
 
 
 def facts_of(value: Value) -> dict[str, Any]:
@@ -221,6 +235,7 @@ def facts_of(value: Value) -> dict[str, Any]:
         "quality": {g: plain(v) for g, v in value.quality.items()},
         "gain": {g: plain(v) for g, v in value.gain.items()},
         "others": plain(value.others),
+        "noise": dict(value.noise),
         "people": [
             {
                 "user": p.user,

@@ -59,9 +59,11 @@ def _say(found: Value, users: int) -> None:
     )
     rows: dict[str, Any] = {LENDS[g]: v for g, v in found.gain.items()}
     _rows({**rows, "others (noise)": found.others}, signed=True)
+    moved = " and ".join(f"{v:.4f} in {m}" for m, v in found.noise.items())
     typer.echo(
         '"others": drawn people who decided nothing otherwise, in the same worlds (a mean for '
-        "each world).\nA gain that is no larger than theirs is chance."
+        f"each world).\nTheir own values move, too, by a standard deviation of {moved}: a gain of "
+        f"that size\nin one person says nothing."
     )
     if all(p.gain(m) == 0 for p in found.people for m in found.metrics):
         typer.echo("Nobody's lists changed in value: this method gains nothing from what is lent.")
