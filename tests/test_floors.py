@@ -17,19 +17,19 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(["plan", "model", "tasks", "data"], 1),
     **dict.fromkeys(["update", "state", "optim", "gate", "guards", "method", "executor"], 2),
     **dict.fromkeys(
-        ["accountant", "federation", "storage", "flat", "fused", "kernels", "rowops"], 2
+        ["accountant", "federation", "storage", "flat", "fused", "dense", "kernels", "rowops"], 2
     ),
     **dict.fromkeys(["models", "methods", "audits"], 3),
     **dict.fromkeys(
         ["forget", "receipt", "ledger", "recipe", "experiment", "provenance", "report"], 4
     ),
     **dict.fromkeys(["tables", "charts", "bench"], 4),
-    **dict.fromkeys(["value", "counterfactual"], 4),
+    **dict.fromkeys(["value", "counterfactual", "sweeps", "departures"], 4),
     **dict.fromkeys(["cli", "demo", "flower", "service"], 5),
 }
 LIBRARIES_BELOW_3 = {"torch", "numpy"}
 # Compiled code needs a compiler. It is an extra that only a function may ask for.
-COMPILED = {"rescind.kernels", "rescind.rowops"}
+COMPILED = {"rescind.kernels", "rescind.rowops", "rescind.models.graph_kernels"}
 COMPILERS = {"numba", "llvmlite"}
 
 

@@ -49,6 +49,14 @@ def segment_mean(values: Tensor, owner: Tensor, owners: int) -> Tensor:
     return segment_sum(values, owner, owners) / many.view(-1, *[1] * (values.dim() - 1))
 
 
+def segment_logsumexp(values: Tensor, owner: Tensor, owners: int) -> Tensor:
+    """log of the sum of exponentials of each owner's rows, -inf without rows. [rows] -> [owners]"""
+    most = values.detach().new_full((owners,), -torch.inf)
+    most = most.scatter_reduce_(0, owner, values.detach(), "amax").clamp(min=-1e30)
+    inside = segment_sum(torch.exp(values - most[owner]), owner, owners)
+    return most + torch.log(inside)
+
+
 def shuffle(bits: Tensor, owner: Tensor) -> Tensor:
     """The order that sorts rows by owner and, inside an owner, by 40 of their random bits.
 

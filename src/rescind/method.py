@@ -7,6 +7,7 @@ A paper is one subclass in one file of `rescind.methods`, with both halves in it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from rescind import fused
+from rescind import dense, fused
 from rescind.clock import Clock
 from rescind.cohort import Cohort, Mail
 from rescind.errors import BoundaryError, ConfigError
@@ -49,12 +50,14 @@ class Method:
     """Local epochs."""
     batch_size: int | None = None
     """Samples in a client's mini-batch; None is all of them."""
-    loss: Literal["bpr", "bce"] = "bpr"
-    """Ranking only: pairs against negatives, or labels."""
+    loss: Literal["bpr", "bce", "softmax"] = "bpr"
+    """Ranking only: pairs against negatives, labels, or every item against all others."""
     reduce: Literal["mean", "sum"] = "mean"
     """How a client's loss is taken over the samples of a batch."""
     negatives: int = 1
     """Negatives drawn for each positive, anew in every epoch."""
+    candidates: int | None = None
+    """Softmax only: items drawn to stand for what a client does not own; None takes all of it."""
     temperature: float = 1.0
     """Scores are divided by it inside the loss. 0.2 for cosine scores: fedshare.md section 2."""
     decay: float = 0.0
@@ -71,10 +74,12 @@ class Method:
     """Weight decay of everything a client trains, in its optimiser (graphs: fedgcv.md 3)."""
     keep_moments: bool = False
     """Client Adam: carry the moments of dense and private parameters over rounds."""
-    aggregate: Literal["clients", "records", "rows"] = "clients"
-    """Clients count alike, by their records, or per row over those who touched it."""
+    aggregate: Literal["clients", "records", "roots", "rows"] = "clients"
+    """Clients count alike, by their records or the root of that, or per row who touched it."""
     server_optimiser: Literal["plain", "momentum", "adam"] = "plain"
     server_rate: float = 1.0
+    server_decay: int | None = None
+    """Rounds in which the server's rates fall to 2 % along a cosine; None keeps them."""
     local_includes_shared: bool = True
     """A device also trains on what it lent; False: only on what it kept to itself."""
 
@@ -98,6 +103,8 @@ class Method:
             "temperature": self.temperature,
             "batch_size": self.batch_size,
             "clients_per_round": self.clients_per_round,
+            "candidates": self.candidates,
+            "server_decay": self.server_decay,
         }
         for field, value in positive.items():
             if value is not None and value <= 0:
@@ -143,10 +150,16 @@ class Method:
     ) -> ServerState:
         """The weighted mean of all updates, through the server's optimiser."""
         mean = self.server_mean(sums)
-        public, own = server_move(
-            state.public, state.own, mean, self.server_optimiser, self.server_rate
-        )
+        rate = self.server_rate * self.server_pace(clock.round)
+        public, own = server_move(state.public, state.own, mean, self.server_optimiser, rate)
         return state.next(public, own)
+
+    def server_pace(self, round_: int) -> float:
+        """What the server's rates are multiplied by in a round: 1 at first, .02 in the end."""
+        if self.server_decay is None:
+            return 1.0
+        done = min(round_ / self.server_decay, 1.0)
+        return 0.02 + 0.98 * (1 + math.cos(math.pi * done)) / 2
 
     def server_mean(self, sums: Mapping[str, Sum]) -> dict[str, Tensor]:
         """The mean update over all roles: by total weight, or per row by who touched it."""
@@ -181,8 +194,9 @@ class Method:
 
     def client_weight(self, cohort: Cohort) -> Tensor:
         """How much each client counts in the sum. [C]"""
-        if self.aggregate == "records":
-            return cohort.train.count.float()
+        if self.aggregate in ("records", "roots"):
+            count = cohort.train.count.float()
+            return count if self.aggregate == "records" else count.sqrt()
         return torch.ones(len(cohort), device=cohort.ids.device)
 
     def client_steps(self, public: Params) -> tuple[Step, ...]:
@@ -246,6 +260,8 @@ class Method:
         """
         if fused.fits(self, Method, public):
             return fused.client_sum(self, public, private, cohort, clock)
+        if dense.fits(self, Method):
+            return dense.client_sum(self, public, private, cohort, clock)
         update, private = self.client_train(public, private, cohort, clock)
         return update.fold(cohort.weight), private
 
@@ -298,6 +314,6 @@ def moved(work: Work, public: Params) -> Update:
             continue
         value = rows.detach() - public[name].index_select(0, work.shelf.item)
         entries[name] = Rows(work.shelf.owner, work.shelf.item, value, len(public[name]))
-    for name, dense in work.dense.items():
-        entries[name] = dense.detach() - public[name]
+    for name, value in work.dense.items():
+        entries[name] = value.detach() - public[name]
     return Update(work.shelf.owners, entries)

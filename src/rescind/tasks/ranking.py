@@ -23,11 +23,13 @@ class Settings(Protocol):
     """The fields of a method that this task reads."""
 
     @property
-    def loss(self) -> Literal["bpr", "bce"]: ...
+    def loss(self) -> Literal["bpr", "bce", "softmax"]: ...
     @property
     def reduce(self) -> Literal["mean", "sum"]: ...
     @property
     def negatives(self) -> int: ...
+    @property
+    def candidates(self) -> int | None: ...
     @property
     def batch_size(self) -> int | None: ...
     @property
@@ -59,7 +61,11 @@ def plan(settings: Settings, cohort: Cohort, clock: Clock) -> Plan:
 
     "bpr": a pair (positive, negative) for each training record and each of its negatives.
     "bce": the record with label 1 and its negatives with label 0, shuffled together.
+    "softmax": every candidate of a client, with label 1 where the client owns it; one batch.
     """
+    if settings.loss == "softmax":
+        owner, item, values = candidates(settings, cohort, clock)
+        return Plan.of(owner, len(cohort), None, None, {"item": item}, values)
     train, many = cohort.train, settings.negatives
     place = train.place
     owner = train.owner.repeat_interleave(many)
@@ -100,6 +106,35 @@ def _labelled(
     return Plan.of(owner, len(cohort), settings.batch_size, bits, {"item": item}, {"label": label})
 
 
+def candidates(
+    settings: Settings, cohort: Cohort, clock: Clock
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """What a client's softmax runs over: (owner [n], item [n], "label" and "shift" of each [n]).
+
+    What it trains on, and all it does not own; or so many drawn from those, each of which stands
+    for rest / drawn items, so that the sum of exponentials is right on average (additive.md 2).
+    """
+    train, clients, device = cohort.train, len(cohort), cohort.ids.device
+    if settings.candidates is None:
+        there = torch.ones(clients, cohort.items, dtype=torch.bool, device=device)
+        there[cohort.own.owner, cohort.own.item] = False  # lent, so neither right nor wrong here
+        there[train.owner, train.item] = True
+        label = torch.zeros(clients, cohort.items, device=device)
+        label[train.owner, train.item] = 1.0
+        owner, item = there.nonzero(as_tuple=True)
+        return owner, item, {"label": label[there], "shift": torch.zeros(len(item), device=device)}
+    owner = torch.arange(clients, device=device).repeat_interleave(settings.candidates)
+    k = torch.arange(settings.candidates, device=device).repeat(clients)
+    drawn = draw_negatives(clock, cohort, owner, k)
+    owner, drawn = owner[drawn >= 0], drawn[drawn >= 0]
+    rest = (cohort.items - cohort.own.count).clamp(min=1).float()
+    label = torch.cat([torch.ones(len(train)), torch.zeros(len(drawn))]).to(device)
+    shift = torch.log(rest / settings.candidates)[torch.cat([train.owner, owner])] * (1 - label)
+    owner, item = torch.cat([train.owner, owner]), torch.cat([train.item, drawn])
+    order = torch.argsort(owner, stable=True)
+    return owner[order], item[order], {"label": label[order], "shift": shift[order]}
+
+
 def _order_bits(
     settings: Settings, clock: Clock, cohort: Cohort, owner: Tensor, k: Tensor
 ) -> Tensor | None:
@@ -115,6 +150,7 @@ def loss(
 
     bpr: softplus(-(s_positive - s_negative) / temperature)   (FedShare Eq. 15 with a temperature)
     bce: binary cross-entropy of sigmoid(s / temperature) with the label
+    softmax: mean over own items of -log softmax(s / temperature) over all candidates
     plus decay * |row|^2 for every sampled row: touched rows only.
     """
     held = {name: rows.index_select(0, work.held) for name, rows in work.rows.items()}
@@ -124,6 +160,8 @@ def loss(
         for column, place in batch.rows.items()
     }
     scores = {column: model.score(rows, own, batch.owner) for column, rows in taken.items()}
+    if settings.loss == "softmax":
+        return _softmax(settings, batch, scores["item"])
     if settings.loss == "bpr":
         each = functional.softplus((scores["negative"] - scores["positive"]) / settings.temperature)
     else:
@@ -137,6 +175,18 @@ def loss(
     if settings.reduce == "sum":
         return jagged.segment_sum(each, batch.owner, batch.clients)
     return jagged.segment_mean(each, batch.owner, batch.clients)
+
+
+def _softmax(settings: Settings, batch: Batch, score: Tensor) -> Tensor:
+    """Cross-entropy of a client's own items, all at once: their mean logit against the rest. [C]"""
+    label = batch.values["label"].to(score.dtype)
+    logit = score / settings.temperature
+    owned = jagged.segment_sum(label, batch.owner, batch.clients)
+    near = jagged.segment_sum(logit * label, batch.owner, batch.clients)
+    whole = jagged.segment_logsumexp(
+        logit + batch.values["shift"].to(score.dtype), batch.owner, batch.clients
+    )
+    return (owned * whole - near) / (owned.clamp(min=1) if settings.reduce == "mean" else 1)
 
 
 def _take(rows: Tensor, place: Tensor) -> Tensor:

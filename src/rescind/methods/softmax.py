@@ -1,0 +1,69 @@
+"""A federated softmax over the whole catalogue: the strongest learner by gradients here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+
+from rescind.clock import Clock
+from rescind.cohort import Cohort, Lot
+from rescind.jagged import take
+from rescind.method import Method
+from rescind.model import Model
+from rescind.models.bag import Bag
+from rescind.models.shared_graph import graph_of
+from rescind.state import Private, ServerState
+from rescind.update import Sum
+from rescind.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class Softmax(Method):
+    """Each device sends one gradient of -log softmax over all items; the server's Adam moves.
+
+    What people lent is trained by the server as if it were one more set of clients: with strict
+    sharing a device trains on what it kept, the server on what it was lent, and a pair of items
+    across the two is seen by nobody.
+    """
+
+    model: Model = Bag()
+    clients_per_round: int | None = 256
+    loss: Literal["bpr", "bce", "softmax"] = "softmax"
+    aggregate: Literal["clients", "records", "roots", "rows"] = "roots"
+    rate: float = 1.0
+    server_optimiser: Literal["plain", "momentum", "adam"] = "adam"
+    server_rate: float = 0.003
+    server_decay: int | None = 1000
+    local_includes_shared: bool = False
+
+    paper: ClassVar[str] = ""
+
+    def server_step(
+        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+    ) -> ServerState:
+        """The weighted mean over devices and over loans, through Adam."""
+        lent = None if self.local_includes_shared else self.server_loans(state, world, clock)
+        if lent is not None:
+            sums = {**sums, "lent": lent}
+        return super().server_step(state, sums, world, clock)
+
+    def server_loans(self, state: ServerState, world: World, clock: Clock) -> Sum | None:
+        """What as many lenders would send for their loans as devices were asked, by share."""
+        if not len(world.shared):
+            return None
+        graph = graph_of(world)
+        keepers = max(1, int(world.announced.keeps.sum()))
+        asked = min(self.clients_per_round or keepers, keepers)
+        many = max(1, round(asked * graph.users / keepers))
+        order = torch.argsort(clock.bits("sample loans", graph.sharers), stable=True)
+        chosen = order[:many].sort().values
+        owner, place = take(graph.lot.first, graph.lot.count, chosen)
+        lot = Lot(owner, graph.item[place], len(chosen))
+        cohort = Cohort(graph.sharers[chosen], graph.items, lot, lot)
+        cohort = replace(cohort, weight=self.client_weight(cohort))
+        # Draws of a lender's loans are not those of the same person's device.
+        total, _ = self.client_sum(state.public, Private({}), cohort, clock.step(2**20))
+        return total

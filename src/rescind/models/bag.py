@@ -1,0 +1,58 @@
+"""A person is the sum of their items: no parameter belongs to anybody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rescind import jagged
+from rescind.clock import Clock
+from rescind.cohort import Lot
+from rescind.model import RankingModel
+from rescind.models.lightgcn import along
+from rescind.models.mf import gaussian
+from rescind.params import Params
+from rescind.world import Sizes
+
+
+@dataclass(frozen=True)
+class Bag(RankingModel):
+    """u = sum over own items of v_i; score = cos(u, v_j) / temperature + b_j (additive.md 2)."""
+
+    task: ClassVar[str] = "ranking"
+    tables: ClassVar[tuple[str, ...]] = ("item", "bias")
+
+    dim: int = 64
+    """Length of a vector, d."""
+    temperature: float = 0.2
+    """Cosines are divided by it; the bias is on the scale of the logit."""
+    spread: float = 0.05
+    """Standard deviation of the first values."""
+
+    def public(self, sizes: Sizes, clock: Clock) -> Params:
+        """item: [I, d]    bias: [I, 1]"""
+        item = gaussian("item", torch.arange(sizes.items), self.dim, self.spread, clock)
+        return {"item": item, "bias": torch.zeros(sizes.items, 1)}
+
+    def private(self, ids: Tensor, clock: Clock) -> Params:
+        """Nothing: a person is what they have."""
+        return {}
+
+    def infer(self, rows: Params, own: Params, lot: Lot) -> Params:
+        """The sum of the person's items."""
+        return {**own, "user": jagged.segment_sum(rows["item"], lot.owner, lot.clients)}
+
+    def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
+        """The logit of flat samples."""
+        user = functional.normalize(own["user"], dim=-1).index_select(0, owner)
+        return along(user, rows["item"]) / self.temperature + rows["bias"].squeeze(-1)
+
+    def scores(self, public: Params, own: Params) -> Tensor:
+        """[C, I]; without items of one's own all that is left is the bias."""
+        user = functional.normalize(own["user"], dim=-1)
+        cosine = user @ functional.normalize(public["item"], dim=-1).T
+        return cosine / self.temperature + public["bias"].squeeze(-1)
