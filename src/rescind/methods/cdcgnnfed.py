@@ -23,7 +23,7 @@ from rescind.errors import ConfigError
 from rescind.methods.fedshare import FedShare
 from rescind.models.graph_steps import NEGATIVES, grown_rows
 from rescind.models.lightgcn import LightGCN
-from rescind.models.shared_graph import SharedGraph, graph_of
+from rescind.models.shared_graph import SharedGraph, Side, graph_of
 from rescind.optim import server_move
 from rescind.params import Params
 from rescind.plan import Batch, Work
@@ -58,7 +58,7 @@ class MendedGraph(SharedGraph):
         return _Weighted(user[order], item[order], self.sharers, self.items, strength[order])
 
     @property
-    def matrices(self) -> tuple[object, object]:
+    def matrices(self) -> tuple[Side, Side]:
         """The normalised adjacency with the mended edges in it."""
         return self.walked.matrices
 

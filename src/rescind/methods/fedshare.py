@@ -6,24 +6,29 @@ and then refines the item table on the graph of what people lent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from rescind.clock import Clock
 from rescind.method import Method
 from rescind.model import Model
-from rescind.models.graph_steps import grown_rows
-from rescind.models.lightgcn import LightGCN, cosine, uniform
+from rescind.models.graph_steps import GraphSteps, grown_rows, prefixed, server_rows, under
+from rescind.models.lightgcn import LightGCN
 from rescind.models.shared_graph import SharedGraph, graph_of
-from rescind.optim import server_move
 from rescind.state import ServerState
 from rescind.update import Sum
 from rescind.world import World
+
+REFINE = "refine/"
+"""What the server's Adam remembers is kept under this name."""
+COLD = 0.02
+"""Below this temperature exp(1 / tau) nears the end of float32, so the maximum is taken out."""
+LOG2_E = math.log2(math.e)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +74,8 @@ class FedShare(Method):
     def server_init(self, world: World, clock: Clock) -> ServerState:
         """The item table, and a row of the server's own for everybody (only sharers' are used)."""
         state = super().server_init(world, clock)
-        ids = torch.arange(world.sizes.clients, device=world.members.device)
         dim = state.public["item"].shape[1]
-        return replace(state, own={"user": uniform("server user", ids, dim, 0.04, clock)})
+        return replace(state, own={"user": server_rows({}, world, dim, 0.04, clock)})
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
@@ -93,57 +97,80 @@ class FedShare(Method):
     def server_refine(self, state: ServerState, world: World, clock: Clock) -> ServerState:
         """One Adam step on BPR + lambda_1 InfoNCE over the shared graph (Eq. 17-18)."""
         graph = self.server_graph(state, world)
-        item = state.public["item"].detach().requires_grad_()
-        user = state.own["user"].index_select(0, graph.sharers).requires_grad_()
-        seen_user, seen_item = graph.propagate(user, item, self.layers)
-        loss = item.new_zeros(())
-        if self.refine_bpr:
-            loss = loss + self.refine_bpr * self._bpr(graph, seen_user, seen_item, clock)
-        if self.contrast:
-            other = seen_item if self.view == "graph" else item
-            loss = loss + self.contrast * self._contrast(graph, item, other, clock)
-        down = torch.autograd.grad(loss, [item, user], allow_unused=True)
-        names = {"item": item.detach(), "user": user.detach()}
-        direction = {n: -g for n, g in zip(names, down, strict=True) if g is not None}
-        moved, moments = server_move(
-            names, _moments(state, graph.sharers), direction, "adam", self.refine_rate
+
+        def contrast(local: Tensor, seen: Tensor) -> Tensor:
+            chosen = graph.some_items(self.contrast_items, clock)
+            other = seen if self.view == "graph" else local
+            one, two = local.index_select(0, chosen), other.index_select(0, chosen)
+            return self.contrast * infonce(one, two, self.contrast_temperature)
+
+        user, item, moments = self._steps.run(
+            graph,
+            state.own["user"],
+            state.public["item"],
+            under(REFINE, state.own),
+            clock,
+            contrast if self.contrast else None,
         )
-        own = dict(state.own)
-        for name, value in {"user": moved["user"], **moments}.items():
-            kept = name if name == "user" else f"refine/{name}"
-            if name.endswith("user") and value.dim():  # rows of sharers, written back in place
-                whole = own.get(kept)
-                whole = torch.zeros_like(own["user"]) if whole is None else whole
-                own[kept] = whole.index_copy(0, graph.sharers, value)
-            else:
-                own[kept] = value
-        return replace(state, public={**state.public, "item": moved["item"]}, own=own)
+        own = {**state.own, "user": user, **prefixed(REFINE, moments)}
+        return replace(state, public={**state.public, "item": item}, own=own)
 
-    def _bpr(self, graph: SharedGraph, user: Tensor, item: Tensor, clock: Clock) -> Tensor:
-        """Mean BPR with cosine scores over sampled shared pairs; negatives from what is not shared.
-
-        The server must not know what people kept, so a negative may be something they have.
-        """
-        owner, positive, negative = graph.sample(self.refine_pairs, clock)
-        one = user.index_select(0, owner)
-        near = cosine(one, item.index_select(0, positive))
-        far = cosine(one, item.index_select(0, negative))
-        return functional.softplus((far - near) / self.temperature).mean()
-
-    def _contrast(self, graph: SharedGraph, local: Tensor, seen: Tensor, clock: Clock) -> Tensor:
-        """InfoNCE between an item's local and global view, in-batch negatives (Eq. 17)."""
-        chosen = graph.some_items(self.contrast_items, clock)
-        one = functional.normalize(local.index_select(0, chosen), dim=-1)
-        two = functional.normalize(seen.index_select(0, chosen), dim=-1)
-        logits = one @ two.T / self.contrast_temperature
-        return functional.cross_entropy(logits, torch.arange(len(chosen), device=logits.device))
+    @property
+    def _steps(self) -> GraphSteps:
+        return GraphSteps(
+            layers=self.layers,
+            pairs=self.refine_pairs,
+            rate=self.refine_rate,
+            temperature=self.temperature,
+            weight=self.refine_bpr,
+        )
 
 
-def _moments(state: ServerState, sharers: Tensor) -> dict[str, Tensor]:
-    """What the server's Adam remembers, rows of sharers only."""
-    out = {}
-    for name, value in state.own.items():
-        if name.startswith("refine/"):
-            rows = name.endswith("/user") and value.dim()
-            out[name.removeprefix("refine/")] = value.index_select(0, sharers) if rows else value
-    return out
+def infonce(local: Tensor, seen: Tensor, temperature: float) -> Tensor:
+    """InfoNCE between an item's local and global view, in-batch negatives (Eq. 17).
+
+    The mean over i of -log(exp(cos(l_i, s_i) / tau) / sum over j of exp(cos(l_i, s_j) / tau)).
+    local, seen: [n, d]
+    """
+    loss: Tensor = _InfoNCE.apply(local, seen, temperature)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _InfoNCE(torch.autograd.Function):
+    """Cross-entropy of all pairs of unit rows, with one exponential and no softmax kept.
+
+    With unit rows l and s, E = exp(l s^T / tau) and its row sums e, the gradients at the unit rows
+    are (E s / e - s) / (n tau) and (E^T (l / e) - l) / (n tau).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, seen: Tensor, temperature: float) -> Tensor:
+        by_one, by_two = (_shorter(t) for t in (local, seen))
+        one, two = local * by_one, seen * by_two
+        right = torch.linalg.vecdot(one, two) / temperature
+        powers = (one * (LOG2_E / temperature)) @ two.T  # of two, which is faster than of e
+        if temperature < COLD:
+            highest = powers.amax(1, keepdim=True)
+            powers -= highest
+            right = right - highest.squeeze(1) / LOG2_E
+        each = powers.exp2_()
+        total = each.sum(1, keepdim=True)
+        scale = 1 / (len(one) * temperature)
+        down = (each @ two).div_(total).sub_(two)
+        back = (each.T @ (one / total)).sub_(one)
+        ctx.down = (_across(down, one) * (by_one * scale), _across(back, two) * (by_two * scale))
+        return (total.log().squeeze(1) - right).mean()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return *(grads[0] * g for g in ctx.down), None
+
+
+def _shorter(rows: Tensor) -> Tensor:
+    """1 / the length of each row, as `normalize` bounds it. [n, 1]"""
+    return torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_(min=1e-12).reciprocal_()
+
+
+def _across(pull: Tensor, unit: Tensor) -> Tensor:
+    """What remains of a gradient at unit rows without its part along them. [n, d]"""
+    return pull - torch.linalg.vecdot(pull, unit).unsqueeze(1) * unit

@@ -7,15 +7,75 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from rescind import jagged
+from rescind import fused, jagged
 from rescind.clock import Clock
 from rescind.cohort import Cohort, Lot
 from rescind.records import Records
 from rescind.tasks.ranking import draw_negatives
 from rescind.world import World
+
+
+def by_kernel(*tables: Tensor) -> bool:
+    """Whether compiled loops can work on these: numba is there, and they are on a CPU."""
+    return fused.compiled() and all(t.device.type == "cpu" for t in tables)
+
+
+def flat(*tensors: Tensor) -> list[Any]:
+    """Tensors as one-dimensional numpy arrays, without copies where they lie in one piece."""
+    return [t.detach().contiguous().numpy().reshape(-1) for t in tensors]
+
+
+@dataclass(frozen=True)
+class Side:
+    """Weighted edges by the row they end in: what one side of the graph sees of the other."""
+
+    row: Tensor
+    """[E] sorted"""
+    place: Tensor
+    """[E] the row of the other side"""
+    weight: Tensor
+    """[E]"""
+    shape: tuple[int, int]
+
+    @cached_property
+    def narrow(self) -> Tensor:
+        """The weights in the width of the usual tables."""
+        return self.weight.float()
+
+    @cached_property
+    def places(self) -> Tensor:
+        """[2, E] as torch wants a sparse matrix."""
+        return torch.stack([self.row, self.place])
+
+    @cached_property
+    def edges(self) -> tuple[Any, Any]:
+        """For the kernel: where each row's edges begin, and places with room to look ahead."""
+        from rescind.rowops import AHEAD
+
+        first = np.zeros(self.shape[0] + 1, np.int64)
+        np.cumsum(jagged.counts(self.row, self.shape[0]).numpy(), out=first[1:])
+        # Narrow numbers: a product is bound by what it reads.
+        return first, np.append(self.place.numpy().astype(np.int32), np.zeros(AHEAD, np.int32))
+
+    def plus(self, own: Tensor, share: float, other: Tensor, scale: float) -> Tensor:
+        """share * own + scale * (this matrix times other). [rows, d]"""
+        weight = self.narrow if other.dtype == torch.float32 else self.weight.to(other.dtype)
+        if not by_kernel(own, other):
+            there = torch.sparse_coo_tensor(
+                self.places, weight, self.shape, is_coalesced=True, check_invariants=False
+            )
+            return torch.sparse.mm(there, other).mul_(scale).add_(own, alpha=share)
+        from rescind.models.graph_kernels import neighbours
+
+        out = torch.empty(own.shape, dtype=own.dtype)
+        mine, theirs, weights, filled = flat(own, other, weight, out)
+        by, times = (mine.dtype.type(n) for n in (share, scale))
+        neighbours(own.shape[1], mine, by, theirs, *self.edges, weights, times, filled)
+        return out
 
 
 @dataclass(frozen=True)
@@ -41,54 +101,74 @@ class SharedGraph:
         return Lot(self.user, self.item, self.users)
 
     @cached_property
+    def everybody(self) -> Cohort:
+        """The sharers as a cohort that owns what it lent, for drawing what it did not."""
+        return Cohort(self.sharers, self.items, self.lot, self.lot)
+
+    @cached_property
     def weight(self) -> Tensor:
         """1 / sqrt(degree of the user x degree of the item), for each edge. [E]"""
-        by_user = jagged.counts(self.user, self.users).clamp(min=1).float()
-        by_item = jagged.counts(self.item, self.items).clamp(min=1).float()
+        by_user = jagged.counts(self.user, self.users).clamp(min=1).double()
+        by_item = jagged.counts(self.item, self.items).clamp(min=1).double()
         return torch.rsqrt(by_user[self.user] * by_item[self.item])
 
     @cached_property
-    def matrices(self) -> tuple[Any, Any]:
-        """The normalised adjacency, users x items and items x users: scipy CSR, or COO on a GPU."""
-        shape = (self.users, self.items)
-        if self.user.device.type != "cpu":
-            places = torch.stack([self.user, self.item])
-            there = torch.sparse_coo_tensor(places, self.weight, shape).coalesce()
-            return there, there.T.coalesce()
-        from scipy.sparse import csr_array
-
-        # Narrow indices: a product is bound by what it reads.
-        narrow = (self.user.numpy().astype("int32"), self.item.numpy().astype("int32"))
-        matrix = csr_array((self.weight.numpy(), narrow), shape=shape)
-        return matrix, csr_array(matrix.T)
+    def matrices(self) -> tuple[Side, Side]:
+        """The normalised adjacency, users x items and items x users."""
+        order = torch.argsort(self.item, stable=True)
+        back = (self.item[order], self.user[order], self.weight[order])
+        there = (self.user, self.item, self.weight)
+        return Side(*there, (self.users, self.items)), Side(*back, (self.items, self.users))
 
     def propagate(self, user: Tensor, item: Tensor, layers: int) -> tuple[Tensor, Tensor]:
         """The mean of layers 0..L of LightGCN: (users [U, d], items [I, d])."""
-        out: tuple[Tensor, Tensor] = _Propagate.apply(user, item, self, layers)  # type: ignore[no-untyped-call]
+        wide = torch.promote_types(user.dtype, item.dtype)
+        out: tuple[Tensor, Tensor]
+        out = _Propagate.apply(user.to(wide), item.to(wide), self, layers)  # type: ignore[no-untyped-call]
         return out
 
     def _spread(self, user: Tensor, item: Tensor, layers: int) -> tuple[Tensor, Tensor]:
+        """(x + A x + ... + A^L x) / (L + 1) as s x + A (s x + A (...)): no layer is kept."""
         to_user, to_item = self.matrices
-        total_user, total_item = user.clone(), item.clone()
+        share = scale = 1 / (layers + 1)
+        seen = (user, item) if layers else (user.clone(), item.clone())
         for _ in range(layers):
-            user, item = _product(to_user, item), _product(to_item, user)
-            total_user += user
-            total_item += item
-        return total_user.div_(layers + 1), total_item.div_(layers + 1)
+            seen = (
+                to_user.plus(user, share, seen[1], scale),
+                to_item.plus(item, share, seen[0], scale),
+            )
+            scale = 1.0
+        return seen
 
-    def sample(self, many: int, clock: Clock) -> tuple[Tensor, Tensor, Tensor]:
-        """Shared pairs drawn with replacement, each with an item its user does not share."""
-        k = torch.arange(many, device=self.user.device)
-        edge = clock.integers("server pairs", k, 0, len(self.user))
-        owner = self.user[edge]
-        everybody = Cohort(self.sharers, self.items, self.lot, self.lot)
-        negative = draw_negatives(clock.step(2**20), everybody, owner, k)
-        return owner, self.item[edge], torch.where(negative < 0, self.item[edge], negative)
+    def sample(self, many: int | None, clock: Clock) -> tuple[Tensor, Tensor, Tensor]:
+        """Users, items they lent, and items they did not. [n] each
+
+        Pairs are drawn with replacement; None takes every pair once. The server does not know what
+        people kept, so a negative may be something they have.
+        """
+        if many is not None and by_kernel(self.user):
+            return self._sample(many, clock)
+        k = torch.arange(len(self.user) if many is None else many, device=self.user.device)
+        edge = k if many is None else clock.integers("graph pairs", k, 0, len(self.user))
+        owner, positive = self.user[edge], self.item[edge]
+        negative = draw_negatives(clock, self.everybody, owner, k)
+        return owner, positive, torch.where(negative < 0, positive, negative)
+
+    def _sample(self, many: int, clock: Clock) -> tuple[Tensor, Tensor, Tensor]:
+        """The same by a compiled loop."""
+        from rescind.models.graph_kernels import draw_pairs
+
+        keys = [np.uint64(clock.key(w) % 2**64) for w in ("graph pairs", "negatives")]
+        held = flat(self.sharers, self.user, self.item, self.lot.first, self.lot.count)
+        owner, positive, negative = drawn = torch.empty(3, many, dtype=torch.int64)
+        draw_pairs(*keys, *held, self.items, *drawn.numpy())
+        return owner, positive, negative
 
     def some_items(self, many: int, clock: Clock) -> Tensor:
         """At most so many of the items somebody lent, drawn without replacement."""
-        order = torch.argsort(clock.bits("contrasted items", self.lent_items), stable=True)
-        return self.lent_items[order[:many]]
+        hashes = clock.bits("contrasted items", self.lent_items)
+        chosen = torch.topk(hashes, min(many, len(hashes)), largest=False).indices
+        return self.lent_items[chosen]
 
     @cached_property
     def lent_items(self) -> Tensor:
@@ -108,12 +188,6 @@ class _Propagate(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         back_user, back_item = ctx.graph._spread(grads[0], grads[1], ctx.layers)
         return back_user, back_item, None, None
-
-
-def _product(matrix: Any, dense: Tensor) -> Tensor:
-    if isinstance(matrix, Tensor):
-        return torch.sparse.mm(matrix, dense)
-    return torch.from_numpy(matrix @ dense.numpy())
 
 
 _KNOWN: weakref.WeakKeyDictionary[Records, SharedGraph] = weakref.WeakKeyDictionary()
