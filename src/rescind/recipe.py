@@ -11,6 +11,7 @@
                method = ["Popularity", { label = "FedAvg, 4", name = "FedAvg", negatives = 4 }]
                seed = [0, 1, 2]                    a value may carry `run = { rounds = 1 }` too
     [paper."ml-1m/FedAvg, 4"]  "HR@20" = 0.4656    published numbers, by cell
+    [plot]     x = "method.negatives"              optional: the setting that is swept
 
 A cell is named by its labels along the axes other than seed, joined by "/".
 """
@@ -35,7 +36,7 @@ from rescind.settings import checked, chosen, fields_of, find, from_table, to_ta
 from rescind.storage import METHODS, MODELS
 
 SETTINGS = ("data", "sharing", "method", "guards", "run")
-TABLES = (*SETTINGS, "axes", "paper")
+TABLES = (*SETTINGS, "axes", "paper", "plot")
 WORDS = ("title", "source", "notes")
 AXES = ("data", "method", "model", "sharing", "guards", "seed")
 
@@ -154,6 +155,16 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
+class PlotSettings:
+    """How `rescind table --plot` draws a recipe that sweeps one setting."""
+
+    x: str
+    """The swept setting, such as "method.contrast"; the lines are the other axes."""
+    across: str | None = None
+    """The words below the figure; the setting unless given."""
+
+
+@dataclass(frozen=True)
 class Cell:
     """One configuration of a recipe, with its seed."""
 
@@ -163,23 +174,16 @@ class Cell:
     method: Method
     run: RunSettings
     guards: GuardSettings | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What it is called along each axis."""
 
     @property
     def configuration(self) -> Table:
         """Everything that decides the result, as plain tables."""
-        out = {
-            "data": to_table(self.data),
-            "method": to_table(self.method),
-            "run": to_table(self.run),
-        }
-        out["data"]["name"] = self.data.name
-        out["run"].pop("name")
-        if self.sharing is not None:
-            out["sharing"] = to_table(self.sharing)
-            out["sharing"].pop("name")
-        if self.guards is not None:
-            out["guards"] = to_table(self.guards)
-            out["guards"].pop("name")
+        parts = {name: getattr(self, name) for name in SETTINGS}
+        out = {name: to_table(part) for name, part in parts.items() if part is not None}
+        for name in out.keys() - {"data", "method"}:  # theirs say which, the others' nothing
+            out[name].pop("name")
         return out
 
     @property
@@ -189,13 +193,7 @@ class Cell:
         Defaults are left out, so that a new setting does not make old results stale; a default
         that changes must be announced under "Changed results".
         """
-        parts = {
-            "data": self.data,
-            "method": self.method,
-            "run": self.run,
-            "sharing": self.sharing,
-            "guards": self.guards,
-        }
+        parts = {name: getattr(self, name) for name in SETTINGS}
         table = {name: chosen(part) for name, part in parts.items() if part is not None}
         table["data"]["name"] = self.data.name
         for idle in ("seed", "device", "checkpoint_every"):
@@ -225,6 +223,7 @@ class Recipe:
     cells: tuple[Cell, ...]
     """All cells (or the one that was read) at every seed of the recipe."""
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    plot: PlotSettings | None = None
     changed: bool = False
     """Settings other than the seed were overridden, so results do not belong to its table."""
 
@@ -283,6 +282,7 @@ def read(path: Path, changes: Sequence[str] = (), only: str | None = None) -> Re
         names=tuple(names),
         cells=tuple(cells),
         paper=table.get("paper", {}),
+        plot=_settings(PlotSettings, table["plot"]) if "plot" in table else None,
         changed=any(change is not None for change in settled),
     )
 
@@ -339,17 +339,15 @@ def _cells(
     order = [axis for axis in AXES if axis in axes]
     names, cells = [], []
     for values in itertools.product(*[axes[axis] for axis in order]):
-        labels = []
         tables: Table = json.loads(json.dumps({k: table.get(k, {}) for k in SETTINGS}))
         if "sharing" not in table:
             tables.pop("sharing")
-        for axis, value in zip(order, values, strict=True):
-            labels.append(_place(tables, axis, value))
-        names.append("/".join(labels) or path.stem)
+        labels = {a: _place(tables, a, v) for a, v in zip(order, values, strict=True)}
+        names.append("/".join(labels.values()) or path.stem)
         for parts, value in changes:  # what is asked for on the command line has the last word
             _write(tables, parts, value)
         if only in (None, names[-1]):
-            cells += [_cell(path, names[-1], tables, seed) for seed in seeds]
+            cells += [_cell(path, names[-1], tables, seed, labels) for seed in seeds]
     return list(dict.fromkeys(names)), cells
 
 
@@ -369,7 +367,7 @@ def _place(tables: Table, axis: str, value: Any) -> str:
     return label
 
 
-def _cell(path: Path, name: str, tables: Table, seed: Any) -> Cell:
+def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, str]) -> Cell:
     try:
         method = dict(tables.get("method", {}))
         run = {**tables.get("run", {}), "seed": seed}
@@ -384,6 +382,7 @@ def _cell(path: Path, name: str, tables: Table, seed: Any) -> Cell:
             ),
             run=_settings(RunSettings, run),
             guards=guards if guards.guards else None,
+            labels=labels,
         )
     except ConfigError as error:
         raise ConfigError(f"{path}, cell {name}: {error}") from None
@@ -397,4 +396,6 @@ def _settings(cls: type, table: Mapping[str, Any]) -> Any:
             what = cls.__name__.removesuffix("Settings").lower()
             what = "guards" if cls is GuardSettings else what
             raise ConfigError(f"[{what}] has no field '{key}'; {suggest(key, known)}")
+    if cls is PlotSettings and "x" not in table:
+        raise ConfigError('[plot] needs x, the setting that is swept: x = "method.negatives".')
     return cls(**{k: checked(v, known[k], f"{cls.__name__}.{k}") for k, v in table.items()})

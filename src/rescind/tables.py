@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rescind.errors import DataError
-from rescind.recipe import Recipe
+from rescind.methods.popularity import Popularity
+from rescind.recipe import Cell, Recipe
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,10 @@ class Entry:
     metric: str
     values: tuple[float, ...]
     paper: float | None
+    seeds: tuple[int, ...] = ()
+    """Whose values they are, in order."""
+    floor: float | None = None
+    """What item popularity reaches here on the same data; None where it was not run."""
 
     @property
     def mean(self) -> float | None:
@@ -30,12 +35,31 @@ class Entry:
         """The standard deviation over seeds; None for a single seed."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
+    @property
+    def paper_below_floor(self) -> bool:
+        """The paper's number is one that item popularity exceeds."""
+        return self.paper is not None and self.floor is not None and self.paper < self.floor
+
+    @property
+    def ours_below_floor(self) -> bool:
+        """Our number is one that item popularity exceeds."""
+        return self.mean is not None and self.floor is not None and self.mean < self.floor
+
     def ours(self) -> str:
         """As it is printed."""
         if self.mean is None:
             return "not run"
         spread = "" if self.spread is None else f" ± {self.spread:.4f}"
-        return f"{self.mean:.4f}{spread}"
+        return f"{self.mean:.4f}{spread}{BELOW if self.ours_below_floor else ''}"
+
+    def published(self) -> str:
+        """The paper's number as it is printed."""
+        if self.paper is None:
+            return ""
+        return f"{self.paper:.4f}{BELOW if self.paper_below_floor else ''}"
+
+
+BELOW = " (below popularity)"
 
 
 @dataclass(frozen=True)
@@ -45,6 +69,42 @@ class ResultTable:
     recipe: Recipe
     entries: tuple[Entry, ...]
     stale: int
+    controls: tuple[str, ...] = field(default=())
+    """Cells in which nothing is trained round by round: what a method has to beat."""
+    floors: tuple[str, ...] = field(default=())
+    """Of these, the cells of item popularity."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a cell has more than another, paired by seed: the same seed means the same split."""
+
+    cell: str
+    metric: str
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean difference."""
+        return statistics.fmean(self.values)
+
+    @property
+    def error(self) -> float | None:
+        """Its standard error; None for a single pair."""
+        if len(self.values) < 2:
+            return None
+        return statistics.stdev(self.values) / len(self.values) ** 0.5
+
+    @property
+    def clear(self) -> bool | None:
+        """Whether it is above twice its standard error; None for a single pair."""
+        return None if self.error is None else abs(self.mean) > 2 * self.error
+
+    def verdict(self) -> str:
+        """In one word."""
+        if self.clear is None:
+            return "one seed"
+        return ("higher" if self.mean > 0 else "lower") if self.clear else "no"
 
 
 def lines(recipe: Recipe) -> list[dict[str, Any]]:
@@ -63,9 +123,15 @@ def lines(recipe: Recipe) -> list[dict[str, Any]]:
     return out
 
 
+def cells_by_name(recipe: Recipe) -> dict[str, Cell]:
+    """One cell of each name, whatever its seed."""
+    return {cell.name: cell for cell in reversed(recipe.cells)}
+
+
 def collect(recipe: Recipe, metrics: tuple[str, ...] = ("HR@20", "NDCG@20")) -> ResultTable:
     """Gather results whose settings are those of the recipe today; the newest of a seed counts."""
-    digests = {cell.name: cell.digest for cell in recipe.cells}
+    cells = cells_by_name(recipe)
+    digests = {name: cell.digest for name, cell in cells.items()}
     newest: dict[tuple[str, int], dict[str, Any]] = {}
     stale = 0
     for line in lines(recipe):
@@ -73,25 +139,116 @@ def collect(recipe: Recipe, metrics: tuple[str, ...] = ("HR@20", "NDCG@20")) -> 
             newest[line["cell"], line["seed"]] = line
         else:
             stale += 1
+    floors = [n for n in recipe.names if isinstance(cells[n].method, Popularity)]
     entries = []
     for name in recipe.names:
-        mine = [line for (cell, _), line in sorted(newest.items()) if cell == name]
+        same = [n for n in floors if n != name and cells[n].data == cells[name].data]
         paper = recipe.paper.get(name, {})
         for metric in metrics:
-            values = tuple(line["test"][metric] for line in mine if metric in line["test"])
-            entries.append(Entry(name, metric, values, paper.get(metric)))
-    return ResultTable(recipe, tuple(entries), stale)
+            values = _values(newest, name, metric)
+            floor = _values(newest, same[0], metric) if same else {}
+            entries.append(
+                Entry(
+                    cell=name,
+                    metric=metric,
+                    values=tuple(values.values()),
+                    paper=paper.get(metric),
+                    seeds=tuple(values),
+                    floor=statistics.fmean(floor.values()) if floor else None,
+                )
+            )
+    controls = tuple(n for n in recipe.names if cells[n].method.seedless)
+    return ResultTable(recipe, tuple(entries), stale, controls, tuple(floors))
+
+
+def _values(
+    newest: dict[tuple[str, int], dict[str, Any]], name: str, metric: str
+) -> dict[int, float]:
+    """By seed."""
+    mine = {seed: line["test"] for (cell, seed), line in sorted(newest.items()) if cell == name}
+    return {seed: test[metric] for seed, test in mine.items() if metric in test}
+
+
+def differences(table: ResultTable, against: str) -> tuple[Difference, ...]:
+    """Every other cell on the data of one cell, less that cell, over the seeds both have."""
+    cells = cells_by_name(table.recipe)
+    base = {
+        e.metric: dict(zip(e.seeds, e.values, strict=True))
+        for e in table.entries
+        if e.cell == against
+    }
+    out = []
+    for entry in table.entries:
+        if entry.cell == against or cells[entry.cell].data != cells[against].data:
+            continue
+        other = base[entry.metric]
+        pairs = zip(entry.seeds, entry.values, strict=True)
+        apart = tuple(value - other[seed] for seed, value in pairs if seed in other)
+        if apart:
+            out.append(Difference(entry.cell, entry.metric, apart))
+    return tuple(out)
+
+
+def by_chance(found: tuple[Difference, ...]) -> float:
+    """How many of these would be beyond twice their standard error if nothing differed.
+
+    By Student's t with pairs - 1 degrees of freedom: 18 % each at three seeds, 12 % at five.
+    """
+    from scipy.special import stdtr
+
+    sizes = [len(one.values) for one in found]
+    return float(sum(2 * stdtr(size - 1, -2.0) for size in sizes if size > 1))
 
 
 def markdown(table: ResultTable) -> str:
     """The table in Markdown: a row per cell, ours and the paper's for each metric."""
     metrics = tuple(dict.fromkeys(e.metric for e in table.entries))
     head = ["cell", "seeds"] + [f"{m} {who}" for m in metrics for who in ("ours", "paper")]
-    rows = [head, ["---"] * len(head)]
+    rows = [head]
     for name in table.recipe.names:
         mine = [e for e in table.entries if e.cell == name]
         row = [name, str(max((len(e.values) for e in mine), default=0))]
         for entry in mine:
-            row += [entry.ours(), "" if entry.paper is None else f"{entry.paper:.4f}"]
+            row += [entry.ours(), entry.published()]
         rows.append(row)
+    return _rows(rows)
+
+
+def remarks(table: ResultTable) -> list[str]:
+    """What a reader of the table should know: its controls, and what was left out."""
+    said = []
+    if table.controls:
+        names = ", ".join(f"'{n}'" for n in table.controls)
+        said.append(f"Controls, in which nothing is trained round by round: {names}.")
+    papers = [e for e in table.entries if e.paper is not None]
+    below = sum(e.paper_below_floor for e in papers)
+    unknown = sum(e.floor is None for e in papers)
+    if below:
+        said.append(
+            f"{below} of the paper's {len(papers)} numbers lie below item popularity as measured "
+            f"here on the same data."
+        )
+    if unknown:
+        said.append(
+            f"{unknown} of the paper's {len(papers)} numbers are not held against item popularity: "
+            f"no cell of this recipe has its result on the same data."
+        )
+    if table.stale:
+        said.append(f"{table.stale} older result lines belong to other settings and are left out.")
+    return said
+
+
+def markdown_differences(found: tuple[Difference, ...], against: str) -> str:
+    """Differences in Markdown: a row for each comparison."""
+    head = ["cell", "metric", "pairs", f"less {against}", "s.e.", "beyond 2 s.e."]
+    rows = [head]
+    for one in found:
+        error = "" if one.error is None else f"{one.error:.4f}"
+        pairs = str(len(one.values))
+        rows.append([one.cell, one.metric, pairs, f"{one.mean:+.4f}", error, one.verdict()])
+    return _rows(rows)
+
+
+def _rows(rows: list[list[str]]) -> str:
+    rows = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

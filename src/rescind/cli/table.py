@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rescind.tables import Difference, ResultTable
 
 
 def command(
@@ -13,13 +18,25 @@ def command(
     metric: Annotated[
         list[str] | None, typer.Option(help="Which metrics [HR@20 and NDCG@20].")
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="CELL", help="Also print what each cell has more than this one."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also draw the swept setting, as .svg or .png."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
 ) -> None:
-    """Print the committed results of a recipe: mean and spread over seeds, beside the paper's."""
+    """Print the committed results of a recipe: mean and spread over seeds, beside the paper's.
+
+    Numbers below item popularity on the same data are marked, where the recipe has a cell for it.
+    """
     from rescind.errors import ConfigError, suggest
     from rescind.recipe import locate, read
-    from rescind.tables import collect, lines, markdown
+    from rescind.sweeps import draw
+    from rescind.tables import collect, differences, lines, markdown, remarks
 
     found = read(locate(recipe))
     metrics = tuple(metric) if metric else ("HR@20", "NDCG@20")
@@ -27,27 +44,75 @@ def command(
     for name in metrics:
         if known and name not in known:
             raise ConfigError(f"no result has the metric '{name}'; {suggest(name, known)}")
+    if against is not None:
+        found.choose(against)  # says so if there is no such cell
     table = collect(found, metrics)
+    if plot is not None:
+        draw(table, plot)
+    apart = () if against is None else differences(table, against)
     if as_json:
-        rows = [
-            {
-                "cell": e.cell,
-                "metric": e.metric,
-                "mean": e.mean,
-                "spread": e.spread,
-                "seeds": len(e.values),
-                "paper": e.paper,
-            }
-            for e in table.entries
-        ]
-        typer.echo(json.dumps({"title": found.title, "entries": rows, "stale": table.stale}))
+        typer.echo(json.dumps(_plain(table, apart)))
         return
+    shown = (lambda text: text) if as_markdown else _aligned
     typer.echo(found.title + (f" ({found.source})" if found.source else ""))
-    typer.echo(markdown(table) if as_markdown else _aligned(markdown(table)))
-    if table.stale:
-        typer.echo(f"{table.stale} older result lines belong to other settings and are left out.")
+    typer.echo(shown(markdown(table)))
+    for remark in remarks(table):
+        typer.echo(remark)
+    if against is not None:
+        _compare(apart, against, shown)
+    if plot is not None:
+        typer.echo(f"Written: {plot}")
     if not any(e.values for e in table.entries):
         typer.echo(f"Nothing was run yet. Next: rescind run {found.path}")
+
+
+def _compare(apart: tuple[Difference, ...], against: str, shown: Callable[[str], str]) -> None:
+    """Print paired differences, with how many there are: some of many exceed by chance."""
+    from rescind.tables import by_chance, markdown_differences
+
+    if not apart:
+        typer.echo(f"\nNo cell on the data of '{against}' shares a seed with it yet.")
+        return
+    typer.echo(f"\nDifferences to '{against}', paired by seed (the same seed is the same split)")
+    typer.echo(shown(markdown_differences(apart, against)))
+    typer.echo(
+        f"{len(apart)} comparisons. If nothing differed, about {by_chance(apart):.1f} of them "
+        f"would still be beyond twice their standard error."
+    )
+
+
+def _plain(table: ResultTable, apart: tuple[Difference, ...]) -> dict[str, Any]:
+    rows = [
+        {
+            "cell": e.cell,
+            "metric": e.metric,
+            "mean": e.mean,
+            "spread": e.spread,
+            "seeds": len(e.values),
+            "paper": e.paper,
+            "popularity": e.floor,
+            "paper_below_popularity": e.paper_below_floor,
+        }
+        for e in table.entries
+    ]
+    compared = [
+        {
+            "cell": d.cell,
+            "metric": d.metric,
+            "mean": d.mean,
+            "error": d.error,
+            "pairs": len(d.values),
+            "clear": d.clear,
+        }
+        for d in apart
+    ]
+    return {
+        "title": table.recipe.title,
+        "entries": rows,
+        "controls": list(table.controls),
+        "differences": compared,
+        "stale": table.stale,
+    }
 
 
 def _aligned(text: str) -> str:

@@ -1,0 +1,216 @@
+"""Tables and figures of results that were written down: floors, pairs, sweeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rescind.errors import ConfigError, DataError
+from rescind.recipe import Recipe, read
+from rescind.sweeps import draw, sweeps
+from rescind.tables import Difference, by_chance, collect, differences, markdown, remarks
+
+RECIPE = """
+[axes]
+data = ["ml-100k", "ml-1m"]
+method = ["Popularity", "EASE", "FedAvg", { label = "four", name = "FedAvg", negatives = 4 }]
+seed = [0, 1, 2]
+[paper."ml-1m/FedAvg"]
+"HR@20" = 0.45
+"NDCG@20" = 0.25
+[paper."ml-100k/FedAvg"]
+"HR@20" = 0.45
+"""
+
+SWEEP = """
+[axes]
+method = [
+  { label = "a", name = "FedAvg" },
+  { label = "b", name = "FedAvg", loss = "bce" },
+]
+sharing = [{ label = "few", ratio = [1, 1, 8] }, { label = "many", ratio = [5, 5, 0] }]
+seed = [0, 1]
+[plot]
+x = "sharing.ratio"
+"""
+
+
+def written(folder: Path, text: str, values: dict[str, dict[int, tuple[float, float]]]) -> Recipe:
+    """A recipe with results: (HR, NDCG) by cell and seed."""
+    path = folder / "table.toml"
+    path.write_text(text)
+    recipe = read(path)
+    digests = {cell.name: cell.digest for cell in recipe.cells}
+    lines = [
+        {"cell": cell, "seed": seed, "digest": digests[cell], "test": {"HR@20": hr, "NDCG@20": n}}
+        for cell, seeds in values.items()
+        for seed, (hr, n) in seeds.items()
+    ]
+    recipe.results.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return recipe
+
+
+RESULTS = {
+    "ml-1m/Popularity": {0: (0.6, 0.1), 1: (0.7, 0.1), 2: (0.5, 0.1)},
+    "ml-1m/FedAvg": {0: (0.8, 0.2), 1: (0.9, 0.2), 2: (0.7, 0.2)},
+    "ml-1m/four": {2: (0.74, 0.05), 0: (0.82, 0.3)},
+    "ml-100k/FedAvg": {0: (0.4, 0.3)},
+}
+
+
+def test_a_papers_number_below_popularity_on_the_same_data_is_marked(tmp_path):
+    table = collect(written(tmp_path, RECIPE, RESULTS))
+    found = {(e.cell, e.metric): e for e in table.entries}
+    # Popularity has a mean of .6 HR and .1 NDCG on ml-1m; on ml-100k it was not run.
+    assert found["ml-1m/FedAvg", "HR@20"].published() == "0.4500 (below popularity)"
+    assert found["ml-1m/FedAvg", "NDCG@20"].published() == "0.2500"
+    assert found["ml-100k/FedAvg", "HR@20"].published() == "0.4500"
+    assert found["ml-1m/Popularity", "HR@20"].floor is None
+    assert markdown(table).count("(below popularity)") == 1
+
+
+def test_ours_is_marked_by_the_same_measure(tmp_path):
+    results = {**RESULTS, "ml-1m/four": {0: (0.55, 0.2)}}
+    found = {(e.cell, e.metric): e for e in collect(written(tmp_path, RECIPE, results)).entries}
+    assert found["ml-1m/four", "HR@20"].ours() == "0.5500 (below popularity)"
+    assert found["ml-1m/four", "NDCG@20"].ours() == "0.2000"
+
+
+def test_popularity_of_another_preparation_of_the_data_is_no_floor(tmp_path):
+    other = """
+    [axes]
+    data = [{ label = "cored", name = "ml-1m", core = 5 }, { label = "raw", name = "ml-1m" }]
+    method = ["Popularity", "FedAvg"]
+    [paper."raw/FedAvg"]
+    "HR@20" = 0.1
+    """
+    recipe = written(tmp_path, other, {"cored/Popularity": {0: (0.9, 0.9)}})
+    assert not any(e.paper_below_floor for e in collect(recipe).entries)
+
+
+def test_controls_and_what_could_not_be_compared_are_told(tmp_path):
+    table = collect(written(tmp_path, RECIPE, RESULTS))
+    assert table.controls == ("ml-100k/Popularity", "ml-100k/EASE", "ml-1m/Popularity",
+                              "ml-1m/EASE")  # fmt: skip
+    said = "\n".join(remarks(table))
+    assert "1 of the paper's 3 numbers lie below" in said
+    assert "1 of the paper's 3 numbers are not held against" in said
+    assert "'ml-1m/EASE'" in said
+
+
+def test_differences_are_paired_by_seed_on_the_same_data(tmp_path):
+    table = collect(written(tmp_path, RECIPE, RESULTS))
+    found = {(d.cell, d.metric): d for d in differences(table, "ml-1m/FedAvg")}
+    assert found.keys() == {
+        (c, m) for c in ("ml-1m/Popularity", "ml-1m/four") for m in ("HR@20", "NDCG@20")
+    }
+    # Seeds 0 and 2 are common: .82 - .80 and .74 - .70, mean .03, deviation .01 sqrt(2), error .01.
+    four = found["ml-1m/four", "HR@20"]
+    assert four.values == pytest.approx((0.02, 0.04))
+    assert (four.mean, four.error) == pytest.approx((0.03, 0.01))
+    assert four.verdict() == "higher"
+    # .1 and -.15 around -.025, error .125.
+    assert found["ml-1m/four", "NDCG@20"].error == pytest.approx(0.125)
+    assert found["ml-1m/four", "NDCG@20"].verdict() == "no"
+    # -.2 at every seed.
+    assert found["ml-1m/Popularity", "HR@20"].verdict() == "lower"
+
+
+def test_a_single_pair_has_no_standard_error():
+    one = Difference("x", "HR@20", (0.2,))
+    assert (one.error, one.clear, one.verdict()) == (None, None, "one seed")
+    assert by_chance((one,)) == 0
+
+
+def test_how_many_differences_chance_alone_would_show():
+    # Student's t with 2 degrees of freedom has the closed tail 1 - 2 / sqrt(2 + 4) beyond +-2.
+    three = Difference("x", "HR@20", (0.1, 0.2, 0.3))
+    assert by_chance((three,) * 5) == pytest.approx(5 * (1 - 2 / 6**0.5))
+
+
+def test_a_sweep_has_a_line_for_each_other_label_in_the_recipes_order(tmp_path):
+    results = {
+        "a/many": {0: (0.6, 0.1), 1: (0.8, 0.1)},
+        "a/few": {0: (0.5, 0.1)},
+        "b/many": {1: (0.9, 0.4)},
+    }
+    hr, ndcg = sweeps(collect(written(tmp_path, SWEEP, results)))
+    assert hr.ticks == {0.0: "1:1:8", 1.0: "5:5:0"}
+    assert hr.lines.keys() == {"a", "b"}
+    assert hr.lines["a"][0] == (0.0, 0.5, 0.0)
+    assert hr.lines["a"][1] == pytest.approx((1.0, 0.7, 0.2 / 2**0.5))
+    assert ndcg.lines["b"] == ((1.0, 0.4, 0.0),)
+
+
+def test_a_swept_number_stands_at_its_value(tmp_path):
+    text = """
+    [axes]
+    data = ["ml-1m"]
+    method = [{ label = "wide", rate = 0.7 }, { label = "small", rate = 0.1 }]
+    [plot]
+    x = "method.rate"
+    """
+    results = {"ml-1m/wide": {0: (0.6, 0.1)}, "ml-1m/small": {0: (0.5, 0.1)}}
+    hr, _ = sweeps(collect(written(tmp_path, text, results)))
+    assert hr.ticks is None
+    assert hr.lines == {"": ((0.1, 0.5, 0.0), (0.7, 0.6, 0.0))}
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_a_sweep_is_drawn_the_same_every_time(tmp_path, ending):
+    table = collect(written(tmp_path, SWEEP, {"a/few": {0: (0.5, 0.1)}, "b/few": {0: (0.4, 0.2)}}))
+    one, two = tmp_path / f"one.{ending}", tmp_path / f"two.{ending}"
+    draw(table, one)
+    draw(table, two)
+    assert one.read_bytes() == two.read_bytes()
+    assert len(one.read_bytes()) > 5000
+
+
+def test_what_cannot_be_drawn_is_said(tmp_path):
+    full = {"a/few": {0: (0.5, 0.1)}}
+    with pytest.raises(ConfigError, match="which setting it sweeps"):
+        sweeps(collect(written(tmp_path, SWEEP.split("[plot]", maxsplit=1)[0], full)))
+    with pytest.raises(ConfigError, match="did you mean 'ratio'"):
+        sweeps(collect(written(tmp_path, SWEEP.replace("sharing.ratio", "sharing.ratoi"), full)))
+    with pytest.raises(DataError, match="rescind run"):
+        sweeps(collect(written(tmp_path, SWEEP, {})))
+    with pytest.raises(ConfigError, match=r"\.svg or \.png"):
+        draw(collect(written(tmp_path, SWEEP, full)), tmp_path / "figure.gif")
+    with pytest.raises(ConfigError, match="did you mean 'across'"):
+        written(tmp_path, SWEEP + 'acros = "x"', full)
+    with pytest.raises(ConfigError, match="needs x"):
+        written(tmp_path, SWEEP.replace('x = "sharing.ratio"', ""), full)
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("recipes/*/fig*.toml")), ids=lambda p: p.stem)
+def test_every_recipe_of_a_figure_says_what_it_sweeps(path, tmp_path):
+    recipe = read(path)
+    assert recipe.plot is not None
+    results = {name: {0: (0.5, 0.1), 1: (0.6, 0.1)} for name in recipe.names}
+    hr, _ = sweeps(collect(written(tmp_path, path.read_text(), results)))
+    assert sum(len(points) for points in hr.lines.values()) == len(recipe.names)
+    lengths = {len(points) for points in hr.lines.values()}
+    assert len(lengths) == 1
+    assert lengths.pop() > 1
+
+
+def test_the_command_prints_differences_and_draws(tmp_path, monkeypatch, capsys):
+    from rescind.cli import table as door
+
+    recipe = written(tmp_path, SWEEP, {f"a/{n}": {0: (0.5, 0.1), 1: (0.6, 0.3)} for n in
+                                       ("few", "many")})  # fmt: skip
+    door.command(str(recipe.path), against="a/few", plot=tmp_path / "x.svg")
+    out = capsys.readouterr().out
+    assert "2 comparisons." in out
+    assert "+0.0000" in out
+    assert (tmp_path / "x.svg").is_file()
+    door.command(str(recipe.path), against="a/few", as_json=True)
+    facts = json.loads(capsys.readouterr().out)
+    assert [d["pairs"] for d in facts["differences"]] == [2, 2]
+    with pytest.raises(ConfigError, match="did you mean 'a/few'"):
+        door.command(str(recipe.path), against="a/fwe")
