@@ -17,14 +17,27 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(["plan", "model", "tasks", "data"], 1),
     **dict.fromkeys(["update", "state", "optim", "gate", "guards", "method", "executor"], 2),
     **dict.fromkeys(
-        ["accountant", "federation", "storage", "flat", "fused", "dense", "kernels", "rowops"], 2
+        [
+            "accountant",
+            "past",
+            "federation",
+            "storage",
+            "flat",
+            "fused",
+            "dense",
+            "kernels",
+            "rowops",
+        ],
+        2,
     ),
+    **dict.fromkeys(["findings"], 2),
     **dict.fromkeys(["models", "methods", "audits"], 3),
     **dict.fromkeys(
         ["forget", "receipt", "ledger", "recipe", "experiment", "provenance", "report"], 4
     ),
     **dict.fromkeys(["tables", "charts", "bench"], 4),
     **dict.fromkeys(["value", "counterfactual", "sweeps", "departures"], 4),
+    **dict.fromkeys(["keys"], 4),
     **dict.fromkeys(["cli", "demo", "flower", "service"], 5),
 }
 LIBRARIES_BELOW_3 = {"torch", "numpy"}
