@@ -17,6 +17,7 @@ from rescind.executor import Executor, InProcess, Vault
 from rescind.holdings import Holdings
 from rescind.labels import Labels
 from rescind.method import Method
+from rescind.past import Past, Point
 from rescind.records import Arrive, Erase, Event, Host, Records, Unshare, Withdraw
 from rescind.state import ServerState
 from rescind.tasks import Metric, Question
@@ -36,6 +37,21 @@ class Now:
     vault: Vault
     hosted: tuple[Vault, ...] = ()
     """The private side of clients that the server hosts, in the world's order."""
+
+    @property
+    def point(self) -> Point:
+        """The model alone, without any data: what one can come back to."""
+        hosted = tuple((v.private, v.log) for v in self.hosted)
+        return Point(self.state, self.vault.private, self.vault.log, hosted)
+
+    def back(self, point: Point) -> Now:
+        """The same devices with the model of another moment."""
+        vault = replace(self.vault, private=point.private, log=point.log)
+        hosted = tuple(
+            replace(mine, private=private, log=log)
+            for mine, (private, log) in zip(self.hosted, point.hosted, strict=True)
+        )
+        return Now(point.state, vault, hosted)
 
 
 @dataclass(frozen=True)
@@ -105,6 +121,10 @@ class Federation:
     """Digests of events are keyed with it; it is not written where the digests are."""
     watch: tuple[Callable[[Moment], Any], ...] = ()
     """Watchers of every run, wherever it is started from (a progress bar while unlearning)."""
+    past: Past | None = field(default=None, repr=False)
+    """How it came about, so that a part of it can be undone; None: nobody kept track."""
+    keep_every: int | None = None
+    """Remember the model every so many rounds, to go back to when something is forgotten."""
 
     @classmethod
     def start(
@@ -114,8 +134,12 @@ class Federation:
         seed: int = 0,
         executor: Executor | None = None,
         labels: Labels | None = None,
+        keep_every: int | None = None,
     ) -> Federation:
-        """A federation before its first round. A dataset is split 8:1:1 with the same seed."""
+        """A federation before its first round. A dataset is split 8:1:1 with the same seed.
+
+        keep_every: remember the model every so many rounds, so that forgetting can go back there
+        """
         if not isinstance(data, Holdings):
             labels = Labels.of(data) if labels is None else labels
             data = holdings_of(data, seed)
@@ -131,7 +155,8 @@ class Federation:
         lent = data.records[data.lent].to(world.members.device)
         world = replace(world, members=vault.holdings.members, shared=lent.sorted(), block=data.now)
         state = _placed(method.server_init(world, clock), vault)
-        return cls(world, method, Now(state, vault), clock, executor, labels or Labels())
+        fed = cls(world, method, Now(state, vault), clock, executor, labels or Labels())
+        return replace(fed, past=Past.begin(vault.holdings), keep_every=keep_every)
 
     # -- verbs -----------------------------------------------------------------------------------
 
@@ -166,9 +191,9 @@ class Federation:
         )
         kind = type(event).__name__
         happened = (kind, event.digest(self.key), state.round)
-        return replace(
-            self, world=world, now=Now(state, vault, hosted), events=(*self.events, happened)
-        )
+        after = Now(state, vault, hosted)
+        past = self.past and self.past.told(state.round, event, vault.holdings, after.point)
+        return replace(self, world=world, now=after, events=(*self.events, happened), past=past)
 
     def run(
         self,
@@ -182,7 +207,7 @@ class Federation:
 
         With `until` the best round is returned, devices included. `watch` may look, not touch.
         """
-        m, now = method or self.method, self.now
+        m, now, past = method or self.method, self.now, self.past
         for _ in range(rounds):
             if until and until.done:
                 break
@@ -193,11 +218,24 @@ class Federation:
             sums, vault = self.executor.train(m, public, mail, now.vault, ids, roles, clock)
             sums, hosted = self._host(m, now, sums, clock)
             now = Now(m.server_step(now.state, sums, self.world, clock), vault, hosted)
+            past = self._remembered(past, now, sums)
             if until:
                 until = until.see(now, lambda at, metric: self._measure(m, at, metric, None))
             for look in (*self.watch, *watch):
                 look(Moment(now, sums, until))
-        return replace(self, now=until.best if until and until.restore and until.best else now)
+        now = until.best if until and until.restore and until.best else now
+        return replace(self, now=now, past=past and past.until(now.state.round))
+
+    def _remembered(self, past: Past | None, now: Now, sums: Mapping[str, Sum]) -> Past | None:
+        """The past with one more round in it."""
+        if past is None:
+            return None
+        for role, total in sums.items():
+            if role != "host" and len(total.who):
+                past = past.took_part(now.state.round, total.who)
+        if self.keep_every and now.state.round % self.keep_every == 0:
+            past = past.with_point(now.point)
+        return past
 
     def _host(
         self, m: Method, now: Now, sums: dict[str, Sum], clock: Clock
@@ -229,7 +267,57 @@ class Federation:
             state = replace(state, memory=self.now.state.memory)
         device = str(vault.holdings.members.device)
         hosted = tuple(InProcess(device).open(m, data, self.clock) for _, data in self.world.hosted)
-        return replace(self, method=m, now=Now(state, vault, hosted))
+        return replace(
+            self, method=m, now=Now(state, vault, hosted), past=Past.begin(vault.holdings)
+        )
+
+    def retrained(
+        self, event: Event, seed: int | None = None, from_start: bool = False
+    ) -> Federation:
+        """The federation as it would be, had the records of a request never been there: exact.
+
+        The same rounds again with the same clock and the same events in between, from the last
+        point before the records first mattered; bit for bit what a retraining from the start gives.
+        With another seed it is one more draw of that law, which is what audits compare with.
+        """
+        after, round_ = self.apply(event), self.now.state.round
+        if self.past is None:
+            raise ConfigError(
+                "this federation does not know its past, so it cannot be trained again without "
+                "the records. Start it with Federation.start, or load a run that was saved whole."
+            )
+        first = self.past.influence(event, round_)
+        past = self.past.without(event)
+        if first is None and seed is None and not from_start:
+            return replace(after, past=past)
+        past = past.before(first or 1)
+        return replace(
+            self._replayed(past, round_, seed, from_start),
+            events=after.events, key=self.key, watch=self.watch, labels=self.labels,
+        )  # fmt: skip
+
+    def _replayed(self, past: Past, until: int, seed: int | None, from_start: bool) -> Federation:
+        """Everything that is left of the past, again, up to a round."""
+        clock = self.clock if seed is None else Clock(seed)
+        point = past.points[-1] if past.points and not from_start and seed is None else past.base
+        begun = 0 if point is None else point.round
+        fed = Federation.start(
+            past.origin, self.method, clock.seed, self.executor, self.labels, self.keep_every
+        )
+        fed = replace(fed, watch=self.watch)
+        for at, event in past.story:
+            if at < begun:
+                fed = fed.apply(event)
+        if point is not None:
+            # Who took part before the point did so with and without the records.
+            kept = tuple(p for p in past.points if p.round <= begun)
+            early = torch.where(past.first <= begun, past.first, 0)
+            known = replace(fed.past or past, points=kept, first=early, base=past.base)
+            fed = replace(fed, now=fed.now.back(point), past=known)
+        for at, event in past.story:
+            if at >= begun and at <= until:
+                fed = fed.run(at - fed.now.state.round).apply(event)
+        return fed.run(until - fed.now.state.round)
 
     def with_(self, *, state: ServerState | None = None, vault: Vault | None = None) -> Federation:
         """The same federation with one of its sides replaced."""

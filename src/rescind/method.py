@@ -136,8 +136,9 @@ class Method:
         ids = willing.nonzero().squeeze(1)
         if self.clients_per_round is None or self.clients_per_round >= len(ids):
             return ids
-        order = torch.argsort(clock.bits("sample", ids), stable=True)
-        return ids[order[: self.clients_per_round]].sort().values
+        hashes = clock.bits("sample", ids)
+        chosen = torch.topk(hashes, self.clients_per_round, largest=False).indices
+        return ids[chosen].sort().values
 
     def server_mail(
         self, state: ServerState, world: World, ids: Tensor, clock: Clock
@@ -302,8 +303,8 @@ class Method:
     # -- the story of forgetting -----------------------------------------------------------------
 
     def unlearn(self, fed: Federation, event: Event) -> Federation:
-        """Retrain on what remains, from the first values, with the same clock: exact."""
-        return fed.apply(event).restart().run(fed.now.state.round)
+        """Train again on what remains, with the same clock: exact (`Federation.retrained`)."""
+        return fed.retrained(event)
 
 
 def moved(work: Work, public: Params) -> Update:

@@ -1,7 +1,8 @@
 """Federations and checkpoints on disk: safetensors and JSON, written whole or not at all.
 
 A saved federation is a folder with the two sides of the boundary apart: `server.safetensors` is
-what the server knows, `devices.safetensors` what devices hold, `labels.json` the original ids.
+what the server knows, `devices.safetensors` what devices hold, `past.safetensors` how it came
+about, `labels.json` the original ids.
 A checkpoint is one file with both sides of `Now`, the best round so far, and digests.
 """
 
@@ -15,6 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from rescind import params
@@ -26,7 +28,8 @@ from rescind.federation import EarlyStop, Federation, Moment, Now
 from rescind.holdings import Holdings
 from rescind.labels import Labels
 from rescind.params import Params
-from rescind.records import Records
+from rescind.past import Past, Point
+from rescind.records import Event, Host, Join, Records, Share, Unshare
 from rescind.settings import find, from_table, to_table
 from rescind.state import Log, Memory, ServerState, Snapshot
 from rescind.update import Rows
@@ -56,10 +59,16 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
     labels: Facts = {
         k: list(v) for k, v in vars(fed.labels).items() if k in ("users", "items", "titles")
     }
+    past, past_facts = _pack_past(fed)
     sides = [params.digest(server), facts, params.digest(devices), device_facts, labels]
+    sides += [params.digest(past), past_facts] if fed.past else []
     stamp = "sha256:" + sha256(json.dumps(sides, sort_keys=True).encode()).hexdigest()
     params.write_atomically(folder / "labels.json", json.dumps({**labels, "stamp": stamp}).encode())
     params.save(folder / "devices.safetensors", devices, _notes({**device_facts, "stamp": stamp}))
+    if fed.past is not None:
+        params.save(folder / "past.safetensors", past, _notes({**past_facts, "stamp": stamp}))
+    else:
+        (folder / "past.safetensors").unlink(missing_ok=True)
     params.save(folder / "server.safetensors", server, _notes({**facts, "stamp": stamp}))
     params.sweep(folder)
     return folder
@@ -89,6 +98,8 @@ def _pack_server(fed: Federation) -> Packed:
         "block": fed.world.block,
         "events": [list(event) for event in fed.events],
         "hosts": hosts,
+        "keep_every": fed.keep_every,
+        "past": fed.past is not None,
     }
     tensors |= _under("shared", _columns(fed.world.shared)) | _under("flags", flags)
     return tensors, facts
@@ -132,7 +143,95 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
         executor=executor,
         labels=Labels(**{k: tuple(v) for k, v in labels.items()}),
         events=tuple((kind, digest, at) for kind, digest, at in facts["events"]),
+        past=_read_past(folder / "past.safetensors", facts, vault) if facts.get("past") else None,
+        keep_every=facts.get("keep_every"),
     )
+
+
+def _pack_past(fed: Federation) -> Packed:
+    """How the federation came about. It names records that devices hold: the devices' side."""
+    past = fed.past
+    if past is None:
+        return {}, {}
+    tensors: dict[str, Tensor] = {"first": past.first}
+    facts: Facts = {"format": FORMAT, "story": [], "points": []}
+    held = fed.now.vault.holdings
+    same = len(past.origin.records) == len(held.records) and past.origin.now == held.now
+    facts["same"] = same and torch.equal(past.origin.records.pairs(), held.records.pairs())
+    if facts["same"]:  # nothing but consent has changed since: no second copy of the records
+        masks = {"lent": past.origin.lent, "members": past.origin.members}
+        tensors |= _under("origin", masks)
+    else:
+        origin, facts["origin"] = _pack_holdings(past.origin)
+        tensors |= _under("origin", origin)
+    for number, (at, event) in enumerate(past.story):
+        name, told = f"event{number}", {"kind": type(event).__name__, "round": at}
+        if isinstance(event, Share | Unshare):
+            tensors |= _under(name, _columns(event.records))
+        elif isinstance(event, Host):
+            data, told["data"] = _pack_holdings(event.data)
+            tensors |= _under(name, data)
+        if isinstance(event, Join | Host):
+            told["client"] = event.client
+        facts["story"].append(told)
+    points = [p for p in (past.base, *past.points) if p is not None]
+    facts["base"] = past.base is not None
+    for number, point in enumerate(points):
+        packed, point_facts = _pack_now(_as_now(point, held))
+        tensors |= _under(f"point{number}", packed)
+        facts["points"].append({**point_facts, "hosts": len(point.hosted)})
+    return tensors, facts
+
+
+def _as_now(point: Point, holdings: Holdings) -> Now:
+    """A point as if it stood on the devices of today: only its model is packed."""
+    hosted = tuple(Vault(holdings, private, log) for private, log in point.hosted)
+    return Now(point.state, Vault(holdings, point.private, point.log), hosted)
+
+
+def _read_past(path: Path, server: Facts, vault: Vault) -> Past:
+    """What `_pack_past` packed."""
+    tensors, facts = _read(path)
+    if facts["stamp"] != server["stamp"]:
+        raise DataError(
+            f"{path} belongs to another moment than the model beside it: the save was cut off. "
+            f"Make the run again, or go on with --resume."
+        )
+    device, held = str(vault.holdings.members.device), vault.holdings
+    origin = _of("origin", tensors)
+    if facts["same"]:
+        masks = {n: v.to(device) for n, v in origin.items()}
+        start = replace(held, lent=masks["lent"], members=masks["members"])
+    else:
+        start = _unpack_holdings(origin, facts["origin"]).to(device)
+    points = []
+    for number, told in enumerate(facts["points"]):
+        mine = _of(f"point{number}", tensors)
+        hosts = [
+            _unpack_vault(_of(f"host{i}", mine), told[f"host{i}"], held, "cpu")
+            for i in range(told["hosts"])
+        ]
+        model = _unpack_vault(mine, told, held, device)
+        pairs = tuple((v.private, v.log) for v in hosts)
+        points.append(Point(_unpack_state(mine, told, device), model.private, model.log, pairs))
+    base = points.pop(0) if facts["base"] else None
+    story = tuple(
+        (told["round"], _unpack_event(told, _of(f"event{number}", tensors), device))
+        for number, told in enumerate(facts["story"])
+    )
+    return Past(start, tensors["first"].to(device), base, story, tuple(points))
+
+
+def _unpack_event(told: Facts, tensors: Params, device: str) -> Event:
+    match told["kind"]:
+        case "Share":
+            return Share(Records(**tensors).to(device))
+        case "Unshare":
+            return Unshare(Records(**tensors).to(device))
+        case "Host":
+            return Host(told["client"], _unpack_holdings(tensors, told["data"]))
+        case _:
+            return Join(told["client"])
 
 
 def _read_labels(path: Path) -> Facts:
