@@ -118,7 +118,8 @@ def start(cell: Cell, dataset: Dataset) -> Federation:
     """A federation before its first round, with what people lend."""
     guards = cell.guards.guards if cell.guards else ()
     executor = InProcess(device=cell.run.device, guards=guards)
-    fed = Federation.start(dataset, cell.method, cell.run.seed, executor)
+    keep = cell.run.keep_every
+    fed = Federation.start(dataset, cell.method, cell.run.seed, executor, keep_every=keep)
     if cell.sharing is not None:
         ratio = cell.sharing.ratio
         groups = draw_groups(fed.world.sizes.clients, fed.clock, (ratio[0], ratio[1], ratio[2]))
@@ -153,12 +154,15 @@ def run_cell(
         every=settings.evaluate_every,
         patience=settings.patience,
         restore=settings.restore,
+        users=settings.valid_users,
     )
     checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoint_every, key, meter.read)
     found = resume(checkpoints.folder, key, fed, until) if again else None
     _prepare_folder(folder, keep=found is not None)
     if found is not None:
         fed, until = replace(fed, now=found.now), found.until
+        if fed.past is not None and found.first is not None:
+            fed = replace(fed, past=replace(fed.past, first=found.first))
         meter = Meter(**found.extra)
         meter.repeated += settings.checkpoint_every * (1 + len(found.skipped))
         checkpoints.extra = meter.read

@@ -61,6 +61,7 @@ class Moment:
     now: Now
     sums: Mapping[str, Sum]
     until: EarlyStop | None
+    past: Past | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class EarlyStop:
     """Rounds without improvement before stopping; None measures without ever stopping."""
     restore: bool = True
     """Go back to the best round at the end; False keeps the last."""
+    users: int | None = None
+    """Measure on a fixed sample of so many members; None: on everybody."""
     best: Now | None = None
     best_score: float = float("-inf")
     history: tuple[tuple[int, Mapping[str, float]], ...] = ()
@@ -208,6 +211,7 @@ class Federation:
         With `until` the best round is returned, devices included. `watch` may look, not touch.
         """
         m, now, past = method or self.method, self.now, self.past
+        asked = self._some(until.users if until else None)
         for _ in range(rounds):
             if until and until.done:
                 break
@@ -220,11 +224,19 @@ class Federation:
             now = Now(m.server_step(now.state, sums, self.world, clock), vault, hosted)
             past = self._remembered(past, now, sums)
             if until:
-                until = until.see(now, lambda at, metric: self._measure(m, at, metric, None))
+                until = until.see(now, lambda at, metric: self._measure(m, at, metric, asked))
             for look in (*self.watch, *watch):
-                look(Moment(now, sums, until))
+                look(Moment(now, sums, until, past))
         now = until.best if until and until.restore and until.best else now
         return replace(self, now=now, past=past and past.until(now.state.round))
+
+    def _some(self, users: int | None) -> Tensor | None:
+        """A sample of the members, the same in every round; None for everybody."""
+        ids = self.world.members.nonzero().squeeze(1)
+        if users is None or users >= len(ids):
+            return None
+        order = torch.argsort(self.clock.at(0).bits("validation sample", ids), stable=True)
+        return ids[order[:users]].sort().values
 
     def _remembered(self, past: Past | None, now: Now, sums: Mapping[str, Sum]) -> Past | None:
         """The past with one more round in it."""

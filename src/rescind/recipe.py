@@ -144,11 +144,17 @@ class RunSettings:
     """Lengths of the lists that are measured."""
     device: str = "cpu"
     checkpoint_every: int = 10
+    keep_every: int | None = 50
+    """Keep the model of every so many rounds in the run, to go back to when someone leaves."""
+    valid_users: int | None = None
+    """Validate on a fixed sample of so many people; the test is always on everybody."""
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "evaluate_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"run.{name} must be at least 1, got {getattr(self, name)}.")
+        counts = ("rounds", "evaluate_every", "checkpoint_every", "keep_every", "valid_users")
+        for name in counts:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"run.{name} must be at least 1, got {value}.")
         least = {f"{m}@{k}" for k in self.k for m in ("HR", "NDCG", "Recall", "Precision", "MRR")}
         if self.measure not in least:
             raise ConfigError(f"run.measure '{self.measure}': {suggest(self.measure, least)}")

@@ -261,7 +261,7 @@ class Checkpoints:
     def __call__(self, moment: Moment) -> None:
         done = moment.until is not None and moment.until.done
         if moment.now.state.round % self.every == 0 or done:
-            self.write(moment.now, moment.until)
+            self.write(moment.now, moment.until, moment.past)
 
     def clear(self) -> None:
         """Remove all checkpoints: a finished run keeps no trace of its way."""
@@ -271,10 +271,12 @@ class Checkpoints:
         if self.folder.is_dir() and not any(self.folder.iterdir()):
             self.folder.rmdir()
 
-    def write(self, now: Now, until: EarlyStop | None) -> Path:
-        """Write one checkpoint now."""
+    def write(self, now: Now, until: EarlyStop | None, past: Past | None = None) -> Path:
+        """Write one checkpoint now. Of the past it carries who took part, not the points."""
         tensors, facts = _pack_now(now)
         tensors = _under("now", tensors)
+        if past is not None:
+            tensors["first"] = past.first
         notes: Facts = {"format": FORMAT, "key": self.key, "now": facts, "extra": self.extra()}
         if until is not None:
             same = until.best is now
@@ -311,6 +313,8 @@ class Resumed:
     until: EarlyStop | None
     extra: Facts
     path: Path
+    first: Tensor | None = None
+    """[clients] the round each client first took part in."""
     skipped: tuple[str, ...] = ()
     """Newer checkpoints that could not be read, and why."""
 
@@ -338,7 +342,7 @@ def resume(
         now = _unpack_now(_of("now", tensors), facts["now"], fed)
         if until is not None and "until" in facts:
             until = _unpack_until(until, facts, tensors, now, fed)
-        return Resumed(now, until, facts["extra"], path, tuple(skipped))
+        return Resumed(now, until, facts["extra"], path, tensors.get("first"), tuple(skipped))
     if skipped:
         log.warning("no checkpoint in %s can be used: starting anew", folder)
     return None
