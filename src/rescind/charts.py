@@ -147,8 +147,16 @@ def sweep(
         ax.set_xticks(list(ticks), list(ticks.values()), fontsize=10)
     ax.set_xlabel(across, fontsize=11)
     ax.set_ylabel(name, fontsize=11)
-    if len(lines) > 1:
-        ax.legend(fontsize=9, frameon=False)
+
+
+def names_above(made: Figure, ax: Axes) -> None:
+    """The names of one panel's lines above all panels, where they hide nothing."""
+    lines, names = ax.get_legend_handles_labels()
+    if len(names) > 1:
+        across = min(len(names), 4)  # more do not fit above two panels
+        made.legend(
+            lines, names, loc="outside upper center", ncols=across, fontsize=9, frameon=False
+        )
 
 
 def svg(made: Figure) -> str:

@@ -117,9 +117,9 @@ def open_run(folder: Path) -> Federation:
     facts = read_facts(folder)
     if facts is None or "configuration" not in facts:
         inside = sorted(str(p.parent) for p in folder.glob("**/run.json"))[:3]
-        hint = f"Finished runs inside it: {', '.join(inside)}." if inside else ""
+        hint = f" Finished runs inside it: {', '.join(inside)}." if inside else ""
         raise DataError(
-            f"{folder} holds no finished run (no run.json). {hint} Give the folder that "
+            f"{folder} holds no finished run (no run.json).{hint} Give the folder that "
             f"`rescind run` names after 'Written'."
         )
     settings = facts["configuration"]

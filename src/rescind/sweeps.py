@@ -77,6 +77,7 @@ def draw(table: ResultTable, path: Path) -> None:
     made, axes = charts.figure(len(found))
     for ax, one in zip(axes, found, strict=True):
         charts.sweep(ax, one.lines, one.metric, across, one.ticks)
+    charts.names_above(made, axes[0])
     charts.write(made, path)
 
 
