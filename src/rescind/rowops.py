@@ -262,6 +262,31 @@ def _call_in(builder: Any, place: Any) -> None:
     builder.call(ask, [builder.bitcast(place, byte), *how])
 
 
+def _call_row(builder: Any, rows: _Flat, at: Any, many: int) -> None:
+    """Ask for all cache lines of `many` numbers."""
+    for line in range(0, many, 64 // rows.bytes):
+        _call_in(builder, builder.gep(rows.data, [builder.add(at, ir.Constant(at.type, line))]))
+
+
+@intrinsic
+def call_in(typing: Any, rows: Any, at: Any, dim: Any) -> Any:
+    """Ask for rows[at : at+dim], which will be used soon; of a short row, nothing."""
+    signature = types.void(rows, types.intp, types.intp)
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        array, at, dim = given
+        rows = _Flat.of(context, builder, signature.args[0], array)
+
+        def body(f: Any, many: int) -> None:
+            if many == PIECES[0]:
+                _call_row(builder, rows, builder.add(at, f), many)
+
+        _pieces(builder, dim, body)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
 @intrinsic
 def layer(
     typing: Any, to: Any, at: Any, base: Any, share: Any, rows: Any, places: Any, factors: Any,
@@ -292,10 +317,8 @@ def layer(
             with _each(builder, count) as (m, _):
                 mth = builder.add(first, m)
                 if many == PIECES[0]:
-                    later = row(builder.add(mth, ir.Constant(mth.type, AHEAD)), f)
-                    for line in range(0, many, 64 // rows.bytes):
-                        place = builder.add(later, ir.Constant(later.type, line))
-                        _call_in(builder, builder.gep(rows.data, [place]))
+                    ahead = builder.add(mth, ir.Constant(mth.type, AHEAD))
+                    _call_row(builder, rows, row(ahead, f), many)
                 by = _spread(builder, factors.load(mth), many)
                 more = rows.load(row(mth, f), many)
                 builder.store(_plus(builder, builder.load(total), more, by), total)

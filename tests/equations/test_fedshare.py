@@ -88,6 +88,18 @@ def test_propagation_is_lightgcn_on_the_whole_adjacency_and_so_is_its_gradient(
         assert gradcheck(lambda u, i: graph.propagate(u, i, layers), (user, item))
 
 
+def test_what_was_propagated_stays_when_the_graph_is_used_again(graph, form):
+    def tables(seed, dim, kind):
+        return [randoms(n, dim, seed=seed).to(kind) for n in (5, 7)]
+
+    first = graph.propagate(*tables(1, 4, torch.float64), 3)
+    copies = [t.clone() for t in first]
+    for dim, kind in ((4, torch.float64), (6, torch.float64), (4, torch.float32)):
+        other = tables(2, dim, kind)
+        close(graph.propagate(*other, 2), dense_propagation(graph, *other, 2), within=1e-6)
+    assert all(torch.equal(a, b) for a, b in zip(first, copies, strict=True))
+
+
 def test_propagation_in_single_precision_is_as_near_as_it_can_be(graph, form):
     user, item = randoms(5, 32, seed=1).float(), randoms(7, 32, seed=2).float()
     close(

@@ -29,6 +29,10 @@ def flat(*tensors: Tensor) -> list[Any]:
     return [t.detach().contiguous().numpy().reshape(-1) for t in tensors]
 
 
+def _like(table: Tensor) -> Tensor:
+    return torch.empty(table.shape, dtype=table.dtype, device=table.device)
+
+
 @dataclass(frozen=True)
 class Side:
     """Weighted edges by the row they end in: what one side of the graph sees of the other."""
@@ -61,17 +65,16 @@ class Side:
         # Narrow numbers: a product is bound by what it reads.
         return first, np.append(self.place.numpy().astype(np.int32), np.zeros(AHEAD, np.int32))
 
-    def plus(self, own: Tensor, share: float, other: Tensor, scale: float) -> Tensor:
-        """share * own + scale * (this matrix times other). [rows, d]"""
+    def plus(self, own: Tensor, share: float, other: Tensor, scale: float, out: Tensor) -> Tensor:
+        """share * own + scale * (this matrix times other), written into `out`. [rows, d]"""
         weight = self.narrow if other.dtype == torch.float32 else self.weight.to(other.dtype)
         if not by_kernel(own, other):
             there = torch.sparse_coo_tensor(
                 self.places, weight, self.shape, is_coalesced=True, check_invariants=False
             )
-            return torch.sparse.mm(there, other).mul_(scale).add_(own, alpha=share)
+            return torch.mul(own, share, out=out).add_(torch.sparse.mm(there, other), alpha=scale)
         from rescind.models.graph_kernels import neighbours
 
-        out = torch.empty(own.shape, dtype=own.dtype)
         mine, theirs, weights, filled = flat(own, other, weight, out)
         by, times = (mine.dtype.type(n) for n in (share, scale))
         neighbours(own.shape[1], mine, by, theirs, *self.edges, weights, times, filled)
@@ -127,17 +130,30 @@ class SharedGraph:
         out = _Propagate.apply(user.to(wide), item.to(wide), self, layers)  # type: ignore[no-untyped-call]
         return out
 
+    @cached_property
+    def rooms(self) -> list[tuple[Tensor, ...]]:
+        """Tables that propagation writes its layers into; whoever uses one takes it out."""
+        return []
+
     def _spread(self, user: Tensor, item: Tensor, layers: int) -> tuple[Tensor, Tensor]:
         """(x + A x + ... + A^L x) / (L + 1) as s x + A (s x + A (...)): no layer is kept."""
         to_user, to_item = self.matrices
         share = scale = 1 / (layers + 1)
-        seen = (user, item) if layers else (user.clone(), item.clone())
-        for _ in range(layers):
+        seen, out = (user, item), (_like(user), _like(item))
+        if not layers:
+            return out[0].copy_(user), out[1].copy_(item)
+        # Memory that was given back to the system costs as much as a product to get again.
+        spare = self.rooms.pop() if self.rooms else ()
+        if [t.shape for t in spare] != [user.shape, item.shape] or spare[0].dtype != user.dtype:
+            spare = (_like(user), _like(item))
+        for left in reversed(range(layers)):
+            room = spare if left % 2 else out
             seen = (
-                to_user.plus(user, share, seen[1], scale),
-                to_item.plus(item, share, seen[0], scale),
+                to_user.plus(user, share, seen[1], scale, room[0]),
+                to_item.plus(item, share, seen[0], scale, room[1]),
             )
             scale = 1.0
+        self.rooms.append(spare)
         return seen
 
     def sample(self, many: int | None, clock: Clock) -> tuple[Tensor, Tensor, Tensor]:
