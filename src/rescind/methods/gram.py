@@ -1,0 +1,382 @@
+"""The additive learner: a sum over people, solved in closed form, that forgets by subtraction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from rescind.clock import Clock
+from rescind.cohort import Cohort
+from rescind.errors import ConfigError
+from rescind.executor import InProcess
+from rescind.method import Method
+from rescind.models.gram_pairs import Parts, add_pairs, half, items_of
+from rescind.models.gram_sides import (
+    BLOCK,
+    CHANGE,
+    LEAVE,
+    Lent,
+    alone,
+    client_erased,
+    client_folded,
+    client_parts,
+    client_rows,
+    client_turned,
+    from_totals,
+    grown_flags,
+)
+from rescind.models.gram_solve import WEIGHTS, Published, Ridge, changed, emptied, inverse_of
+from rescind.models.item_item import ItemWeights, must_fit
+from rescind.params import Params
+from rescind.records import Arrive, Erase, Event, Share, Unshare, Withdraw
+from rescind.state import Private, ServerState
+from rescind.update import Sum, Update
+from rescind.world import World
+
+if TYPE_CHECKING:
+    from rescind.executor import Vault
+    from rescind.federation import Federation
+
+ALONE = 32
+"""Up to so many devices answer an event each for itself; more are added up and solved anew."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gram(Method):
+    """A weighted Gram matrix of items, summed over people; forgetting subtracts (docs/additive.md).
+
+    G = sum of w_u x_u x_u^T over people and blocks, w_u = round(4096 / sqrt(n_u)), in whole
+    numbers; C = (G / 4096 + ridge I)^-1; B = I - C / diag(C); the score is x B. Whoever has not
+    been counted yet is asked in the next round, so one round with everybody is all there is.
+
+    A person is two parts: what they lent, counted by the server, and what they kept, sent by the
+    device, without pairs across. So what was lent is forgotten with no device online. A device
+    remembers which items it has counted and sends the difference when they change.
+    """
+
+    paper: ClassVar[str] = "ours; EASE (Steck, WWW 2019) on sums that can be taken back"
+    seedless: ClassVar[bool] = True
+
+    model: ItemWeights = ItemWeights()
+    ridge: float = 45.0
+    """Lambda, on the scale of G / 4096: additive.md section 3, tuned on ML-1M."""
+    ridge_per_item: float = 0.0
+    """Added to the ridge of each item, times its own G_ii / 4096; every change is then solved anew.
+    0.3 is the best of 0, .1, .3, .5, 1 on validation of ML-1M."""
+    cross: bool = False
+    """A device sends the pairs of all its items, lent ones too, and the server counts nothing for
+    it: a little better, but nothing is forgotten without the device. `local_includes_shared`
+    follows this field."""
+    forgetting: float = 1.0
+    """Delta: what a block counts in the next, as a factor. Below 1 a matrix is kept per block."""
+    resolve_every: int = 1000
+    """Solve anew after so many rank-one changes of the inverse, before rounding adds up."""
+    solve_above: float = 0.25
+    """Solve anew where more than this share of the items would be the rank of a change."""
+    max_items: int = 20_000
+    """Refuse larger catalogues, which want neighbours only (LocalGram): 8 bytes a pair, twice."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "local_includes_shared", self.cross)
+        name = type(self).__name__
+        if not 0 < self.ridge < float("inf"):
+            raise ConfigError(f"{name}.ridge must be above 0 and finite, got {self.ridge}.")
+        if not 0 <= self.ridge_per_item < float("inf"):
+            raise ConfigError(
+                f"{name}.ridge_per_item must be 0 or above and finite, got {self.ridge_per_item}."
+            )
+        if not 0 < self.forgetting <= 1:
+            raise ConfigError(
+                f"{name}.forgetting is a factor above 0 and up to 1 (1 forgets nothing by "
+                f"itself), got {self.forgetting}."
+            )
+        if self.resolve_every < 1 or not 0 <= self.solve_above <= 1:
+            raise ConfigError(
+                f"{name}.resolve_every must be 1 or more and solve_above between 0 and 1, got "
+                f"{self.resolve_every} and {self.solve_above}."
+            )
+
+    # -- server side -----------------------------------------------------------------------------
+
+    def server_init(self, world: World, clock: Clock) -> ServerState:
+        """An empty sum; nobody has been counted."""
+        device, clients = world.members.device, world.sizes.clients
+        flags = {
+            "counted": torch.full((clients,), -1, dtype=torch.int64, device=device),
+            "owes": torch.zeros(clients, dtype=torch.bool, device=device),
+            "lost": torch.zeros(clients, dtype=torch.bool, device=device),
+            "rounds": torch.full((1,), -1, dtype=torch.int64, device=device),
+        }
+        own, public = self.server_empty(world)
+        return ServerState(public, {**own, **flags, **Lent.none(device).packed()})
+
+    def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
+        """G = 0; C is solved for when somebody has been counted: (own, public)."""
+        items, device = world.sizes.items, world.members.device
+        must_fit(items, self.max_items, type(self).__name__)
+        own = {
+            self.drawer(world.block): torch.zeros(half(items), dtype=torch.int64, device=device),
+            "inverse": torch.zeros(0, 0, dtype=torch.float64, device=device),
+            "changes": torch.zeros(1, dtype=torch.int64, device=device),
+        }
+        return own, self.server_public(own, world)
+
+    def server_public(self, own: Params, world: World) -> Params:
+        """What is broadcast: the weights, made when they are first read, and the block."""
+        block = torch.tensor([world.block], device=world.members.device)
+        return Published(own["inverse"], world.sizes.items, {BLOCK: block})
+
+    def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
+        """Whoever has not been counted in this block, and whoever owes a difference. [k] sorted"""
+        flags = grown_flags(state.own, world)
+        willing = world.available if self.cross else world.announced.keeps
+        asked = (willing & (flags["counted"] < world.block)) | (flags["owes"] & world.members)
+        ids = asked.nonzero().squeeze(1)
+        if self.clients_per_round is None or self.clients_per_round >= len(ids):
+            return ids
+        order = torch.argsort(clock.bits("sample", ids), stable=True)
+        return ids[order[: self.clients_per_round]].sort().values
+
+    def server_step(
+        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+    ) -> ServerState:
+        """Add what devices sent and what was lent or taken back since, and solve."""
+        after = self.server_absorb(state, sums, world)
+        latest = torch.full_like(after.own["rounds"], world.block)
+        return after.next(after.public, {**after.own, "rounds": latest})
+
+    def server_absorb(
+        self,
+        state: ServerState,
+        sums: Mapping[str, Sum],
+        world: World,
+        lenders: Tensor | None = None,
+    ) -> ServerState:
+        """The state after differences came in. lenders: whose loans changed; None looks at all"""
+        flags = grown_flags(state.own, world)
+        for role, total in sums.items():
+            # Whoever leaves counts no longer; the server's own clients are asked in every round.
+            if LEAVE not in role and not role.startswith("host"):
+                flags["counted"][total.who] = world.block
+                flags["owes"][total.who] = False
+        parts, totals = from_totals(sums, world.members.device)
+        own = {**state.own, **flags}
+        if not self.cross:
+            lent, moved = Lent.of(state.own).follow(world, lenders)
+            own |= lent.packed()
+            parts = parts + moved
+        if not len(parts) and not any(bool(total.any()) for total in totals.values()):
+            return replace(state, own=own)
+        own |= self.server_moved(own, parts, totals, world)
+        return replace(state, own=own, public=self.server_public(own, world))
+
+    def server_moved(
+        self, own: Params, parts: Parts, totals: Params, world: World
+    ) -> dict[str, Tensor]:
+        """G with the differences added in whole numbers, and its inverse: updated or solved anew.
+
+        totals: differences that came as sums of pairs, by drawer
+        """
+        items = world.sizes.items
+        now: dict[str, Tensor] = {}
+        for block in torch.unique(parts.block).tolist():
+            mine = parts.only(parts.block == block)
+            name = self.drawer(block)
+            before = now[name] if name in now else own[name].clone()
+            now[name] = add_pairs(before, mine.lot, mine.weight, items)
+        for name, total in totals.items():
+            now[name] = now.get(name, own[name]) + total
+        changes = own["changes"] + len(parts)
+        anew = (
+            not own["inverse"].numel()
+            or any(bool(total.any()) for total in totals.values())
+            or self.ridge_per_item > 0
+            or len(parts) > self.solve_above * items
+            or int(changes) > self.resolve_every
+        )
+        if anew:
+            inverse = self.server_solved({**own, **now}, world)
+            return {**now, "inverse": inverse, "changes": torch.zeros_like(changes)}
+        scale = self.forgetting ** (world.block - parts.block).double()
+        inverse = changed(own["inverse"], parts, scale)
+        grams = [v for n, v in {**own, **now}.items() if n.startswith("gram/")]
+        return {**now, "inverse": emptied(inverse, parts, grams, self.ridge), "changes": changes}
+
+    def server_solved(self, own: Params, world: World) -> Tensor:
+        """C from the whole numbers alone, oldest block first. [I, I] float64"""
+        blocks = sorted(name for name in own if name.startswith("gram/"))
+        last = int(blocks[-1][-4:])
+        grams = [(own[name], self.forgetting ** (last - int(name[-4:]))) for name in blocks]
+        return inverse_of(grams, world.sizes.items, Ridge(self.ridge, self.ridge_per_item))
+
+    def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
+        """A block begins: the sum is all that is carried over; new items start at zero."""
+        items = world.sizes.items
+        must_fit(items, self.max_items, type(self).__name__)
+        if state.round:  # what was lent before the turn belongs to the block that ends
+            known = items_of(state.own[self.drawer(world.block - 1)])
+            sizes = replace(world.sizes, items=known)
+            ended = replace(world, block=world.block - 1, sizes=sizes)
+            state = self.server_absorb(state, {}, ended)
+        old = state.own["inverse"]
+        own = {n: v for n, v in state.own.items() if n != "inverse"}
+        for name in [n for n in own if n.startswith("gram/")]:
+            longer = own[name].new_zeros(half(items))
+            longer[: len(own[name])] = own[name]
+            own[name] = longer
+        fresh = self.drawer(world.block)
+        if fresh not in own:
+            own[fresh] = torch.zeros_like(own[name])
+        if not old.numel():
+            own["inverse"] = old
+        elif self.forgetting < 1:
+            own["inverse"] = self.server_solved(own, world)
+            own["changes"] = torch.zeros_like(own["changes"])
+        elif len(old) < items:  # a new item is related to nothing: C is 1 / ridge there
+            own["inverse"] = torch.eye(items, dtype=old.dtype, device=old.device) / self.ridge
+            own["inverse"][: len(old), : len(old)] = old
+        else:
+            own["inverse"] = old
+        return replace(state, own=own, public=self.server_public(own, world))
+
+    def drawer(self, block: int) -> str:
+        """Where a block's pairs are added up: one matrix, or one per block if blocks fade."""
+        return f"gram/{block if self.forgetting < 1 else 0:04d}"
+
+    # -- client side -----------------------------------------------------------------------------
+
+    def client_weight(self, cohort: Cohort) -> Tensor:
+        """Ones: a part carries its own weight, and sums must stay whole. [C]"""
+        return torch.ones(len(cohort), device=cohort.ids.device)
+
+    def client_train(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Update, Private]:
+        """What a device has now less what it has counted, as pairs or, alone, as items."""
+        parts, private = client_parts(public, private, cohort)
+        return client_rows(parts, cohort, self.drawer, int(public[BLOCK])), private
+
+    def client_sum(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Sum, Private]:
+        """The same for all clients at once, by products of whole numbers."""
+        parts, after = client_parts(public, private, cohort)
+        if alone(cohort.role):
+            update = client_rows(parts, cohort, self.drawer, int(public[BLOCK]))
+            return update.fold(cohort.weight), after
+        return client_folded(parts, cohort, self.drawer, int(public[BLOCK])), after
+
+    def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
+        """A block ends: the device keeps the note of what it counted, to take it back later."""
+        return client_turned(public, private, cohort)
+
+    def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
+        """x B with the device's own items. [C, I]"""
+        return self.model.of_lot({WEIGHTS: public[WEIGHTS]}, cohort.own)
+
+    # -- the story of forgetting -----------------------------------------------------------------
+
+    def unlearn(self, fed: Federation, event: Event) -> Federation:
+        """Subtract what went and add what came: the sum is that of a history without it, exactly.
+
+        Every device concerned is online; `forget` tells what happens when it is not.
+        """
+        return self.forget(fed, event)
+
+    def forget(self, fed: Federation, event: Event, absent: Sequence[int] = ()) -> Federation:
+        """`unlearn` where some devices cannot be reached. absent: their numbers
+
+        What they lent is forgotten all the same. What they kept stays counted: it is owed until
+        they are next online, and lost if they have withdrawn (`outstanding` of the state tells).
+        """
+        after = fed.apply(event)
+        if not fed.now.state.round:
+            return after
+        leaving, arriving = isinstance(event, Withdraw), isinstance(event, Arrive)
+        state, vault = after.now.state, after.now.vault
+        asked, lenders = self._concerned(fed, after, event)
+        away = torch.isin(asked, asked.new_tensor(list(absent)))
+        flags = grown_flags(state.own, after.world)
+        if leaving:
+            flags["lost"][asked[away]] = True
+            flags["counted"][lenders], flags["owes"][lenders] = -1, False
+            sums, _ = self._asked(fed, fed.now.vault, asked[~away], LEAVE)
+        else:
+            flags["owes"][asked[away]] = not arriving  # a new block is no debt
+            if isinstance(event, Erase):
+                records = event.records.to(asked.device)
+                noted = client_erased(vault.private, records, after.world.block)
+                vault = replace(vault, private=noted)
+            sums, vault = self._asked(after, vault, asked[~away], CHANGE)
+        hosts, hosted = self._hosts(fed, after)
+        state = replace(state, own={**state.own, **flags})
+        state = self.server_absorb(
+            state, {**sums, **hosts}, after.world, None if arriving else lenders
+        )
+        return replace(after, now=replace(after.now, state=state, vault=vault, hosted=hosted))
+
+    def _concerned(self, fed: Federation, after: Federation, event: Event) -> tuple[Tensor, Tensor]:
+        """Which devices have something to send after an event, and whose loans may have changed."""
+        world, state = after.world, after.now.state
+        none = torch.zeros(0, dtype=torch.int64, device=world.members.device)
+        if isinstance(event, Arrive):
+            return self.server_sample(state, world, fed.clock.at(state.round)), none
+        counted = grown_flags(state.own, world)["counted"]
+        if isinstance(event, Withdraw) and not fed.world.only_hosts(event):
+            who = none.new_tensor([event.client])
+            return who[counted[who] >= 0], who
+        if not isinstance(event, Share | Unshare | Erase):
+            return none, none
+        who = torch.unique(event.records.client).to(none.device)
+        # After a round, a device that had nothing to send is as up to date as one that was counted.
+        empty = ~(fed.world.available if self.cross else fed.world.announced.keeps)
+        current = int(state.own["rounds"]) == world.block
+        asked = (counted[who] == world.block) | (empty[who] & current)
+        if isinstance(event, Erase):  # also of what it counted in blocks that are over
+            asked |= counted[who] >= 0
+        return who[asked], who
+
+    def _asked(
+        self, fed: Federation, vault: Vault, ids: Tensor, role: str
+    ) -> tuple[dict[str, Sum], Vault]:
+        """What these devices send: a few each for itself, many as one sum of pairs."""
+        if not len(ids):
+            return {}, vault
+        single = role == LEAVE or len(ids) <= ALONE
+        roles = {i: f"{role}/{i}" for i in ids.tolist()} if single else None
+        public = {BLOCK: fed.now.state.public[BLOCK]}  # no weights are needed for a difference
+        clock = fed.clock.at(fed.now.state.round)
+        return fed.executor.train(self, public, None, vault, ids, roles, clock)
+
+    def _hosts(
+        self, fed: Federation, after: Federation
+    ) -> tuple[dict[str, Sum], tuple[Vault, ...]]:
+        """The differences of clients that the server hosts itself."""
+        sums: dict[str, Sum] = {}
+        stay = {number for number, _ in after.world.hosted}
+        asked = [
+            (n, v, CHANGE) for (n, _), v in zip(after.world.hosted, after.now.hosted, strict=True)
+        ]
+        asked += [
+            (n, v, LEAVE)
+            for (n, _), v in zip(fed.world.hosted, fed.now.hosted, strict=True)
+            if n not in stay
+        ]
+        hosted = []
+        for number, vault, role in asked:
+            device = vault.holdings.members.device
+            ids = torch.tensor([number], device=device)
+            public = {BLOCK: after.now.state.public[BLOCK]}
+            named = f"host/{role}/{number}"
+            clock = fed.clock.at(fed.now.state.round)
+            mine, new = InProcess(str(device)).train(
+                self, public, None, vault, ids, {number: named}, clock
+            )
+            sums |= mine
+            hosted += [new] if role == CHANGE else []
+        return sums, tuple(hosted)

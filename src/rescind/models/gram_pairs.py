@@ -1,0 +1,185 @@
+"""Weighted pairs of items in whole numbers: what people add to a Gram matrix and take back.
+
+A symmetric matrix is kept as its lower half, row after row: the pair (i, j), i >= j, stands at
+i (i + 1) / 2 + j, so that new items only append.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rescind import jagged
+from rescind.cohort import Lot
+
+UNIT = 4096
+"""Weights are whole multiples of 1 / 4096: rounding them costs less than the fourth digit."""
+ROWS = 512
+"""Rows of the half made by one sparse product; changes speed and memory only."""
+FEW = 2**17
+"""Up to so many pairs are added one by one instead of by a sparse product; changes speed only."""
+_COUNT = 40  # counts stand above this bit of a product, weights (below 2**39 in size) under it
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Signed contributions weight * x x^T / 4096 side by side, x the indicator of a part's items.
+
+    A person is one part for what they lent and one for what they kept, in each block.
+    """
+
+    lot: Lot
+    """Items by part: `owner` is the part."""
+    weight: Tensor
+    """[P] int64, negative where something is taken back."""
+    client: Tensor
+    """[P] whose part it is (at devices: the place in the cohort)."""
+    block: Tensor
+    """[P] the block it belongs to."""
+
+    def __len__(self) -> int:
+        return len(self.weight)
+
+    @classmethod
+    def none(cls, device: torch.device | str = "cpu") -> Parts:
+        """No parts."""
+        zero = torch.zeros(0, dtype=torch.int64, device=device)
+        return cls(Lot(zero, zero, 0), zero, zero, zero)
+
+    @classmethod
+    def of(cls, lot: Lot, sign: int, client: Tensor, block: Tensor) -> Parts:
+        """A part for each owner that has items, weight round(4096 / sqrt(n)). client: [owners]"""
+        full = lot.count > 0
+        place = torch.cumsum(full, 0) - 1
+        inside = Lot(place[lot.owner], lot.item, int(full.sum()))
+        return cls(inside, sign * weight_of(lot.count[full]), client[full], block[full])
+
+    def __add__(self, other: Parts) -> Parts:
+        lot = Lot(
+            torch.cat([self.lot.owner, other.lot.owner + len(self)]),
+            torch.cat([self.lot.item, other.lot.item]),
+            len(self) + len(other),
+        )
+        return Parts(
+            lot,
+            torch.cat([self.weight, other.weight]),
+            torch.cat([self.client, other.client]),
+            torch.cat([self.block, other.block]),
+        )
+
+    def only(self, chosen: Tensor) -> Parts:
+        """These parts alone. chosen: [P] bool"""
+        place = torch.cumsum(chosen, 0) - 1
+        entry = chosen[self.lot.owner]
+        lot = Lot(place[self.lot.owner[entry]], self.lot.item[entry], int(chosen.sum()))
+        return Parts(lot, self.weight[chosen], self.client[chosen], self.block[chosen])
+
+
+def weight_of(count: Tensor) -> Tensor:
+    """round(4096 / sqrt(n)) of n items, 0 of none: long histories count less per pair. [n] int64
+
+    It depends on a person's own items alone, so nobody else's weight changes when they leave.
+    """
+    root = torch.sqrt(count.clamp(min=1).double())
+    return torch.where(count > 0, torch.round(UNIT / root), 0.0).to(torch.int64)
+
+
+def half(items: int) -> int:
+    """How many pairs i >= j there are."""
+    return items * (items + 1) // 2
+
+
+def items_of(total: Tensor) -> int:
+    """How many items a lower half is for."""
+    return (math.isqrt(8 * len(total) + 1) - 1) // 2
+
+
+def pairs_in(lot: Lot) -> tuple[Tensor, Tensor]:
+    """Every pair i >= j of items of one owner, as (owner, place in the half)."""
+    reach = lot.place + 1
+    first = torch.repeat_interleave(torch.arange(len(lot), device=lot.item.device), reach)
+    back = torch.arange(len(first), device=first.device) - jagged.starts(reach)[first]
+    owner, high = lot.owner[first], lot.item[first]
+    low = lot.item[lot.first[owner] + back]
+    return owner, high * (high + 1) // 2 + low
+
+
+def add_pairs(total: Tensor, lot: Lot, weight: Tensor, items: int) -> Tensor:
+    """Add the sum of weight * x x^T over the owners of a lot to `total` in place; return it.
+
+    Whole numbers throughout, so any order of addition gives the same bits.
+
+    total: [I (I + 1) / 2] int64    weight: [owners] int64
+    """
+    if int(half_each(lot.count).sum()) <= FEW:
+        owner, place = pairs_in(lot)
+        return total.index_add_(0, place, weight[owner])
+    for place, value in _product(lot, weight, items):
+        total.index_add_(0, place, value)
+    return total
+
+
+def pair_sums(lot: Lot, weight: Tensor, items: int) -> tuple[Tensor, Tensor]:
+    """The sum of weight * x x^T, and how many owners have each pair. [I (I + 1) / 2] int64, twice
+
+    Both by one product: every owner counts 2**40 + weight.
+    """
+    total, many = torch.zeros(2, half(items), dtype=torch.int64, device=lot.item.device)
+    for place, value in _product(lot, weight + 2**_COUNT, items):
+        summed = ((value + 2 ** (_COUNT - 1)) & (2**_COUNT - 1)) - 2 ** (_COUNT - 1)
+        total[place], many[place] = summed, (value - summed) >> _COUNT
+    return total, many
+
+
+def _product(lot: Lot, weight: Tensor, items: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """X^T diag(weight) X, some rows at a time: (places in the half, whole numbers), each once."""
+    from scipy.sparse import csr_array
+
+    first = torch.cat([lot.first, lot.first.new_tensor([len(lot)])]).cpu().numpy()
+    item, shape = lot.item.cpu().numpy().astype("int32"), (lot.clients, items)
+    value = weight[lot.owner].cpu().numpy()
+    weighed = csr_array((value, item, first.astype("int32")), shape=shape)
+    owns = csr_array((value * 0 + 1, item, first.astype("int32")), shape=shape)
+    owners = csr_array(owns.T)
+    for row in range(0, items, ROWS):
+        found = owners[row : row + ROWS] @ weighed
+        high = jagged.owners_of(torch.from_numpy(found.indptr).long().diff()).add_(row)
+        low = torch.from_numpy(found.indices).long()
+        lower = high >= low
+        high, low = high[lower], low[lower]
+        place = (high * (high + 1) // 2 + low).to(lot.item.device)
+        yield place, torch.from_numpy(found.data)[lower].to(lot.item.device)
+
+
+def half_each(count: Tensor) -> Tensor:
+    """How many pairs n items make, with themselves. [n]"""
+    return count * (count + 1) // 2
+
+
+def square(total: Tensor, items: int) -> Tensor:
+    """A lower half as a matrix in float64, zeros above. [I (I + 1) / 2] -> [I, I]"""
+    lower = torch.ones(items, items, dtype=torch.bool, device=total.device).tril_()
+    full = torch.zeros(items, items, dtype=torch.float64, device=total.device)
+    return full.masked_scatter_(lower, total.double())
+
+
+def to_bits(lot: Lot, items: int) -> Tensor:
+    """Which items each owner has, one bit each. [C, ceil(I / 8)] uint8"""
+    wide = -(-items // 8)
+    bits = torch.zeros(lot.clients * wide, dtype=torch.int64, device=lot.item.device)
+    cell = lot.owner * wide + torch.div(lot.item, 8, rounding_mode="floor")
+    bits.index_add_(0, cell, torch.ones_like(lot.item) << (lot.item % 8))
+    return bits.to(torch.uint8).view(lot.clients, wide)
+
+
+def from_bits(bits: Tensor) -> Lot:
+    """The items of a table of bits, as a lot."""
+    owner, byte = bits.nonzero().unbind(1)
+    each = torch.arange(8, device=bits.device)
+    there = (bits[owner, byte].long().unsqueeze(1) >> each) & 1 == 1
+    item = (byte.unsqueeze(1) * 8 + each)[there]
+    return Lot(owner.unsqueeze(1).expand(-1, 8)[there], item, len(bits))

@@ -1,0 +1,318 @@
+"""The additive learner: sums in whole numbers and closed forms against slow, obvious versions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from rescind import params
+from rescind.cohort import Lot
+from rescind.errors import ConfigError
+from rescind.executor import InProcess, OneByOne
+from rescind.federation import Federation
+from rescind.holdings import Holdings
+from rescind.methods.gram import Gram
+from rescind.models import gram_pairs
+from rescind.models.gram_pairs import (
+    Parts,
+    add_pairs,
+    from_bits,
+    half,
+    items_of,
+    pair_sums,
+    square,
+    to_bits,
+    weight_of,
+)
+from rescind.models.gram_solve import Published, Ridge, changed, inverse_of, weights_of
+from rescind.records import Records, Share
+from worlds import lendable, next_block, randoms, silent, tiny_holdings
+
+
+def begin(method: Gram, *lenders: int, executor: InProcess | None = None) -> Federation:
+    fed = Federation.start(tiny_holdings(clients=9, items=14), method, seed=2, executor=executor)
+    if lenders:
+        fed = fed.apply(Share(lendable(fed.now.vault.holdings, *lenders)))
+    return fed
+
+
+def some_lot(clients: int = 7, items: int = 14) -> Lot:
+    """Owners with one to many items, and one with none."""
+    there = randoms(clients, items) > torch.linspace(1.5, -1.5, clients)[:, None]
+    there[3] = False
+    owner, item = there.nonzero().unbind(1)
+    return Lot(owner, item, clients)
+
+
+def gram_by_hand(lots: list[dict[int, set[int]]], items: int) -> np.ndarray:
+    """The sum of round(4096 / sqrt(n)) x x^T, one pair after another."""
+    total = np.zeros((items, items), dtype=object)
+    for lot in lots:
+        for mine in lot.values():
+            for i in mine:
+                for j in mine:
+                    total[i, j] += round(4096 / math.sqrt(len(mine)))
+    return total
+
+
+def parts_by_hand(fed: Federation, cross: bool = False) -> list[dict[int, set[int]]]:
+    """What everybody lends and keeps, as plain sets."""
+    holdings = fed.now.vault.holdings
+    lent: dict[int, set[int]] = {}
+    kept: dict[int, set[int]] = {}
+    for n, (client, item) in enumerate(
+        zip(holdings.records.client.tolist(), holdings.records.item.tolist(), strict=True)
+    ):
+        if int(holdings.split[n]) == 0:
+            mine = lent if bool(holdings.lent[n]) and not cross else kept
+            mine.setdefault(client, set()).add(item)
+    return [lent, kept]
+
+
+def kept_gram(fed: Federation) -> torch.Tensor:
+    """G as the server keeps it, made whole. [I, I]"""
+    lower = square(fed.now.state.own["gram/0000"], fed.world.sizes.items)
+    return lower + lower.tril(-1).T
+
+
+def scores(fed: Federation) -> torch.Tensor:
+    ids = torch.arange(fed.world.sizes.clients)
+    cohort = InProcess().cohort(fed.method, fed.now.vault, ids)
+    return fed.method.client_scores(fed.now.state.public, fed.now.vault.read(ids), cohort)
+
+
+# -- whole numbers --------------------------------------------------------------------------------
+
+
+def test_a_weight_is_4096_over_the_root_of_the_count():
+    # 4096 / sqrt(1, 2, 3, 4, 100) = 4096, 2896.3, 2364.8, 2048, 409.6
+    count = torch.tensor([0, 1, 2, 3, 4, 100])
+    assert weight_of(count).tolist() == [0, 4096, 2896, 2365, 2048, 410]
+
+
+@pytest.mark.parametrize("few", [0, 10**6])
+def test_pairs_add_up_to_the_product_of_the_matrix_with_itself(monkeypatch, few):
+    monkeypatch.setattr(gram_pairs, "FEW", few)  # by a sparse product, and one by one
+    monkeypatch.setattr(gram_pairs, "ROWS", 5)
+    lot, items = some_lot(), 14
+    weight = torch.tensor([5, -7, 4096, 1, -4096, 3, 11])
+    matrix = torch.zeros(7, items, dtype=torch.int64)
+    matrix[lot.owner, lot.item] = 1
+    expected = matrix.T @ (matrix * weight[:, None])
+    start = torch.arange(half(items))
+    found = add_pairs(start.clone(), lot, weight, items) - start
+    assert torch.equal(square(found, items).long(), expected.tril())
+    total, many = pair_sums(lot, weight, items)
+    assert torch.equal(total, found)
+    assert torch.equal(square(many, items).long(), (matrix.T @ matrix).tril())
+    assert found.dtype == torch.int64
+    assert items_of(found) == items
+
+
+def test_bits_remember_items():
+    lot = some_lot(items=19)
+    bits = to_bits(lot, 19)
+    assert bits.shape == (7, 3)
+    back = from_bits(bits)
+    assert torch.equal(back.owner, lot.owner)
+    assert torch.equal(back.item, lot.item)
+    assert not bits[3].any()
+
+
+def test_parts_skip_whoever_has_nothing():
+    lot = some_lot()
+    parts = Parts.of(lot, -1, torch.arange(7) * 10, torch.full((7,), 2))
+    assert parts.client.tolist() == [0, 10, 20, 40, 50, 60]
+    assert parts.weight.tolist() == [-w for w in weight_of(lot.count).tolist() if w]
+    two = (parts + parts).only(torch.arange(12) == 8)
+    assert two.lot.item.tolist() == lot.item[lot.owner == 2].tolist()
+    assert (two.client.tolist(), two.block.tolist(), two.lot.clients) == ([20], [2], 1)
+
+
+# -- solving --------------------------------------------------------------------------------------
+
+
+def test_weights_by_hand():
+    # Both items with two people, each of weight round(4096 / sqrt(2)) = 2896: G = 5792 / 4096 =
+    # 1.414 everywhere, ridge 1. C is proportional to [[2.414, -1.414], [-1.414, 2.414]], so
+    # B_01 = 1.414 / 2.414 = .5858 (5792 / 9888).
+    total = torch.tensor([5792, 5792, 5792])
+    weights = weights_of(inverse_of([(total, 1.0)], 2, Ridge(1.0)))
+    assert_close(weights, torch.tensor([[0.0, 5792 / 9888], [5792 / 9888, 0.0]]))
+
+
+@pytest.mark.parametrize("ridge", [Ridge(3.0), Ridge(2.0, 0.5)])
+def test_the_inverse_is_the_inverse_of_the_ridged_sum(ridge):
+    lot = some_lot()
+    old, new = (pair_sums(lot, weight_of(lot.count) + more, 14)[0] for more in (0, 5))
+    inverse = inverse_of([(old, 0.25), (new, 1.0)], 14, ridge)
+    gram = 0.25 * square(old, 14) / 4096 + square(new, 14) / 4096
+    gram = (gram + gram.tril(-1).T).numpy()
+    ridged = gram + np.diag(ridge.same + ridge.per_item * np.diag(gram))
+    assert_close(inverse, torch.tensor(np.linalg.inv(ridged)), atol=1e-13, rtol=1e-12)
+    assert inverse.is_contiguous()
+
+
+def test_the_weights_solve_the_regression_of_each_item_on_the_others():
+    # Column j of B minimises sum of w_u (x_uj - x_u b)^2 + ridge |b|^2 with b_j = 0.
+    fed = begin(Gram(ridge=3.0)).run(1)
+    holdings = fed.now.vault.holdings
+    matrix = np.zeros((9, 14))
+    mine = holdings.records[holdings.split == 0]
+    matrix[mine.client, mine.item] = 1
+    count = matrix.sum(1)
+    weight = np.where(count > 0, np.round(4096 / np.sqrt(np.maximum(count, 1))), 0) / 4096
+    for j in range(14):
+        others = [i for i in range(14) if i != j]
+        part = matrix[:, others]
+        left = part.T @ (weight[:, None] * part) + 3.0 * np.eye(13)
+        b = np.linalg.solve(left, part.T @ (weight * matrix[:, j]))
+        ours = fed.now.state.public["weights"][others, j].double()
+        assert_close(ours, torch.tensor(b), atol=1e-6, rtol=1e-5)
+    assert not fed.now.state.public["weights"].diagonal().any()
+    expected = torch.tensor(matrix).float() @ fed.now.state.public["weights"]
+    assert_close(scores(fed), expected)
+
+
+@pytest.mark.parametrize("parts_wanted", [1, 2, 3, 6])
+def test_a_changed_inverse_is_the_inverse_of_the_changed_sum(parts_wanted):
+    # Sherman-Morrison and Woodbury: take back the first parts, the third with a faded weight.
+    lot = some_lot()
+    every = Parts.of(lot, 1, torch.arange(7), torch.zeros(7, dtype=torch.int64))
+    total = add_pairs(torch.zeros(half(14), dtype=torch.int64), every.lot, every.weight, 14)
+    before = inverse_of([(total, 1.0)], 14, Ridge(3.0))
+    kept = before.clone()
+    gone = every.only(torch.arange(6) < parts_wanted)
+    gone = replace(gone, weight=-gone.weight)
+    scale = torch.where(gone.client == 2, 0.5, 1.0).double()
+    after = changed(before, gone, scale)
+    expected = square(total, 14) / 4096
+    for place in range(len(gone)):
+        x = torch.zeros(14, dtype=torch.float64)
+        x[gone.lot.item[gone.lot.owner == place]] = 1
+        expected += float(scale[place]) * int(gone.weight[place]) / 4096 * torch.outer(x, x).tril()
+    expected = expected + expected.tril(-1).T + 3.0 * torch.eye(14)
+    assert_close(after, torch.tensor(np.linalg.inv(expected.numpy())), atol=1e-13, rtol=1e-11)
+    assert torch.equal(before, kept), "states are values"
+
+
+def test_weights_are_worked_out_once_and_only_when_they_are_read():
+    inverse = torch.tensor([[2.0, -1.0], [-1.0, 4.0]], dtype=torch.float64)
+    public = Published(inverse, 2, {"reference/block": torch.tensor([0])})
+    assert set(public) == {"weights", "reference/block"}
+    assert len(public) == 2
+    assert "weights" not in public._known
+    assert_close(public["weights"], torch.tensor([[0.0, 0.25], [0.5, 0.0]]))
+    assert public["weights"] is public["weights"]
+    with pytest.raises(KeyError):
+        public["inverse"]
+
+
+# -- both sides of the sum ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cross", [False, True])
+@pytest.mark.parametrize("lenders", [(), (0, 1), tuple(range(9))])
+def test_the_sum_counts_what_is_lent_and_what_is_kept(cross, lenders):
+    fed = begin(Gram(cross=cross), *lenders)
+    if lenders == (0, 1):  # and somebody who lends a part
+        own = lendable(fed.now.vault.holdings, 7)
+        fed = fed.apply(Share(own[torch.arange(len(own)) % 2 == 0]))
+    after = fed.run(1)
+    expected = gram_by_hand(parts_by_hand(fed, cross), 14).astype(np.int64)
+    assert torch.equal(kept_gram(after).long(), torch.tensor(expected))
+    again = after.run(2)
+    assert torch.equal(kept_gram(again).long(), torch.tensor(expected)), "nobody counts twice"
+
+
+def test_some_at_a_time_count_the_same_as_everybody_at_once():
+    together = begin(Gram(), 0, 1).run(1)
+    slowly = begin(Gram(clients_per_round=2), 0, 1).run(4)
+    alone = begin(Gram(), 0, 1, executor=OneByOne()).run(1)
+    for fed in (slowly, alone):
+        assert torch.equal(fed.now.state.own["gram/0000"], together.now.state.own["gram/0000"])
+        assert params.digest(fed.now.state.public) == params.digest(together.now.state.public)
+    unfinished = begin(Gram(clients_per_round=2), 0, 1).run(1)
+    counted = unfinished.now.state.own["counted"] >= 0
+    assert int(counted.sum()) == 2
+    assert torch.equal(counted, torch.isin(torch.arange(9), counted.nonzero().squeeze(1)))
+
+
+def test_settings_of_averaging_do_no_harm():
+    plain = begin(Gram(), 0).run(1)
+    odd = replace(Gram(), aggregate="records", epochs=3, rate=7.0, negatives=5, batch_size=2)
+    assert odd.local_includes_shared is False
+    found = begin(odd, 0).run(1)
+    assert params.digest(found.now.state.own) == params.digest(plain.now.state.own)
+
+
+def test_blocks_add_up_and_fade():
+    # Delta 1 keeps one matrix, delta .5 one per block: C = (.5 G_0 + G_1 + ridge)^-1.
+    for delta in (1.0, 0.5):
+        first = begin(Gram(forgetting=delta, ridge=3.0), 0).run(1)
+        after = first.apply(next_block(clients=10, items=16)).run(1)
+        old = gram_by_hand(parts_by_hand(begin(Gram(), 0)), 16)
+        rows = after.now.vault.holdings
+        now = rows.records[(rows.block == 1) & (rows.split == 0)]
+        kept: dict[int, set[int]] = {}
+        for client, item in zip(now.client.tolist(), now.item.tolist(), strict=True):
+            kept.setdefault(client, set()).add(item)
+        gram = (delta * old + gram_by_hand([kept], 16)).astype(float) / 4096
+        expected = np.linalg.inv(gram + 3.0 * np.eye(16))
+        assert_close(after.now.state.own["inverse"], torch.tensor(expected))
+        names = [name for name in after.now.state.own if name.startswith("gram/")]
+        assert len(names) == (1 if delta == 1 else 2)
+
+
+def test_new_items_are_related_to_nothing_until_somebody_has_them():
+    later = begin(Gram(), 0).run(1).apply(next_block(clients=10, items=16))
+    assert scores(later).shape == (10, 16)
+    assert not later.now.state.public["weights"][14:].any()
+    own = later.now.state.own
+    anew = inverse_of([(own["gram/0000"], 1.0)], 16, Ridge(later.method.ridge))
+    assert_close(own["inverse"], anew, atol=1e-15, rtol=1e-12)
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lenders", [(), (0,), tuple(range(9))])
+@pytest.mark.parametrize("method", [Gram(), Gram(cross=True), Gram(ridge_per_item=0.3)])
+def test_numbers_stay_finite_whoever_lends(method, lenders):
+    fed = begin(method, *lenders).run(1)
+    assert bool(torch.isfinite(scores(fed)).all())
+    assert not bool(scores(fed)[silent(9)].any()), "who has nothing is shown nothing in particular"
+    assert all(math.isfinite(v) for v in fed.evaluate(k=5).values())
+
+
+def test_a_world_in_which_nobody_has_anything_gives_no_nan():
+    empty = Holdings.of(Records.of([0], [1]), torch.tensor([2]), 2, 3)
+    assert not bool(scores(Federation.start(empty, Gram()).run(1)).any())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"ridge": 0.0}, "ridge"),
+        ({"ridge_per_item": -1.0}, "ridge_per_item"),
+        ({"forgetting": 0.0}, "forgetting"),
+        ({"forgetting": 1.5}, "forgetting"),
+        ({"resolve_every": 0}, "resolve_every"),
+        ({"solve_above": 2.0}, "solve_above"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused_by_name(wrong, named):
+    with pytest.raises(ConfigError, match=f"Gram.{named}|{named}"):
+        Gram(**wrong)
+
+
+def test_a_catalogue_that_does_not_fit_is_refused_with_its_size():
+    with pytest.raises(ConfigError, match="14 items"):
+        begin(Gram(max_items=13))
+    with pytest.raises(ConfigError, match="16 items"):
+        begin(Gram(max_items=15)).apply(next_block(clients=10, items=16))
