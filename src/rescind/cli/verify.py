@@ -1,0 +1,135 @@
+"""`rescind verify`: is this receipt intact, by whom, and about my request? Offline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rescind.records import Event
+    from rescind.verification import Verification
+
+
+def command(
+    receipt: Annotated[Path, typer.Argument(help="The file receipt.json.")],
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A public key you trust (ed25519:... or a file such as signing.pub); may be given "
+            "again. Without it, your own."
+        ),
+    ] = None,
+    chain: Annotated[
+        list[Path] | None,
+        typer.Option(help="An earlier receipt; once for each, in any order."),
+    ] = None,
+    event: Annotated[
+        Path | None, typer.Option(help="Your request as JSON, to see that this is its receipt.")
+    ] = None,
+    event_key: Annotated[
+        Path | None, typer.Option(help="The key that came with the receipt (receipt.key).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say whether a receipt is VALID or NOT VALID, and why. Needs no network and no server.
+
+    Exit code 0: valid, 1: not valid, 2: a file or key could not be read.
+    """
+    from rescind.verification import verify
+
+    found = verify(
+        _bytes(receipt),
+        _pinned(key or []),
+        [_bytes(path) for path in chain] if chain else None,
+        _request(event, event_key),
+    )
+    if as_json:
+        checks = [{"holds": check.holds, "says": check.says} for check in found.checks]
+        typer.echo(json.dumps({"valid": found.valid, "checks": checks}, indent=2))
+    else:
+        _say(found, receipt)
+    raise typer.Exit(0 if found.valid else 1)
+
+
+def _bytes(path: Path) -> bytes:
+    from rescind.errors import DataError
+    from rescind.receipt import LARGEST
+
+    try:
+        with open(path, "rb") as file:
+            return file.read(LARGEST + 1)
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error.strerror or error}. Name a receipt.json."
+        ) from None
+
+
+def _pinned(given: list[str]) -> dict[str, str]:
+    """Whom we trust: the keys given, or else only ourselves."""
+    from rescind import keys
+
+    if given:
+        return {keys.public_key(one): "the key you gave" for one in given}
+    own = keys.own_public_key()
+    return {} if own is None else {own: "your own key"}
+
+
+def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes] | None:
+    from rescind import keys
+    from rescind.errors import ConfigError, DataError
+    from rescind.receipt import read_event
+
+    if event is None and event_key is None:
+        return None
+    if event is None or event_key is None:
+        given, lacks = (
+            ("--event", "--event-key") if event_key is None else ("--event-key", "--event")
+        )
+        raise ConfigError(
+            f"{given} was given without {lacks}. The request and the key that came with its "
+            f"receipt are needed together."
+        )
+    try:
+        text = event.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise DataError(f"cannot read {event}: {reason}. Name the request as JSON.") from None
+    try:
+        return read_event(text), keys.read_secret(event_key)
+    except DataError as error:
+        raise DataError(f"{event}: {error}") from None
+
+
+def _say(found: Verification, path: Path) -> None:
+    from rescind.findings import VERDICTS
+    from rescind.receipt import LEVELS
+
+    typer.echo(f"{'VALID' if found.valid else 'NOT VALID'}: {path}")
+    for check in found.checks:
+        typer.echo(f"  {'yes' if check.holds else 'NO '}  {_shown(check.says)}")
+    receipt = found.receipt
+    if receipt is None or not found.valid:
+        typer.echo("Do not rely on anything it says.")
+        return
+    asked, done = receipt.asked, receipt.done
+    people = "1 person" if asked.people == 1 else f"{asked.people:,} people"
+    typer.echo(
+        f"It says, on {receipt.time}: {_shown(asked.kind)} of {asked.records:,} records of "
+        f"{people}, by {_shown(done.unlearning)}.\n"
+        f"  level    {done.level}: {LEVELS[done.level]}\n"
+        f"  verdict  {receipt.verdict}: {VERDICTS.get(receipt.verdict, '')}"
+    )
+    for one in receipt.findings:
+        typer.echo(f"    {one.verdict:12} {_shown(one.check)} (n = {one.n:,})")
+    typer.echo(
+        f"Not covered: {len(receipt.not_covered)} things, listed in the file. A valid signature "
+        f"says who states\nthis and that it is unchanged; it does not make the statement true."
+    )
+
+
+def _shown(text: str) -> str:
+    """Without characters that would move the cursor: a receipt must not write its own verdict."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
