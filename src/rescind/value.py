@@ -39,11 +39,6 @@ class Interval:
     high: float
     people: int
 
-    @property
-    def clear(self) -> bool:
-        """Whether the interval leaves zero out."""
-        return self.low > 0 or self.high < 0
-
 
 @dataclass(frozen=True)
 class Person:
