@@ -10,16 +10,27 @@ import torch
 from torch.testing import assert_close
 
 from rescind import bench
-from rescind.bench.yardsticks import Batches, Opening, alternate, naive, twin_batches, twin_round
+from rescind.bench.yardsticks import (
+    Batches,
+    Opening,
+    alternate,
+    naive,
+    plain_step,
+    twin_batches,
+    twin_round,
+)
 from rescind.cli.bench import lines
 from rescind.data.synthetic import synthetic
 from rescind.errors import DataError
 from rescind.executor import InProcess
 from rescind.federation import Federation, holdings_of
 from rescind.holdings import Holdings
+from rescind.methods.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
-from worlds import silent, tiny_holdings
+from rescind.models.shared_graph import graph_of
+from rescind.records import Share
+from worlds import lendable, silent, tiny_holdings
 
 METHODS = {
     "FedMF": replace(
@@ -110,6 +121,28 @@ def test_cost_is_fitted_against_touched_pairs(form, small):
     assert (figure.least, figure.most, figure.unit) == (0.9, 1.1, "exponent")
     assert 0 < figure.beside["pairs_8"] < figure.beside["pairs_60"]
     assert figure.beside["ms_8"] > 0
+
+
+def test_the_plain_server_step_computes_what_the_product_computes():
+    method = FedShare(model=LightGCN(dim=8), refine_pairs=32, contrast_items=8)
+    fed = Federation.start(tiny_holdings(clients=9, items=14), method, seed=2)
+    fed = fed.apply(Share(lendable(fed.now.vault.holdings, 0, 1, 2)))
+    state, clock = fed.now.state, fed.clock.at(1)
+    plain = plain_step(method, state, graph_of(fed.world), clock)
+    refined = method.server_refine(state, fed.world, clock).public["item"]
+    # A first step of Adam is the sign of the gradient; where that is almost 0, rounding decides.
+    steps = [(after - state.public["item"]) / method.refine_rate for after in (plain, refined)]
+    assert_close(*steps, atol=1e-2, rtol=1e-2)
+    assert float(steps[0].abs().max()) > 0.9
+
+
+def test_a_server_step_is_a_multiple_of_a_product_with_its_bound(small):
+    method = FedShare(model=LightGCN(dim=8), refine_pairs=32, contrast_items=8)
+    figure = bench.server_step(small, method, 8.0, repeats=1)
+    assert (figure.unit, figure.most) == ("x product", 8.0)
+    assert figure.value == figure.beside["step_ms"] / figure.beside["product_ms"]
+    assert figure.beside["plain_step_ms"] > 0
+    assert 0 < figure.beside["shared_pairs"] < 1200
 
 
 def test_evaluation_says_how_much_was_ranked(small):

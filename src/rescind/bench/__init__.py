@@ -24,15 +24,18 @@ import numpy as np
 import torch
 
 from rescind import fused
-from rescind.bench.yardsticks import Opening, alternate, naive, touch
+from rescind.bench.yardsticks import Opening, alternate, naive, plain_step, touch
 from rescind.errors import DataError
 from rescind.executor import InProcess
 from rescind.federation import Federation, holdings_of
 from rescind.holdings import Holdings
 from rescind.method import Method
 from rescind.methods.fedavg import FedAvg
+from rescind.methods.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
+from rescind.models.shared_graph import graph_of
+from rescind.sharing import draw_groups, draw_share
 
 REPEATS = 15
 TWINS = 32
@@ -157,6 +160,38 @@ def _repeated(train: Callable[..., object], parts: list[Any], times: int) -> Non
             train(*part)
 
 
+def server_step(data: Holdings, method: FedShare, most: float, repeats: int = REPEATS) -> Figure:
+    """FedShare's server step where people lend 1:2:7, as a multiple of one product with the graph.
+
+    The product is that of the users x items matrix with the item table, by torch.
+    """
+    fed = Federation.start(data, method, seed=0)
+    groups = draw_groups(data.clients, fed.clock)
+    fed = fed.apply(draw_share(fed.now.vault.holdings, groups, fed.clock))
+    state, world, clock = fed.now.state, fed.world, fed.clock.at(1)
+    graph, item = graph_of(world), state.public["item"]
+    side = graph.matrices[0]
+    matrix = torch.sparse_coo_tensor(
+        side.places, side.narrow, side.shape, is_coalesced=True, check_invariants=False
+    )
+    took = alternate(
+        {
+            "product": lambda: torch.sparse.mm(matrix, item),
+            "step": lambda: method.server_refine(state, world, clock),
+            "plain step": lambda: plain_step(method, state, graph, clock),
+        },
+        repeats,
+    )
+    beside = {
+        "shared_pairs": len(graph.user),
+        "product_ms": took["product"],
+        "step_ms": took["step"],
+        "plain_step_ms": took["plain step"],
+    }
+    ratio = took["step"] / took["product"]
+    return Figure("FedShare's server step", ratio, "x product", most, 0.0, beside)
+
+
 def evaluation(data: Holdings, method: Method, most: float, repeats: int = 3) -> Figure:
     """Full ranking of all items for everybody."""
     fed = Federation.start(data, method, seed=0)
@@ -250,6 +285,7 @@ def everything(quick: bool = False, say: Say = lambda _: None) -> Iterator[Figur
         bounds = {"readable": 10.0, "fused": small}
         yield from rounds(name, Opening.of(data, method), {form: bounds[form] for form in forms})
         if source == "ml-1m":
+            yield server_step(data, FedShare(), 8.0)
             yield evaluation(data, method, 0.5)
             if not quick:
                 yield from (linear(data, method, COHORTS, form, 3) for form in forms)

@@ -1,8 +1,9 @@
-"""What a round is timed beside: the touch, and the naive twin.
+"""What rounds and server steps are timed beside: the touch, the naive twin, the plain step.
 
 *touch* is one `index_select` and one `index_add_` of the rows a round samples, [rows, d] float32:
 the least a round must move. The *naive twin* is a Python loop over clients: copy the item table,
-`torch.optim.SGD`, one autograd step per batch, negatives drawn by numpy per client.
+`torch.optim.SGD`, one autograd step per batch, negatives drawn by numpy per client. The *plain
+step* is FedShare's server step as one would write it down: sparse products, autograd, torch's Adam.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from rescind.executor import InProcess
 from rescind.federation import Federation
 from rescind.holdings import Holdings
 from rescind.method import Method
+from rescind.methods.fedshare import FedShare
+from rescind.models.graph_steps import NEGATIVES
 from rescind.models.lightgcn import LightGCN
+from rescind.models.shared_graph import SharedGraph
 from rescind.params import Params
-from rescind.state import Private
+from rescind.state import Private, ServerState
 
 Batches = list[dict[str, Tensor]]
 
@@ -157,6 +161,36 @@ def naive(opening: Opening, twins: int) -> tuple[Callable[[], object], float]:
         return twin_round(opening, places, lambda p: twin_batches(method, cohort, p, draw))
 
     return work, len(able) / len(places)
+
+
+def plain_step(method: FedShare, state: ServerState, graph: SharedGraph, clock: Clock) -> Tensor:
+    """One server step of FedShare (Eq. 17-18) from empty moments; the item table after it."""
+    user = state.own["user"].index_select(0, graph.sharers).requires_grad_()
+    item = state.public["item"].clone().requires_grad_()
+    optimiser = torch.optim.Adam([user, item], lr=method.refine_rate)
+    there, back = (
+        torch.sparse_coo_tensor(
+            torch.stack([s.row, s.place]), s.weight.to(item.dtype), s.shape, check_invariants=False
+        )
+        for s in graph.matrices
+    )
+    layer, seen = (user, item), (user, item)
+    for _ in range(method.layers):
+        layer = (torch.sparse.mm(there, layer[1]), torch.sparse.mm(back, layer[0]))
+        seen = (seen[0] + layer[0], seen[1] + layer[1])
+    people, things = (functional.normalize(t, dim=-1) for t in seen)
+    owner, near, far = graph.sample(method.refine_pairs, clock.step(NEGATIVES))
+    gap = ((things[far] - things[near]) * people[owner]).sum(-1)
+    loss = method.refine_bpr * functional.softplus(gap / method.temperature).mean()
+    chosen = graph.some_items(method.contrast_items, clock)
+    logits = functional.normalize(item[chosen], dim=-1) @ things[chosen].T
+    right = torch.arange(len(chosen))
+    loss = loss + method.contrast * functional.cross_entropy(
+        logits / method.contrast_temperature, right
+    )
+    torch.autograd.backward(loss)
+    optimiser.step()
+    return item.detach()
 
 
 def _of(cohort: Cohort, name: str, place: int) -> Tensor:
