@@ -37,7 +37,7 @@ FLOORS: dict[str, int] = {
     ),
     **dict.fromkeys(["tables", "charts", "bench"], 4),
     **dict.fromkeys(["value", "counterfactual", "sweeps", "departures"], 4),
-    **dict.fromkeys(["keys", "verification"], 4),
+    **dict.fromkeys(["keys", "verification", "receipt_page"], 4),
     **dict.fromkeys(["cli", "demo", "flower", "service"], 5),
 }
 LIBRARIES_BELOW_3 = {"torch", "numpy"}

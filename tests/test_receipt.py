@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from rescind.receipt import (
     signed_bytes,
     write,
 )
+from rescind.receipt_page import page
 from rescind.records import Erase, Records, Unshare, Withdraw
 from rescind.verification import Check, Verification, verify
 
@@ -441,6 +443,83 @@ def test_a_receipt_of_what_json_cannot_say_is_refused_in_words():
 def test_a_request_that_is_none_is_said_in_words(text):
     with pytest.raises(DataError):
         read_event(text)
+
+
+# The page for people.
+
+
+class Reader(HTMLParser):
+    """Tags, attributes and words of a page, as a browser would see them."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.words = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        wanted = ("src", "href", "xlink:href", "action", "srcset", "onload", "onclick")
+        self.links += [value or "" for name, value in attrs if name in wanted]
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_the_page_says_everything_the_receipt_says():
+    findings = [
+        PASSED,
+        Finding("Q6 distance", "SHOWN", 0.25, n=9),
+        Finding("Q3 likelihood", "VOID", 0.7, (0.6, 0.8), note="The no-op passed."),
+    ]
+    receipt = issue(EVENT, DONE, KEPT, findings, claims={"totals after": "sha256:aa"}).receipt
+    words = Reader(page(receipt)).words
+    for text in (
+        *(finding.check for finding in findings),
+        *(finding.note for finding in findings),
+        *PASSED.controls,
+        *receipt.not_covered,
+        *("0.5030", "0.4890 to 0.5170", "3,300", "0.6400", "2 people", "3 records"),
+        *(receipt.public_key, receipt.done.model_after, "totals after", "4,096", "VOID", "L3"),
+        digest(canonical(receipt)),
+    ):
+        assert text in words, text
+    assert VERDICTS["VOID"] in words
+    assert VERDICTS["FAIL"] not in words
+
+
+def test_the_page_is_one_file_that_runs_nothing_and_asks_nobody():
+    curve = {"fpr": [0, 0.5, 1], "tpr": [0, 0.7, 1], "low": [0, 0.6, 1], "high": [0, 0.8, 1]}
+    drawn = replace(PASSED, curves={"before": curve}, samples={"a": [0.1, 0.2], "b": [0.5]})
+    receipt = issue(EVENT, DONE, KEPT, [drawn]).receipt
+    plain, full = Reader(page(receipt)), Reader(page(receipt, [drawn], {"More.": "<svg></svg>"}))
+    assert (plain.tags.count("svg"), full.tags.count("svg")) == (0, 2)
+    assert "script" not in full.tags
+    # Within the picture, shapes are named by #; nothing leads out of the file.
+    assert all(link.startswith("#") for link in full.links)
+
+
+def test_words_in_a_receipt_cannot_become_markup():
+    trick = "<script>alert(1)</script>&"
+    finding = replace(PASSED, check=trick, note=trick, controls={trick: 0.1})
+    done = replace(DONE, unlearning=trick, method={"name": trick, trick: trick})
+    receipt = issue(EVENT, done, [Kept(trick, 1, trick)], [finding], not_covered=[trick]).receipt
+    read = Reader(page(receipt))
+    assert "script" not in read.tags
+    assert read.words.count(trick) >= 8
+
+
+def test_a_page_says_nothing_that_was_not_signed():
+    receipt = issue(EVENT, DONE, KEPT, [PASSED]).receipt
+    with pytest.raises(DataError, match="not those of the receipt"):
+        page(receipt, [replace(PASSED, value=0.5)])
+
+
+def test_a_page_without_checks_claims_nothing():
+    words = Reader(page(issue(EVENT, DONE, KEPT, []).receipt)).words
+    assert "No check was run" in words
+    assert "INCONCLUSIVE" in words
 
 
 # On the command line.
