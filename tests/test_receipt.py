@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from shutil import which
 
 import pytest
 import torch
@@ -443,6 +445,22 @@ def test_a_receipt_of_what_json_cannot_say_is_refused_in_words():
 def test_a_request_that_is_none_is_said_in_words(text):
     with pytest.raises(DataError):
         read_event(text)
+
+
+def test_the_way_without_this_program_works_as_the_documentation_tells_it(tmp_path):
+    if not (which("openssl") and which("bash")):
+        pytest.skip("openssl or bash is not installed")
+    told = (Path(__file__).parents[1] / "docs" / "receipts.md").read_text()
+    script = told.split("### Without this program")[1].split("```bash\n")[1].split("```")[0]
+    data = canonical(issue(EVENT, DONE, KEPT, [PASSED]).receipt)
+
+    def checked(content: bytes) -> int:
+        (tmp_path / "receipt.json").write_bytes(content)
+        asked = ["bash", "-c", script]
+        return subprocess.run(asked, cwd=tmp_path, capture_output=True, check=False).returncode
+
+    assert checked(data) == 0
+    assert checked(data.replace(b'"seconds": 3.0', b'"seconds": 2.0')) != 0
 
 
 # The page for people.

@@ -18,6 +18,7 @@ NEEDED = (
     "typer",
     "rich",
     "matplotlib",
+    "cryptography",
 )
 SPEED = "numba"
 """Everything runs without it, more slowly."""
