@@ -16,7 +16,7 @@ from rescind.federation import Federation
 from rescind.holdings import Holdings
 from rescind.methods import gram as gram_method
 from rescind.methods.gram import Gram
-from rescind.models.gram_pairs import half, weight_of
+from rescind.models.gram_pairs import half, square, weight_of
 from rescind.models.gram_sides import outstanding
 from rescind.models.gram_solve import Ridge, inverse_of
 from rescind.records import Arrive, Erase, Event, Host, Join, Records, Share, Unshare, Withdraw
@@ -454,3 +454,56 @@ def test_a_thousand_people_leave_ml_1m():
             for f in (fed, without)
         )
         assert torch.equal(ours, theirs)
+
+
+# -- what the sum gives away ----------------------------------------------------------------------
+
+
+def peeled(gram: torch.Tensor) -> list[set[int]]:
+    """Histories that can be read off a sum: an item with one owner has their items as its row.
+
+    gram: [I, I] whole numbers, symmetric. Such a row is n times one number, and that number is the
+    weight of n items; subtract the person and look again.
+    """
+    gram, found = gram.clone(), []
+    while True:
+        own, many = gram.diagonal(), (gram > 0).sum(1)
+        alone = (own > 0) & (gram.sum(1) == own * many) & (own == weight_of(many))
+        alone &= ((gram == own[:, None]) | (gram == 0)).all(1)
+        if not bool(alone.any()):
+            return found
+        row = int(alone.nonzero()[0])
+        mine = (gram[row] > 0).long()
+        found.append(set(mine.nonzero().squeeze(1).tolist()))
+        gram -= int(own[row]) * torch.outer(mine, mine)
+
+
+def whole_sum(fed: Federation) -> torch.Tensor:
+    lower = square(fed.now.state.own["gram/0000"], fed.world.sizes.items).long()
+    return lower + lower.tril(-1).T
+
+
+def test_a_sum_does_not_hide_who_alone_owns_an_item():
+    records = Records.of([0, 0, 0, 1, 1, 2, 2, 2], [0, 1, 2, 2, 3, 1, 2, 3])
+    fed = Federation.start(Holdings.of(records, torch.zeros(8), 3, 5), Gram()).run(1)
+    # Item 0 has one owner; without them item 1 has one, and then person 1 is what is left.
+    assert peeled(whole_sum(fed)) == [{0, 1, 2}, {1, 2, 3}, {2, 3}]
+
+
+def test_the_difference_of_two_sums_is_the_history_of_who_left():
+    fed = lending().run(1)
+    after = fed.method.unlearn(fed, Withdraw(6))
+    assert peeled(whole_sum(fed) - whole_sum(after)) == [kept_now(fed.now.vault.holdings)[6]]
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_the_sum_of_ml_100k_gives_most_histories_away():
+    from rescind.data import load
+
+    fed = Federation.start(load("ml-100k"), Gram(), seed=0).run(1)
+    truth = {frozenset(mine) for mine in kept_now(fed.now.vault.holdings).values()}
+    found = {frozenset(mine) for mine in peeled(whole_sum(fed))}
+    assert found <= truth
+    assert len(found) > len(truth) / 2
+    print(f"{len(found)} of {len(truth)} histories")

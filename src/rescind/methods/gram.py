@@ -164,7 +164,7 @@ class Gram(Method):
             if LEAVE not in role and not role.startswith("host"):
                 flags["counted"][total.who] = world.block
                 flags["owes"][total.who] = False
-        parts, totals = from_totals(sums, world.members.device)
+        parts, totals = self.server_received(sums, world)
         own = {**state.own, **flags}
         if not self.cross:
             lent, moved = Lent.of(state.own).follow(world, lenders)
@@ -174,6 +174,12 @@ class Gram(Method):
             return replace(state, own=own)
         own |= self.server_moved(own, parts, totals, world)
         return replace(state, own=own, public=self.server_public(own, world))
+
+    def server_received(
+        self, sums: Mapping[str, Sum], world: World
+    ) -> tuple[Parts, dict[str, Tensor]]:
+        """What devices sent: parts of those that answered alone, and sums of pairs by drawer."""
+        return from_totals(sums, world.members.device)
 
     def server_moved(
         self, own: Params, parts: Parts, totals: Params, world: World
@@ -216,33 +222,34 @@ class Gram(Method):
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
         """A block begins: the sum is all that is carried over; new items start at zero."""
-        items = world.sizes.items
-        must_fit(items, self.max_items, type(self).__name__)
         if state.round:  # what was lent before the turn belongs to the block that ends
-            known = items_of(state.own[self.drawer(world.block - 1)])
-            sizes = replace(world.sizes, items=known)
+            sizes = replace(world.sizes, items=self.server_items(state.own))
             ended = replace(world, block=world.block - 1, sizes=sizes)
             state = self.server_absorb(state, {}, ended)
-        old = state.own["inverse"]
-        own = {n: v for n, v in state.own.items() if n != "inverse"}
-        for name in [n for n in own if n.startswith("gram/")]:
-            longer = own[name].new_zeros(half(items))
-            longer[: len(own[name])] = own[name]
-            own[name] = longer
-        fresh = self.drawer(world.block)
-        if fresh not in own:
-            own[fresh] = torch.zeros_like(own[name])
-        if not old.numel():
-            own["inverse"] = old
-        elif self.forgetting < 1:
-            own["inverse"] = self.server_solved(own, world)
-            own["changes"] = torch.zeros_like(own["changes"])
-        elif len(old) < items:  # a new item is related to nothing: C is 1 / ridge there
-            own["inverse"] = torch.eye(items, dtype=old.dtype, device=old.device) / self.ridge
-            own["inverse"][: len(old), : len(old)] = old
-        else:
-            own["inverse"] = old
+        own = self.server_grown(state.own, world)
         return replace(state, own=own, public=self.server_public(own, world))
+
+    def server_items(self, own: Params) -> int:
+        """How many items the sum is for."""
+        return max(items_of(total) for name, total in own.items() if name.startswith("gram/"))
+
+    def server_grown(self, own: Params, world: World) -> dict[str, Tensor]:
+        """Room for new items, and for a new block where blocks fade."""
+        items, old = world.sizes.items, own["inverse"]
+        must_fit(items, self.max_items, type(self).__name__)
+        grown = dict(own)
+        names = {name for name in own if name.startswith("gram/")}
+        for name in {*names, self.drawer(world.block)}:
+            grown[name] = torch.zeros(half(items), dtype=torch.int64, device=old.device)
+            if name in names:
+                grown[name][: len(own[name])] = own[name]
+        if old.numel() and self.forgetting < 1:
+            grown["inverse"] = self.server_solved(grown, world)
+            grown["changes"] = torch.zeros_like(own["changes"])
+        elif old.numel() and len(old) < items:  # related to nothing: C is 1 / ridge there
+            grown["inverse"] = torch.eye(items, dtype=old.dtype, device=old.device) / self.ridge
+            grown["inverse"][: len(old), : len(old)] = old
+        return grown
 
     def drawer(self, block: int) -> str:
         """Where a block's pairs are added up: one matrix, or one per block if blocks fade."""

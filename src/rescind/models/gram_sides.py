@@ -74,17 +74,23 @@ def client_parts(public: Params, private: Private, cohort: Cohort) -> tuple[Part
     return parts, replace(private, values=values)
 
 
+def client_items(parts: Parts, cohort: Cohort) -> Update:
+    """Each device's differences as items and weights, for a server that makes the pairs itself."""
+    entries: dict[str, Rows | Tensor] = {}
+    for block in torch.unique(parts.block).tolist():
+        for sign, name in ((-1, MINUS), (1, PLUS)):
+            mine = parts.only((parts.block == block) & (parts.weight.sign() == sign))
+            owner = mine.client[mine.lot.owner]
+            value = mine.weight.abs()[mine.lot.owner].unsqueeze(1)
+            entries[f"{name}{block:04d}"] = Rows(owner, mine.lot.item, value, cohort.items)
+    return Update(len(cohort), entries)
+
+
 def client_rows(parts: Parts, cohort: Cohort, drawer: Callable[[int], str], now: int) -> Update:
     """Each device's differences one by one: pairs by drawer, or items where it answers alone."""
-    entries: dict[str, Rows | Tensor] = {}
     if alone(cohort.role):
-        for block in torch.unique(parts.block).tolist():
-            for sign, name in ((-1, MINUS), (1, PLUS)):
-                mine = parts.only((parts.block == block) & (parts.weight.sign() == sign))
-                owner = mine.client[mine.lot.owner]
-                value = mine.weight.abs()[mine.lot.owner].unsqueeze(1)
-                entries[f"{name}{block:04d}"] = Rows(owner, mine.lot.item, value, cohort.items)
-        return Update(len(cohort), entries)
+        return client_items(parts, cohort)
+    entries: dict[str, Rows | Tensor] = {}
     for name, mine in _by_drawer(parts, drawer, now).items():
         entries[name] = _merged(mine, cohort.items)
     return Update(len(cohort), entries)
@@ -177,6 +183,24 @@ def from_totals(sums: Mapping[str, Sum], device: torch.device) -> tuple[Parts, d
                 sign = -1 if name.startswith(MINUS) else 1
                 parts += Parts(Lot(zero, item, 1), sign * value[item[:1], 0], zero[:1], block)
     return parts, totals
+
+
+def from_parts(sums: Mapping[str, Sum], device: torch.device) -> Parts:
+    """What came in as items and weights of single devices."""
+    parts = Parts.none(device)
+    for total in sums.values():
+        for ids, update in total.parts:
+            for name, rows in update.entries.items():
+                if not isinstance(rows, Rows):
+                    continue
+                count = jagged.counts(rows.owner, len(ids))
+                full = count > 0
+                lot = Lot((torch.cumsum(full, 0) - 1)[rows.owner], rows.index, int(full.sum()))
+                sign = -1 if name.startswith(MINUS) else 1
+                weight = sign * rows.value[jagged.starts(count)[full], 0]
+                block = torch.full_like(weight, int(name[-4:]))
+                parts += Parts(lot, weight, ids[full], block)
+    return parts
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,186 @@
+"""The additive learner with neighbours only: lists and small systems against obvious versions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from rescind import params
+from rescind.clock import Clock
+from rescind.errors import ConfigError
+from rescind.executor import InProcess, OneByOne
+from rescind.federation import Federation
+from rescind.holdings import Holdings
+from rescind.methods.gram import Gram
+from rescind.methods.local_gram import LocalGram
+from rescind.models.gram_pairs import square
+from rescind.models.gram_solve import Ridge
+from rescind.models.local_ridge import LocalWeights, Near, SparseGram
+from rescind.records import Erase, Event, Join, Records, Share, Unshare, Withdraw
+from worlds import lendable, next_block, tiny_holdings
+
+FEW = LocalGram(model=LocalWeights(many=3), ridge=2.0, ridge_per_item=0.5)
+
+
+def begin(method: Gram, *lenders: int, executor: InProcess | None = None) -> Federation:
+    fed = Federation.start(tiny_holdings(clients=9, items=14), method, seed=2, executor=executor)
+    if lenders:
+        fed = fed.apply(Share(lendable(fed.now.vault.holdings, *lenders)))
+    return fed
+
+
+def sparse_world(clients: int = 40, items: int = 120) -> Holdings:
+    """People with four items each, near each other: most pairs never meet."""
+    clock, who = Clock(3), torch.arange(clients).repeat_interleave(4)
+    place = torch.arange(len(who)) % 4
+    item = (who * 3 + clock.integers("near", torch.arange(len(who)), 0, 5) + 7 * place) % items
+    pairs = torch.unique((who << 31) + item)
+    return Holdings.of(
+        Records.of(pairs >> 31, pairs & (2**31 - 1)), torch.zeros(len(pairs)), clients, items
+    )
+
+
+def whole_gram(fed: Federation) -> np.ndarray:
+    own = SparseGram.of(fed.now.state.own)
+    matrix = np.zeros((own.items, own.items), dtype=np.int64)
+    for i in range(own.items):
+        for place in range(int(own.first[i]), int(own.first[i + 1])):
+            matrix[i, int(own.other[place])] = int(own.value[place])
+    return matrix
+
+
+def scores(fed: Federation) -> torch.Tensor:
+    ids = torch.arange(fed.world.sizes.clients)
+    cohort = InProcess().cohort(fed.method, fed.now.vault, ids)
+    return fed.method.client_scores(fed.now.state.public, fed.now.vault.read(ids), cohort)
+
+
+def test_the_sparse_sum_is_the_dense_one():
+    fed, dense = begin(FEW, 0, 3).run(1), begin(Gram(), 0, 3).run(1)
+    lower = square(dense.now.state.own["gram/0000"], 14).long()
+    assert np.array_equal(np.tril(whole_gram(fed)), lower.numpy())
+    assert np.array_equal(whole_gram(fed), whole_gram(fed).T)
+
+
+def test_lists_hold_the_nearest_and_weights_solve_the_small_system():
+    fed = begin(FEW, 0).run(1)
+    gram = whole_gram(fed)
+    size = np.sqrt(np.maximum(np.diag(gram), 1))
+    ridge = 2.0 + 0.5 * np.diag(gram) / 4096
+    for j in range(14):
+        order = sorted(
+            (i for i in range(14) if i != j and gram[i, j] > 0),
+            key=lambda i, j=j: (-gram[i, j] / (size[i] * size[j]), i),
+        )[:3]
+        found = fed.now.state.public["neighbour"][j].tolist()
+        assert found == order + [-1] * (3 - len(order))
+        inside = gram[np.ix_(order, order)] / 4096 + np.diag(ridge[order])
+        b = np.linalg.solve(inside, gram[order, j] / 4096)
+        ours = fed.now.state.public["weight"][j, : len(order)]
+        assert_close(ours, torch.tensor(b).float(), atol=1e-6, rtol=1e-5)
+        assert not fed.now.state.public["weight"][j, len(order) :].any()
+
+
+def test_with_every_neighbour_it_is_the_whole_learner():
+    # One person has everything, so that all items meet; then each system is EASE's regression.
+    holdings = tiny_holdings(clients=6, items=10)
+    more = Records.of([0] * 10, list(range(10)))
+    records = holdings.records + more
+    split = torch.cat([holdings.split, torch.zeros(10, dtype=torch.int8)])
+    wide = LocalGram(model=LocalWeights(many=12), ridge=3.0, ridge_per_item=0.2)
+    feds = [
+        Federation.start(Holdings.of(records, split, 6, 10), method, 1).run(1)
+        for method in (wide, Gram(ridge=3.0, ridge_per_item=0.2))
+    ]
+    assert_close(scores(feds[0]), scores(feds[1]), atol=1e-6, rtol=1e-5)
+
+
+def test_scores_add_up_what_own_items_tell():
+    fed = begin(FEW).run(1)
+    public = fed.now.state.public
+    cohort = InProcess().cohort(fed.method, fed.now.vault, torch.arange(9))
+    expected = torch.zeros(9, 14)
+    for client, i in zip(cohort.own.owner.tolist(), cohort.own.item.tolist(), strict=True):
+        for j in range(14):
+            for place in range(3):
+                if int(public["neighbour"][j, place]) == i:
+                    expected[client, j] += public["weight"][j, place]
+    assert_close(scores(fed), expected)
+
+
+def test_only_lists_that_a_change_can_reach_are_made_anew():
+    fed = Federation.start(sparse_world(), FEW, 0).run(1)
+    before, gram = Near.of(fed.now.state.own), SparseGram.of(fed.now.state.own)
+    mine = fed.now.vault.holdings.lot("own")
+    items = mine[2][int(mine[0][7]) : int(mine[0][7] + mine[1][7])]
+    after = fed.method.unlearn(fed, Withdraw(7))
+    changed_gram = SparseGram.of(after.now.state.own)
+    rows = before.stale(changed_gram, items)
+    assert 0 < len(rows) < gram.items / 3
+    everything = torch.arange(gram.items)
+    anew = Near.none(gram.items, 3).solved(changed_gram, everything, Ridge(2.0, 0.5))
+    same = Near.of(after.now.state.own)
+    assert params.digest(same.packed()) == params.digest(anew.packed())
+    moved = (before.item != anew.item).any(1) | (before.weight != anew.weight).any(1)
+    assert set(moved.nonzero().squeeze(1).tolist()) <= set(rows.tolist())
+    assert bool(moved.any())
+
+
+EVENTS = {
+    "withdraw": lambda fed: Withdraw(3),
+    "withdraw a lender": lambda fed: Withdraw(0),
+    "erase": lambda fed: Erase(lendable(fed.now.vault.holdings, 5)[:2]),
+    "unshare": lambda fed: Unshare(fed.world.shared),
+    "share": lambda fed: Share(lendable(fed.now.vault.holdings, 6)),
+}
+
+
+@pytest.mark.parametrize("name", EVENTS)
+@pytest.mark.parametrize("world", ["tiny", "sparse"])
+def test_forgetting_gives_the_bits_of_never_having_had_it(name, world):
+    holdings = tiny_holdings(clients=9, items=14) if world == "tiny" else sparse_world()
+    fed = Federation.start(holdings, FEW, 2)
+    fed = fed.apply(Share(lendable(fed.now.vault.holdings, 0, 1))).run(1)
+    event: Event = EVENTS[name](fed)
+    after = FEW.unlearn(fed, event)
+    without = fed.apply(event).restart().run(1)
+    assert params.digest(after.now.state.public) == params.digest(without.now.state.public)
+    names = ("gram/", "lent/", "near/")
+    ours, theirs = (
+        {n: v for n, v in f.now.state.own.items() if n.startswith(names)} for f in (after, without)
+    )
+    assert params.digest(ours) == params.digest(theirs)
+
+
+def test_many_changes_in_a_row_still_give_the_bits_of_what_remains():
+    fed = Federation.start(sparse_world(), FEW, 2).run(1)
+    for client in range(0, 40, 3):
+        records = lendable(fed.now.vault.holdings, client)
+        fed = FEW.unlearn(fed, (Withdraw(client), Share(records), Erase(records[:1]))[client % 3])
+        if client == 15:
+            fed = FEW.unlearn(fed, Join(0))
+    without = fed.restart().run(1)
+    assert params.digest(fed.now.state.public) == params.digest(without.now.state.public)
+
+
+def test_a_new_block_adds_to_the_sum_and_new_items_have_no_neighbours_yet():
+    fed = begin(FEW, 0).run(1)
+    later = fed.apply(next_block(clients=10, items=16))
+    assert scores(later).shape == (10, 16)
+    assert bool((later.now.state.public["neighbour"][14:] == -1).all())
+    assert np.array_equal(whole_gram(later)[:14, :14], whole_gram(fed))
+    after = later.run(1)
+    assert whole_gram(after).sum() > whole_gram(fed).sum()
+    alone = begin(FEW, 0, executor=OneByOne()).run(1).apply(next_block(clients=10, items=16)).run(1)
+    assert params.digest(alone.now.state.public) == params.digest(after.now.state.public)
+
+
+def test_settings_that_make_no_sense_are_refused():
+    with pytest.raises(ConfigError, match="forgetting must be 1"):
+        LocalGram(forgetting=0.5)
+    with pytest.raises(ConfigError, match="many"):
+        LocalGram(model=LocalWeights(many=0))
+    with pytest.raises(ConfigError, match="14 items"):
+        begin(LocalGram(max_items=13))
