@@ -6,6 +6,7 @@ the sum of their losses: one table serves all, [clients, items] is the largest a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,13 +37,24 @@ def client_sum(
 ) -> tuple[Sum, Private]:
     """The fold of `client_train` for `loss = "softmax"`."""
     (step,) = method.client_steps(public)
+    total, moved = summed(method, public, private.values, step.rates, cohort, clock)
+    return total, private.with_(**moved)
+
+
+def summed(
+    method: Method,
+    public: Params,
+    private: Params,
+    rates: Mapping[str, float],
+    cohort: Cohort,
+    clock: Clock,
+) -> tuple[Sum, dict[str, Tensor]]:
+    """(the weighted sum of all steps, private values afterwards) of one step at these rates."""
     leaves = {
-        n: v.detach().requires_grad_()
-        for n, v in {**public, **private.values}.items()
-        if n in step.rates
+        n: v.detach().requires_grad_() for n, v in {**public, **private}.items() if n in rates
     }
     table = {n: leaves.get(n, v) for n, v in public.items()}
-    own = {n: leaves.get(n, v) for n, v in private.values.items()}
+    own = {n: leaves.get(n, v) for n, v in private.items()}
     trained_on = replace(cohort, own=cohort.train)
     logit = scores(method.model, table, own, trained_on) / method.temperature  # type: ignore[arg-type]
     loss, sent, shown = _loss(method, logit, cohort, clock.step(0))
@@ -56,7 +68,7 @@ def client_sum(
     )
     totals, moved = {}, {}
     for name, grad in down.items():
-        step_by = torch.zeros_like(leaves[name]) if grad is None else -step.rates[name] * grad
+        step_by = torch.zeros_like(leaves[name]) if grad is None else -rates[name] * grad
         if name in public:
             totals[name] = step_by
         else:  # what stays on a device does not count by its weight in the sum
@@ -72,7 +84,7 @@ def client_sum(
         clients=int((cohort.weight != 0).sum()),
         touched={n: touched for n in tables},
         up=sent * each_row + len(cohort) * rest,
-    ), private.with_(**moved)
+    ), moved
 
 
 def _loss(

@@ -95,6 +95,8 @@ class Method:
     """True: a closed form that draws nothing, so that the seed does not matter."""
     logs: ClassVar[bool] = False
     """True: devices keep rows of their own updates (`client_log`)."""
+    exact: ClassVar[bool] = True
+    """False: what `unlearn` gives is close to a retraining, not equal to one."""
 
     def __post_init__(self) -> None:
         positive = {
@@ -195,10 +197,7 @@ class Method:
 
     def client_weight(self, cohort: Cohort) -> Tensor:
         """How much each client counts in the sum. [C]"""
-        if self.aggregate in ("records", "roots"):
-            count = cohort.train.count.float()
-            return count if self.aggregate == "records" else count.sqrt()
-        return torch.ones(len(cohort), device=cohort.ids.device)
+        return weights(self.aggregate, cohort.train.count)
 
     def client_steps(self, public: Params) -> tuple[Step, ...]:
         """What each batch moves, in order; the loss is taken anew for each step."""
@@ -305,6 +304,13 @@ class Method:
     def unlearn(self, fed: Federation, event: Event) -> Federation:
         """Train again on what remains, with the same clock: exact (`Federation.retrained`)."""
         return fed.retrained(event)
+
+
+def weights(aggregate: str, count: Tensor) -> Tensor:
+    """How much each client counts in a sum, by how many records it trains on. [C]"""
+    if aggregate == "records":
+        return count.float()
+    return count.float().sqrt() if aggregate == "roots" else torch.ones_like(count).float()
 
 
 def moved(work: Work, public: Params) -> Update:

@@ -20,5 +20,6 @@ class FedAvg(Method):
     clients_per_round: int | None = 256
     reduce: Literal["mean", "sum"] = "sum"
     temperature: float = 0.2
-    rate: float = 0.3
-    private_rate: float = 0.01
+    negatives: int = 4
+    rate: float = 0.15
+    private_rate: float = 0.0

@@ -17,8 +17,9 @@ from torch import Tensor
 from rescind.clock import Clock
 from rescind.method import Method
 from rescind.model import Model
+from rescind.models.bag import Bag
 from rescind.models.graph_steps import GraphSteps, grown_rows, prefixed, server_rows, under
-from rescind.models.lightgcn import LightGCN
+from rescind.models.lightgcn import LightGCN, TwoSidedLightGCN
 from rescind.models.shared_graph import SharedGraph, graph_of
 from rescind.state import ServerState
 from rescind.update import Sum
@@ -35,6 +36,10 @@ LOG2_E = math.log2(math.e)
 class FedShare(Method):
     """Devices and the shared graph learn one item table together (Eq. 10-18).
 
+    DEPARTS Eq. (13): a person's own vector stays at zero (`private_rate = 0`). Trained on a few
+    rounds of few items it fits those and nothing else: on validation it costs .006 NDCG@20 on
+    ML-1M and .013 on ML-100K.
+
     DEPARTS Eq. (15): a temperature of 0.2 inside the BPR. As printed the loss stays at the level of
     item popularity at any learning rate.
 
@@ -43,19 +48,23 @@ class FedShare(Method):
     """
 
     paper: ClassVar[str] = "Qu et al., arXiv 2603.11610"
+    presets: ClassVar[tuple[str, ...]] = ("as_published", "with_softmax")
 
     model: Model = LightGCN()
     clients_per_round: int | None = 256
     reduce: Literal["mean", "sum"] = "sum"
     temperature: float = 0.2
-    rate: float = 0.3
-    private_rate: float = 0.01
+    negatives: int = 4
+    rate: float = 0.15
+    private_rate: float = 0.0
     local_includes_shared: bool = False
 
     layers: int = 3
     """Propagation steps on the shared graph, L in V-A."""
-    refine_rate: float = 0.001
+    refine_rate: float = 0.003
     """Learning rate of the server's Adam."""
+    refine_temperature: float | None = None
+    """Temperature of the server's BPR; None: that of the clients."""
     refine_pairs: int = 8192
     """Shared pairs sampled for the server's BPR in a round."""
     refine_bpr: float = 1.0
@@ -70,6 +79,40 @@ class FedShare(Method):
     """What the local view is contrasted with; "self" is the control that leaves the graph out."""
     snapshots: int = 3
     """Item tables kept for unlearning, M in IV-C."""
+
+    @classmethod
+    def as_published(cls) -> FedShare:
+        """The equations to the letter: no temperature, both sides of Eq. (13), Eq. (16)'s weights.
+
+        The server's InfoNCE keeps its tau, which the paper tunes. It stays at the level of item
+        popularity; for the record.
+        """
+        return cls(
+            model=TwoSidedLightGCN(),
+            aggregate="records",
+            temperature=1.0,
+            negatives=1,
+            rate=0.3,
+            private_rate=0.01,
+            refine_rate=0.001,
+        )
+
+    @classmethod
+    def with_softmax(cls) -> FedShare:
+        """The same server over clients that rank all items at once (`methods/softmax.py`)."""
+        return cls(
+            model=Bag(),
+            loss="softmax",
+            reduce="mean",
+            temperature=1.0,
+            aggregate="roots",
+            rate=1.0,
+            server_optimiser="adam",
+            server_rate=0.003,
+            server_decay=1000,
+            refine_rate=0.001,
+            refine_temperature=0.2,
+        )
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
         """The item table, and a row of the server's own for everybody (only sharers' are used)."""
@@ -104,7 +147,10 @@ class FedShare(Method):
             one, two = local.index_select(0, chosen), other.index_select(0, chosen)
             return self.contrast * infonce(one, two, self.contrast_temperature)
 
-        user, item, moments = self._steps.run(
+        steps = self._steps
+        if self.server_decay is not None:
+            steps = replace(steps, rate=steps.rate * self.server_pace(clock.round))
+        user, item, moments = steps.run(
             graph,
             state.own["user"],
             state.public["item"],
@@ -121,7 +167,7 @@ class FedShare(Method):
             layers=self.layers,
             pairs=self.refine_pairs,
             rate=self.refine_rate,
-            temperature=self.temperature,
+            temperature=self.refine_temperature or self.temperature,
             weight=self.refine_bpr,
         )
 

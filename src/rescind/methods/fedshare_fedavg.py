@@ -39,8 +39,9 @@ class FedShareFedAvg(Method):
     reduce: Literal["mean", "sum"] = "mean"
     aggregate: Literal["clients", "records", "rows"] = "records"
     temperature: float = 0.2
+    negatives: int = 4
     rate: float = 33.0
-    private_rate: float = 1.0
+    private_rate: float = 0.0
     local_includes_shared: bool = False
 
     layers: int = 3

@@ -75,8 +75,9 @@ class PDCFRSR(Method):
     clients_per_round: int | None = 256
     reduce: Literal["mean", "sum"] = "sum"
     temperature: float = 0.2
-    rate: float = 0.3
-    private_rate: float = 0.01
+    negatives: int = 4
+    rate: float = 0.15
+    private_rate: float = 0.0
     local_includes_shared: bool = False
     """Must stay False: it lets a device tell apart what it lent. It trains on all it has."""
 

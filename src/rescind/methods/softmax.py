@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from rescind.clock import Clock
 from rescind.cohort import Cohort, Lot
+from rescind.dense import summed
 from rescind.jagged import take
-from rescind.method import Method
+from rescind.method import Method, weights
 from rescind.model import Model
 from rescind.models.bag import Bag
 from rescind.models.shared_graph import graph_of
-from rescind.state import Private, ServerState
+from rescind.state import ServerState
 from rescind.update import Sum
 from rescind.world import World
 
@@ -62,8 +63,9 @@ class Softmax(Method):
         chosen = order[: self.loans_per_round].sort().values
         owner, place = take(graph.lot.first, graph.lot.count, chosen)
         lot = Lot(owner, graph.item[place], len(chosen))
-        cohort = Cohort(graph.sharers[chosen], graph.items, lot, lot)
-        cohort = replace(cohort, weight=self.client_weight(cohort))
-        # Draws of a lender's loans are not those of the same person's device.
-        total, _ = self.client_sum(state.public, Private({}), cohort, clock.step(2**20))
+        weight = weights(self.aggregate, lot.count)
+        lenders = Cohort(graph.sharers[chosen], graph.items, lot, lot, weight=weight)
+        rates = dict.fromkeys(state.public, self.rate)
+        # Draws for a lender's loans are not those of the same person's device.
+        total, _ = summed(self, state.public, {}, rates, lenders, clock.step(2**20))
         return total

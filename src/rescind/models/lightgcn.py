@@ -43,13 +43,20 @@ class LightGCN(RankingModel):
     could not grow without moving. 0.04 is that bound for ML-1M's 3,706 items.
     """
 
+    user_spread: float = 0.0
+    """First values of a person's own vector are uniform in +- this.
+
+    DEPARTS section V-A: zero instead of Xavier's bound. A person takes part a few times in a run,
+    and a random vector is noise beside the items until then (docs/fedshare.md).
+    """
+
     def public(self, sizes: Sizes, clock: Clock) -> Params:
         """item: [I, d]"""
         return {"item": uniform("item", torch.arange(sizes.items), self.dim, self.spread, clock)}
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
         """user: [C, d]"""
-        return {"user": uniform("user", ids, self.dim, self.spread, clock)}
+        return {"user": uniform("user", ids, self.dim, self.user_spread, clock)}
 
     def infer(self, rows: Params, own: Params, lot: Lot) -> Params:
         """The person's vector after one propagation over the ego graph."""
@@ -66,6 +73,29 @@ class LightGCN(RankingModel):
         """[C, I]"""
         user = functional.normalize(own["user"], dim=-1)
         return user @ functional.normalize(public["item"], dim=-1).T
+
+
+@dataclass(frozen=True)
+class TwoSidedLightGCN(LightGCN):
+    """Ego-graph LightGCN as printed: items of the ego graph take up the person's vector too.
+
+    Eq. (13-14) with L = 1: v_i becomes v_i / 2 + u_0 / (2 sqrt(n)) for the person's n items. An
+    item outside the graph has no neighbour and stays v_j / 2, which no cosine can tell from v_j.
+    """
+
+    kernel: ClassVar[str] = ""
+
+    user_spread: float = 0.04
+
+    def infer(self, rows: Params, own: Params, lot: Lot) -> Params:
+        """The person's vector, and what their items take up of it."""
+        each = torch.rsqrt(lot.count.clamp(min=1).to(own["user"].dtype)).unsqueeze(1)
+        return {**super().infer(rows, own, lot), "taken up": own["user"] * each}
+
+    def score_held(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
+        """cos(u, v_i) for items of the person's own graph."""
+        moved = rows["item"] + own["taken up"].index_select(0, owner)
+        return self.score({**rows, "item": moved}, own, owner)
 
 
 def along(unit: Tensor, item: Tensor) -> Tensor:

@@ -159,7 +159,9 @@ def loss(
         column: {table: _take(rows, place) for table, rows in work.rows.items()}
         for column, place in batch.rows.items()
     }
-    scores = {column: model.score(rows, own, batch.owner) for column, rows in taken.items()}
+    held_score = getattr(model, "score_held", model.score)  # items of the graph it is trained on
+    by = {"positive": held_score}
+    scores = {c: by.get(c, model.score)(rows, own, batch.owner) for c, rows in taken.items()}
     if settings.loss == "softmax":
         return _softmax(settings, batch, scores["item"])
     if settings.loss == "bpr":
