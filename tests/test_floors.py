@@ -33,7 +33,19 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(["findings"], 2),
     **dict.fromkeys(["models", "methods", "audits"], 3),
     **dict.fromkeys(
-        ["forget", "receipt", "ledger", "recipe", "experiment", "provenance", "report"], 4
+        [
+            "forget",
+            "purge",
+            "requests",
+            "withheld",
+            "receipt",
+            "ledger",
+            "recipe",
+            "experiment",
+            "provenance",
+            "report",
+        ],
+        4,
     ),
     **dict.fromkeys(["tables", "charts", "bench"], 4),
     **dict.fromkeys(["value", "counterfactual", "sweeps", "departures"], 4),

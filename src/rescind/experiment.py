@@ -22,12 +22,14 @@ from rescind import accountant, params
 from rescind.data import Dataset, k_core, load, min_user
 from rescind.errors import BoundaryError, DataError
 from rescind.executor import InProcess
-from rescind.federation import EarlyStop, Federation, Moment
+from rescind.federation import EarlyStop, Federation, Moment, holdings_of
 from rescind.provenance import versions
 from rescind.recipe import Cell, DataSettings, Recipe
+from rescind.records import Share
 from rescind.sharing import draw_groups, draw_share
 from rescind.storage import Checkpoints, resume, save_federation
 from rescind.tasks.metrics import Ranking
+from rescind.withheld import Withheld
 
 log = logging.getLogger(__name__)
 
@@ -114,17 +116,27 @@ def prepare(settings: DataSettings) -> Dataset:
     return dataset
 
 
-def start(cell: Cell, dataset: Dataset) -> Federation:
-    """A federation before its first round, with what people lend."""
+def start(cell: Cell, dataset: Dataset, withheld: Withheld | None = None) -> Federation:
+    """A federation before its first round, with what people lend.
+
+    withheld: what they erased or took back since; the loans are drawn from the data as it was, so
+    that nobody lends something else instead
+    """
     guards = cell.guards.guards if cell.guards else ()
     executor = InProcess(device=cell.run.device, guards=guards)
     keep = cell.run.keep_every
-    fed = Federation.start(dataset, cell.method, cell.run.seed, executor, keep_every=keep)
+    left = withheld.left_of(dataset) if withheld else dataset
+    fed = Federation.start(left, cell.method, cell.run.seed, executor, keep_every=keep)
     if cell.sharing is not None:
         ratio = cell.sharing.ratio
         groups = draw_groups(fed.world.sizes.clients, fed.clock, (ratio[0], ratio[1], ratio[2]))
         holdings = fed.now.vault.holdings
-        fed = fed.apply(draw_share(holdings, groups, fed.clock, cell.sharing.part))
+        if not withheld:
+            return fed.apply(draw_share(holdings, groups, fed.clock, cell.sharing.part))
+        before = holdings_of(dataset, cell.run.seed)
+        loan = draw_share(before, groups, fed.clock, cell.sharing.part).records
+        loan = loan[loan.among(holdings.records)]
+        fed = fed.apply(withheld.left_of_loan(Share(loan), fed.labels))
     return fed
 
 
@@ -138,9 +150,11 @@ def run_cell(
     """Train and measure one cell; writes `folder/run.json` and `folder/model/`.
 
     again: go on from the newest checkpoint in the folder, if there is one
+    What the folder says was erased or taken back (`withheld.json`) is left out.
     """
+    withheld = Withheld.read(folder)
     dataset = dataset or prepare(cell.data)
-    fed = start(cell, dataset)
+    fed = start(cell, dataset, withheld)
     if not int(fed.now.vault.holdings.lot("test")[1].sum()):
         raise DataError(
             f"'{dataset.name}' has {len(dataset)} rows and none of them is held out for testing, "

@@ -1,0 +1,86 @@
+"""`rescind forget`: answer a request to erase, to take back, or to leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run, e.g. runs/demo.")],
+    erase: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Erase records everywhere: a CSV with original ids, columns user,item (or user "
+            "alone for all of theirs); draw:0.3 lets 30 % of the lenders regret it.",
+        ),
+    ] = None,
+    unshare: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Take loans back; devices keep theirs. As --erase."),
+    ] = None,
+    withdraw: Annotated[
+        str | None, typer.Option(metavar="USER", help="A person leaves with all they have.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="An unlearner by name; exact retraining unless given.")
+    ] = None,
+    audits: Annotated[str, typer.Option(help="standard, full or none.")] = "standard",
+    out: Annotated[
+        Path | None, typer.Option(help="Where the new run goes; RUN-1, RUN-2, ... unless given.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes for the audit's retrains.")] = 2,
+) -> None:
+    """Forget records of a run: a new run without them, with a signed receipt.
+
+    The old folder keeps its numbers and nothing else. The receipt's key goes to the requester:
+    only with it can the receipt be matched with the records.
+    """
+    from rescind.cli.progress import RoundBar
+    from rescind.errors import ConfigError
+    from rescind.experiment import read_facts
+    from rescind.requests import Kind, answer
+    from rescind.settings import find, from_table
+    from rescind.storage import METHODS, MODELS
+
+    asked: dict[Kind, str | None] = {"erase": erase, "unshare": unshare, "withdraw": withdraw}
+    given = [(kind, source) for kind, source in asked.items() if source is not None]
+    if len(given) != 1:
+        raise ConfigError(
+            "give exactly one of --erase FILE, --unshare FILE and --withdraw USER; "
+            f"{len(given)} were given."
+        )
+    kind, source = given[0]
+    unlearner = None
+    if method is not None:
+        unlearner = from_table(find(*METHODS, method), {"name": method}, {"model": MODELS})
+    if audits not in ("standard", "full", "none"):
+        raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
+    facts = read_facts(run)
+    rounds = facts["round"] if facts else 0
+    with RoundBar(f"forgetting ({kind})", rounds) as bar:
+        done = answer(
+            run, kind, source, unlearner, audits, out, workers,  # type: ignore[arg-type]
+            watch=(bar,), told=_retrains,
+        )  # fmt: skip
+    receipt = done.evidence.receipt
+    asked_for = receipt.asked
+    typer.echo(
+        f"forgot {asked_for.records:,} records of {asked_for.people:,} people by "
+        f"{receipt.done.unlearning} in {receipt.done.seconds:.1f} s "
+        f"({receipt.done.rounds} rounds, level {receipt.done.level}): {receipt.verdict}"
+    )
+    for finding in receipt.findings:
+        value = "" if finding.value is None else f"{finding.value:.4f}"
+        reference = "" if finding.reference is None else f"retrain {finding.reference:.4f}"
+        typer.echo(f"  {finding.check:<28} {finding.verdict:<13} {value:>8}  {reference}")
+    typer.echo(f"\nWritten: {done.folder}/receipt.json and receipt.html; new run in {done.folder}")
+    typer.echo(f"For the requester alone: {done.key_file}")
+    typer.echo(f"Next: rescind verify {done.folder}/receipt.json")
+
+
+def _retrains(there: int, wanted: int) -> None:
+    typer.echo(f"  audit: {there} of {wanted} retrained models to compare with", err=True)

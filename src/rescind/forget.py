@@ -1,0 +1,166 @@
+"""Forgetting, from the request to the receipt: unlearn, purge, look for traces, audit, sign."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from rescind import params
+from rescind.audits.battery import Report
+from rescind.errors import BoundaryError, ConfigError
+from rescind.examine import examine
+from rescind.federation import Federation, Moment
+from rescind.findings import Finding
+from rescind.method import Method
+from rescind.purge import concerned, inventory, purge, requested, traces
+from rescind.receipt import Done, Receipt, issue
+from rescind.records import Erase, Event, Unshare, Withdraw
+from rescind.settings import to_table
+
+Audits = Literal["standard", "full", "none"]
+AUDITS = ("standard", "full", "none")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What there is to show for a forgetting."""
+
+    receipt: Receipt
+    key: bytes = field(repr=False)
+    """Goes to the requester alone: with it the receipt can be matched with the records."""
+    report: Report | None = None
+    """The audit with its curves; None if none was asked for."""
+
+
+@dataclass
+class Spent:
+    """A watcher that counts what unlearning costs."""
+
+    rounds: int = 0
+    client_rounds: int = 0
+    who: set[int] = field(default_factory=set)
+
+    def __call__(self, moment: Moment) -> None:
+        self.rounds += 1
+        for role, total in moment.sums.items():
+            if role != "host":
+                self.client_rounds += total.clients
+                self.who |= set(total.who.tolist())
+
+
+def forget(
+    fed: Federation,
+    event: Event,
+    method: Method | None = None,
+    audits: Audits = "standard",
+    *,
+    previous: bytes | None = None,
+    data: str = "",
+    folder: Path | None = None,
+    workers: int = 2,
+    watch: Callable[[int, int], Any] = lambda *_: None,
+) -> tuple[Federation, Evidence]:
+    """Forget the records of an Unshare, Erase or Withdraw; the model and what proves it.
+
+    method: an unlearner; by default the federation's own, which is exact unless it says otherwise
+    previous: the bytes of the last receipt, to be chained    data: digest of a public dataset
+    folder: where the audit keeps its retrains    watch: told (retrains there, retrains wanted)
+    """
+    if not isinstance(event, Unshare | Erase | Withdraw):
+        raise ConfigError(
+            f"{type(event).__name__} asks for nothing to be forgotten. "
+            f"Give an Unshare, an Erase or a Withdraw."
+        )
+    if audits not in AUDITS:
+        raise ConfigError(f"audits is one of {', '.join(AUDITS)}; got '{audits}'.")
+    unlearner = method or fed.method
+    spent, begun = Spent(), time.perf_counter()
+    many = len(requested(fed, event))
+    after = unlearner.unlearn(replace(fed, watch=(*fed.watch, spent)), event)
+    after = purge(fed, replace(after, watch=fed.watch), event)
+    seconds = time.perf_counter() - begun
+    left = traces(after, event, fed)
+    if left:
+        raise BoundaryError(
+            f"{type(unlearner).__name__} left traces of the request: "
+            + ", ".join(f"{count} in {place}" for place, count in left.items())
+            + ". This is a defect of the method; retrain instead."
+        )
+    report = None
+    if audits != "none":
+        report = examine(
+            fed, after, event, level=audits, workers=workers, folder=folder, watch=watch
+        )
+    done = _done(fed, after, unlearner, event, spent, seconds, data)
+    findings = report.findings if report else [_unaudited()]
+    issued = issue(
+        event,
+        done,
+        inventory(after),
+        findings,
+        records=many,
+        not_covered=_limits(fed, event),
+        previous=previous,
+    )
+    return after, Evidence(issued.receipt, issued.key, report)
+
+
+def _done(
+    fed: Federation,
+    after: Federation,
+    unlearner: Method,
+    event: Event,
+    spent: Spent,
+    seconds: float,
+    data: str,
+) -> Done:
+    people = set(concerned(event).tolist())
+    name = type(unlearner).__name__ if not unlearner.exact else "Retrain"
+    return Done(
+        method=to_table(fed.method),
+        unlearning=name,
+        level="L3" if unlearner.exact and not _earlier(fed, event) else "L2",
+        world_before=fed.world.digest(),
+        world_after=after.world.digest(),
+        model_before=params.digest(fed.now.state.public),
+        model_after=params.digest(after.now.state.public),
+        rounds=spent.rounds,
+        client_rounds=spent.client_rounds,
+        online={"requester": len(people & spent.who), "others": len(spent.who - people)},
+        seconds=seconds,
+        data=data,
+    )
+
+
+def _earlier(fed: Federation, event: Event) -> bool:
+    """Whether a request reaches into blocks whose data nobody has any more."""
+    past = fed.past
+    if past is None or past.base is None:
+        return past is None
+    holdings, wanted = fed.now.vault.holdings, requested(fed, event)
+    old = holdings.records[holdings.block < holdings.now]
+    return isinstance(event, Withdraw) or bool(wanted.among(old).any())
+
+
+def _limits(fed: Federation, event: Event) -> list[str]:
+    """What this request in particular does not reach."""
+    said = []
+    if _earlier(fed, event):
+        said.append(
+            "What the model learnt from the records in earlier blocks: their data is gone, so "
+            "those rounds cannot be made again."
+        )
+    if isinstance(event, Unshare):
+        said.append("The records themselves: the device keeps its own, and trains on them.")
+    if torch.any(torch.isin(concerned(event), torch.tensor([n for n, _ in fed.world.hosted]))):
+        said.append("A client that the server hosts.")
+    return said
+
+
+def _unaudited() -> Finding:
+    return Finding("audit", "SHOWN", note="No audit was asked for, so nothing was measured.")

@@ -1,0 +1,207 @@
+"""Requests to a run on disk: read one, answer it, leave nothing behind."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from rescind.errors import ConfigError, ConsentError, DataError
+from rescind.experiment import read_facts, write_facts
+from rescind.federation import Federation
+from rescind.forget import Audits, Evidence, forget
+from rescind.method import Method
+from rescind.params import digest, make_folder, nbytes, write_atomically
+from rescind.provenance import versions
+from rescind.purge import requested
+from rescind.receipt import Issued, write
+from rescind.receipt_page import page
+from rescind.records import Erase, Event, Records, Unshare, Withdraw
+from rescind.sharing import draw_regret
+from rescind.storage import load_federation, save_federation
+from rescind.withheld import Withheld
+
+Kind = Literal["erase", "unshare", "withdraw"]
+DRAW = "draw:"
+RECEIPT, PAGE = "receipt.json", "receipt.html"
+LEFT = ("run.json", "withheld.json", "moved.json", RECEIPT, PAGE)
+"""What may stay in the folder of a run whose records were forgotten: no record, no model."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A request that was answered."""
+
+    fed: Federation
+    evidence: Evidence
+    folder: Path
+    """The new run."""
+    key_file: Path
+    """The requester's key."""
+
+
+def read_request(fed: Federation, kind: Kind, source: str) -> Event:
+    """The event of a request. source: a CSV file, `draw:0.3`, or a user's id for a withdrawal.
+
+    The file has a column `user` and perhaps `item`, with original ids; a user without items asks
+    for everything: all they hold (erase) or all they lend (unshare). `draw:0.3` lets a share of the
+    people who lend regret it, for experiments.
+    """
+    if kind == "withdraw":
+        return Withdraw(fed.labels.client(source, fed.world.sizes.clients))
+    if source.startswith(DRAW):
+        records = draw_regret(fed.world.shared, fed.clock, _share(source))
+    else:
+        records = _from_file(fed, Path(source), kind)
+    if not len(records):
+        raise ConsentError(
+            f"the request names no records that could be {kind}d. "
+            f"Give users and items the run knows (rescind recommend shows ids)."
+        )
+    return Erase(records) if kind == "erase" else Unshare(records)
+
+
+def _share(source: str) -> float:
+    try:
+        return float(source.removeprefix(DRAW))
+    except ValueError:
+        raise ConfigError(f"'{source}' is no share: write draw:0.3 for 30 %.") from None
+
+
+def _from_file(fed: Federation, path: Path, kind: Kind) -> Records:
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+            names = rows[0].keys() if rows else ()
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read as a request: {error}.") from None
+    if "user" not in names:
+        raise DataError(
+            f"{path} has no column 'user' (it has {', '.join(map(str, names)) or 'no rows'}). "
+            f"Write a header 'user,item' or 'user' and original ids below."
+        )
+    sizes, held = fed.world.sizes, fed.now.vault.holdings.records
+    whole = fed.world.shared if kind == "unshare" else held
+    pairs, people = [], []
+    for number, row in enumerate(rows, 2):
+        user, item = (row.get("user") or "").strip(), (row.get("item") or "").strip()
+        try:
+            client = fed.labels.client(user, sizes.clients)
+            if item:
+                pairs.append((client, fed.labels.item(item, sizes.items)))
+            else:
+                people.append(client)
+        except (ConsentError, DataError) as error:
+            raise type(error)(f"{path}, line {number}: {error}") from None
+    named = Records.of([c for c, _ in pairs], [i for _, i in pairs])
+    everything = whole[torch.isin(whole.client, torch.tensor(people, dtype=torch.int64))]
+    return named + everything[~everything.among(named)]
+
+
+def answer(
+    run: Path,
+    kind: Kind,
+    source: str,
+    method: Method | None = None,
+    audits: Audits = "standard",
+    out: Path | None = None,
+    workers: int = 2,
+    watch: tuple[Callable[..., Any], ...] = (),
+    told: Callable[[int, int], Any] = lambda *_: None,
+) -> Answer:
+    """Answer a request to a run: a new run without the records, a receipt, and the old one purged.
+
+    The new run is whole on disk before anything of the old one goes; killed in between, the same
+    command does the rest.
+    """
+    facts = read_facts(run)
+    if facts is None or not (run / "model").is_dir():
+        moved = run / "moved.json"
+        hint = (
+            f"Its records were forgotten; it went on as {json.loads(moved.read_text())['to']}."
+            if moved.is_file()
+            else "Give the folder of a finished run, such as runs/demo."
+        )
+        raise DataError(f"{run} holds no finished run. {hint}")
+    fed = load_federation(run / "model")
+    event = read_request(fed, kind, source)
+    gone = requested(fed, event)
+    new = out or _next(run)
+    if new.exists() and any(new.iterdir()):
+        raise ConfigError(f"{new} is not empty. Choose another folder with --out.")
+    previous = (run / RECEIPT).read_bytes() if (run / RECEIPT).is_file() else None
+    make_folder(new)
+    watched = Federation(**{**vars(fed), "watch": (*fed.watch, *watch)})
+    after, evidence = forget(
+        watched, event, method, audits,
+        previous=previous, data=facts["data"]["digest"], workers=workers, watch=told,
+    )  # fmt: skip
+    after = Federation(**{**vars(after), "watch": ()})
+    save_federation(after, new / "model")
+    key_file = write(Issued(evidence.receipt, evidence.key), new / RECEIPT)
+    findings = evidence.report.findings if evidence.report else None
+    write_atomically(new / PAGE, page(evidence.receipt, findings).encode())
+    withheld = Withheld.read(run).after(event, gone, fed.labels)
+    withheld.write(new)
+    write_facts(new, _facts(facts, after, evidence))
+    withheld.write(run)  # a rerun into the old folder leaves the records out, too
+    _purge_folder(run, new)
+    return Answer(after, evidence, new, key_file)
+
+
+def _next(run: Path) -> Path:
+    """The next free name beside a run: demo, demo-1, demo-2, ..."""
+    stem, _, number = run.name.rpartition("-")
+    name = stem if stem and number.isdigit() else run.name
+    many = 1
+    while (run.parent / f"{name}-{many}").exists():
+        many += 1
+    return run.parent / f"{name}-{many}"
+
+
+def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict[str, Any]:
+    """run.json of the new run."""
+    state, vault = after.now.state, after.now.vault
+    k = tuple(int(name.split("@")[1]) for name in facts["metrics"]["test"] if name.startswith("HR"))
+    asked, done = evidence.receipt.asked, evidence.receipt.done
+    forgotten = {
+        "kind": asked.kind,
+        "records": asked.records,
+        "people": asked.people,
+        "by": done.unlearning,
+        "level": done.level,
+        "verdict": evidence.receipt.verdict,
+        "rounds": done.rounds,
+        "client_rounds": done.client_rounds,
+        "seconds": done.seconds,
+    }
+    return {
+        **facts,
+        "shared": len(after.world.shared),
+        "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "round": state.round,
+        "metrics": {s: after.evaluate(s, k) for s in ("valid", "test")},
+        "kept_bytes": {
+            "server": nbytes(state.public) + nbytes(state.own) + state.memory.nbytes,
+            "devices": vault.nbytes,
+        },
+        "model": {"public": digest(state.public), "private": digest(vault.private)},
+        "forgotten": [*facts.get("forgotten", []), forgotten],
+    }
+
+
+def _purge_folder(run: Path, new: Path) -> None:
+    """Nothing of the old run stays but numbers about it and where it went on."""
+    write_atomically(run / "moved.json", (json.dumps({"to": new.name}) + "\n").encode())
+    for path in run.iterdir():
+        if path.name in LEFT:
+            continue
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

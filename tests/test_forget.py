@@ -1,0 +1,180 @@
+"""Forgetting from the request to the receipt, and a canary that must be found nowhere after."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from rescind import params
+from rescind.errors import BoundaryError, ConfigError
+from rescind.federation import Federation
+from rescind.forget import forget
+from rescind.keys import own_public_key
+from rescind.method import Method
+from rescind.methods.fedshare import FedShare
+from rescind.models.lightgcn import LightGCN
+from rescind.models.shared_graph import _KNOWN
+from rescind.purge import inventory, purge, traces
+from rescind.records import Erase, Event, Join, Records, Share, Unshare, Withdraw
+from rescind.verification import verify
+from worlds import lendable, tiny_holdings
+
+METHOD = FedShare(
+    model=LightGCN(dim=4), clients_per_round=6, refine_pairs=16, contrast_items=4, private_rate=0.1
+)
+CANARY = 3
+
+
+@pytest.fixture(autouse=True)
+def keys(tmp_path, monkeypatch):
+    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
+
+
+def begin() -> Federation:
+    fed = Federation.start(tiny_holdings(12, 15), METHOD, seed=1, keep_every=2)
+    return fed.apply(Share(lendable(fed.now.vault.holdings, 0, 1, CANARY))).run(6)
+
+
+def canary(fed: Federation) -> Records:
+    return lendable(fed.now.vault.holdings, CANARY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeps(FedShare):
+    """An unlearner that only applies the event: the model and everything beside it stay."""
+
+    exact = False
+
+    def unlearn(self, fed: Federation, event: Event) -> Federation:
+        return replace(fed.apply(event), method=self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refuses(FedShare):
+    """An unlearner that does not even do that."""
+
+    def unlearn(self, fed: Federation, event: Event) -> Federation:
+        return fed
+
+
+def keeper(kind: type[FedShare]) -> FedShare:
+    return kind(**vars(METHOD))
+
+
+def test_the_canary_is_everywhere_before():
+    fed = begin()
+    found = traces(fed, Erase(canary(fed)), fed)
+    assert set(found) == {
+        "the server's copy",
+        "devices",
+        "the past",
+        "the story",
+        "server rows 'user'",
+        "server rows 'refine/server/first/user'",
+        "server rows 'refine/server/second/user'",
+        "snapshots",
+        "points",
+    }
+
+
+@pytest.mark.parametrize("method", [None, "keeps"])
+@pytest.mark.parametrize("kind", ["unshare", "erase", "withdraw"])
+def test_the_canary_is_nowhere_after(kind, method):
+    fed = begin()
+    event: Event = {
+        "unshare": Unshare(canary(fed)),
+        "erase": Erase(canary(fed)),
+        "withdraw": Withdraw(CANARY),
+    }[kind]
+    after, evidence = forget(fed, event, method and keeper(Keeps), audits="none")
+    assert traces(after, event, fed) == {}
+    assert not set(after.world.shared.client.tolist()) & {CANARY}
+    mine = after.now.vault.holdings.records.client == CANARY
+    assert bool(mine.any()) == (kind != "withdraw")
+    held_out = int((fed.now.vault.holdings.records.client == CANARY).sum()) - len(canary(fed))
+    expected = {"unshare": held_out + len(canary(fed)), "erase": held_out, "withdraw": 0}
+    assert int(mine.sum()) == expected[kind]
+    first = METHOD.client_init(torch.tensor([CANARY]), fed.clock)["user"]
+    if kind != "unshare":
+        assert torch.equal(after.now.vault.private["user"][[CANARY]], first)
+    assert evidence.receipt.asked.kind == type(event).__name__
+    assert evidence.receipt.done.level == ("L3" if method is None else "L2")
+
+
+def test_graphs_of_the_past_are_not_kept_in_a_cache():
+    fed = begin()
+    after, _ = forget(fed, Erase(canary(fed)), audits="none")
+    before = len(_KNOWN)
+    assert any(CANARY in records.client.tolist() for records in _KNOWN)
+    del fed
+    gc.collect()
+    assert len(_KNOWN) < before
+    assert not any(CANARY in records.client.tolist() for records in _KNOWN)
+    assert after.world.shared in _KNOWN
+
+
+def test_a_method_that_leaves_traces_is_a_defect_not_a_receipt():
+    fed = begin()
+    with pytest.raises(BoundaryError, match=r"left traces of the request: .* in the server's copy"):
+        forget(fed, Unshare(canary(fed)), keeper(Refuses), audits="none")
+
+
+def test_exact_forgetting_says_what_it_cost():
+    fed = begin()
+    after, evidence = forget(fed, Unshare(canary(fed)), audits="none")
+    done = evidence.receipt.done
+    assert done.unlearning == "Retrain"
+    assert done.rounds == 6
+    assert done.client_rounds == done.rounds * 6
+    assert 0 < done.online["others"] <= 11
+    assert done.model_after == params.digest(after.now.state.public)
+    kept = {k.name: k.bytes for k in evidence.receipt.kept}
+    assert kept == {k.name: k.bytes for k in inventory(after)}
+    assert kept["model"] == params.nbytes(after.now.state.public)
+    assert kept["points to go back to"] == after.past.nbytes > 0
+
+
+def test_one_who_never_took_part_costs_nothing():
+    fed = Federation.start(tiny_holdings(12, 15), METHOD, seed=1).run(1)
+    never = next(c for c in range(12) if int(fed.past.first[c]) == 0 and fed.world.available[c])
+    after, evidence = forget(fed, Withdraw(never), audits="none")
+    assert evidence.receipt.done.rounds == 0
+    assert params.digest(after.now.state.public) == params.digest(fed.now.state.public)
+
+
+def test_the_receipt_verifies_and_the_next_one_is_chained(tmp_path):
+    from rescind.receipt import Issued, canonical, write
+
+    fed = begin()
+    event = Unshare(canary(fed)[:2])
+    after, first = forget(fed, event, audits="none")
+    path = tmp_path / "receipt.json"
+    write(Issued(first.receipt, first.key), path)
+    pinned = {own_public_key() or "": "mine"}
+    assert verify(path.read_bytes(), pinned).valid
+    again, second = forget(
+        after, Erase(canary(after)), audits="none", previous=canonical(first.receipt)
+    )
+    assert second.receipt.previous.startswith("sha256:")
+    assert len(again.world.shared) < len(after.world.shared)
+
+
+def test_only_requests_to_forget_are_answered():
+    fed = begin()
+    with pytest.raises(ConfigError, match="asks for nothing to be forgotten"):
+        forget(fed, Join(12))
+    with pytest.raises(ConfigError, match="standard, full, none"):
+        forget(fed, Withdraw(2), audits="some")  # type: ignore[arg-type]
+
+
+def test_purge_leaves_an_exact_model_alone():
+    fed = begin()
+    event = Unshare(canary(fed)[:1])
+    exact = fed.retrained(event)
+    assert params.digest(purge(fed, exact, event).now.state.own) == params.digest(
+        exact.now.state.own
+    )
+    assert isinstance(exact.method, Method)
