@@ -21,7 +21,7 @@ from rescind.models.local_ridge import LocalWeights, Near, SparseGram
 from rescind.records import Erase, Event, Join, Records, Share, Unshare, Withdraw
 from worlds import lendable, next_block, tiny_holdings
 
-FEW = LocalGram(model=LocalWeights(many=3), ridge=2.0, ridge_per_item=0.5)
+FEW = LocalGram(model=LocalWeights(many=3), ridge=2.0, ridge_per_item=0.5, ridge_power=1.0)
 
 
 def begin(method: Gram, *lenders: int, executor: InProcess | None = None) -> Federation:
@@ -89,7 +89,7 @@ def test_with_every_neighbour_it_is_the_whole_learner():
     more = Records.of([0] * 10, list(range(10)))
     records = holdings.records + more
     split = torch.cat([holdings.split, torch.zeros(10, dtype=torch.int8)])
-    wide = LocalGram(model=LocalWeights(many=12), ridge=3.0, ridge_per_item=0.2)
+    wide = LocalGram(model=LocalWeights(many=12), ridge=3.0, ridge_per_item=0.2, ridge_power=1.0)
     feds = [
         Federation.start(Holdings.of(records, split, 6, 10), method, 1).run(1)
         for method in (wide, Gram(ridge=3.0, ridge_per_item=0.2))

@@ -30,7 +30,7 @@ from rescind.models.gram_sides import (
     grown_flags,
 )
 from rescind.models.gram_solve import WEIGHTS, Published, Ridge, changed, emptied, inverse_of
-from rescind.models.item_item import ItemWeights, must_fit
+from rescind.models.item_item import ItemWeights
 from rescind.params import Params
 from rescind.records import Arrive, Erase, Event, Share, Unshare, Withdraw
 from rescind.state import Private, ServerState
@@ -65,8 +65,9 @@ class Gram(Method):
     ridge: float = 45.0
     """Lambda, on the scale of G / 4096: additive.md section 3, tuned on ML-1M."""
     ridge_per_item: float = 0.0
-    """Added to the ridge of each item, times its own G_ii / 4096; every change is then solved anew.
-    0.3 is the best of 0, .1, .3, .5, 1 on validation of ML-1M."""
+    """Added to an item's ridge, times (G_ii / 4096) ** ridge_power; every change is then solved
+    anew. With ridge 60 and power 1, .3 is the best of 0, .1, .3, .5, 1 on validation of ML-1M."""
+    ridge_power: float = 1.0
     cross: bool = False
     """A device sends the pairs of all its items, lent ones too, and the server counts nothing for
     it: a little better, but nothing is forgotten without the device. `local_includes_shared`
@@ -83,23 +84,21 @@ class Gram(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "local_includes_shared", self.cross)
-        name = type(self).__name__
-        if not 0 < self.ridge < float("inf"):
-            raise ConfigError(f"{name}.ridge must be above 0 and finite, got {self.ridge}.")
-        if not 0 <= self.ridge_per_item < float("inf"):
-            raise ConfigError(
-                f"{name}.ridge_per_item must be 0 or above and finite, got {self.ridge_per_item}."
-            )
-        if not 0 < self.forgetting <= 1:
-            raise ConfigError(
-                f"{name}.forgetting is a factor above 0 and up to 1 (1 forgets nothing by "
-                f"itself), got {self.forgetting}."
-            )
-        if self.resolve_every < 1 or not 0 <= self.solve_above <= 1:
-            raise ConfigError(
-                f"{name}.resolve_every must be 1 or more and solve_above between 0 and 1, got "
-                f"{self.resolve_every} and {self.solve_above}."
-            )
+        allowed = {
+            "ridge": (0 < self.ridge < float("inf"), "above 0 and finite"),
+            "ridge_per_item": (0 <= self.ridge_per_item < float("inf"), "0 or above and finite"),
+            "ridge_power": (0 < self.ridge_power <= 2, "above 0 and at most 2"),
+            "forgetting": (
+                0 < self.forgetting <= 1,
+                "above 0 and at most 1, which forgets nothing",
+            ),
+            "resolve_every": (self.resolve_every >= 1, "1 or more"),
+            "solve_above": (0 <= self.solve_above <= 1, "between 0 and 1"),
+        }
+        for field, (fits, what) in allowed.items():
+            if not fits:
+                name = type(self).__name__
+                raise ConfigError(f"{name}.{field} must be {what}; got {getattr(self, field)}.")
 
     # -- server side -----------------------------------------------------------------------------
 
@@ -118,7 +117,7 @@ class Gram(Method):
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
         """G = 0; C is solved for when somebody has been counted: (own, public)."""
         items, device = world.sizes.items, world.members.device
-        must_fit(items, self.max_items, type(self).__name__)
+        self.must_fit(items)
         own = {
             self.drawer(world.block): torch.zeros(half(items), dtype=torch.int64, device=device),
             "inverse": torch.zeros(0, 0, dtype=torch.float64, device=device),
@@ -213,12 +212,17 @@ class Gram(Method):
         grams = [v for n, v in {**own, **now}.items() if n.startswith("gram/")]
         return {**now, "inverse": emptied(inverse, parts, grams, self.ridge), "changes": changes}
 
+    @property
+    def ridges(self) -> Ridge:
+        """What the diagonal is given."""
+        return Ridge(self.ridge, self.ridge_per_item, self.ridge_power)
+
     def server_solved(self, own: Params, world: World) -> Tensor:
         """C from the whole numbers alone, oldest block first. [I, I] float64"""
         blocks = sorted(name for name in own if name.startswith("gram/"))
         last = int(blocks[-1][-4:])
         grams = [(own[name], self.forgetting ** (last - int(name[-4:]))) for name in blocks]
-        return inverse_of(grams, world.sizes.items, Ridge(self.ridge, self.ridge_per_item))
+        return inverse_of(grams, world.sizes.items, self.ridges)
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
         """A block begins: the sum is all that is carried over; new items start at zero."""
@@ -236,7 +240,7 @@ class Gram(Method):
     def server_grown(self, own: Params, world: World) -> dict[str, Tensor]:
         """Room for new items, and for a new block where blocks fade."""
         items, old = world.sizes.items, own["inverse"]
-        must_fit(items, self.max_items, type(self).__name__)
+        self.must_fit(items)
         grown = dict(own)
         names = {name for name in own if name.startswith("gram/")}
         for name in {*names, self.drawer(world.block)}:
@@ -250,6 +254,15 @@ class Gram(Method):
             grown["inverse"] = torch.eye(items, dtype=old.dtype, device=old.device) / self.ridge
             grown["inverse"][: len(old), : len(old)] = old
         return grown
+
+    def must_fit(self, items: int) -> None:
+        """Items x items must fit into memory; say so before it does not."""
+        if items > self.max_items:
+            raise ConfigError(
+                f"Gram keeps numbers for every pair of items: {items} items take "
+                f"{items * items * 12 / 1e9:.1f} GB, and max_items is {self.max_items}. Raise it "
+                f"if there is room, or use LocalGram, which keeps neighbours only."
+            )
 
     def drawer(self, block: int) -> str:
         """Where a block's pairs are added up: one matrix, or one per block if blocks fade."""
@@ -291,7 +304,7 @@ class Gram(Method):
     def unlearn(self, fed: Federation, event: Event) -> Federation:
         """Subtract what went and add what came: the sum is that of a history without it, exactly.
 
-        Every device concerned is online; `forget` tells what happens when it is not.
+        Every device concerned is online; see `forget` for those that are not.
         """
         return self.forget(fed, event)
 
@@ -354,11 +367,10 @@ class Gram(Method):
         """What these devices send: a few each for itself, many as one sum of pairs."""
         if not len(ids):
             return {}, vault
-        single = role == LEAVE or len(ids) <= ALONE
-        roles = {i: f"{role}/{i}" for i in ids.tolist()} if single else None
+        single = ids.tolist() if role == LEAVE or len(ids) <= ALONE else []
+        roles = {i: f"{role}/{i}" for i in single} or None
         public = {BLOCK: fed.now.state.public[BLOCK]}  # no weights are needed for a difference
-        clock = fed.clock.at(fed.now.state.round)
-        return fed.executor.train(self, public, None, vault, ids, roles, clock)
+        return fed.executor.train(self, public, None, vault, ids, roles, fed.clock)
 
     def _hosts(
         self, fed: Federation, after: Federation
@@ -379,10 +391,9 @@ class Gram(Method):
             device = vault.holdings.members.device
             ids = torch.tensor([number], device=device)
             public = {BLOCK: after.now.state.public[BLOCK]}
-            named = f"host/{role}/{number}"
-            clock = fed.clock.at(fed.now.state.round)
+            named = {number: f"host/{role}/{number}"}
             mine, new = InProcess(str(device)).train(
-                self, public, None, vault, ids, {number: named}, clock
+                self, public, None, vault, ids, named, fed.clock
             )
             sums |= mine
             hosted += [new] if role == CHANGE else []

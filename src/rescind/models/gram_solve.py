@@ -19,14 +19,19 @@ against 37 ms); changes speed only."""
 
 @dataclass(frozen=True)
 class Ridge:
-    """What is added to the diagonal: the same for all items, and a share of their own G_ii."""
+    """What is added to the diagonal: the same for all items, and more for items with more weight.
+
+    ridge_i = same + per_item * (G_ii / 4096) ** power: a function of the item's own sum, so that a
+    change elsewhere leaves it alone.
+    """
 
     same: float
     per_item: float = 0.0
+    power: float = 1.0
 
     def of(self, each: Tensor) -> Tensor:
         """The ridge of every item. each: [I] the diagonal of G / 4096"""
-        return self.same + self.per_item * each
+        return self.same + self.per_item * each**self.power
 
 
 def inverse_of(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) -> Tensor:
