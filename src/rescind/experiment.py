@@ -284,6 +284,7 @@ def _facts(
         "seed": cell.run.seed,
         "configuration": cell.configuration,
         "digest": cell.digest,
+        "settings": cell.settings,
         "data": {
             "name": dataset.name,
             "digest": dataset.digest,
@@ -352,6 +353,7 @@ def _line(facts: dict[str, Any]) -> dict[str, Any]:
         "bytes": facts["bytes"],
         "kept_bytes": facts["kept_bytes"],
         "digest": facts["digest"],
+        "settings": facts["settings"],
         "data": facts["data"]["digest"],
         "versions": facts["versions"],
         "date": facts["date"],

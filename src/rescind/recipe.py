@@ -170,6 +170,10 @@ class PlotSettings:
     """The words below the figure; the setting unless given."""
 
 
+IDLE = ("seed", "device", "checkpoint_every", "keep_every")
+"""Settings of a run that do not decide its result, or are counted apart."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """One configuration of a recipe, with its seed."""
@@ -196,15 +200,36 @@ class Cell:
     def digest(self) -> str:
         """A digest of what was chosen, the same for all seeds, devices and checkpoint habits.
 
-        Defaults are left out, so that a new setting does not make old results stale; a default
-        that changes must be announced under "Changed results".
+        Defaults are left out, so that a new setting does not make old results stale; that a default
+        was another one when a result was made is found by `made`.
         """
         parts = {name: getattr(self, name) for name in SETTINGS}
         table = {name: chosen(part) for name, part in parts.items() if part is not None}
         table["data"]["name"] = self.data.name
-        for idle in ("seed", "device", "checkpoint_every"):
+        for idle in IDLE:
             table["run"].pop(idle, None)
         return "sha256:" + sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def settings(self) -> Table:
+        """Every setting that decides the result, defaults too: what a result line carries."""
+        table = self.configuration
+        table["run"] = {k: v for k, v in table["run"].items() if k not in IDLE}
+        return table
+
+    def made(self, line: Mapping[str, Any]) -> bool:
+        """Whether a result was made with these settings, defaults included.
+
+        A setting that is newer than the result is no difference: it was added with a default that
+        does what was done before.
+        """
+        then = line.get("settings", {})
+        now = self.settings
+        same = all(
+            part in now and all(now[part].get(key, value) == value for key, value in table.items())
+            for part, table in then.items()
+        )
+        return bool(line["digest"] == self.digest and same)
 
     def promise(self, times: int, clients: int) -> Table:
         """What the guards promise to somebody who took part so many times."""

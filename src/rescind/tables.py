@@ -131,11 +131,10 @@ def cells_by_name(recipe: Recipe) -> dict[str, Cell]:
 def collect(recipe: Recipe, metrics: tuple[str, ...] = ("HR@20", "NDCG@20")) -> ResultTable:
     """Gather results whose settings are those of the recipe today; the newest of a seed counts."""
     cells = cells_by_name(recipe)
-    digests = {name: cell.digest for name, cell in cells.items()}
     newest: dict[tuple[str, int], dict[str, Any]] = {}
     stale = 0
     for line in lines(recipe):
-        if digests.get(line["cell"]) == line["digest"]:
+        if line["cell"] in cells and cells[line["cell"]].made(line):
             newest[line["cell"], line["seed"]] = line
         else:
             stale += 1

@@ -193,13 +193,20 @@ def test_what_is_set_has_the_last_word_even_over_an_axis(rescind, recipe):
 def test_a_change_need_only_fit_the_cell_that_is_run(rescind, recipe):
     words = ["run", str(recipe), "--cell", "FedAvg", "--set", "method.model.dim=16"]
     assert rescind(*words, "--set", "seed=0", "--out", "a")[0] == 0
-    assert configured("a")["method"]["model"] == {"name": "LightGCN", "dim": 16, "spread": 0.04}
+    model = configured("a")["method"]["model"]
+    assert (model["name"], model["dim"], model["spread"]) == ("LightGCN", 16, 0.04)
 
 
 def test_a_new_setting_with_a_default_leaves_committed_results_valid():
     plain = Cell("x", DataSettings(), None, FedAvg(), RunSettings())
     assert plain.digest == replace(plain, run=replace(plain.run, restore=True)).digest
     assert plain.digest != replace(plain, run=replace(plain.run, restore=False)).digest
+    line = json.loads(json.dumps({"digest": plain.digest, "settings": plain.settings}))
+    assert plain.made(line)
+    line["settings"]["method"].pop("negatives")  # as if it had not been a setting yet
+    assert plain.made(line)
+    line["settings"]["method"]["negatives"] = plain.method.negatives + 1
+    assert not plain.made(line), "the default was another one then"
 
 
 ROOT = Path(__file__).resolve().parents[2]
