@@ -93,6 +93,9 @@ class CDCGNNFedR(FedShare):
 
     paper: ClassVar[str] = "Qu et al., WWW 2024 (a reading)"
 
+    private_rate: float = 0.003
+    """A sharer's own vector is what is pulled; the better of .003 and .01 on validation."""
+
     mend: float = 0.5
     """Edges added to a partial sharer, as a share of what they lend: eta_m, baselines.md 2.2."""
     mend_most: int = 20

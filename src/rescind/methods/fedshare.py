@@ -81,38 +81,24 @@ class FedShare(Method):
     """Item tables kept for unlearning, M in IV-C."""
 
     @classmethod
-    def as_published(cls) -> FedShare:
+    def as_published(cls, **fields: Any) -> FedShare:
         """The equations to the letter: no temperature, both sides of Eq. (13), Eq. (16)'s weights.
 
         The server's InfoNCE keeps its tau, which the paper tunes. It stays at the level of item
         popularity; for the record.
         """
-        return cls(
-            model=TwoSidedLightGCN(),
-            aggregate="records",
-            temperature=1.0,
-            negatives=1,
-            rate=0.3,
-            private_rate=0.01,
-            refine_rate=0.001,
-        )
+        printed: dict[str, Any] = {"model": TwoSidedLightGCN(), "aggregate": "records"}
+        printed |= {"temperature": 1.0, "negatives": 1, "rate": 0.3, "private_rate": 0.01}
+        return cls(**{**printed, "refine_rate": 0.001, **fields})
 
     @classmethod
-    def with_softmax(cls) -> FedShare:
+    def with_softmax(cls, **fields: Any) -> FedShare:
         """The same server over clients that rank all items at once (`methods/softmax.py`)."""
-        return cls(
-            model=Bag(),
-            loss="softmax",
-            reduce="mean",
-            temperature=1.0,
-            aggregate="roots",
-            rate=1.0,
-            server_optimiser="adam",
-            server_rate=0.003,
-            server_decay=1000,
-            refine_rate=0.001,
-            refine_temperature=0.2,
-        )
+        clients: dict[str, Any] = {"model": Bag(), "loss": "softmax", "reduce": "mean"}
+        clients |= {"temperature": 1.0, "aggregate": "roots", "rate": 1.0}
+        server: dict[str, Any] = {"server_optimiser": "adam", "server_rate": 0.003}
+        server |= {"server_decay": 1000, "refine_rate": 0.001, "refine_temperature": 0.2}
+        return cls(**{**clients, **server, **fields})
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
         """The item table, and a row of the server's own for everybody (only sharers' are used)."""
