@@ -27,7 +27,7 @@ from worlds import lendable, next_block, randoms, tiny_holdings
 
 SMALL = CDCGNNFedR(
     model=LightGCN(dim=4), clients_per_round=4, refine_pairs=32, contrast_items=8,
-    mend_after=1, mend_every=2, mend=1.0, mend_steps=3,
+    mend_after=1, mend_every=2, mend=1.0, mend_steps=3, rate=0.02,
 )  # fmt: skip
 EDGES = ("mended/user", "mended/item")
 
