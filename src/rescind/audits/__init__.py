@@ -1,0 +1,12 @@
+"""Audits that can fail: attacks on a model that forgot, judged beside models that never knew.
+
+One file each. The auditor imports nothing of the unlearner (`rescind.methods`), and its seeds and
+records are its own. `rescind.examine` runs a battery.
+"""
+
+from __future__ import annotations
+
+from rescind.audits.battery import STANDARD, Check, Judged, Outcome, Report, report_of
+from rescind.audits.probe import Case
+
+__all__ = ["STANDARD", "Case", "Check", "Judged", "Outcome", "Report", "report_of"]

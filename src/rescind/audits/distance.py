@@ -1,0 +1,58 @@
+"""Q6, distance to a retrain, always beside the distance between two retrains. Shown, not judged.
+
+Two retrains under different seeds are as far from each other as from the original model
+(reliability.md 1.5), so a distance proves nothing by itself.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from rescind.audits.probe import Case, PerPerson, lists, mean_of, some
+from rescind.federation import Federation
+from rescind.records import Records
+
+PEOPLE = 100  # whose scores over all items are compared: 3 MB for 3,706 items
+
+
+def tables(case: Case, fed: Federation) -> PerPerson:
+    """||w - w'|| / ||w'||, the mean over retrains w': all public parameters as one vector."""
+    gaps = []
+    for other in case.beside(fed):
+        mine, theirs = fed.now.state.public, other.now.state.public
+        names = sorted(n for n in mine if n in theirs and mine[n].shape == theirs[n].shape)
+        gap = sum(float((mine[n].double() - theirs[n].double()).square().sum()) for n in names)
+        size = sum(float(theirs[n].double().square().sum()) for n in names)
+        gaps.append((gap / max(size, 1e-12)) ** 0.5)
+    one = torch.tensor([sum(gaps) / len(gaps)], dtype=torch.float64)
+    return PerPerson(one, torch.ones_like(one))
+
+
+def jaccard(case: Case, fed: Federation) -> PerPerson:
+    """Jaccard of the lists of 20, the mean over retrains and people who did not ask."""
+    ids = some(case.bystanders, PEOPLE, case.clock, "distance")
+    mine, *rest = (case.once("lists", f, partial(lists, f, ids)) for f in (fed, *case.beside(fed)))
+    found = []
+    for theirs in rest:
+        both = ((mine.unsqueeze(2) == theirs.unsqueeze(1)) & (mine >= 0).unsqueeze(2)).sum((1, 2))
+        either = (mine >= 0).sum(1) + (theirs >= 0).sum(1) - both
+        found.append(both.double() / either.clamp(min=1))
+    value = mean_of(found)
+    return PerPerson(value, torch.ones_like(value))
+
+
+def divergence(case: Case, fed: Federation) -> PerPerson:
+    """KL(retrain || model) of a person's softmax over all items, the mean over retrains."""
+    ids = some(case.bystanders, PEOPLE, case.clock, "distance")
+    items = fed.world.sizes.items
+    every = Records.of(ids.repeat_interleave(items), torch.arange(items).repeat(len(ids)))
+    heat = float(getattr(fed.method, "temperature", 1.0))
+
+    def law(model: Federation) -> torch.Tensor:
+        return torch.log_softmax(model.query(every).cpu().view(len(ids), items) / heat, 1)
+
+    mine, *rest = (case.once("law", f, partial(law, f)) for f in (fed, *case.beside(fed)))
+    value = mean_of([(p.exp() * (p - mine)).sum(1) for p in rest])
+    return PerPerson(value, torch.ones_like(value))

@@ -1,0 +1,155 @@
+"""Attacks on what a server holds: its public table, its rows of people, its old rows.
+
+fedshare.md section 4: the leak sits on the user side of the server. An output attack does not see
+it, since a deleted person is never scored with these rows again; whoever reads the server does.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rescind import jagged
+from rescind.audits.probe import (
+    Case,
+    PerPerson,
+    Targets,
+    auc_by_person,
+    infer_from,
+    lists,
+    mean_of,
+)
+from rescind.federation import Federation
+from rescind.params import Params
+
+LIST = 100  # length of the lists that the attack on people reads
+FEATURES = 32
+MOMENTS = {"first", "second"}
+"""Parts of a name that tell an optimiser's moments (`rescind.optim`)."""
+
+
+def table(case: Case, fed: Federation) -> PerPerson:
+    """The public table alone: people are inferred from their validation items."""
+    return auc_by_person(_inferred(case, fed), case.tested)
+
+
+def calibrated(case: Case, fed: Federation) -> PerPerson:
+    """The same less the score under retrained models: what a record is worth anyway is removed."""
+    usual = mean_of([_inferred(case, other) for other in case.beside(fed)])
+    return auc_by_person(_inferred(case, fed) - usual, case.tested)
+
+
+def _inferred(case: Case, fed: Federation) -> Tensor:
+    return case.once("table", fed, lambda: infer_from(fed, "valid", case.tested, case.before))
+
+
+def person_rows(own: Params, clients: int, moments: bool = False) -> dict[str, Tensor]:
+    """What a server keeps in rows of people: names that end in "user", one row per client.
+
+    moments: those of its optimiser, too, which are gradients and not vectors of people
+    """
+    return {
+        name: value
+        for name, value in own.items()
+        if name.rsplit("/", 1)[-1] == "user"
+        and value.dim() == 2
+        and len(value) == clients
+        and (moments or not MOMENTS & set(name.split("/")))
+    }
+
+
+def item_table(fed: Federation, width: int) -> Tensor | None:
+    """The public rows of items that rows of people can be compared with. [I, d]"""
+    for name in fed.method.model.tables:
+        value = fed.now.state.public.get(name)
+        if value is not None and value.dim() == 2 and value.shape[1] == width:
+            return value
+    return None
+
+
+def kept(case: Case, fed: Federation) -> PerPerson | None:
+    """What the server still has: its rows of people, one step over the graph it still has."""
+    return _with_rows(case.targets, fed, fed, spread=True)
+
+
+def kept_rows(case: Case, fed: Federation) -> PerPerson | None:
+    """The rows of people alone, as they were learnt."""
+    return _with_rows(case.targets, fed, fed, spread=False)
+
+
+def stale(case: Case, fed: Federation) -> PerPerson | None:
+    """The server's old rows of people against the new table: what a kept copy would still tell."""
+    return _with_rows(case.targets, case.before, fed, spread=False)
+
+
+def _with_rows(
+    targets: Targets, holder: Federation, fed: Federation, spread: bool
+) -> PerPerson | None:
+    """AUC of cos(row of the person, item less the mean item); None where nothing can be compared.
+
+    holder: whose rows of people    fed: whose item table
+    """
+    found = []
+    for rows in person_rows(holder.now.state.own, holder.world.sizes.clients).values():
+        item = item_table(fed, rows.shape[1])
+        if item is None:
+            continue
+        user, item = rows.double().cpu(), item.double().cpu()
+        if spread:
+            user, item = spread_once(holder, user, item)
+        # What all items have in common says how a person likes items, not which.
+        user, item = (functional.normalize(t, dim=-1) for t in (user, item - item.mean(0)))
+        at = targets.records
+        found.append(torch.linalg.vecdot(user[at.client], item[at.item]))
+    return auc_by_person(torch.stack(found).sum(0), targets) if found else None
+
+
+def spread_once(fed: Federation, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
+    """x + A x, A the normalised adjacency of what the server still has: (people, items)."""
+    pairs = torch.unique(fed.world.shared.pairs().cpu())
+    who, what = pairs >> 31, pairs & (2**31 - 1)
+    by_user = jagged.counts(who, len(user)).clamp(min=1).double()
+    by_item = jagged.counts(what, len(item)).clamp(min=1).double()
+    weight = torch.rsqrt(by_user[who] * by_item[what]).unsqueeze(1)
+    near = jagged.segment_sum(weight * item[what], who, len(user))
+    return user + near, item + jagged.segment_sum(weight * user[who], what, len(item))
+
+
+# -- people: does a list look like that of somebody the model knows? ------------------------------
+
+
+def known_people(case: Case, fed: Federation) -> PerPerson:
+    """The share of people whom the shadow-free attack calls members (baselines.md 6.2).
+
+    S1 = 1 / ||mean(their records) - mean(their list)||, S2 = 1 / ||mean(their list) - mean(popular
+    items)||, over the auditor's own item features; a member if S1 > S2. 1e-4 is added to each norm.
+    """
+    feature = case.once("features", case.before, lambda: item_features(case))
+    ids = case.people
+    mine = torch.searchsorted(ids, case.forgotten.client)
+    taste = jagged.segment_mean(feature[case.forgotten.item], mine, len(ids))
+    top = lists(fed, ids, LIST)
+    there = (top >= 0).double().unsqueeze(2)
+    shown = (feature[top.clamp(min=0)] * there).sum(1) / there.sum(1).clamp(min=1)
+    often = jagged.counts(case.trained.item, len(feature))
+    crowd = feature[torch.topk(often, min(LIST, len(often))).indices].mean(0)
+    near, far = (torch.linalg.vector_norm(g, dim=1) + 1e-4 for g in (taste - shown, shown - crowd))
+    return PerPerson((1 / near > 1 / far).double(), torch.ones(len(ids), dtype=torch.float64))
+
+
+def item_features(case: Case) -> Tensor:
+    """The auditor's own view of items: leading directions of what others hold. [I, d]
+
+    Subspace iteration on the people-by-items matrix of those who did not ask.
+    """
+    rest = case.trained[~torch.isin(case.trained.client, case.people)]
+    sizes = case.before.world.sizes
+    place = torch.arange(sizes.items).unsqueeze(1)
+    width = min(FEATURES, sizes.items, sizes.clients)
+    basis = case.clock.at(0).normal("audit features", place, torch.arange(width)).float()
+    for _ in range(4):
+        basis = torch.linalg.qr(basis).Q
+        seen = jagged.segment_sum(basis[rest.item], rest.client, sizes.clients)
+        basis = jagged.segment_sum(seen[rest.client], rest.item, sizes.items)
+    return functional.normalize(basis.double(), dim=0)

@@ -1,0 +1,254 @@
+"""Run a battery on one forgetting: retrains in worker processes, kept on disk, then the checks."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, cast
+
+import torch
+
+from rescind import params
+from rescind.audits.battery import (
+    NO_OP,
+    PURGE,
+    RETRAIN,
+    SHIFT,
+    STANDARD,
+    SUBJECT,
+    Check,
+    Judged,
+    Report,
+    pictures,
+    report_of,
+)
+from rescind.audits.controls import purged, shifted
+from rescind.audits.probe import AUDITOR, Case
+from rescind.audits.verdict import FEWEST
+from rescind.clock import Clock
+from rescind.errors import ConfigError
+from rescind.executor import Executor
+from rescind.federation import Federation
+from rescind.provenance import versions
+from rescind.records import Erase, Event, Records, Unshare, Withdraw
+from rescind.settings import to_table
+from rescind.storage import Checkpoints, load_federation, resume, save_federation
+
+Level = Literal["standard", "full"]
+Watch = Callable[[int, int], Any]
+"""Is told (retrains there, retrains wanted)."""
+KINDS: dict[str, type[Unshare] | type[Erase]] = {"Unshare": Unshare, "Erase": Erase}
+
+
+def examine(
+    before: Federation,
+    after: Federation,
+    event: Event,
+    references: Sequence[Federation] = (),
+    level: Level = "standard",
+    seed: int = 0,
+    workers: int = 2,
+    many: int = FEWEST,
+    folder: Path | None = None,
+    watch: Watch = lambda *_: None,
+    checks: Sequence[Check] = STANDARD,
+) -> Report:
+    """Judge a federation that forgot, beside models that never had the records.
+
+    references: retrains under other seeds; without them `many` are trained now, or read from
+    `folder` where they were kept (one batch of requests needs them once).
+    """
+    if level not in ("standard", "full"):
+        raise ConfigError(f"an audit is 'standard' or 'full', not '{level}'.")
+    Case.of(before, event, seed)  # a request that cannot be audited is refused before any training
+    refs = list(references) or retrains(before, event, many, seed, workers, folder, watch)
+    if len(refs) < FEWEST:
+        raise ConfigError(
+            f"an audit needs {FEWEST} retrains or more; got {len(refs)}. With fewer, nobody knows "
+            f"how much models differ by chance. Leave `references` out to have them trained."
+        )
+    case = Case.of(before, event, seed, refs)
+    models = {SUBJECT: after, NO_OP: before, SHIFT: shifted(before), RETRAIN: refs[0]}
+    models[PURGE] = purged(case)
+    judged = [found for check in checks if (found := _judged(check, case, models))]
+    return report_of(judged)
+
+
+def _judged(check: Check, case: Case, models: dict[str, Federation]) -> Judged | None:
+    """One check on everything; None where it does not apply to this world."""
+    # What harms others is no question for a model that nobody would publish.
+    skipped = (NO_OP, SHIFT) if check.kind == "harm" else ()
+    outcomes = {
+        role: found
+        for role, fed in models.items()
+        if role not in skipped and (found := check.judge(case, fed))
+    }
+    if SUBJECT not in outcomes:
+        return None
+    points = tuple(m.point for r in case.references if (m := check.measure(case, r)))
+    return Judged(check, outcomes, points, *pictures(check, case, models))
+
+
+# -- retrains -------------------------------------------------------------------------------------
+
+
+def seeds_of(seed: int, many: int) -> list[int]:
+    """The auditor's seeds for retrains: hashes, so that no run was made with them."""
+    bits = Clock(AUDITOR + seed).bits("audit retrains", torch.arange(many))
+    return [int(b) & (2**31 - 1) for b in bits.tolist()]
+
+
+def retrains(
+    before: Federation,
+    event: Event,
+    many: int = FEWEST,
+    seed: int = 0,
+    workers: int = 2,
+    folder: Path | None = None,
+    watch: Watch = lambda *_: None,
+) -> list[Federation]:
+    """Models of the same law, had the records never been there: other seeds, same rounds.
+
+    folder: finished ones are kept there and found again by a digest of all that made them
+    """
+    if workers < 1:
+        raise ConfigError(f"retrains need one worker or more; got {workers}.")
+    seeds = seeds_of(seed, many)
+    empty = remaining(before, event)
+    with _room(folder) as room:
+        key = _key(before, event)
+        found = {s: now for s in seeds if (now := _read(room, key, s, empty))}
+        todo = [s for s in seeds if s not in found]
+        watch(len(found), many)
+        for s, now in _trained(before, event, todo, workers, room, key):
+            found[s] = now
+            watch(len(found), many)
+        return [replace(empty.fork(seed=s), now=found[s]) for s in seeds]
+
+
+def remaining(before: Federation, event: Event) -> Federation:
+    """The world after a request, with first values everywhere."""
+    return before.apply(event).restart()
+
+
+def retrain(before: Federation, event: Event, seed: int) -> Federation:
+    """One retrain without the records, under another seed."""
+    with one_thread():
+        if before.past is not None:
+            return before.retrained(event, seed=seed)
+        return remaining(before.fork(seed=seed), event).run(before.now.state.round)
+
+
+def _key(before: Federation, event: Event) -> str:
+    """What kept retrains belong to: the data, the request, the method, and these libraries."""
+    made = sorted((n, v) for n, v in versions().items() if n != "commit")
+    parts = [
+        before.now.vault.holdings.digest(),
+        before.world.digest(),
+        event.digest(),
+        str(to_table(before.method)),
+        str([before.now.state.round, made]),
+    ]
+    return sha256("/".join(parts).encode()).hexdigest()
+
+
+def _place(room: Path, key: str, seed: int) -> Path:
+    return room / f"retrain-{key[:16]}-{seed}"
+
+
+def _read(room: Path, key: str, seed: int, empty: Federation) -> Any:
+    found = resume(_place(room, key, seed), key, empty)
+    return found and found.now
+
+
+def _trained(
+    before: Federation, event: Event, todo: Sequence[int], workers: int, room: Path, key: str
+) -> Iterator[tuple[int, Any]]:
+    """The retrains still to be made, as they are finished; each is written down at once."""
+    if not todo:
+        return
+    if workers == 1 or len(todo) == 1:
+        for s in todo:
+            now = retrain(before, event, s).now
+            Checkpoints(_place(room, key, s), 1, key).write(now, None)
+            yield s, now
+        return
+    empty = remaining(before, event)
+    with TemporaryDirectory(prefix="rescind-audit-") as given:
+        save_federation(before, Path(given) / "before")
+        write_event(Path(given) / "event.safetensors", event)
+        pool = ProcessPoolExecutor(min(workers, len(todo)), get_context("spawn"))
+        try:
+            asked = {pool.submit(_work, given, str(room), key, s, before.executor): s for s in todo}
+            for done in as_completed(asked):
+                done.result()
+                yield asked[done], _read(room, key, asked[done], empty)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _work(given: str, room: str, key: str, seed: int, executor: Executor) -> None:
+    """In a worker: train one and write it down."""
+    before, event = _given(given, cast(Hashable, executor))
+    now = retrain(before, event, seed).now
+    Checkpoints(_place(Path(room), key, seed), 1, key).write(now, None)
+
+
+@functools.lru_cache(maxsize=1)
+def _given(folder: str, executor: Hashable) -> tuple[Federation, Event]:
+    """Read once by a worker, however many retrains it makes."""
+    before = load_federation(Path(folder) / "before", cast(Executor, executor))
+    return before, read_event(Path(folder) / "event.safetensors")
+
+
+def write_event(path: Path, event: Event) -> None:
+    """A request as a file, for whoever works on it elsewhere."""
+    if isinstance(event, Withdraw):
+        params.save(path, {"client": torch.tensor([event.client])}, {"kind": "Withdraw"})
+    elif isinstance(event, Unshare | Erase):
+        columns = {name: getattr(event.records, name) for name in ("client", "item", "time")}
+        params.save(path, columns, {"kind": type(event).__name__})
+    else:
+        raise ConfigError(f"{type(event).__name__} is no request to forget anything.")
+
+
+def read_event(path: Path) -> Event:
+    """What `write_event` wrote."""
+    columns, notes = params.load(path)
+    if notes["kind"] == "Withdraw":
+        return Withdraw(int(columns["client"]))
+    return KINDS[notes["kind"]](Records(columns["client"], columns["item"], columns["time"]))
+
+
+@contextmanager
+def _room(folder: Path | None) -> Iterator[Path]:
+    """The folder that was given, or one that goes away."""
+    if folder is not None:
+        yield folder
+        return
+    with TemporaryDirectory(prefix="rescind-retrains-") as made:
+        yield Path(made)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """The same arithmetic in every process, whatever else the machine does."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def processes() -> int:
+    """How many workers fit this machine."""
+    return min(2, os.cpu_count() or 1)

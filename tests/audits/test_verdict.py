@@ -1,0 +1,225 @@
+"""Verdicts: inside, outside or unsure; and a report that voids itself when a control misbehaves."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import rescind.audits
+from rescind.audits.battery import (
+    NO_OP,
+    PURGE,
+    RETRAIN,
+    SHIFT,
+    STANDARD,
+    SUBJECT,
+    Check,
+    Judged,
+    Outcome,
+    report_of,
+)
+from rescind.audits.verdict import (
+    FACTOR,
+    FEWEST,
+    Difference,
+    Margin,
+    Measure,
+    compare,
+    equal,
+    margin_of,
+    margins,
+    not_above,
+    worst,
+)
+from rescind.errors import ConfigError
+from rescind.findings import overall
+
+
+def beside(low: float, high: float) -> Difference:
+    return Difference((low + high) / 2, 0.5, low, high)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "two_sided", "harm"),
+    [
+        (0.49, 0.51, "PASS", "PASS"),
+        (0.48, 0.52, "PASS", "PASS"),  # the margin itself is allowed
+        (0.47, 0.51, "INCONCLUSIVE", "PASS"),
+        (0.49, 0.53, "INCONCLUSIVE", "INCONCLUSIVE"),
+        (0.40, 0.60, "INCONCLUSIVE", "INCONCLUSIVE"),
+        (0.53, 0.55, "FAIL", "FAIL"),
+        (0.45, 0.47, "FAIL", "PASS"),  # over-forgetting is a trace, too, but harms no bystander
+    ],
+)
+def test_a_verdict_is_where_the_interval_lies(low, high, two_sided, harm):
+    assert equal(beside(low, high), 0.02) == two_sided
+    assert not_above(beside(low, high), 0.02) == harm
+
+
+def test_the_worst_verdict_decides_and_none_is_not_a_pass():
+    assert worst(["PASS", "FAIL", "INCONCLUSIVE"]) == "FAIL"
+    assert worst(["PASS", "INCONCLUSIVE"]) == "INCONCLUSIVE"
+    assert worst([]) == "INCONCLUSIVE"
+
+
+def test_a_verdict_on_too_few_retrains_is_refused():
+    one = Measure(0.5, torch.zeros(10).double())
+    with pytest.raises(ConfigError, match="needs 5 retrains or more; got 3"):
+        compare(one, [one] * (FEWEST - 2))
+
+
+def test_what_is_common_to_all_models_does_not_widen_the_interval():
+    common = torch.linspace(-1, 1, 50).double()  # every model moves with the people drawn
+    others = [Measure(0.5, 0.5 + common)] * 5
+    found = compare(Measure(0.6, 0.6 + common), others)
+    assert found.high - found.low == pytest.approx(0.0, abs=1e-9)
+    assert (found.value, found.reference) == pytest.approx((0.6, 0.5))
+
+
+def test_seeds_that_differ_beyond_people_widen_the_interval():
+    still = torch.zeros(50).double()
+    points = [0.48, 0.49, 0.50, 0.51, 0.52]
+    found = compare(Measure(0.5, still), [Measure(p, still) for p in points])
+    # s = sqrt(.00025) = .015811; Student's quantile at 4 degrees 2.7764; sqrt(1 + 1/5) = 1.0954
+    assert found.high - found.value == pytest.approx(2.7764 * 0.015811 * 1.0954, rel=1e-3)
+
+
+def test_a_margin_shrinks_with_the_root_of_the_sample_between_its_bounds():
+    margin = Margin(noise=0.3, least=0.01, most=0.05)
+    assert margin.at(2500) == pytest.approx(FACTOR * 0.3 / 50)
+    assert (margin.at(1e9), margin.at(4)) == (0.01, 0.05)
+
+
+def test_every_judged_check_has_a_margin_that_was_calibrated_on_five_retrains_or_more():
+    import tomllib
+
+    from rescind.audits.verdict import MARGINS
+
+    with open(MARGINS, "rb") as file:
+        written = tomllib.load(file)
+    judged = {check.name for check in STANDARD if check.kind != "shown"}
+    assert judged <= set(margins())
+    assert len(set(written["retrains"])) >= FEWEST
+    for name in judged:
+        table = written["check"][name]
+        assert {"ml-100k", "ml-1m"} <= {m.split(" ")[0] for m in table["measured"]}
+        seen = [
+            max(row["seeds"], row["people"]) * row["n"] ** 0.5 for row in table["measured"].values()
+        ]
+        # The noise of a check is the largest that was seen: nobody widened a margin by hand.
+        assert table["noise"] == pytest.approx(max(seen), rel=0.02)
+        assert 0 <= table["least"] <= table["most"] <= 0.1
+
+
+def test_a_check_without_a_margin_is_named():
+    with pytest.raises(ConfigError, match="no margin was calibrated for 'Q1 populaton'"):
+        margin_of("Q1 populaton", 100)
+
+
+# -- reports --------------------------------------------------------------------------------------
+
+
+def outcome(verdict: str) -> Outcome:
+    return Outcome(verdict, 0.5, 0.5, 0.49, 0.51, 0.02, 100)
+
+
+def judged(kind: str = "forgetting", name: str = "a", **verdicts: str) -> Judged:
+    roles = {
+        SUBJECT: verdicts.get("subject", "PASS"),
+        NO_OP: verdicts.get("no_op", "FAIL"),
+        SHIFT: verdicts.get("shift", "FAIL"),
+        RETRAIN: verdicts.get("retrain", "PASS"),
+        PURGE: verdicts.get("purge", "PASS"),
+    }
+    if kind == "harm":
+        roles = {r: v for r, v in roles.items() if r not in (NO_OP, SHIFT)}
+    check = Check(name, lambda case, fed: None, kind=kind)
+    return Judged(check, {role: outcome(v) for role, v in roles.items()})
+
+
+def test_a_subject_like_the_retrains_passes():
+    report = report_of([judged(), judged("harm", "b")])
+    assert report.verdict == "PASS"
+    assert report.subjects[NO_OP] == report.subjects[SHIFT] == "FAIL"
+    assert report.findings[0].check == "Q0 controls"
+    assert "no-op: FAIL" in report.findings[0].note
+
+
+@pytest.mark.parametrize(
+    ("flipped", "why"),
+    [
+        ({"no_op": "PASS", "shift": "PASS"}, "doing nothing passes"),
+        ({"shift": "PASS"}, "shifting all scores fools a"),
+        ({"shift": "INCONCLUSIVE"}, "shifting all scores fools a"),
+        ({"retrain": "FAIL"}, "a true retrain fails a"),
+    ],
+)
+@pytest.mark.parametrize("subject", ["PASS", "FAIL", "INCONCLUSIVE"])
+def test_every_flip_of_a_control_makes_the_report_void(flipped, why, subject):
+    report = report_of([judged(subject=subject, **flipped)])
+    assert report.verdict == "VOID"
+    assert why in report.why
+    assert all(f.verdict in ("VOID", "POWERLESS") for f in report.findings)
+    assert overall(report.findings) == "VOID"
+
+
+@pytest.mark.parametrize("verdict", ["FAIL", "INCONCLUSIVE"])
+def test_one_check_that_counts_decides(verdict):
+    report = report_of([judged(name="a"), judged(name="b", subject=verdict)])
+    assert report.verdict == verdict
+    report = report_of([judged(name="a"), judged("harm", "b", subject=verdict)])
+    assert report.verdict == verdict
+
+
+def test_a_check_that_cannot_see_the_no_op_is_powerless_and_does_not_count():
+    blind = judged(name="blind", no_op="INCONCLUSIVE", shift="INCONCLUSIVE", subject="FAIL")
+    report = report_of([judged(), blind])
+    assert report.verdict == "PASS"
+    assert [f.verdict for f in report.findings[1:]] == ["PASS", "POWERLESS"]
+
+
+def test_too_few_records_are_inconclusive_not_void_and_never_a_pass():
+    unseen = {"no_op": "INCONCLUSIVE", "shift": "INCONCLUSIVE", "retrain": "INCONCLUSIVE"}
+    report = report_of([judged(**unseen), judged("harm", "b")])
+    assert report.verdict == "INCONCLUSIVE"
+    assert "even doing nothing is not noticed" in report.why
+    assert overall(report.findings) == report.verdict
+
+
+def test_a_retrain_that_cannot_be_told_equal_takes_the_pass_away():
+    report = report_of([judged(retrain="INCONCLUSIVE")])
+    assert report.verdict == "INCONCLUSIVE"
+    assert "even a retrain" in report.why
+    assert overall(report.findings) == report.verdict
+
+
+def test_purge_alone_is_shown_beside_and_voids_nothing():
+    report = report_of([judged(purge="FAIL")])
+    assert report.verdict == "PASS"
+    assert report.subjects[PURGE] == "FAIL"
+    assert report.findings[1].controls[PURGE] == 0.5
+
+
+def test_what_is_shown_is_never_judged():
+    shown = judged(name="far", subject="SHOWN")
+    shown = replace(shown, check=replace(shown.check, kind="shown"))
+    assert report_of([judged(), shown]).verdict == "PASS"
+
+
+# -- independence ---------------------------------------------------------------------------------
+
+
+def test_the_auditor_imports_nothing_of_the_unlearner():
+    folder = Path(rescind.audits.__file__).parent
+    sources = [*folder.glob("*.py"), folder.parent / "examine.py"]
+    assert len(sources) > 10
+    for path in sources:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or "", *(f"{node.module}.{a.name}" for a in node.names)]
+            assert not [n for n in names if n.startswith("rescind.methods")], path
