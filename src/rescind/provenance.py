@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from importlib import metadata
@@ -21,7 +22,12 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit of the source tree, with a mark if it was changed since; '' outside of one."""
+    """The commit of the source tree, with a mark if it was changed since; '' outside of one.
+
+    A copy that knows no history is told by RESCIND_COMMIT.
+    """
+    if told := os.environ.get("RESCIND_COMMIT"):
+        return told
     here = Path(__file__).resolve().parent
     ask = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
