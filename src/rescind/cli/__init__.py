@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from rescind.cli import bench, data, demo, doctor, forget, recommend, run, table, value, verify
+from rescind.cli import (
+    bench,
+    data,
+    demo,
+    doctor,
+    forget,
+    leak,
+    recommend,
+    run,
+    table,
+    value,
+    verify,
+)
 from rescind.errors import RescindError
 
 app = typer.Typer(
@@ -25,6 +37,7 @@ app.command("run")(run.command)
 app.command("recommend")(recommend.command)
 app.command("table")(table.command)
 app.command("value")(value.command)
+app.command("leak")(leak.command)
 app.command("forget")(forget.command)
 app.command("verify")(verify.command)
 app.command("bench")(bench.command)

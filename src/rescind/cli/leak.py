@@ -1,0 +1,252 @@
+"""`rescind leak`: what single updates tell a server that looks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+SHOWN = ("split", "split, then popularity", "split, then least moved", "IMIA")
+
+
+def command(
+    method: Annotated[
+        str | None, typer.Option(help="One method; all there are, if left out.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Its backbone; the method's own, if left out.")
+    ] = None,
+    data: Annotated[
+        str, typer.Option(help="A dataset of interactions (rescind data list).")
+    ] = "ml-100k",
+    users: Annotated[int, typer.Option(min=2, help="People who are watched.")] = 100,
+    rounds: Annotated[
+        str, typer.Option(help="Rounds that are averaged, with commas.")
+    ] = "1,10,100",
+    epsilon: Annotated[
+        str, typer.Option(help="Epsilons of the Gaussian noise over the most rounds, with commas.")
+    ] = "8,1",
+    clip: Annotated[
+        float, typer.Option(help="Length to which updates are clipped before it.")
+    ] = 1.0,
+    delta: Annotated[float, typer.Option(help="Epsilon is stated at this delta.")] = 1e-5,
+    seed: Annotated[int, typer.Option(help="Seed of everything but noise and pseudo-items.")] = 0,
+    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/leak"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print leak.json.")] = False,
+) -> None:
+    """Attack people's single updates as the server could, with and without defences.
+
+    People take part in every round of a small run; the attacker names as many items as a person
+    has. Writes leak.json, leak.png and leak.svg; finished methods are kept in leak.jsonl, so that
+    the same command goes on after an interrupt. Noise and pseudo-items come from the operating
+    system's entropy, so two runs differ a little in the lines that have them.
+    """
+    from rescind.accountant import check_delta
+    from rescind.audits.defences import defences
+    from rescind.errors import ConfigError
+    from rescind.experiment import prepare
+    from rescind.leaks import cases, facts_of, measure, measured, remember
+    from rescind.params import write_atomically
+    from rescind.recipe import DataSettings
+    from rescind.settings import to_table
+
+    check_delta(delta)
+    windows = tuple(sorted({int(n) for n in _numbers(rounds, "--rounds", whole=True)}))
+    epsilons = _numbers(epsilon, "--epsilon")
+    if not 0 < clip < float("inf"):
+        raise ConfigError(f"--clip must be a finite number above 0, got {clip}.")
+    dataset = prepare(DataSettings(name=data))
+    chosen = cases(dataset, method, model)
+    wanted = defences(windows[-1], epsilons, clip, delta)
+    lines: list[dict[str, Any]] = []
+    try:
+        with _Bar(len(chosen)) as bar:
+            for case in chosen:
+                about = {
+                    "data": dataset.digest,
+                    "method": to_table(case.method),
+                    "users": users,
+                    "rounds": list(windows),
+                    "defences": [d.name for d in wanted],
+                    "delta": delta,
+                    "seed": seed,
+                }
+                mine = measured(out / "leak.jsonl", about)
+                if mine is None:
+                    mine = measure(dataset, case, users, windows, wanted, delta, seed, bar)
+                    remember(out / "leak.jsonl", about, mine)
+                else:
+                    bar(case.name, windows[-1], windows[-1])
+                lines += mine
+    except KeyboardInterrupt:
+        typer.echo("\nstopped. Give the same command to go on.", err=True)
+        raise typer.Exit(130) from None
+    facts = facts_of(dataset, data, users, windows, delta, seed, lines)
+    write_atomically(out / "leak.json", (json.dumps(facts, indent=1) + "\n").encode())
+    draw(facts, out)
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    _say(facts)
+    typer.echo(f"\nWritten: {out}/leak.json, leak.png and leak.svg")
+    typer.echo("Next: docs/privacy.md says which guard promises what")
+
+
+def _numbers(given: str, option: str, whole: bool = False) -> tuple[float, ...]:
+    from rescind.errors import ConfigError
+
+    try:
+        found = tuple(float(part) for part in given.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(0 < n < float("inf") and (not whole or n == int(n)) for n in found):
+        kind = "whole numbers from 1 on" if whole else "numbers above 0"
+        raise ConfigError(f"{option} takes {kind} with commas between them; got '{given}'.")
+    return found
+
+
+def _say(facts: Mapping[str, Any]) -> None:
+    windows = facts["rounds"]
+    typer.echo(
+        f"Share of a person's items that the server names from their single updates "
+        f"({facts['data']},\n{facts['people']} people, mean and 95 % interval; as many are "
+        f"named as there are). Most popular\nitems named without any update: "
+        f"{facts['popular_guess']:.3f}."
+    )
+    for case in dict.fromkeys(line["case"] for line in facts["lines"]):
+        mine = [line for line in facts["lines"] if line["case"] == case]
+        typer.echo(f"\n{case}    chance {mine[0]['chance']:.3f}")
+        heads = "".join(f"{f'{n} rounds' if n > 1 else '1 round':>22}" for n in windows)
+        typer.echo(f"  {'':44}{heads}")
+        for name, attack, cells in rows_of(mine, windows):
+            shown = "".join(f"{_cell(cell):>22}" for cell in cells)
+            typer.echo(f"  {_titled(name, attack):44}{shown}")
+
+
+def rows_of(
+    lines: Sequence[Mapping[str, Any]], windows: Sequence[int]
+) -> list[tuple[str, str, list[Mapping[str, Any] | None]]]:
+    """(defence, attack, a line or None for each number of rounds), in the order measured."""
+    out = []
+    for defence in dict.fromkeys(line["defence"] for line in lines):
+        for attack in SHOWN:
+            mine = {
+                line["rounds"]: line
+                for line in lines
+                if (line["defence"], line["attack"]) == (defence, attack)
+            }
+            if mine:
+                out.append((defence, attack, [mine.get(n) for n in windows]))
+    return out
+
+
+def _titled(defence: str, attack: str) -> str:
+    return defence if attack == "split" else f"    {attack}"
+
+
+def _cell(line: Mapping[str, Any] | None) -> str:
+    return "" if line is None else f"{line['found']:.3f} [{line['low']:.3f}, {line['high']:.3f}]"
+
+
+def markdown(facts: Mapping[str, Any]) -> str:
+    """All lines as a table of a page: a column for each case, rounds side by side in a cell."""
+    windows = facts["rounds"]
+    names = list(dict.fromkeys(line["case"] for line in facts["lines"]))
+    by_place = {
+        (line["case"], line["defence"], line["attack"], line["rounds"]): line
+        for line in facts["lines"]
+    }
+    out = [
+        f"| what the server sees | {' | '.join(names)} |",
+        f"|---|{'---|' * len(names)}",
+    ]
+    for defence, attack, _ in rows_of(facts["lines"], windows):
+        cells = []
+        for case in names:
+            found = [by_place.get((case, defence, attack, n)) for n in windows]
+            cells.append(" / ".join(f"{line['found']:.2f}" for line in found if line))
+        if any(cells):
+            title = defence if attack == "split" else f"{defence}: {attack}"
+            out.append(f"| {title} | {' | '.join(cells)} |")
+    chance = [next(x["chance"] for x in facts["lines"] if x["case"] == case) for case in names]
+    out.append(f"| chance | {' | '.join(f'{c:.2f}' for c in chance)} |")
+    return "\n".join(out)
+
+
+def draw(facts: Mapping[str, Any], folder: Path) -> None:
+    """The sign-split over rounds, a panel for each case, as leak.png and leak.svg."""
+    from rescind import charts
+
+    names = list(dict.fromkeys(line["case"] for line in facts["lines"]))
+    made, panels = _panels(len(names))
+    for ax, case in zip(panels, names, strict=True):
+        mine = [x for x in facts["lines"] if x["case"] == case and x["attack"] == "split"]
+        lines: dict[str, list[tuple[float, float, float]]] = {}
+        for line in mine:
+            half = (line["high"] - line["low"]) / 2
+            lines.setdefault(line["defence"], []).append((line["rounds"], line["found"], half))
+        charts.sweep(ax, lines, "items found", "rounds averaged")
+        ax.axhline(mine[0]["chance"], color=charts.GREY, linestyle="--", linewidth=1.2)
+        ax.set_xscale("log")
+        ax.set_ylim(0, 1.05)
+        ax.set_title(case, fontsize=10)
+    charts.names_above(made, panels[0])
+    for ending in ("png", "svg"):
+        charts.write(made, folder / f"leak.{ending}")
+
+
+def _panels(many: int) -> tuple[Any, list[Any]]:
+    """Panels in the house style, five in a row at most."""
+    from rescind import charts
+
+    across = min(many, 5)
+    down = -(-many // across)
+    made, first = charts.figure(across, width=3.2, height=3.0 * down + 0.6)
+    for ax in first:
+        ax.remove()
+    panels = [made.add_subplot(down, across, n + 1) for n in range(many)]
+    for ax in panels:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(labelsize=9)
+    return made, panels
+
+
+class _Bar:
+    """Shows how many rounds are watched; where stderr is no terminal, a line for every case."""
+
+    def __init__(self, many: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeRemainingColumn as Left
+
+        self.many, self.terminal = many, sys.stderr.isatty()
+        self.seen: list[str] = []
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("rounds"),
+            Left(),
+        )
+        self.bar = Progress(*columns, console=Console(stderr=True), disable=not self.terminal)
+        self.task = self.bar.add_task("watching", total=None)
+
+    def __enter__(self) -> _Bar:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def __call__(self, case: str, done: int, total: int) -> None:
+        if case not in self.seen:
+            self.seen.append(case)
+            self.bar.update(self.task, description=case)
+        before = (len(self.seen) - 1) * total
+        self.bar.update(self.task, completed=before + done, total=self.many * total)
+        if not self.terminal and done == total:
+            print(f"  {len(self.seen)} of {self.many}: {case}", file=sys.stderr, flush=True)
