@@ -279,7 +279,7 @@ class Gram(Method):
     ) -> tuple[Update, Private]:
         """What a device has now less what it has counted, as pairs or, alone, as items."""
         parts, private = client_parts(public, private, cohort)
-        return client_rows(parts, cohort, self.drawer, int(public[BLOCK])), private
+        return client_rows(parts, cohort, self.drawer), private
 
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
@@ -287,9 +287,9 @@ class Gram(Method):
         """The same for all clients at once, by products of whole numbers."""
         parts, after = client_parts(public, private, cohort)
         if alone(cohort.role):
-            update = client_rows(parts, cohort, self.drawer, int(public[BLOCK]))
+            update = client_rows(parts, cohort, self.drawer)
             return update.fold(cohort.weight), after
-        return client_folded(parts, cohort, self.drawer, int(public[BLOCK])), after
+        return client_folded(parts, cohort, self.drawer), after
 
     def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
         """A block ends: the device keeps the note of what it counted, to take it back later."""

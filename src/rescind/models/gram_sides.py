@@ -86,20 +86,20 @@ def client_items(parts: Parts, cohort: Cohort) -> Update:
     return Update(len(cohort), entries)
 
 
-def client_rows(parts: Parts, cohort: Cohort, drawer: Callable[[int], str], now: int) -> Update:
+def client_rows(parts: Parts, cohort: Cohort, drawer: Callable[[int], str]) -> Update:
     """Each device's differences one by one: pairs by drawer, or items where it answers alone."""
     if alone(cohort.role):
         return client_items(parts, cohort)
     entries: dict[str, Rows | Tensor] = {}
-    for name, mine in _by_drawer(parts, drawer, now).items():
+    for name, mine in _by_drawer(parts, drawer).items():
         entries[name] = _merged(mine, cohort.items)
     return Update(len(cohort), entries)
 
 
-def client_folded(parts: Parts, cohort: Cohort, drawer: Callable[[int], str], now: int) -> Sum:
+def client_folded(parts: Parts, cohort: Cohort, drawer: Callable[[int], str]) -> Sum:
     """The fold of `client_rows` for all at once; only devices that take back are merged singly."""
     totals, touched, up = {}, {}, 0
-    for name, mine in _by_drawer(parts, drawer, now).items():
+    for name, mine in _by_drawer(parts, drawer).items():
         once = (jagged.counts(mine.client, len(cohort)) == 1)[mine.client]
         first = mine.only(once)
         total, many = pair_sums(first.lot, first.weight, cohort.items)
@@ -142,9 +142,10 @@ def client_erased(private: Params, records: Records, now: int) -> dict[str, Tens
     return values
 
 
-def _by_drawer(parts: Parts, drawer: Callable[[int], str], now: int) -> dict[str, Parts]:
+def _by_drawer(parts: Parts, drawer: Callable[[int], str]) -> dict[str, Parts]:
+    """Parts that are added up together; where nobody has anything to send, nothing is sent."""
     blocks = torch.unique(parts.block).tolist()
-    names = sorted({drawer(now), *(drawer(block) for block in blocks)})
+    names = sorted({drawer(block) for block in blocks})
     found = {}
     for name in names:
         inside = torch.zeros_like(parts.block, dtype=torch.bool)
