@@ -2,6 +2,7 @@
 
     python bench/grid.py prepare carried.npz RECIPE...            where rescind and the data are
     python bench/grid.py run carried.npz OUT RECIPE... [--processes 6] [--device cuda] [--commit C]
+        [--only CELL]
 
 `prepare` packs the datasets that the recipes name, whole. `run` makes every cell at every seed and
 writes OUT/PAPER.TABLE.jsonl, a line per run as `rescind run` writes it; finished runs are not made
@@ -81,15 +82,13 @@ def one(cell: Cell, data: Dataset, device: str) -> dict[str, Any]:
     return experiment._line(facts)
 
 
-def work(
-    number: int, processes: int, path: Path, out: Path, recipes: list[Path], device: str
-) -> None:
+def work(number: int, path: Path, out: Path, recipes: list[Path], device: str, only: str) -> None:
     """Every cell whose turn it is."""
     import torch
 
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = False
-    todo = [(r, c) for r in recipes for c in read(r).cells]
+    todo = [(r, c) for r in recipes for c in read(r).cells if only in c.name]
     known: dict[str, Dataset] = {}
     for place, (recipe, cell) in enumerate(todo):
         file = out / f"{recipe.parent.name}.{recipe.stem}.jsonl"
@@ -126,6 +125,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=6)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--commit", default="")
+    parser.add_argument("--only", default="", help="cells whose name contains this")
     given = parser.parse_args()
     if given.verb == "prepare":
         prepare(given.carried, given.rest)
@@ -135,7 +135,7 @@ def main() -> None:
     import torch.multiprocessing as mp
 
     mp.set_start_method("spawn")
-    args = (given.processes, given.carried, given.rest[0], given.rest[1:], given.device)
+    args = (given.carried, given.rest[0], given.rest[1:], given.device, given.only)
     crew = [mp.Process(target=work, args=(n, *args)) for n in range(given.processes)]
     for member in crew:
         member.start()
