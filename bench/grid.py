@@ -82,7 +82,7 @@ def one(cell: Cell, data: Dataset, device: str) -> dict[str, Any]:
     return experiment._line(facts)
 
 
-def work(number: int, path: Path, out: Path, recipes: list[Path], device: str, only: str) -> None:
+def work(path: Path, out: Path, recipes: list[Path], device: str, only: str) -> None:
     """Every cell whose turn it is."""
     import torch
 
@@ -136,7 +136,7 @@ def main() -> None:
 
     mp.set_start_method("spawn")
     args = (given.carried, given.rest[0], given.rest[1:], given.device, given.only)
-    crew = [mp.Process(target=work, args=(n, *args)) for n in range(given.processes)]
+    crew = [mp.Process(target=work, args=args) for _ in range(given.processes)]
     for member in crew:
         member.start()
     for member in crew:
