@@ -12,11 +12,12 @@ from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 import torch
 
 from rescind import params
+from rescind.audits import ulira
 from rescind.audits.battery import (
     NO_OP,
     PURGE,
@@ -37,7 +38,10 @@ from rescind.clock import Clock
 from rescind.errors import ConfigError
 from rescind.executor import Executor
 from rescind.federation import Federation
+from rescind.findings import Finding
+from rescind.method import Method
 from rescind.provenance import versions
+from rescind.purge import purge
 from rescind.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.settings import to_table
 from rescind.storage import Checkpoints, load_federation, resume, save_federation
@@ -119,8 +123,6 @@ def retrains(
 
     folder: finished ones are kept there and found again by a digest of all that made them
     """
-    if workers < 1:
-        raise ConfigError(f"retrains need one worker or more; got {workers}.")
     seeds = seeds_of(seed, many)
     empty = remaining(before, event)
     with _room(folder) as room:
@@ -173,38 +175,114 @@ def _trained(
     before: Federation, event: Event, todo: Sequence[int], workers: int, room: Path, key: str
 ) -> Iterator[tuple[int, Any]]:
     """The retrains still to be made, as they are finished; each is written down at once."""
-    if not todo:
-        return
-    if workers == 1 or len(todo) == 1:
-        for s in todo:
-            now = retrain(before, event, s).now
-            Checkpoints(_place(room, key, s), 1, key).write(now, None)
-            yield s, now
-        return
     empty = remaining(before, event)
-    with TemporaryDirectory(prefix="rescind-audit-") as given:
-        save_federation(before, Path(given) / "before")
-        write_event(Path(given) / "event.safetensors", event)
-        pool = ProcessPoolExecutor(min(workers, len(todo)), get_context("spawn"))
-        try:
-            asked = {pool.submit(_work, given, str(room), key, s, before.executor): s for s in todo}
-            for done in as_completed(asked):
-                done.result()
-                yield asked[done], _read(room, key, asked[done], empty)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    work = functools.partial(_retrain, room=str(room), key=key)
+    for s in _spread(before, event, todo, workers, work):
+        yield s, _read(room, key, s, empty)
 
 
-def _work(given: str, room: str, key: str, seed: int, executor: Executor) -> None:
-    """In a worker: train one and write it down."""
-    before, event = _given(given, cast(Hashable, executor))
+def _retrain(before: Federation, event: Event, seed: int, room: str, key: str) -> None:
     now = retrain(before, event, seed).now
     Checkpoints(_place(Path(room), key, seed), 1, key).write(now, None)
 
 
+# -- shadows (U-LiRA) -----------------------------------------------------------------------------
+
+
+def examine_records(
+    before: Federation,
+    event: Event,
+    unlearner: Method | Literal["nothing"] | None = None,
+    pairs: int = ulira.PAIRS,
+    seed: int = 0,
+    workers: int = 2,
+    folder: Path | None = None,
+    watch: Watch = lambda *_: None,
+) -> list[Finding]:
+    """Q3: likelihood ratios for single records, from `pairs` x 2 shadows that forgot half of them.
+
+    unlearner: the pipeline under audit; None is the federation's own method, "nothing" the no-op
+    folder: what each shadow said is kept there at once, so that a stopped audit goes on
+    """
+    if pairs < 2:
+        raise ConfigError(f"U-LiRA needs two pairs of shadows or more; got {pairs}.")
+    case = Case.of(before, event, seed)
+    if not case.ranks:
+        raise ConfigError("U-LiRA asks about items; this federation classifies nodes.")
+    told = "nothing" if unlearner == "nothing" else str(to_table(unlearner or before.method))
+    key = sha256(f"{_key(before, event)}/{told}/{pairs}/{seed}".encode()).hexdigest()
+    with _room(folder) as room:
+        places = [room / f"shadow-{key[:16]}-{n:03d}.safetensors" for n in range(2 * pairs)]
+        todo = [n for n, path in enumerate(places) if not path.is_file()]
+        watch(len(places) - len(todo), len(places))
+        work = functools.partial(_shadow, pairs=pairs, seed=seed, unlearner=unlearner)
+        work = functools.partial(work, places=[str(p) for p in places])
+        for done, _ in enumerate(_spread(before, event, todo, workers, work), 1):
+            watch(len(places) - len(todo) + done, len(places))
+        return ulira.judge(case, [params.load(path)[0] for path in places], pairs)
+
+
+def _shadow(
+    before: Federation,
+    event: Event,
+    number: int,
+    pairs: int,
+    seed: int,
+    unlearner: Method | Literal["nothing"] | None,
+    places: Sequence[str],
+) -> None:
+    def unlearn(fed: Federation, wanted: Event) -> Federation:
+        if unlearner == "nothing":
+            return fed
+        return purge(fed, (unlearner or fed.method).unlearn(fed, wanted), wanted)
+
+    with one_thread():
+        told = ulira.shadow(Case.of(before, event, seed), number, pairs, unlearn)
+    params.save(Path(places[number]), told)
+
+
+# -- workers --------------------------------------------------------------------------------------
+
+
+class Work(Protocol):
+    """One job on a federation and a request; what it makes it writes down itself."""
+
+    def __call__(self, before: Federation, event: Event, job: int, /) -> None: ...
+
+
+def _spread(
+    before: Federation, event: Event, jobs: Sequence[int], workers: int, work: Work
+) -> Iterator[int]:
+    """Jobs as they are finished, in this process or in fresh ones with one thread each."""
+    if workers < 1:
+        raise ConfigError(f"an audit needs one worker or more; got {workers}.")
+    if workers == 1 or len(jobs) < 2:
+        for job in jobs:
+            work(before, event, job)
+            yield job
+        return
+    with TemporaryDirectory(prefix="rescind-audit-") as given:
+        save_federation(replace(before, watch=()), Path(given) / "before")
+        write_event(Path(given) / "event.safetensors", event)
+        # Fresh processes: threads that torch has running do not survive a fork.
+        pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"))
+        try:
+            asked = {pool.submit(_in_worker, given, before.executor, work, j): j for j in jobs}
+            for done in as_completed(asked):
+                done.result()
+                yield asked[done]
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _in_worker(given: str, executor: Executor, work: Work, job: int) -> None:
+    before, event = _given(given, cast(Hashable, executor))
+    work(before, event, job)
+
+
 @functools.lru_cache(maxsize=1)
 def _given(folder: str, executor: Hashable) -> tuple[Federation, Event]:
-    """Read once by a worker, however many retrains it makes."""
+    """Read once by a worker, however many jobs it does."""
     before = load_federation(Path(folder) / "before", cast(Executor, executor))
     return before, read_event(Path(folder) / "event.safetensors")
 
