@@ -22,7 +22,11 @@ from rescind.params import write_atomically
 PACKAGE = Path(__file__).resolve().parent
 MARK = re.compile(r"DEPARTS (?P<place>.+?): (?P<text>.+)")
 ELSEWHERE = "Everything else"
-PAPERS = {"F3CRec": "Lim et al., CIKM 2025", "FedGCV": "arXiv 2605.02297"}
+PAPERS = {
+    "F3CRec": "Lim et al., CIKM 2025",
+    "FedGCV": "arXiv 2605.02297",
+    "IMIA": "Yuan et al., WWW 2023",
+}
 """Papers that a docstring may name before their method is here; a method's own `paper` wins."""
 
 INTRO = """# Departures from the papers

@@ -72,7 +72,8 @@ def cases(
     kept = tuple(case for case in found if _sends_rows(case.method, dataset))
     if not kept:
         raise ConfigError(
-            f"{found[0].name} sends no rows trained by gradients, so there is nothing to split. "
+            f"{found[0].name} sends no rows trained by gradients here, so there is nothing to "
+            f"split. "
             f"Choose one of {', '.join(c.name for c in cases(dataset))}."
         )
     return kept
@@ -108,16 +109,15 @@ def _name(method: Method) -> str:
 
 
 def _sends_rows(method: Method, dataset: Dataset) -> bool:
-    """Whether a device's update has rows of real numbers, longer than a count."""
-    fed = Federation.start(dataset, method)
-    one = fed.now.vault.announced.available.nonzero()[0]
-    cohort = InProcess().cohort(method, fed.now.vault, one)
+    """Whether a round works and devices send rows of real numbers, longer than a count."""
+    fed, ids = opened(dataset, method, 2, 0)
+    clock, state, vault = fed.clock.at(1), fed.now.state, fed.now.vault
+    cohort = InProcess().cohort(method, vault, ids)
     try:
-        update, _ = method.client_train(
-            fed.now.state.public, fed.now.vault.read(one), cohort, fed.clock.at(1)
-        )
+        update, _ = method.client_train(state.public, vault.read(ids), cohort, clock)
+        method.server_step(state, {"train": update.fold(cohort.weight)}, fed.world, clock)
     except (AttributeError, KeyError, NotImplementedError, RuntimeError):
-        return False  # a backbone of closed forms, which no gradient trains
+        return False  # a backbone of closed forms, or one that this method cannot train
     entries = [update.entries.get(name) for name in method.model.tables]
     return any(
         isinstance(e, Rows) and e.value.is_floating_point() and e.value.shape[-1] > 1
@@ -173,7 +173,9 @@ def views(
             rows, sent = leak.laid_out(mine, method.model.tables, items)
             votes = torch.zeros_like(sent, dtype=torch.float64)
             if (dummies, kept, norm) in unguarded:
-                votes = leak.split(View(rows, sent), method.loss, method.negatives)
+                earlier = streams.get((dummies, kept, norm))
+                alone = View(rows, sent, before=None if earlier is None else earlier.sent)
+                votes = leak.split(alone, method.loss, method.negatives)
             add(streams, (dummies, kept, norm), rows, sent, votes)
         made = {}
         if number in rounds:

@@ -27,8 +27,8 @@ With four negatives the sides differ threefold, with one they are alike up to re
 CONFIRMED = 0.05
 """Share of the rows whose guessed labels IMIA confirms in one turn.
 
-DEPARTS Yuan et al. 2023: 0.05 instead of 0.9 of the rows. With 0.9 nearly all of the first, random
-guess is confirmed at once: FedAvg on ML-100K, first round, finds .27 of a person's items with MF
+DEPARTS IMIA's lambda: 0.05 instead of 0.9 of the rows. With 0.9 nearly all of the first, random
+guess is confirmed at once: in the first round on ML-100K it finds .27 of a person's items with MF
 and .25 with LightGCN; with 0.05 it finds .50 and .39."""
 
 
@@ -43,6 +43,8 @@ class View:
     rounds: int = 1
     exact: bool = True
     """No noise: a short row tells as much as a long one."""
+    before: Tensor | None = None
+    """[C, I] bool: rows that had come before this round."""
     votes: Tensor | None = None
     """[C, I] the sum of the splits of the single rounds, where those were exact."""
 
@@ -101,16 +103,16 @@ def _orientation(along: Tensor, view: View, heavy_negatives: bool) -> Tensor:
     """+1 or -1 for each person: which side is the positive one. along: [C, I] -> [C]
 
     One exact update: the side with clearly fewer rows, because a positive comes with several
-    negatives; where both are alike, the side whose rows more people sent, because negatives are
-    drawn uniformly and tastes are not.
+    negatives; where both are alike, the side whose rows came in earlier rounds, or which more
+    people sent, because negatives are drawn anew and uniformly, and tastes are neither.
     Otherwise: "bce" with n > 1 moves negatives further in total (n of them to one positive, all by
     about 1 / 2), so the sum of all rows leans to their side; in "bpr" and "softmax" both sides
     have the same sum on fewer positive rows, and over rounds positives recur and negatives do not:
     the third moment leans to the positives.
 
-    DEPARTS baselines.md 6.1 (the side whose summed first embeddings agree with its summed delta):
-    that is right for a third to a half of the people with MF, whose first vector has nothing to do
-    with their items, and for anything from none to all of them later in training.
+    Not taken: the side whose summed first embeddings agree with its summed delta. On ML-100K that
+    is right for 4 people of 10 with MF, whose first vector has nothing to do with their items, and
+    for anything from none to all of them with other models later in training.
     """
     if not _single(view):
         leans = -along.sum(1) if heavy_negatives else along.pow(3).sum(1)
@@ -119,15 +121,16 @@ def _orientation(along: Tensor, view: View, heavy_negatives: bool) -> Tensor:
     many, few = up.sum(1), down.sum(1)
     fewer = torch.sign(few - many).double()
     clear = torch.maximum(many, few) > CLEAR * torch.minimum(many, few)
-    senders = view.sent.double().sum(0)
-    better_known = torch.sign(_mean(senders, up) - _mean(senders, down))
-    turn = torch.where(clear, fewer, better_known)
+    # Rows that came in earlier rounds, too; in the first round, rows that many people sent.
+    known = view.sent.double().sum(0).expand_as(along) if view.before is None else view.before
+    telling = torch.sign(_mean(known.double(), up) - _mean(known.double(), down))
+    turn = torch.where(clear, fewer, telling)
     return torch.where(turn == 0, 1.0, turn)
 
 
 def _mean(values: Tensor, chosen: Tensor) -> Tensor:
-    """The mean of values [I] over each person's chosen items [C, I]. [C]"""
-    return (chosen.double() @ values) / chosen.sum(1).clamp(min=1)
+    """The mean of values over each person's chosen items. [C, I], [C, I] bool -> [C]"""
+    return (values * chosen).sum(1) / chosen.sum(1).clamp(min=1)
 
 
 def better_known(score: Tensor) -> Tensor:
@@ -156,10 +159,11 @@ def imia(
     keep their labels; the rest is guessed anew. Returns a score: higher is claimed earlier, above
     0 are the confirmed positives.
 
-    DEPARTS Yuan et al. 2023: BPR instead of labels, where the method has BPR: the guess decides
-    which rows act as positives, and negatives are drawn from the other rows that were sent.
-    DEPARTS Yuan et al. 2023: nearness is the cosine, not the distance; the distance confirms short
-    rows whatever their label.
+    DEPARTS IMIA's labels: BPR pairs, where the method has BPR. The guess decides which rows act as
+    positives, and negatives are drawn from the other rows that were sent.
+
+    DEPARTS IMIA's distance: nearness is the cosine. A fake vector has another length than the
+    person's, and a distance would confirm short rows whatever their label.
 
     count: [C] positives to be found (gamma |R| in the paper)    clock: the attacker's own
     """
