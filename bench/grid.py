@@ -88,11 +88,11 @@ def work(path: Path, out: Path, recipes: list[Path], device: str, only: str) -> 
 
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = False
-    todo = [(r, c) for r in recipes for c in read(r).cells if only in c.name]
+    todo = [(r, n, c) for r in recipes for n, c in enumerate(read(r).cells) if only in c.name]
     known: dict[str, Dataset] = {}
-    for place, (recipe, cell) in enumerate(todo):
+    for recipe, place, cell in todo:
         file = out / f"{recipe.parent.name}.{recipe.stem}.jsonl"
-        claim = out / ".claims" / f"{place}"
+        claim = out / ".claims" / f"{recipe.stem}-{place}"
         try:
             claim.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(claim, os.O_CREAT | os.O_EXCL))

@@ -460,5 +460,8 @@ def _fits(method: Method, holdings: Holdings) -> None:
 def _placed(state: ServerState, vault: Vault) -> ServerState:
     """The state on the device the vault is on."""
     device = vault.holdings.members.device
-    public = {name: value.to(device) for name, value in state.public.items()}
-    return replace(state, public=public)
+    public, own = (
+        {name: value.to(device) for name, value in part.items()}
+        for part in (state.public, state.own)
+    )
+    return replace(state, public=public, own=own)
