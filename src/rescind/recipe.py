@@ -386,7 +386,9 @@ def _place(tables: Table, axis: str, value: Any) -> str:
     """Write one value of an axis into its table; return its label."""
     change = dict(value) if isinstance(value, Mapping) else {"name": value}
     label = str(change.pop("label", change.get("name", value)))
-    tables.setdefault("run", {}).update(change.pop("run", {}))
+    for other in ("run", "sharing"):  # a ceiling is trained for one round, or sees everything
+        if other in change and other != axis:
+            tables.setdefault(other, {}).update(change.pop(other))
     if axis == "model":
         method = tables.setdefault("method", {})
         inside = method.get("model", {})
