@@ -178,23 +178,36 @@ def markdown(facts: Mapping[str, Any]) -> str:
 
 
 def draw(facts: Mapping[str, Any], folder: Path) -> None:
-    """The sign-split over rounds, a panel for each case, as leak.png and leak.svg."""
+    """The strongest attack on each defence over rounds, a panel for each case."""
     from rescind import charts
 
     names = list(dict.fromkeys(line["case"] for line in facts["lines"]))
     made, panels = _panels(len(names))
     for ax, case in zip(panels, names, strict=True):
-        mine = [x for x in facts["lines"] if x["case"] == case and x["attack"] == "split"]
-        lines: dict[str, list[tuple[float, float, float]]] = {}
-        for line in mine:
-            half = (line["high"] - line["low"]) / 2
-            lines.setdefault(line["defence"], []).append((line["rounds"], line["found"], half))
+        mine = [line for line in facts["lines"] if line["case"] == case]
+        strongest: dict[tuple[str, int], Mapping[str, Any]] = {}
+        for line in sorted(mine, key=lambda x: float(x["found"])):
+            strongest[line["defence"], line["rounds"]] = line
+        lines = {
+            defence: [
+                (n, best["found"], (best["high"] - best["low"]) / 2)
+                for n in facts["rounds"]
+                if (best := strongest.get((defence, n)))
+            ]
+            for defence in dict.fromkeys(line["defence"] for line in mine)
+        }
         charts.sweep(ax, lines, "items found", "rounds averaged")
+        for again in ax.containers[len(charts.MARKS) :]:  # marks and colours begin anew
+            again.lines[0].set_linestyle("--")
+            again.lines[0].set_markerfacecolor("white")
         ax.axhline(mine[0]["chance"], color=charts.GREY, linestyle="--", linewidth=1.2)
         ax.set_xscale("log")
+        ax.set_xticks(facts["rounds"], [str(n) for n in facts["rounds"]])
+        ax.minorticks_off()
         ax.set_ylim(0, 1.05)
         ax.set_title(case, fontsize=10)
-    charts.names_above(made, panels[0])
+    lines_drawn, said = panels[0].get_legend_handles_labels()
+    made.legend(lines_drawn, said, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     for ending in ("png", "svg"):
         charts.write(made, folder / f"leak.{ending}")
 
@@ -205,7 +218,7 @@ def _panels(many: int) -> tuple[Any, list[Any]]:
 
     across = min(many, 5)
     down = -(-many // across)
-    made, first = charts.figure(across, width=3.2, height=3.0 * down + 0.6)
+    made, first = charts.figure(1, width=max(8.0, 3.2 * across), height=2.8 * down + 1.6)
     for ax in first:
         ax.remove()
     panels = [made.add_subplot(down, across, n + 1) for n in range(many)]
