@@ -17,8 +17,9 @@ from typing import Any, Literal, Protocol, cast
 import torch
 
 from rescind import params
-from rescind.audits import ulira
+from rescind.audits import canary, durability, relearn, sequence, trigger
 from rescind.audits.battery import (
+    FULL,
     NO_OP,
     PURGE,
     RETRAIN,
@@ -33,12 +34,14 @@ from rescind.audits.battery import (
 )
 from rescind.audits.controls import purged, shifted
 from rescind.audits.probe import AUDITOR, Case
+from rescind.audits.ulira import PAIRS, shadow
+from rescind.audits.ulira import judge as judge_records
 from rescind.audits.verdict import FEWEST
 from rescind.clock import Clock
 from rescind.errors import ConfigError
 from rescind.executor import Executor
 from rescind.federation import Federation
-from rescind.findings import Finding
+from rescind.findings import Finding, overall
 from rescind.method import Method
 from rescind.provenance import versions
 from rescind.purge import purge
@@ -47,6 +50,9 @@ from rescind.settings import to_table
 from rescind.storage import Checkpoints, load_federation, resume, save_federation
 
 Level = Literal["standard", "full"]
+Unlearner = Method | Literal["nothing"] | None
+"""An unlearner by its method; None: the federation's own; "nothing": the no-op."""
+SEQUENCE = tuple(c for c in STANDARD if c.name in ("Q1 population", "kept", "Q8 quality"))
 Watch = Callable[[int, int], Any]
 """Is told (retrains there, retrains wanted)."""
 KINDS: dict[str, type[Unshare] | type[Erase]] = {"Unshare": Unshare, "Erase": Erase}
@@ -58,17 +64,23 @@ def examine(
     event: Event,
     references: Sequence[Federation] = (),
     level: Level = "standard",
+    ulira: bool = False,
+    *,
+    unlearner: Unlearner = None,
     seed: int = 0,
     workers: int = 2,
     many: int = FEWEST,
+    pairs: int = PAIRS,
     folder: Path | None = None,
     watch: Watch = lambda *_: None,
-    checks: Sequence[Check] = STANDARD,
 ) -> Report:
     """Judge a federation that forgot, beside models that never had the records.
 
     references: retrains under other seeds; without them `many` are trained now, or read from
-    `folder` where they were kept (one batch of requests needs them once).
+    `folder` where they were kept (one batch of requests needs them once)
+    level: "full" also plants canaries and a trigger, lets models relearn and go on, and answers
+    fifty small requests; minutes    ulira: shadows for single records, `pairs` x 2 of them
+    unlearner: who forgot, for checks that let it forget something else, too; the method if left out
     """
     if level not in ("standard", "full"):
         raise ConfigError(f"an audit is 'standard' or 'full', not '{level}'.")
@@ -80,10 +92,58 @@ def examine(
             f"how much models differ by chance. Leave `references` out to have them trained."
         )
     case = Case.of(before, event, seed, refs)
+    report = judge(case, after, FULL if level == "full" else STANDARD)
+    more: list[Finding] = []
+    if level == "full":
+        more += _slowly(case, after, unlearner, workers, folder, watch)
+    if ulira:
+        more += examine_records(before, event, unlearner, pairs, seed, workers, folder, watch)
+    findings = (*report.findings, *more)
+    verdict = "VOID" if report.verdict == "VOID" else overall(findings)
+    return replace(report, findings=findings, verdict=verdict)
+
+
+def judge(case: Case, after: Federation, checks: Sequence[Check] = STANDARD) -> Report:
+    """The checks that need no model beyond the retrains, on the subject and its controls."""
+    before, refs = case.before, case.references
     models = {SUBJECT: after, NO_OP: before, SHIFT: shifted(before), RETRAIN: refs[0]}
     models[PURGE] = purged(case)
-    judged = [found for check in checks if (found := _judged(check, case, models))]
-    return report_of(judged)
+    return report_of([found for check in checks if (found := _judged(check, case, models))])
+
+
+def _slowly(
+    case: Case,
+    after: Federation,
+    unlearner: Unlearner,
+    workers: int,
+    folder: Path | None,
+    watch: Watch,
+) -> list[Finding]:
+    """Q2, Q5, Q7, Q9 and Q10, which train models of their own."""
+    unlearn = functools.partial(forgotten, unlearner)
+    exact = unlearner != "nothing" and (unlearner or case.before.method).exact
+    with one_thread():
+        found = [canary.one_run(case, unlearn, exact)] if case.ranks else []
+        found.append(relearn.relearn(case, after))
+        found += [trigger.backdoor(case, unlearn)] if case.ranks else []
+        found += durability.durability(case, after)
+    lenders = len(torch.unique(case.before.world.shared.client))
+    if lenders < sequence.REQUESTS:
+        return found
+    last, whole = sequence.sequence_case(case, unlearn, sequence.REQUESTS)
+    seed = case.clock.seed - AUDITOR
+    refs = retrains(case.before, whole, FEWEST, seed, workers, folder, watch)
+    report = judge(Case.of(case.before, whole, seed, refs), last, SEQUENCE)
+    return found + [
+        replace(f, check=f"Q10 {f.check}") for f in report.findings if f.value is not None
+    ]
+
+
+def forgotten(unlearner: Unlearner, fed: Federation, event: Event) -> Federation:
+    """What a pipeline makes of a request: the unlearner's story, and the platform's purge."""
+    if unlearner == "nothing":
+        return fed
+    return purge(fed, (unlearner or fed.method).unlearn(fed, event), event)
 
 
 def _judged(check: Check, case: Case, models: dict[str, Federation]) -> Judged | None:
@@ -192,8 +252,8 @@ def _retrain(before: Federation, event: Event, seed: int, room: str, key: str) -
 def examine_records(
     before: Federation,
     event: Event,
-    unlearner: Method | Literal["nothing"] | None = None,
-    pairs: int = ulira.PAIRS,
+    unlearner: Unlearner = None,
+    pairs: int = PAIRS,
     seed: int = 0,
     workers: int = 2,
     folder: Path | None = None,
@@ -219,7 +279,7 @@ def examine_records(
         work = functools.partial(work, places=[str(p) for p in places])
         for done, _ in enumerate(_spread(before, event, todo, workers, work), 1):
             watch(len(places) - len(todo) + done, len(places))
-        return ulira.judge(case, [params.load(path)[0] for path in places], pairs)
+        return judge_records(case, [params.load(path)[0] for path in places], pairs)
 
 
 def _shadow(
@@ -228,16 +288,12 @@ def _shadow(
     number: int,
     pairs: int,
     seed: int,
-    unlearner: Method | Literal["nothing"] | None,
+    unlearner: Unlearner,
     places: Sequence[str],
 ) -> None:
-    def unlearn(fed: Federation, wanted: Event) -> Federation:
-        if unlearner == "nothing":
-            return fed
-        return purge(fed, (unlearner or fed.method).unlearn(fed, wanted), wanted)
-
+    unlearn = functools.partial(forgotten, unlearner)
     with one_thread():
-        told = ulira.shadow(Case.of(before, event, seed), number, pairs, unlearn)
+        told = shadow(Case.of(before, event, seed), number, pairs, unlearn)
     params.save(Path(places[number]), told)
 
 

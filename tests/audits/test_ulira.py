@@ -107,7 +107,7 @@ def test_a_shadow_is_judged_by_the_laws_of_the_others():
 def test_negatives_are_items_a_person_has_no_record_of(story):
     before, event, _ = story
     case = Case.of(before, event)
-    drawn = negatives(case)
+    drawn = negatives(before, case.people, case.clock)
     held = before.now.vault.holdings.records
     assert not bool(drawn.among(held).any())
     assert torch.bincount(drawn.client).max() == NEGATIVES
@@ -116,11 +116,11 @@ def test_negatives_are_items_a_person_has_no_record_of(story):
 def test_phi_is_a_score_less_the_mean_over_negatives(story):
     before, event, _ = story
     case = Case.of(before, event)
-    wrong = negatives(case)
+    wrong = negatives(before, case.people, case.clock)
     who = int(case.forgotten.client[0])
     mine = wrong[wrong.client == who]
     expected = before.query(case.forgotten[:1])[0] - before.query(mine).mean()
-    assert float(phi(case, before)["output"][0]) == pytest.approx(float(expected))
+    assert float(phi(before, case.forgotten, wrong)["output"][0]) == pytest.approx(float(expected))
 
 
 def test_a_pipeline_that_does_nothing_fails_and_exact_retraining_does_not(story, tmp_path):

@@ -6,7 +6,7 @@ records are its own. `rescind.examine` runs a battery.
 
 from __future__ import annotations
 
-from rescind.audits.battery import STANDARD, Check, Judged, Outcome, Report, report_of
+from rescind.audits.battery import FULL, STANDARD, Check, Judged, Outcome, Report, report_of
 from rescind.audits.probe import Case
 
-__all__ = ["STANDARD", "Case", "Check", "Judged", "Outcome", "Report", "report_of"]
+__all__ = ["FULL", "STANDARD", "Case", "Check", "Judged", "Outcome", "Report", "report_of"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rescind.audits import bystanders, difference, distance, membership, state_attacks
+from rescind.audits import bystanders, difference, distance, membership, people, state_attacks
 from rescind.audits.probe import Case, PerPerson, Tail
 from rescind.audits.verdict import (
     Difference,
@@ -122,9 +122,9 @@ class Quality(Check):
     def _tenths(self, case: Case, fed: Federation) -> dict[str, Difference]:
         def measures(model: Federation) -> dict[str, Measure]:
             groups = bystanders.tenths(case, model)
-            people = len(case.bystanders)
-            purpose = f"people {people}"
-            counts = case.once(purpose, case.before, lambda: resample(people, case.clock, purpose))
+            many = len(case.bystanders)
+            purpose = f"people {many}"
+            counts = case.once(purpose, case.before, lambda: resample(many, case.clock, purpose))
             return {
                 name: group.measure(counts)
                 for name, group in groups.items()
@@ -185,7 +185,7 @@ STANDARD: tuple[Check, ...] = (
     Check("kept rows", state_attacks.kept_rows, ranking=True, note="Rows of people alone."),
     Check("table", state_attacks.table, ranking=True, note="The public table alone."),
     Check("calibrated", state_attacks.calibrated, ranking=True, note="Table less retrains."),
-    Check("people", state_attacks.known_people, ranking=True, note="Shadow-free, lists of 100."),
+    Check("people", people.known_people, ranking=True, note="Shadow-free, lists of 100."),
     Check(
         "Q4 lists",
         difference.by_lists,
@@ -202,6 +202,13 @@ STANDARD: tuple[Check, ...] = (
     Check("Q6 scores", distance.divergence, kind="shown", ranking=True, note="KL to retrains."),
 )
 """What every audit runs: seconds, no model beyond the retrains."""
+
+
+FULL: tuple[Check, ...] = (
+    *STANDARD,
+    Check("people trained", people.trained, ranking=True, note="Network on a shadow's lists."),
+)
+"""With the attacks that train something."""
 
 
 @dataclass(frozen=True)

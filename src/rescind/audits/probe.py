@@ -156,15 +156,15 @@ class Case:
         return Targets.of(self.forgotten, self.test)
 
     @cached_property
-    def _known(self) -> dict[tuple[str, int], Any]:
+    def _known(self) -> dict[tuple[str, int], tuple[Federation, Any]]:
         return {}
 
     def once(self, what: str, fed: Federation, make: Callable[[], T]) -> T:
         """Something that several checks want of one model, made once."""
-        key = (what, id(fed))  # a report holds on to all its models, so no id is used twice
+        key = (what, id(fed))
         if key not in self._known:
-            self._known[key] = make()
-        found: T = self._known[key]
+            self._known[key] = (fed, make())  # with the model, so that no other takes its id
+        found: T = self._known[key][1]
         return found
 
     @property

@@ -17,14 +17,11 @@ from rescind.audits.probe import (
     Targets,
     auc_by_person,
     infer_from,
-    lists,
     mean_of,
 )
 from rescind.federation import Federation
 from rescind.params import Params
 
-LIST = 100  # length of the lists that the attack on people reads
-FEATURES = 32
 MOMENTS = {"first", "second"}
 """Parts of a name that tell an optimiser's moments (`rescind.optim`)."""
 
@@ -114,42 +111,3 @@ def spread_once(fed: Federation, user: Tensor, item: Tensor) -> tuple[Tensor, Te
     weight = torch.rsqrt(by_user[who] * by_item[what]).unsqueeze(1)
     near = jagged.segment_sum(weight * item[what], who, len(user))
     return user + near, item + jagged.segment_sum(weight * user[who], what, len(item))
-
-
-# -- people: does a list look like that of somebody the model knows? ------------------------------
-
-
-def known_people(case: Case, fed: Federation) -> PerPerson:
-    """The share of people whom the shadow-free attack calls members (baselines.md 6.2).
-
-    S1 = 1 / ||mean(their records) - mean(their list)||, S2 = 1 / ||mean(their list) - mean(popular
-    items)||, over the auditor's own item features; a member if S1 > S2. 1e-4 is added to each norm.
-    """
-    feature = case.once("features", case.before, lambda: item_features(case))
-    ids = case.people
-    mine = torch.searchsorted(ids, case.forgotten.client)
-    taste = jagged.segment_mean(feature[case.forgotten.item], mine, len(ids))
-    top = lists(fed, ids, LIST)
-    there = (top >= 0).double().unsqueeze(2)
-    shown = (feature[top.clamp(min=0)] * there).sum(1) / there.sum(1).clamp(min=1)
-    often = jagged.counts(case.trained.item, len(feature))
-    crowd = feature[torch.topk(often, min(LIST, len(often))).indices].mean(0)
-    near, far = (torch.linalg.vector_norm(g, dim=1) + 1e-4 for g in (taste - shown, shown - crowd))
-    return PerPerson((1 / near > 1 / far).double(), torch.ones(len(ids), dtype=torch.float64))
-
-
-def item_features(case: Case) -> Tensor:
-    """The auditor's own view of items: leading directions of what others hold. [I, d]
-
-    Subspace iteration on the people-by-items matrix of those who did not ask.
-    """
-    rest = case.trained[~torch.isin(case.trained.client, case.people)]
-    sizes = case.before.world.sizes
-    place = torch.arange(sizes.items).unsqueeze(1)
-    width = min(FEATURES, sizes.items, sizes.clients)
-    basis = case.clock.at(0).normal("audit features", place, torch.arange(width)).float()
-    for _ in range(4):
-        basis = torch.linalg.qr(basis).Q
-        seen = jagged.segment_sum(basis[rest.item], rest.client, sizes.clients)
-        basis = jagged.segment_sum(seen[rest.client], rest.item, sizes.items)
-    return functional.normalize(basis.double(), dim=0)

@@ -65,13 +65,13 @@ def shadow(case: Case, number: int, pairs: int, unlearn: Unlearn) -> dict[str, T
     rounds = case.before.now.state.round
     fed = case.before.apply(kind(out)).fork(seed=seed).restart().run(rounds)
     after = unlearn(fed, kind(mine))
-    told = {f"{p}/before": v for p, v in phi(case, fed).items()}
-    return told | {f"{p}/after": v for p, v in phi(case, after).items()}
+    wrong = negatives(case.before, case.people, case.clock)
+    told = {f"{p}/before": v for p, v in phi(fed, records, wrong).items()}
+    return told | {f"{p}/after": v for p, v in phi(after, records, wrong).items()}
 
 
-def phi(case: Case, fed: Federation) -> dict[str, Tensor]:
-    """By probe: the score of each record less the mean over 100 fixed negatives. [F]"""
-    records, wrong = case.forgotten, case.once("negatives", case.before, lambda: negatives(case))
+def phi(fed: Federation, records: Records, wrong: Records) -> dict[str, Tensor]:
+    """By probe: the score of each record less the mean over its person's fixed negatives. [F]"""
     found = {"output": _margin(fed.query(records + wrong).cpu(), records, wrong)}
     rows = _rows(fed)
     if rows is not None:
@@ -100,17 +100,16 @@ def _margin(score: Tensor, records: Records, wrong: Records) -> Tensor:
     return score[: len(records)] - usual[torch.searchsorted(ids, records.client)]
 
 
-def negatives(case: Case) -> Records:
-    """Items of nobody's choice: for each person 100 they have no record of, drawn once."""
-    held = case.before.now.vault.holdings
-    ids = case.people
+def negatives(fed: Federation, ids: Tensor, clock: Clock, many: int = NEGATIVES) -> Records:
+    """For each person so many items they have no record of at all, drawn once. ids: sorted"""
+    held = fed.now.vault.holdings
     pairs = torch.unique(held.records.pairs().cpu())
     mine = torch.isin(pairs >> 31, ids)
     owner = torch.searchsorted(ids, pairs[mine] >> 31)
     lot = Lot(owner, pairs[mine] & (2**31 - 1), len(ids))
     cohort = Cohort(ids, held.items, lot, lot)
-    who = torch.arange(len(ids)).repeat_interleave(NEGATIVES)
-    item = draw_negatives(case.clock, cohort, who, torch.arange(NEGATIVES).repeat(len(ids)))
+    who = torch.arange(len(ids)).repeat_interleave(many)
+    item = draw_negatives(clock, cohort, who, torch.arange(many).repeat(len(ids)))
     return Records.of(ids[who][item >= 0], item[item >= 0])
 
 

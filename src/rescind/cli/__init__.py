@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rescind.cli import (
+    audit,
     bench,
     data,
     demo,
@@ -40,6 +41,7 @@ app.command("value")(value.command)
 app.command("leak")(leak.command)
 app.command("forget")(forget.command)
 app.command("verify")(verify.command)
+app.command("audit")(audit.command)
 app.command("bench")(bench.command)
 app.command("doctor")(doctor.command)
 

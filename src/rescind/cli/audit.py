@@ -1,0 +1,150 @@
+"""`rescind audit`: what an audit would say of a forgetting, without forgetting anything."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rescind.audits import Report
+    from rescind.examine import Unlearner
+    from rescind.federation import Federation
+    from rescind.method import Method
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run, e.g. runs/demo.")],
+    erase: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Records to erase, as in rescind forget; or draw:0.3."),
+    ] = None,
+    unshare: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Loans to take back, as --erase.")
+    ] = None,
+    withdraw: Annotated[
+        str | None, typer.Option(metavar="USER", help="A person who leaves with all they have.")
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="The unlearner under audit; exact retraining unless given. 'nothing'."),
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="The slow checks, too.")] = False,
+    ulira: Annotated[bool, typer.Option("--ulira", help="U-LiRA, with shadows.")] = False,
+    pairs: Annotated[int, typer.Option(min=2, help="Pairs of shadows for --ulira.")] = 16,
+    seed: Annotated[int, typer.Option(help="The auditor's own seed.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Processes for retrains.")] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print audit.json.")] = False,
+) -> None:
+    """Let a run forget in memory, and audit what comes out; the run itself stays as it is.
+
+    Writes audit.json. Retrains and shadows are kept in RUN/audits, so that the next audit of the
+    same request, or the same command after an interrupt, goes on from there.
+    """
+    from rescind.errors import ConfigError
+    from rescind.examine import examine, forgotten
+    from rescind.params import write_atomically
+    from rescind.requests import Kind, read_request
+
+    asked: dict[Kind, str | None] = {"erase": erase, "unshare": unshare, "withdraw": withdraw}
+    given = [(kind, source) for kind, source in asked.items() if source is not None]
+    if len(given) != 1:
+        raise ConfigError(
+            "give exactly one of --erase FILE, --unshare FILE and --withdraw USER; "
+            f"{len(given)} were given. `--erase draw:0.3` lets 30 % of the lenders regret it."
+        )
+    before = _opened(run)
+    event = read_request(before, *given[0])
+    unlearner = _unlearner(method)
+    try:
+        after = forgotten(unlearner, before, event)
+        report = examine(
+            before, after, event, level="full" if full else "standard", ulira=ulira,
+            unlearner=unlearner, seed=seed, workers=workers, pairs=pairs,
+            folder=run / "audits", watch=_say,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        typer.echo("\nstopped. Give the same command to go on.", err=True)
+        raise typer.Exit(130) from None
+    facts = facts_of(report, method, type(event).__name__, seed)
+    write_atomically(run / "audit.json", (json.dumps(facts, indent=2) + "\n").encode())
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    _print(report)
+    typer.echo(f"\nWritten: {run}/audit.json")
+
+
+def _opened(run: Path) -> Federation:
+    from rescind.errors import DataError
+    from rescind.executor import InProcess
+    from rescind.experiment import read_facts
+    from rescind.recipe import GuardSettings
+    from rescind.settings import from_table
+    from rescind.storage import load_federation
+
+    facts = read_facts(run)
+    if facts is None or "configuration" not in facts:
+        raise DataError(
+            f"{run} holds no finished run (no run.json). Give the folder that `rescind run` names "
+            f"after 'Written'."
+        )
+    settings = facts["configuration"]
+    guards = from_table(GuardSettings, settings.get("guards", {}), {})
+    device = settings.get("run", {}).get("device", "cpu")
+    return load_federation(run / "model", InProcess(device=device, guards=guards.guards))
+
+
+def _unlearner(name: str | None) -> Unlearner:
+    from rescind.settings import find, from_table
+    from rescind.storage import METHODS, MODELS
+
+    if name is None:
+        return None
+    if name == "nothing":
+        return "nothing"
+    found: Method = from_table(find(*METHODS, name), {"name": name}, {"model": MODELS})
+    return found
+
+
+def facts_of(report: Report, method: str | None, kind: str, seed: int) -> dict[str, Any]:
+    """What audit.json holds."""
+    from rescind.provenance import versions
+
+    return {
+        "verdict": report.verdict,
+        "why": report.why,
+        "subjects": dict(report.subjects),
+        "request": kind,
+        "unlearner": method or "the run's own method",
+        "seed": seed,
+        "findings": [f.facts() for f in report.findings],
+        "versions": versions(),
+    }
+
+
+def _print(report: Report) -> None:
+    from rescind.findings import VERDICTS
+
+    typer.echo(f"{'check':<18} {'verdict':<13} {'value':>8} {'retrains':>9} {'margin':>7}  no-op")
+    for f in report.findings:
+        if f.value is None:
+            continue
+        reference, margin, no_op = (
+            "" if n is None else f"{n:.4f}"
+            for n in (f.reference, f.margin, f.controls.get("no-op"))
+        )
+        typer.echo(
+            f"{f.check:<18} {f.verdict:<13} {f.value:>8.4f} {reference:>9} {margin:>7}  {no_op}"
+        )
+    others = ", ".join(f"{r}: {v}" for r, v in report.subjects.items() if r != "subject")
+    typer.echo(f"\nControls: {others}.")
+    why = f" {report.why[0].upper()}{report.why[1:]}." if report.why else ""
+    typer.echo(f"{report.verdict}: {VERDICTS[report.verdict]}{why}")
+
+
+def _say(there: int, wanted: int) -> None:
+    print(f"  {there} of {wanted} models to compare with", file=sys.stderr, flush=True)
