@@ -33,4 +33,6 @@ def tiny_fed(tiny: Holdings) -> Federation:
     from rescind.methods.fedavg import FedAvg
     from rescind.models.lightgcn import LightGCN
 
-    return Federation.start(tiny, FedAvg(model=LightGCN(dim=4), clients_per_round=3), seed=7)
+    model = LightGCN(dim=4, user_spread=0.04)
+    method = FedAvg(model=model, clients_per_round=3, private_rate=0.01)
+    return Federation.start(tiny, method, seed=7)

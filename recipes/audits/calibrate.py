@@ -16,13 +16,13 @@ from pathlib import Path
 import torch
 
 import rescind as rs
-from rescind.audits import STANDARD, Case
+from rescind.audits import FULL, Case
 from rescind.audits.verdict import MARGINS
 from rescind.examine import retrains, seeds_of
 
 RETRAINS, ROUNDS, SEED = 8, 150, 0
-BOUNDS = {"Q1 tail": (0.005, 0.02), "people": (0.02, 0.10), "Q4 lists": (0.02, 0.05)}
-BOUNDS |= {"Q8 exposed": (0.02, 0.05), "Q8 quality": (0.0, 0.05)}
+BOUNDS = {"Q1 tail": (0.005, 0.02), "people": (0.02, 0.10), "people trained": (0.02, 0.10)}
+BOUNDS |= {"Q8 exposed": (0.02, 0.05), "Q8 quality": (0.0, 0.05), "Q4 lists": (0.02, 0.05)}
 AUC = (0.01, 0.05)
 METHODS = {
     "FedShare": rs.methods.FedShare(),
@@ -41,7 +41,7 @@ def spreads(name: str, label: str, folder: Path) -> dict[str, dict[str, float]]:
     refs = retrains(fed, event, RETRAINS, SEED, 1, folder / name)
     case = Case.of(fed, event, SEED, refs)
     found = {}
-    for check in STANDARD:
+    for check in FULL:
         if check.kind == "shown":
             continue
         measures = [m for r in refs if (m := check.measure(case, r))]
