@@ -50,7 +50,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(["tables", "charts", "bench"], 4),
     **dict.fromkeys(["value", "counterfactual", "sweeps", "departures"], 4),
     **dict.fromkeys(["keys", "verification", "receipt_page"], 4),
-    **dict.fromkeys(["examine"], 4),
+    **dict.fromkeys(["examine", "workers"], 4),
     **dict.fromkeys(["leaks"], 4),
     **dict.fromkeys(["cli", "demo", "flower", "service"], 5),
 }

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal
 
 import torch
 
@@ -39,15 +36,15 @@ from rescind.audits.ulira import judge as judge_records
 from rescind.audits.verdict import FEWEST
 from rescind.clock import Clock
 from rescind.errors import ConfigError
-from rescind.executor import Executor
 from rescind.federation import Federation
 from rescind.findings import Finding, overall
 from rescind.method import Method
 from rescind.provenance import versions
 from rescind.purge import purge
-from rescind.records import Erase, Event, Records, Unshare, Withdraw
+from rescind.records import Event
 from rescind.settings import to_table
-from rescind.storage import Checkpoints, load_federation, resume, save_federation
+from rescind.storage import Checkpoints, resume
+from rescind.workers import one_thread, spread
 
 Level = Literal["standard", "full"]
 Unlearner = Method | Literal["nothing"] | None
@@ -55,7 +52,6 @@ Unlearner = Method | Literal["nothing"] | None
 SEQUENCE = tuple(c for c in STANDARD if c.name in ("Q1 population", "kept", "Q8 quality"))
 Watch = Callable[[int, int], Any]
 """Is told (retrains there, retrains wanted)."""
-KINDS: dict[str, type[Unshare] | type[Erase]] = {"Unshare": Unshare, "Erase": Erase}
 
 
 def examine(
@@ -84,6 +80,7 @@ def examine(
     """
     if level not in ("standard", "full"):
         raise ConfigError(f"an audit is 'standard' or 'full', not '{level}'.")
+    before, after = (replace(f, watch=()) for f in (before, after))  # audits tell of themselves
     Case.of(before, event, seed)  # a request that cannot be audited is refused before any training
     refs = list(references) or retrains(before, event, many, seed, workers, folder, watch)
     if len(refs) < FEWEST:
@@ -183,7 +180,7 @@ def retrains(
 
     folder: finished ones are kept there and found again by a digest of all that made them
     """
-    seeds = seeds_of(seed, many)
+    before, seeds = _light(before), seeds_of(seed, many)
     empty = remaining(before, event)
     with _room(folder) as room:
         key = _key(before, event)
@@ -194,6 +191,12 @@ def retrains(
             found[s] = now
             watch(len(found), many)
         return [replace(empty.fork(seed=s), now=found[s]) for s in seeds]
+
+
+def _light(before: Federation) -> Federation:
+    """Without what retrains under other seeds have no use for: watchers, points to go back to."""
+    past = before.past and replace(before.past, points=())
+    return replace(before, watch=(), keep_every=None, past=past)
 
 
 def remaining(before: Federation, event: Event) -> Federation:
@@ -237,7 +240,7 @@ def _trained(
     """The retrains still to be made, as they are finished; each is written down at once."""
     empty = remaining(before, event)
     work = functools.partial(_retrain, room=str(room), key=key)
-    for s in _spread(before, event, todo, workers, work):
+    for s in spread(before, event, todo, workers, work):
         yield s, _read(room, key, s, empty)
 
 
@@ -266,6 +269,7 @@ def examine_records(
     """
     if pairs < 2:
         raise ConfigError(f"U-LiRA needs two pairs of shadows or more; got {pairs}.")
+    before = _light(before)
     case = Case.of(before, event, seed)
     if not case.ranks:
         raise ConfigError("U-LiRA asks about items; this federation classifies nodes.")
@@ -277,7 +281,7 @@ def examine_records(
         watch(len(places) - len(todo), len(places))
         work = functools.partial(_shadow, pairs=pairs, seed=seed, unlearner=unlearner)
         work = functools.partial(work, places=[str(p) for p in places])
-        for done, _ in enumerate(_spread(before, event, todo, workers, work), 1):
+        for done, _ in enumerate(spread(before, event, todo, workers, work), 1):
             watch(len(places) - len(todo) + done, len(places))
         return judge_records(case, [params.load(path)[0] for path in places], pairs)
 
@@ -297,71 +301,6 @@ def _shadow(
     params.save(Path(places[number]), told)
 
 
-# -- workers --------------------------------------------------------------------------------------
-
-
-class Work(Protocol):
-    """One job on a federation and a request; what it makes it writes down itself."""
-
-    def __call__(self, before: Federation, event: Event, job: int, /) -> None: ...
-
-
-def _spread(
-    before: Federation, event: Event, jobs: Sequence[int], workers: int, work: Work
-) -> Iterator[int]:
-    """Jobs as they are finished, in this process or in fresh ones with one thread each."""
-    if workers < 1:
-        raise ConfigError(f"an audit needs one worker or more; got {workers}.")
-    if workers == 1 or len(jobs) < 2:
-        for job in jobs:
-            work(before, event, job)
-            yield job
-        return
-    with TemporaryDirectory(prefix="rescind-audit-") as given:
-        save_federation(replace(before, watch=()), Path(given) / "before")
-        write_event(Path(given) / "event.safetensors", event)
-        # Fresh processes: threads that torch has running do not survive a fork.
-        pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"))
-        try:
-            asked = {pool.submit(_in_worker, given, before.executor, work, j): j for j in jobs}
-            for done in as_completed(asked):
-                done.result()
-                yield asked[done]
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _in_worker(given: str, executor: Executor, work: Work, job: int) -> None:
-    before, event = _given(given, cast(Hashable, executor))
-    work(before, event, job)
-
-
-@functools.lru_cache(maxsize=1)
-def _given(folder: str, executor: Hashable) -> tuple[Federation, Event]:
-    """Read once by a worker, however many jobs it does."""
-    before = load_federation(Path(folder) / "before", cast(Executor, executor))
-    return before, read_event(Path(folder) / "event.safetensors")
-
-
-def write_event(path: Path, event: Event) -> None:
-    """A request as a file, for whoever works on it elsewhere."""
-    if isinstance(event, Withdraw):
-        params.save(path, {"client": torch.tensor([event.client])}, {"kind": "Withdraw"})
-    elif isinstance(event, Unshare | Erase):
-        columns = {name: getattr(event.records, name) for name in ("client", "item", "time")}
-        params.save(path, columns, {"kind": type(event).__name__})
-    else:
-        raise ConfigError(f"{type(event).__name__} is no request to forget anything.")
-
-
-def read_event(path: Path) -> Event:
-    """What `write_event` wrote."""
-    columns, notes = params.load(path)
-    if notes["kind"] == "Withdraw":
-        return Withdraw(int(columns["client"]))
-    return KINDS[notes["kind"]](Records(columns["client"], columns["item"], columns["time"]))
-
-
 @contextmanager
 def _room(folder: Path | None) -> Iterator[Path]:
     """The folder that was given, or one that goes away."""
@@ -370,19 +309,3 @@ def _room(folder: Path | None) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="rescind-retrains-") as made:
         yield Path(made)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """The same arithmetic in every process, whatever else the machine does."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def processes() -> int:
-    """How many workers fit this machine."""
-    return min(2, os.cpu_count() or 1)

@@ -17,12 +17,13 @@ from rescind.audits.membership import roc, tail
 from rescind.audits.probe import Case, evidence, lists
 from rescind.audits.state_attacks import kept, kept_rows, person_rows, spread_once, stale
 from rescind.errors import ConfigError, DataError
-from rescind.examine import examine, read_event, retrain, retrains, seeds_of, write_event
+from rescind.examine import examine, retrain, retrains, seeds_of
 from rescind.federation import Federation
 from rescind.methods.fedavg import FedAvg
 from rescind.models.lightgcn import LightGCN
 from rescind.records import Erase, Records, Unshare, Withdraw
 from rescind.state import Memory
+from rescind.workers import read_event, write_event
 
 
 @pytest.fixture
@@ -215,6 +216,24 @@ def test_what_a_server_keeps_gives_the_no_op_away_and_a_retrain_not(story, case)
         means = [float((c.value * c.weight).sum() / c.size) for c in clean]
         assert no_op > max(means)
     assert stale(case, before).value.tolist() == kept_rows(case, before).value.tolist()
+
+
+def test_a_server_that_dropped_its_rows_has_nothing_to_read(story, case):
+    _, _, refs = story
+    bare = refs[0].with_(state=replace(refs[0].now.state, own={}))
+    assert set(kept(case, bare).value.tolist()) == {0.5}
+
+
+def test_a_loan_taken_back_is_judged_beside_retrains_that_keep_it_on_the_device(story):
+    before, event, _ = story
+    back = Unshare(event.records)
+    refs = retrains(before, back, workers=1)
+    report = examine(before, before, back, refs)
+    findings = {f.check: f for f in report.findings}
+    assert bool(refs[0].now.vault.holdings.records.among(event.records).any())
+    assert findings["kept"].verdict == "FAIL"
+    # The device goes on using its own records, with and without the loan.
+    assert findings["Q1 population"].reference > 0.55
 
 
 def test_nothing_is_seen_in_lists_that_did_not_change(story, case):

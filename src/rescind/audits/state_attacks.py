@@ -14,7 +14,6 @@ from rescind import jagged
 from rescind.audits.probe import (
     Case,
     PerPerson,
-    Targets,
     auc_by_person,
     infer_from,
     mean_of,
@@ -67,26 +66,26 @@ def item_table(fed: Federation, width: int) -> Tensor | None:
 
 def kept(case: Case, fed: Federation) -> PerPerson | None:
     """What the server still has: its rows of people, one step over the graph it still has."""
-    return _with_rows(case.targets, fed, fed, spread=True)
+    return _with_rows(case, fed, fed, spread=True)
 
 
 def kept_rows(case: Case, fed: Federation) -> PerPerson | None:
     """The rows of people alone, as they were learnt."""
-    return _with_rows(case.targets, fed, fed, spread=False)
+    return _with_rows(case, fed, fed, spread=False)
 
 
 def stale(case: Case, fed: Federation) -> PerPerson | None:
     """The server's old rows of people against the new table: what a kept copy would still tell."""
-    return _with_rows(case.targets, case.before, fed, spread=False)
+    return _with_rows(case, case.before, fed, spread=False)
 
 
-def _with_rows(
-    targets: Targets, holder: Federation, fed: Federation, spread: bool
-) -> PerPerson | None:
-    """AUC of cos(row of the person, item less the mean item); None where nothing can be compared.
+def _with_rows(case: Case, holder: Federation, fed: Federation, spread: bool) -> PerPerson | None:
+    """AUC of cos(row of the person, item less the mean item).
 
+    One half for a server that dropped its rows; None where the server never had any.
     holder: whose rows of people    fed: whose item table
     """
+    targets = case.targets
     found = []
     for rows in person_rows(holder.now.state.own, holder.world.sizes.clients).values():
         item = item_table(fed, rows.shape[1])
@@ -99,7 +98,10 @@ def _with_rows(
         user, item = (functional.normalize(t, dim=-1) for t in (user, item - item.mean(0)))
         at = targets.records
         found.append(torch.linalg.vecdot(user[at.client], item[at.item]))
-    return auc_by_person(torch.stack(found).sum(0), targets) if found else None
+    if found:
+        return auc_by_person(torch.stack(found).sum(0), targets)
+    had = person_rows(case.before.now.state.own, case.before.world.sizes.clients)
+    return auc_by_person(torch.zeros(len(targets)), targets) if had else None
 
 
 def spread_once(fed: Federation, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
