@@ -84,9 +84,7 @@ def split(view: View, loss: str = "bpr", negatives: int = 1) -> Tensor:
     rows = functional.normalize(view.delta, dim=2) if _single(view) else view.delta
     rows = rows.double()
     along = torch.einsum("cid,cd->ci", rows, _first_direction(rows))
-    turned = along * _orientation(
-        along, view, loss == "bce" and negatives > 1 and not view.exact
-    ).unsqueeze(1)
+    turned = along * _orientation(along, view, loss == "bce" and negatives > 1).unsqueeze(1)
     return turned.masked_fill(~view.sent, -torch.inf)
 
 
