@@ -84,7 +84,7 @@ def forget(
     after = unlearner.unlearn(replace(fed, watch=(*fed.watch, spent)), event)
     after = purge(fed, replace(after, watch=fed.watch), event)
     seconds = time.perf_counter() - begun
-    left = traces(after, event, fed)
+    left = traces(after, event, fed, made=not unlearner.exact)
     if left:
         raise BoundaryError(
             f"{type(unlearner).__name__} left traces of the request: "

@@ -50,6 +50,15 @@ class Labels:
         """The original id of an item."""
         return _name(self.items, item)
 
+    def without_user(self, client: int) -> Labels:
+        """The same names without that of one who left."""
+        if not self.users:
+            return self
+        gone = f"(left {client})"
+        return Labels(
+            (*self.users[:client], gone, *self.users[client + 1 :]), self.items, self.titles
+        )
+
     def named(self, error: ConsentError) -> ConsentError:
         """The same refusal with original ids, where they are not the indices it speaks of."""
         said = []

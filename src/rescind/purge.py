@@ -40,6 +40,8 @@ def purge(before: Federation, after: Federation, event: Event) -> Federation:
     """
     if after.past is not None and before.past is not None:
         after = replace(after, past=_clean_past(before.past, after.past, event, before))
+    if isinstance(event, Withdraw):
+        after = replace(after, labels=after.labels.without_user(event.client))
     dirty = influence(before, event)
     old = {id(s) for s in before.now.state.memory if dirty is not None and s.round >= dirty}
     memory = Memory(tuple(s for s in after.now.state.memory if id(s) not in old))
@@ -108,18 +110,19 @@ def _clean_past(before: Past, after: Past, event: Event, fed: Federation) -> Pas
 # -- what is left ---------------------------------------------------------------------------------
 
 
-def traces(fed: Federation, event: Event, before: Federation | None = None) -> dict[str, int]:
+def traces(fed: Federation, event: Event, before: Federation, made: bool = True) -> dict[str, int]:
     """Where a request's records or what was made of them can still be found, with counts.
 
-    before: the federation before the request; rows, snapshots and points that are still the same
-    as they were then count as traces
+    before: the federation before the request
+    made: rows, snapshots and points that are still the same as before count as traces. After a
+    retraining they do not: it gives the same where the records never mattered
     """
-    wanted = requested(before or fed, event)
+    wanted = requested(before, event)
     found: dict[str, int] = {}
     kept_by_devices = isinstance(event, Unshare)
     for place, records in _copies(fed, kept_by_devices):
         found[place] = int(records.among(wanted).sum())
-    if before is not None:
+    if made:
         found |= _same_rows(fed, before, event)
         old = {params.digest(s.values) for s in _dirty_snapshots(before, event)}
         kept = [s for s in fed.now.state.memory if params.digest(s.values) in old]

@@ -1,0 +1,161 @@
+"""A run on disk forgets a person: nothing of them stays in its folders, and nothing comes back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rescind.clock import Clock
+from rescind.data import Dataset
+from rescind.errors import ConsentError, DataError
+from rescind.experiment import run_cell
+from rescind.methods.fedshare import FedShare
+from rescind.models.lightgcn import LightGCN
+from rescind.recipe import Cell, DataSettings, RunSettings, SharingSettings
+from rescind.requests import answer, read_request
+from rescind.storage import load_federation
+
+CANARY = "canary-7f3a9c51"
+FILM = "film-e2d8b640"
+METHOD = FedShare(model=LightGCN(dim=4), clients_per_round=8, refine_pairs=16, contrast_items=4)
+CELL = Cell(
+    "tiny",
+    DataSettings(name="synthetic"),
+    SharingSettings(ratio=(1, 1, 1), part=0.5),
+    METHOD,
+    RunSettings(rounds=4, evaluate_every=2, checkpoint_every=1, keep_every=2),
+)
+
+
+@pytest.fixture(autouse=True)
+def keys(tmp_path, monkeypatch):
+    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
+
+
+def dataset() -> Dataset:
+    """Thirty people with a dozen of forty films each; the canary is one of them."""
+    clock, rows = Clock(5), []
+    for user in range(30):
+        order = np.argsort(clock.bits("films", torch_of(user), torch_range(40)).numpy())
+        rows += [(user, int(item)) for item in order[:12]]
+    pairs = np.array(rows, dtype=np.int64)
+    users = np.array([CANARY if u == 3 else f"person-{u}" for u in range(30)])
+    items = np.array([FILM if i == int(pairs[36, 1]) else f"film-{i}" for i in range(40)])
+    time = np.zeros(len(pairs), dtype=np.int64)
+    return Dataset("tiny", pairs[:, 0], pairs[:, 1], None, time, users, items)
+
+
+def torch_of(value: int):
+    import torch
+
+    return torch.tensor(value)
+
+
+def torch_range(many: int):
+    import torch
+
+    return torch.arange(many)
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    run_cell(CELL, tmp_path / "run", dataset=dataset())
+    return tmp_path / "run"
+
+
+def holding(folder: Path, text: str) -> list[str]:
+    """The files under a folder that hold a text."""
+    return sorted(
+        p.name for p in folder.rglob("*") if p.is_file() and text.encode() in p.read_bytes()
+    )
+
+
+def pairs_of(run: Path, user: str) -> set[str]:
+    """The items a saved run holds of a person."""
+    fed = load_federation(run / "model")
+    held = fed.now.vault.holdings.records
+    client = fed.labels.client(user, fed.world.sizes.clients)
+    return {fed.labels.item_id(i) for i in held.item[held.client == client].tolist()}
+
+
+def test_a_person_who_leaves_is_in_no_file_and_does_not_come_back(run, tmp_path):
+    assert holding(run, CANARY) == ["labels.json"]
+    done = answer(run, "withdraw", CANARY, audits="none")
+    assert done.folder == tmp_path / "run-1"
+    assert holding(tmp_path / "run", CANARY) == []
+    assert holding(tmp_path / "run-1", CANARY) == []
+    assert sorted(p.name for p in run.iterdir()) == ["moved.json", "run.json", "withheld.json"]
+    client = 3
+    assert not bool((done.fed.now.vault.holdings.records.client == client).any())
+    again = run_cell(CELL, run, dataset=dataset()).fed  # the publisher's file still has them
+    assert not bool((again.now.vault.holdings.records.client == client).any())
+    assert not bool((again.world.shared.client == client).any())
+
+
+def test_erased_records_are_left_out_by_every_rerun_and_resume(run, tmp_path):
+    before = pairs_of(run, CANARY)
+    request = tmp_path / "request.csv"
+    request.write_text(f"user,item\n{CANARY},{FILM}\n")
+    done = answer(run, "erase", str(request), audits="none")
+    assert before - pairs_of(done.folder, CANARY) == {FILM}
+    for again in (False, True):
+        run_cell(CELL, run, again=again, dataset=dataset())
+        assert before - pairs_of(run, CANARY) == {FILM}
+    second = answer(done.folder, "withdraw", CANARY, audits="none")
+    assert second.folder == tmp_path / "run-2"
+    assert second.evidence.receipt.previous.startswith("sha256:")
+    facts = json.loads((second.folder / "run.json").read_text())
+    assert [f["kind"] for f in facts["forgotten"]] == ["Erase", "Withdraw"]
+
+
+def test_loans_taken_back_are_not_lent_again_by_a_rerun(run):
+    fed = load_federation(run / "model")
+    lender = int(fed.world.shared.client[0])
+    name, many = fed.labels.user_id(lender), len(fed.world.shared)
+    path = run.parent / "request.csv"
+    path.write_text(f"user\n{name}\n")
+    done = answer(run, "unshare", str(path), audits="none")
+    assert len(done.fed.world.shared) < many
+    again = run_cell(CELL, run, dataset=dataset()).fed
+    assert again.world.shared.digest() == done.fed.world.shared.digest()
+    assert pairs_of(run, name) == pairs_of(done.folder, name), "the device keeps its own"
+
+
+def test_the_list_of_what_is_withheld_tells_nothing_without_the_key(run):
+    answer(run, "withdraw", CANARY, audits="none")
+    table = json.loads((run / "withheld.json").read_text())
+    assert len(table["erased"]) == 12
+    assert CANARY not in json.dumps(table)
+    assert FILM not in json.dumps(table)
+
+
+def test_bad_requests_are_told_what_to_do(run, tmp_path):
+    fed = load_federation(run / "model")
+    path = tmp_path / "request.csv"
+    for text, says in (
+        ("film,item\n1,2\n", "no column 'user'"),
+        ("user,item\nnobody,film-1\n", "line 2"),
+        (f"user,item\n{CANARY},film-99\n", "line 2"),
+        ("", "no rows"),
+    ):
+        path.write_text(text)
+        with pytest.raises((DataError, ConsentError), match=says):
+            read_request(fed, "erase", str(path))
+    with pytest.raises(DataError, match="cannot be read as a request"):
+        read_request(fed, "erase", str(tmp_path / "none.csv"))
+    answer(run, "withdraw", CANARY, audits="none")
+    with pytest.raises(DataError, match="it went on as run-1"):
+        answer(run, "withdraw", CANARY, audits="none")
+
+
+def test_what_a_run_was_made_with_survives_the_forgetting(run):
+    done = answer(run, "withdraw", CANARY, audits="none")
+    facts = json.loads((done.folder / "run.json").read_text())
+    assert facts["metrics"]["test"].keys() == {
+        *json.loads((run / "run.json").read_text())["metrics"]["test"]
+    }
+    assert replace(done.fed.method) == METHOD
