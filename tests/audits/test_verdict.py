@@ -11,11 +11,11 @@ import torch
 
 import rescind.audits
 from rescind.audits.battery import (
+    FULL,
     NO_OP,
     PURGE,
     RETRAIN,
     SHIFT,
-    STANDARD,
     SUBJECT,
     Check,
     Judged,
@@ -101,7 +101,7 @@ def test_every_judged_check_has_a_margin_that_was_calibrated_on_five_retrains_or
 
     with open(MARGINS, "rb") as file:
         written = tomllib.load(file)
-    judged = {check.name for check in STANDARD if check.kind != "shown"}
+    judged = {check.name for check in FULL if check.kind != "shown"}
     assert judged <= set(margins())
     assert len(set(written["retrains"])) >= FEWEST
     for name in judged:
