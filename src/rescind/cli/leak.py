@@ -86,7 +86,7 @@ def command(
         typer.echo("\nstopped. Give the same command to go on.", err=True)
         raise typer.Exit(130) from None
     facts = facts_of(dataset, data, users, windows, delta, seed, lines)
-    write_atomically(out / "leak.json", (json.dumps(facts, indent=1) + "\n").encode())
+    write_atomically(out / "leak.json", _text(facts).encode())
     draw(facts, out)
     if as_json:
         typer.echo(json.dumps(facts))
@@ -94,6 +94,13 @@ def command(
     _say(facts)
     typer.echo(f"\nWritten: {out}/leak.json, leak.png and leak.svg")
     typer.echo("Next: docs/privacy.md says which guard promises what")
+
+
+def _text(facts: Mapping[str, Any]) -> str:
+    """JSON with one measured line to a line, so that a change can be read."""
+    head = {name: value for name, value in facts.items() if name != "lines"}
+    lines = ",\n".join(f"  {json.dumps(line)}" for line in facts["lines"])
+    return f'{json.dumps(head, indent=1)[:-2]},\n "lines": [\n{lines}\n ]\n}}\n'
 
 
 def _numbers(given: str, option: str, whole: bool = False) -> tuple[float, ...]:
