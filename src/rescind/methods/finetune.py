@@ -1,0 +1,87 @@
+"""Fine-tuning: go on training on what arrives, and remember nothing else (baselines.md 5.1).
+
+The ground of the continual learners: the client recipe of F3CRec for its three backbones, and how
+a model goes from one block to the next (`rescind.streams` runs the blocks).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+
+from rescind import fused
+from rescind.clock import Clock
+from rescind.cohort import Cohort
+from rescind.method import Method
+from rescind.model import Model
+from rescind.models.mf import MF
+from rescind.optim import Step
+from rescind.params import Params
+from rescind.state import Private
+from rescind.update import Sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTune(Method):
+    """FT: each block is trained on with the usual loss, from where the last one ended."""
+
+    paper: ClassVar[str] = "baseline FT of Lim et al., CIKM 2025"
+    presets: ClassVar[tuple[str, ...]] = ("as_published",)
+
+    model: Model = MF()
+    loss: Literal["bpr", "bce", "softmax"] = "bce"
+    negatives: int = 4
+    batch_size: int | None = 512
+    rate_per_item: bool = True
+    carry: Literal["best", "last"] = "best"
+    """Where a block begins: the best round of the block before, or its last.
+
+    DEPARTS F3CRec's published run, which goes on from the last round but distils from the best
+    one: from the best for both N@20 is .1028 instead of .0980 (f3crec.md section 3, ML-100K).
+    """
+    reset_private: bool = False
+    """Give every device first values again when a block begins.
+
+    DEPARTS F3CRec's published run, which does so for FedNCF and PFedRec against the paper's own
+    "Phi^t starts from Phi^(t-1)".
+    """
+    mask: Literal["block", "all"] = "block"
+    """Which items a person has are not shown when measuring: of this block, or of all so far."""
+
+    @classmethod
+    def as_published(cls, **fields: Any) -> Self:
+        """With every quirk of the authors' run (f3crec.md section 2)."""
+        model = fields.get("model", cls.__dataclass_fields__["model"].default)
+        quirks = {"carry": "last", "reset_private": not isinstance(model, MF)}
+        return cls(**{**quirks, **fields})
+
+    def client_steps(self, public: Params) -> tuple[Step, ...]:
+        """What each batch moves, in the order and at the relative rates the backbone asks for.
+
+        lr for what is private and lr |I| for items, times what `model.moves` says.
+        """
+        moves = getattr(self.model, "moves", None)
+        (base,) = super().client_steps(public)
+        if moves is None:
+            return (base,)
+        asked = moves()
+        named = asked if len(asked) > 1 else ({**dict.fromkeys(base.rates, 1.0), **asked[0]},)
+        return tuple(
+            Step({n: base.rates[n] * by for n, by in each.items()}, base.optimiser, base.decay)
+            for each in named
+        )
+
+    def client_sum(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Sum, Private]:
+        """The fold of `client_train`; compiled where nothing but fine-tuning is done."""
+        if fused.fits(self, FineTune, public):
+            return fused.client_sum(self, public, private, cohort, clock)
+        return super().client_sum(public, private, cohort, clock)
+
+
+def trained_names(model: Model) -> tuple[str, ...]:
+    """The private parameters of a backbone, without what methods keep beside them."""
+    return tuple(model.private(torch.zeros(0, dtype=torch.int64), Clock(0)))

@@ -1,0 +1,108 @@
+"""Neural collaborative filtering: a private network on a private vector and a public item row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rescind import jagged
+from rescind.clock import Clock
+from rescind.errors import ConfigError
+from rescind.model import RankingModel
+from rescind.models.lightgcn import uniform
+from rescind.models.mf import gaussian
+from rescind.params import Params
+from rescind.world import Sizes
+
+# Hidden numbers of all items for some clients at a time: 64 MB of float32. Changes speed only.
+_CELLS = 2**24
+
+
+@dataclass(frozen=True)
+class NCF(RankingModel):
+    """FedNCF (Perifanis and Efraimidis 2022, as F3CRec uses it): a network on [p_u; q_i].
+
+    The published network is one linear layer, w_u . p_u + w_v . q_i + b, so that the user vector
+    shifts all scores of a user alike and cannot change a ranking (baselines.md 4.2). With hidden
+    `layers` (ReLU between them) it is what the name promises.
+    """
+
+    task: ClassVar[str] = "ranking"
+    tables: ClassVar[tuple[str, ...]] = ("item",)
+
+    dim: int = 32
+    """Length of a vector, d."""
+    layers: tuple[int, ...] = ()
+    """Widths of hidden layers; none as published, (64, 16) is an honest NCF."""
+    spread: float = 1.0
+    """Standard deviation of the vectors' first values: N(0, 1), f3crec.md section 1."""
+    faster: float = 170.0
+    """How much faster vectors move than the network (the authors' default)."""
+
+    def __post_init__(self) -> None:
+        if any(width < 1 for width in self.layers):
+            raise ConfigError(f"NCF.layers are widths of 1 or more, got {list(self.layers)}.")
+
+    def moves(self) -> tuple[Mapping[str, float], ...]:
+        """One step a batch: vectors `faster` times as fast as the network."""
+        return ({"item": self.faster, "user": self.faster},)
+
+    def public(self, sizes: Sizes, clock: Clock) -> Params:
+        """item: [I, d]"""
+        return {"item": gaussian("item", torch.arange(sizes.items), self.dim, self.spread, clock)}
+
+    def private(self, ids: Tensor, clock: Clock) -> Params:
+        """user: [C, d]    weight<n>: [C, out, in]    bias<n>: [C, out], U(+-1 / sqrt(in))"""
+        values = {"user": gaussian("user", ids, self.dim, self.spread, clock)}
+        inside = 2 * self.dim
+        for n, out in enumerate((*self.layers, 1)):
+            bound = inside**-0.5
+            flat = uniform(f"weight{n}", ids, out * inside, bound, clock)
+            values[f"weight{n}"] = flat.view(len(ids), out, inside)
+            values[f"bias{n}"] = uniform(f"bias{n}", ids, out, bound, clock)
+            inside = out
+        return values
+
+    def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
+        """Logits of flat samples; a client's samples go through its own network together."""
+        item = rows["item"]
+        if not self.layers:
+            towards = own["weight0"][:, 0, self.dim :].index_select(0, owner)
+            shift = self._shift(own).squeeze(1)
+            return torch.linalg.vecdot(towards, item) + shift.index_select(0, owner)
+        clients = len(own["user"])
+        order = torch.argsort(owner, stable=True)
+        place = torch.empty_like(owner)
+        place[order] = jagged.places(owner[order], clients)
+        most = int(place.max()) + 1 if len(place) else 0
+        padded = item.new_zeros((clients, most, self.dim)).index_put((owner, place), item)
+        return self._through(padded, own)[owner, place]
+
+    def scores(self, public: Params, own: Params) -> Tensor:
+        """[C, I]"""
+        item = public["item"]
+        if not self.layers:
+            return own["weight0"][:, 0, self.dim :] @ item.T + self._shift(own)
+        together = max(1, _CELLS // max(1, len(item) * max(self.layers)))
+        clients = torch.arange(len(own["user"]), device=item.device)
+        parts = [
+            self._through(item.expand(len(cut), *item.shape), {n: v[cut] for n, v in own.items()})
+            for cut in torch.split(clients, together)
+        ]
+        return torch.cat(parts) if parts else item.new_zeros((0, len(item)))
+
+    def _shift(self, own: Params) -> Tensor:
+        """What the user vector and the bias add to the first layer. [C, out]"""
+        towards = own["weight0"][:, :, : self.dim]
+        return (towards @ own["user"].unsqueeze(2)).squeeze(2) + own["bias0"]
+
+    def _through(self, item: Tensor, own: Params) -> Tensor:
+        """Items of each client through its network. item: [C, n, d]    -> [C, n]"""
+        value = item @ own["weight0"][:, :, self.dim :].mT + self._shift(own).unsqueeze(1)
+        for n in range(1, len(self.layers) + 1):
+            value = torch.relu(value) @ own[f"weight{n}"].mT + own[f"bias{n}"].unsqueeze(1)
+        return value.squeeze(2)
