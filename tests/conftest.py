@@ -36,3 +36,9 @@ def tiny_fed(tiny: Holdings) -> Federation:
     model = LightGCN(dim=4, user_spread=0.04)
     method = FedAvg(model=model, clients_per_round=3, private_rate=0.01)
     return Federation.start(tiny, method, seed=7)
+
+
+@pytest.fixture(autouse=True)
+def keys_of_the_test(tmp_path_factory, monkeypatch):
+    """Secrets of a test go to a folder of the test, never to the user's own."""
+    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path_factory.mktemp("keys")))

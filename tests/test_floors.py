@@ -34,7 +34,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(["models", "methods", "audits"], 3),
     **dict.fromkeys(
         [
-            "forget",
+            "forgetting",
             "purge",
             "requests",
             "withheld",
@@ -47,7 +47,7 @@ FLOORS: dict[str, int] = {
         ],
         4,
     ),
-    **dict.fromkeys(["tables", "charts", "bench"], 4),
+    **dict.fromkeys(["tables", "pages", "charts", "bench"], 4),
     **dict.fromkeys(["value", "counterfactual", "sweeps", "departures"], 4),
     **dict.fromkeys(["keys", "verification", "receipt_page"], 4),
     **dict.fromkeys(["examine", "workers"], 4),
@@ -176,7 +176,7 @@ def test_imports_go_down_the_house_only():
 
 def test_no_floor_is_kept_for_a_module_that_left():
     # Names of the plan that are not written yet.
-    planned = {"audits", "forget", "receipt", "ledger", "flower", "service"}
+    planned = {"audits", "forgetting", "receipt", "ledger", "flower", "service"}
     planned |= {"fused", "kernels", "rowops", "gate", "guards"}
     there = {".".join(m.split(".")[1:]) or "rescind" for m in modules(PACKAGE)}
     assert set(FLOORS) - there <= planned

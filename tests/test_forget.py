@@ -12,7 +12,7 @@ import torch
 from rescind import params
 from rescind.errors import BoundaryError, ConfigError
 from rescind.federation import Federation
-from rescind.forget import forget
+from rescind.forgetting import forget
 from rescind.keys import own_public_key
 from rescind.method import Method
 from rescind.methods.fedshare import FedShare
@@ -27,11 +27,6 @@ METHOD = FedShare(
     model=LightGCN(dim=4), clients_per_round=6, refine_pairs=16, contrast_items=4, private_rate=0.1
 )
 CANARY = 3
-
-
-@pytest.fixture(autouse=True)
-def keys(tmp_path, monkeypatch):
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
 
 
 def begin() -> Federation:

@@ -2,9 +2,10 @@
 
     import rescind as rs
 
-    fed = rs.Federation.start(rs.load("ml-100k"), rs.methods.FedAvg(), seed=0).run(rounds=50)
+    fed = rs.Federation.start(rs.load("ml-100k"), rs.methods.FedShare(), seed=0).run(rounds=50)
     fed.evaluate()
     fed.recommend(user=7, k=20)
+    fed, evidence = rs.forget(fed, rs.Withdraw(7), audits="none")
 
 Names are imported when they are first used, so that `import rescind` is instant.
 """
@@ -40,6 +41,8 @@ _WHERE = {
     "DataError": "rescind.errors",
     "ConsentError": "rescind.errors",
     "BoundaryError": "rescind.errors",
+    "forget": "rescind.forgetting",
+    "Evidence": "rescind.forgetting",
     "load": "rescind.data",
     "save_federation": "rescind.storage",
     "load_federation": "rescind.storage",
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError, RescindError
     from rescind.executor import InProcess, OneByOne
     from rescind.federation import EarlyStop, Federation, Recommendation
+    from rescind.forgetting import Evidence, forget
     from rescind.holdings import Holdings
     from rescind.method import Method
     from rescind.records import Arrive, Erase, Host, Join, Records, Share, Unshare, Withdraw
@@ -72,6 +76,7 @@ __all__ = [
     "DataError",
     "EarlyStop",
     "Erase",
+    "Evidence",
     "Federation",
     "Holdings",
     "Host",
@@ -91,6 +96,7 @@ __all__ = [
     "draw_groups",
     "draw_regret",
     "draw_share",
+    "forget",
     "load",
     "load_federation",
     "methods",
@@ -105,3 +111,7 @@ def __getattr__(name: str) -> Any:
     if name in _WHERE:
         return getattr(importlib.import_module(_WHERE[name]), name)
     raise AttributeError(f"module 'rescind' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,4 +1,4 @@
-"""The main job in one go: lend, learn, recommend, take back, and a report of it."""
+"""The main job in one go: lend, learn, recommend, take back, with an audit and a receipt."""
 
 from __future__ import annotations
 
@@ -11,39 +11,55 @@ from typing import Any
 import torch
 
 from rescind import charts
+from rescind.audits.battery import NO_OP, RETRAIN
 from rescind.cli.progress import RoundBar
 from rescind.data import Dataset
 from rescind.errors import DataError
 from rescind.experiment import Result, prepare, run_cell, write_facts
 from rescind.federation import Federation, Recommendation
-from rescind.methods.fedavg import FedAvg
+from rescind.forgetting import Evidence, forget
+from rescind.methods.fedshare import FedShare
 from rescind.methods.popularity import Popularity
 from rescind.params import digest, write_atomically
+from rescind.receipt import Issued, write
+from rescind.receipt_page import page as page_of
 from rescind.recipe import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.records import Erase, Records
 from rescind.report import Page
-from rescind.sharing import ALL, NOTHING, PART, draw_groups
+from rescind.sharing import ALL, NOTHING, PART, draw_groups, draw_regret
 from rescind.storage import save_federation
 
 GROUPS = {ALL: "lend everything", PART: "lend a part", NOTHING: "lend nothing"}
 
 
+REGRET = 0.3
+"""The share of lenders who take their loans back, as in FedShare V-C. One person's few records are
+too few for any audit; thousands are not."""
+
+
 @dataclass(frozen=True)
 class Erasure:
-    """One person takes back what they lent, and the model is retrained without it."""
+    """People erase what they lent, and the model is trained again without it."""
 
     user: str
+    """One of them, whose recommendations are shown."""
+    people: int
     lent: Records
+    evidence: Evidence
     before: Federation
     after: Federation
     shown_before: list[Recommendation]
     shown_after: list[Recommendation]
 
     def scores(self) -> dict[str, list[float]]:
-        """How the two models score the erased records."""
+        """How the two models score the erased records of people who still have others.
+
+        Who erased all they had gets what is popular, so there is nothing to compare.
+        """
+        shown = self.lent[self.after.world.available[self.lent.client]]
         return {
-            "before": self.before.query(self.lent).tolist(),
-            "after": self.after.query(self.lent).tolist(),
+            "before": self.before.query(shown).tolist(),
+            "after": self.after.query(shown).tolist(),
         }
 
 
@@ -55,7 +71,7 @@ def play(out: Path, rounds: int, seed: int, synthetic: bool, picture: Path | Non
         name="demo",
         data=DataSettings(name=dataset.name),
         sharing=SharingSettings(),
-        method=FedAvg(),
+        method=FedShare(),
         run=RunSettings(seed=seed, rounds=rounds),
     )
     print(
@@ -72,7 +88,7 @@ def play(out: Path, rounds: int, seed: int, synthetic: bool, picture: Path | Non
     floor = Federation.start(dataset, Popularity(), seed).run(1).evaluate()
     say_quality("   popularity   ", floor)
     say_quality("   federated    ", result.metrics)
-    erasure = take_back(result.fed)
+    erasure = take_back(result.fed, result.facts["data"]["digest"])
     quality = erasure.after.evaluate()
     say_quality("   after erasure", quality)
     made = draw(result, floor, quality, erasure)
@@ -105,25 +121,45 @@ def groups_table(fed: Federation) -> list[tuple[str, int, int]]:
     ]
 
 
-def take_back(fed: Federation) -> Erasure:
-    """Recommend for somebody who lent a part, erase what they lent, retrain, recommend again."""
-    count = torch.bincount(fed.world.shared.client, minlength=fed.world.sizes.clients)
+def take_back(fed: Federation, data: str) -> Erasure:
+    """Recommend for somebody who lent a part; they and others erase what they lent; again."""
+    lent = draw_regret(fed.world.shared, fed.clock, REGRET)
+    count = torch.bincount(lent.client, minlength=fed.world.sizes.clients)
     groups = draw_groups(fed.world.sizes.clients, fed.clock)
     client = int(torch.where(groups == PART, count, 0).argmax())
-    user = fed.labels.user_id(client)
-    lent = fed.lent(user)
+    user, people = fed.labels.user_id(client), int((count > 0).sum())
     shown = fed.recommend(user, 10)
     print(f"3. User {user} gets recommendations")
     for place, item in enumerate(shown[:5], 1):
         print(f"   {place}. {item.title or 'item ' + item.item}")
     print(
-        f"4. User {user} takes back the {len(lent)} records they lent; the model is retrained "
-        f"without them"
+        f"4. User {user} and {people - 1} others erase the {len(lent):,} records they lent; "
+        f"the same rounds again, without them"
     )
-    with RoundBar("   retraining", fed.now.state.round) as bar:
-        after = fed.method.unlearn(replace(fed, watch=(bar,)), Erase(lent))
+    with RoundBar("   training again", fed.now.state.round) as bar:
+        after, evidence = forget(
+            replace(fed, watch=(bar,)), Erase(lent), data=data, watch=say_retrains
+        )
     after = replace(after, watch=())
-    return Erasure(user, lent, fed, after, shown, after.recommend(user, 10))
+    say_audit(evidence)
+    return Erasure(user, people, lent, evidence, fed, after, shown, after.recommend(user, 10))
+
+
+def say_retrains(there: int, wanted: int) -> None:
+    """How far the audit is."""
+    if there == 0:
+        print(f"5. Audit: {wanted} models are trained without the records, to compare with")
+
+
+def say_audit(evidence: Evidence) -> None:
+    """The verdict, and what the same audit says of doing nothing."""
+    report = evidence.report
+    if report is None:
+        return
+    print(f"   verdict on the new model: {report.verdict}")
+    for role, verdict in report.subjects.items():
+        if role in (NO_OP, RETRAIN):
+            print(f"   control, {role}: {verdict}")
 
 
 def draw(result: Result, floor: dict[str, float], after: dict[str, float], erasure: Erasure) -> Any:
@@ -170,8 +206,13 @@ def finish(
     lending: list[tuple[str, int, int]],
     made: Any,
 ) -> None:
-    """Replace the model by the one that forgot, and write run.json and the report."""
+    """Replace the model by the one that forgot; write receipt, run.json and the report."""
     save_federation(erasure.after, out / "model")
+    evidence = erasure.evidence
+    (out / "receipt.key").unlink(missing_ok=True)  # of an earlier demonstration
+    write(Issued(evidence.receipt, evidence.key), out / "receipt.json")
+    findings = evidence.report.findings if evidence.report else None
+    write_atomically(out / "receipt.html", page_of(evidence.receipt, findings).encode())
     scores = erasure.scores()
     means = {when: sum(v) / max(len(v), 1) for when, v in scores.items()}
     facts = {
@@ -180,6 +221,7 @@ def finish(
             "popularity": floor,
             "after_erasure": after,
             "erased_records": len(erasure.lent),
+            "verdict": erasure.evidence.receipt.verdict,
             "mean_score_of_erased": means,
         },
     }
@@ -189,12 +231,12 @@ def finish(
     page.text(
         f"{data['users']:,} people and {data['items']:,} items of {data['name']} "
         f"({data['source']}). Each device trained on its own records; the server saw sums. "
-        f"Then one person took back what they had lent."
+        f"Then {erasure.people} people erased what they had lent."
     )
     page.chart(
         charts.svg(made),
         "Validation quality over rounds beside item popularity; test "
-        "quality before and after one person's erasure; scores of the erased records.",
+        "quality before and after an erasure; scores of the erased records.",
     )
     page.heading("Who lends what")
     page.table(["group", "people", "records lent"], lending)
@@ -206,12 +248,29 @@ def finish(
         ["after erasure", *[after[n] for n in names]],
     ]
     page.table(["model", *names], rows)
-    page.heading(f"User {erasure.user} takes back {len(erasure.lent)} records")
+    page.heading(f"{erasure.people} people erase {len(erasure.lent):,} records")
     page.text(
         f"The mean score of the erased records went from {means['before']:.3f} to "
-        f"{means['after']:.3f}. The model was retrained from its first values without them, "
-        f"with the same clock, so this is exact: nothing was learnt from them."
+        f"{means['after']:.3f}. The same rounds were made again without them, with the same clock, "
+        f"so this is exact: nothing was learnt from them. The receipt beside this page "
+        f"(receipt.html, receipt.json) says so and is signed."
     )
+    if evidence.report is not None:
+        page.heading(f"The audit: {evidence.report.verdict}")
+        page.text(
+            "Each check measures the new model beside models that never had the records, and "
+            "beside doing nothing. A check that could not notice doing nothing is powerless and "
+            "does not count."
+        )
+        page.table(
+            ["check", "verdict", "after", "retrained", "doing nothing"],
+            [
+                [f.check, f.verdict, f.value or "", f.reference or "", f.controls.get(NO_OP, "")]
+                for f in evidence.report.findings
+                if f.value is not None
+            ],
+        )
+    page.heading(f"What user {erasure.user}, one of them, is shown")
     both = zip(erasure.shown_before, erasure.shown_after, strict=False)
     page.table(
         ["recommended before", "recommended after"],
@@ -219,7 +278,7 @@ def finish(
     )
     page.text(
         "These numbers show one run with one seed. Quality alone cannot show forgetting; "
-        "what shows it here is that the model was made without the records.",
+        "what shows it here is that the model was made without the records, and the audit.",
         note=True,
     )
     page.heading("How to make it again")
@@ -242,9 +301,10 @@ def say_quality(name: str, metrics: dict[str, float]) -> None:
 
 def closing(out: Path, erasure: Erasure) -> None:
     """Where things are, and what to try next."""
-    print(f"\nWritten: {out}/report.html (open it in a browser), {out}/run.json, {out}/model/")
+    print(f"\nWritten: {out}/report.html (open it in a browser), {out}/receipt.html, {out}/model/")
     command = "rescind" if which("rescind") else sys.argv[0]
     print("Next, try:")
     print(f"  {command} recommend {out} --user {erasure.user} -k 10")
-    print(f"  {command} run recipes/basics/floor.toml --cell ml-100k/FedAvg")
-    print(f"  {command} table basics/floor")
+    print(f"  {command} verify {out}/receipt.json")
+    print(f"  {command} forget {out} --withdraw {erasure.user} --audits none")
+    print(f"  {command} table fedshare/table3")

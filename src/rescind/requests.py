@@ -16,7 +16,7 @@ import torch
 from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.experiment import read_facts, write_facts
 from rescind.federation import Federation
-from rescind.forget import Audits, Evidence, forget
+from rescind.forgetting import Audits, Evidence, forget
 from rescind.method import Method
 from rescind.params import digest, make_folder, nbytes, write_atomically
 from rescind.provenance import versions

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from rescind import experiment
 from rescind.cli import app
 from rescind.cli import main as entry
+from rescind.findings import VERDICTS
 from rescind.methods.fedavg import FedAvg
 from rescind.recipe import Cell, DataSettings, RunSettings, read
 from rescind.tables import collect
@@ -282,6 +283,8 @@ def test_the_demonstration_runs_without_any_data(rescind):
     assert erased["mean_score_of_erased"]["after"] < erased["mean_score_of_erased"]["before"]
     assert facts["metrics"]["test"]["NDCG@20"] > erased["popularity"]["NDCG@20"]
     assert out.count("rescind ") >= 3
+    assert erased["verdict"] in VERDICTS
+    assert rescind("verify", "demo/receipt.json")[0] == 0
     user = out.split("User ")[1].split()[0]
     code, out, _ = rescind("recommend", "demo", "--user", user, "-k", "5", "--json")
     assert len(json.loads(out)["items"]) == 5

@@ -31,11 +31,6 @@ CELL = Cell(
 )
 
 
-@pytest.fixture(autouse=True)
-def keys(tmp_path, monkeypatch):
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
-
-
 def dataset() -> Dataset:
     """Thirty people with a dozen of forty films each; the canary is one of them."""
     clock, rows = Clock(5), []

@@ -1,0 +1,60 @@
+"""Pages whose tables are written by the results themselves.
+
+    python -m rescind.pages docs/fedshare.md      fills the tables of a page anew
+
+A page holds lines `<!-- table PAPER/TABLE [valid] [against CELL] -->` and `<!-- end -->`; what stands
+between them is made from the committed results of that recipe, and a test fails when it is stale.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+from pathlib import Path
+
+from rescind.params import write_atomically
+from rescind.recipe import Recipe, read
+from rescind.tables import collect, differences, lines, markdown, markdown_differences
+
+BLOCK = re.compile(r"(<!-- table (\S+?)( valid)?(?: against (.+?))? -->\n).*?(<!-- end -->)", re.S)
+
+
+def filled(text: str, recipes: Path) -> str:
+    """The page with every table made anew."""
+
+    def table(found: re.Match[str]) -> str:
+        recipe = read(recipes / f"{found[2]}.toml")
+        body = on_validation(recipe) if found[3] else markdown(collect(recipe))
+        if found[4]:
+            apart = differences(collect(recipe), found[4])
+            body += f"\n\nPaired by seed:\n\n{markdown_differences(apart, found[4])}"
+        return f"{found[1]}\n{body}\n\n{found[5]}"
+
+    return BLOCK.sub(table, text)
+
+
+def on_validation(recipe: Recipe) -> str:
+    """What validation said of each cell: the only part that may choose settings."""
+    cells = {cell.name: cell for cell in recipe.cells}
+    rows = ["| cell | validation HR@20 | validation NDCG@20 |", "| --- | --- | --- |"]
+    made = [line for line in lines(recipe) if line["cell"] in cells]
+    for name in recipe.names:
+        mine = [x["valid"] for x in made if x["cell"] == name and cells[name].made(x)]
+        means = [f"{statistics.fmean(v[m] for v in mine):.4f}" if mine else "not run"
+                 for m in ("HR@20", "NDCG@20")]  # fmt: skip
+        rows.append(f"| {name} | {means[0]} | {means[1]} |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Fill the pages that are named."""
+    for name in sys.argv[1:]:
+        path = Path(name)
+        text = filled(path.read_text(encoding="utf-8"), Path("recipes"))
+        write_atomically(path, text.encode())
+        print(f"written: {path}")
+
+
+if __name__ == "__main__":
+    main()
