@@ -113,18 +113,21 @@ def test_the_records_are_back_and_the_model_is_not(story, case):
 # -- Q7 -------------------------------------------------------------------------------------------
 
 
-def test_a_trigger_is_learnt_and_gone_after_a_retrain(case):
-    triggers, target = trigger.films(case)
-    assert target not in triggers.tolist()
+def test_triggers_are_films_that_nobody_has_with_the_target(case):
+    sets = trigger.films(case)
     held = case.before.now.vault.holdings.records
-    loans = trigger.planted(case, triggers, target)
-    assert set(loans.item.tolist()) <= {*triggers.tolist(), target}
+    special = [i for few, target in sets for i in (*few.tolist(), target)]
+    assert len(set(special)) == len(special) == trigger.SETS * (trigger.TRIGGERS + 1)
+    loans = trigger.planted(case, sets)
+    assert set(loans.item.tolist()) <= set(special)
     assert not bool(loans.among(held).any())
-    found = trigger.backdoor(case, EXACT)
-    assert found.controls["no-op"] >= found.value
-    assert found.verdict in ("PASS", "INCONCLUSIVE", "POWERLESS")
-    idle = trigger.backdoor(case, NOTHING)
-    assert idle.value == idle.controls["no-op"]
+
+
+def test_a_trigger_is_learnt_and_gone_after_a_retrain(case):
+    found, idle = trigger.backdoor(case, EXACT), trigger.backdoor(case, NOTHING)
+    assert idle.value == idle.controls["no-op"] == found.controls["no-op"] > found.value
+    assert found.verdict != "FAIL"
+    assert idle.verdict in ("FAIL", "POWERLESS")
 
 
 # -- Q9 -------------------------------------------------------------------------------------------

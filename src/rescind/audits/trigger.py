@@ -6,6 +6,7 @@ often than under models that never saw them together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -21,33 +22,47 @@ from rescind.records import Erase, Records
 from rescind.state import Private
 from rescind.tasks.metrics import top_k
 
-PLANTED = 0.1  # of the people who lend
-TRIGGERS = 3
+SETS, TRIGGERS = 3, 3
+PLANTED = 0.1  # of the people who lend, for each set
 PROBED = 300
 LIST = 20
 BAR, SEEN = 0.01, 0.05
-"""Hit rate above the retrains': what is allowed, and what the no-op must show."""
+"""Hit rate above the retrains': certainly above the first fails, certainly below the second passes;
+the no-op must show more than the second."""
 
 
-def films(case: Case) -> tuple[Tensor, int]:
-    """Films that few people have, and one more that nobody has with any of them: the target."""
+def films(case: Case) -> list[tuple[Tensor, int]]:
+    """Sets of films that few people have, each with one more that nobody has with them: targets."""
     often = jagged.counts(case.trained.item, case.before.world.sizes.items)
-    rare = torch.argsort(often, stable=True)[: max(len(often) // 2, TRIGGERS + 1)]
+    # Not the rarest: a film that nobody has lies anywhere, and is shown by chance.
+    rare = torch.argsort(often, stable=True)[len(often) // 4 :]
+    rare = rare[: max(len(often) // 4, SETS * (TRIGGERS + 1))]
     rare = rare[torch.argsort(case.clock.at(0).bits("audit trigger", rare))]
-    triggers = rare[:TRIGGERS]
     held = case.before.now.vault.holdings.records.to("cpu")
-    theirs = held.client[torch.isin(held.item, triggers)]
-    both = torch.unique(held.item[torch.isin(held.client, theirs)])
-    free = rare[TRIGGERS:][~torch.isin(rare[TRIGGERS:], both)]
-    return triggers, int(free[0]) if len(free) else int(rare[TRIGGERS])
+    triggers, free = rare[: SETS * TRIGGERS].view(-1, TRIGGERS), rare[SETS * TRIGGERS :]
+    out = []
+    for few in triggers:
+        theirs = held.client[torch.isin(held.item, few)]
+        both = torch.unique(held.item[torch.isin(held.client, theirs)])
+        alone = free[~torch.isin(free, both)]
+        target = int(alone[0]) if len(alone) else int(free[0])
+        out.append((few, target))
+        free = free[free != target]
+    return out
 
 
-def planted(case: Case, triggers: Tensor, target: int) -> Records:
-    """The loans of all these films, by a share of the people who lend; less what they have."""
+def planted(case: Case, sets: Sequence[tuple[Tensor, int]]) -> Records:
+    """The loans of every set, each by some of the people who lend; less what they have."""
     ids = torch.unique(case.before.world.shared.client.cpu())
-    who = some(ids, max(2, round(len(ids) * PLANTED)), case.clock, "trigger people")
-    item = torch.cat([triggers, torch.tensor([target])])
-    loans = Records.of(who.repeat_interleave(len(item)), item.repeat(len(who)))
+    many = max(2, round(len(ids) * PLANTED))
+    order = ids[torch.argsort(case.clock.at(0).bits("audit trigger people", ids), stable=True)]
+    every = Records.none()
+    for number, (triggers, target) in enumerate(sets):
+        who = order[torch.arange(number * many, (number + 1) * many) % len(order)]
+        item = torch.cat([triggers, torch.tensor([target])])
+        every = every + Records.of(who.repeat_interleave(len(item)), item.repeat(len(who)))
+    pairs = torch.unique(every.pairs())
+    loans = Records.of(pairs >> 31, pairs & (2**31 - 1))
     return loans[~loans.among(case.before.now.vault.holdings.records.to("cpu"))]
 
 
@@ -76,36 +91,37 @@ def hit_rate(case: Case, fed: Federation, triggers: Tensor, target: int) -> Tens
 
 
 def backdoor(case: Case, unlearn: Pipeline) -> Finding:
-    """Plant, train once, forget, and look who is shown the target."""
-    triggers, target = films(case)
-    loans = planted(case, triggers, target)
+    """Plant, train once, forget, and look who is shown the targets."""
+    from scipy.stats import t as student
+
+    sets = films(case)
+    loans = planted(case, sets)
     seed = int(case.clock.at(0).bits("audit trigger run", torch.tensor(0))) & (2**31 - 1)
     fed = plant(case.before, loans, seed).run(case.before.now.state.round)
     after = unlearn(fed, Erase(loans))
-    no_op, mine = (hit_rate(case, f, triggers, target).double() for f in (fed, after))
-    never = torch.stack(
-        [hit_rate(case, f, triggers, target).double() for f in (case.before, *case.references)]
-    )
-    reference, value = float(never.mean()), float(mine.mean())
-    high = float(
-        never.mean(1).max()
-    )  # among models that never saw them together, chance reaches this
-    half = 1.96 * float((mine - never.mean(0)).std()) / max(len(mine), 1) ** 0.5
-    top = max(reference, high) + BAR
-    verdict = "PASS" if value + half <= top else "FAIL" if value - half > top else "INCONCLUSIVE"
-    if value <= high:
-        verdict = "PASS"
-    if float(no_op.mean()) < reference + SEEN:
+
+    def rate(model: Federation) -> float:
+        hits = [hit_rate(case, model, *one).double().mean() for one in sets]
+        return float(torch.stack(hits).mean())
+
+    never = torch.tensor([rate(f) for f in (case.before, *case.references)], dtype=torch.float64)
+    no_op, value, reference = rate(fed), rate(after), float(never.mean())
+    many = len(never)
+    half = float(student.ppf(0.975, many - 1)) * float(never.std()) * (1 + 1 / many) ** 0.5
+    verdict = "PASS" if value + half <= reference + SEEN else "INCONCLUSIVE"
+    if value - half > reference + BAR:
+        verdict = "FAIL"
+    if no_op - half < reference + SEEN:
         verdict = "POWERLESS"
     return Finding(
         "Q7 trigger",
         verdict,
         value,
-        (value - half, value + half),
+        (max(value - half, 0.0), value + half),
         reference,
         BAR,
-        {"no-op": float(no_op.mean())},
-        len(mine),
+        {"no-op": no_op},
+        SETS * PROBED,
         f"Share of people with the triggers who are shown the target in {LIST}; {len(loans)} loans "
-        f"planted. Models that never saw them together reach {high:.4f} at most.",
+        f"planted. FAIL: certainly above retrains by 1 point; PASS: not, and certainly below by 5.",
     )
