@@ -38,14 +38,14 @@ class FineTune(Method):
     carry: Literal["best", "last"] = "best"
     """Where a block begins: the best round of the block before, or its last.
 
-    DEPARTS F3CRec's published run, which goes on from the last round but distils from the best
-    one: from the best for both N@20 is .1028 instead of .0980 (f3crec.md section 3, ML-100K).
+    DEPARTS F3CRec's published run: it goes on from the last round but distils from the best one.
+    From the best for both, N@20 is .1028 instead of .0980 (f3crec.md section 3, ML-100K).
     """
     reset_private: bool = False
     """Give every device first values again when a block begins.
 
-    DEPARTS F3CRec's published run, which does so for FedNCF and PFedRec against the paper's own
-    "Phi^t starts from Phi^(t-1)".
+    DEPARTS F3CRec's published run: it does so for FedNCF and PFedRec, against the paper's own
+    "Phi^t starts from Phi^(t-1)"; here devices keep what they learnt unless told otherwise.
     """
     mask: Literal["block", "all"] = "block"
     """Which items a person has are not shown when measuring: of this block, or of all so far."""
