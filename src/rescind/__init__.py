@@ -13,9 +13,14 @@ Names are imported when they are first used, so that `import rescind` is instant
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+# Where torch brings mimalloc (aarch64), large tables are given back to the system between rounds
+# and faulted in again: a fifth of a Gowalla round. Read when torch is loaded; changes speed only.
+os.environ.setdefault("MIMALLOC_PURGE_DELAY", "1000")
 
 _WHERE = {
     "Federation": "rescind.federation",
