@@ -14,22 +14,31 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from rescind import methods, models, params
+from graphs import tiny_subgraphs
+from rescind import keys, methods, models, params
 from rescind.cohort import Cohort
 from rescind.errors import BoundaryError
 from rescind.executor import InProcess, OneByOne
 from rescind.federation import EarlyStop, Federation
+from rescind.forgetting import forget
 from rescind.holdings import Holdings
 from rescind.method import Method
-from rescind.records import Erase, Records
+from rescind.purge import traces
+from rescind.receipt import canonical
+from rescind.records import Erase, Records, Unshare, Withdraw
 from rescind.settings import from_table, to_table
 from rescind.sharing import draw_groups, draw_share
 from rescind.storage import MODELS, Checkpoints, load_federation, resume, save_federation
 from rescind.update import Rows, Sum, Update
+from rescind.verification import verify
 from worlds import next_block, tiny_holdings
 
 # A small world for each task; a method that names another task needs one here.
-WORLDS = {"ranking": lambda: tiny_holdings(clients=9, items=14)}
+WORLDS = {
+    "ranking": lambda: tiny_holdings(clients=9, items=14),
+    "nodes": lambda: tiny_subgraphs(clients=9),
+}
+MEASURES = {"ranking": "NDCG@20", "nodes": "accuracy"}
 ROUNDS = 3
 
 CASES = [
@@ -156,7 +165,8 @@ def test_3_server_code_runs_with_the_holdings_removed(cls, task, monkeypatch):
     ids = method.server_sample(fed.now.state, fed.world, clock)
     public = fed.now.state.public
     sums, _ = fed.executor.train(method, public, None, fed.now.vault, ids, None, clock)
-    arrived = fed.apply(next_block(clients=10, items=16)).world
+    sizes = fed.world.sizes
+    arrived = fed.apply(next_block(clients=sizes.clients + 1, items=sizes.items + 2)).world
 
     def closed(*_: object, **__: object) -> None:
         raise BoundaryError("server code reached for client data")
@@ -170,7 +180,7 @@ def test_3_server_code_runs_with_the_holdings_removed(cls, task, monkeypatch):
     assert state.round == 1
     grown = method.server_turn(state, arrived, clock)
     for name in method.model.tables:
-        assert len(grown.public[name]) == 16
+        assert len(grown.public[name]) == sizes.items + 2
 
 
 @every_method
@@ -228,6 +238,28 @@ def test_7_a_saved_federation_comes_back_bit_for_bit(cls, task, tmp_path: Path):
 
 
 @every_method
+@pytest.mark.parametrize("kind", ["unshare", "erase", "withdraw"])
+def test_8_after_forgetting_nothing_is_left_and_the_receipt_verifies(cls, task, kind):
+    fed = begin(cls, task).run(ROUNDS)
+    if not len(fed.world.shared):
+        pytest.skip("nobody can lend in this world")
+    lent = fed.world.shared
+    mine = lent[lent.client == lent.client[0]]
+    event = {
+        "unshare": Unshare(mine),
+        "erase": Erase(mine),
+        "withdraw": Withdraw(int(mine.client[0])),
+    }[kind]
+    after, evidence = forget(fed, event, audits="none")
+    assert not bool(after.world.shared.among(mine).any())
+    held = after.now.vault.holdings.records
+    assert bool(held.among(mine).any()) == (kind == "unshare")
+    assert traces(after, event, fed, made=False) == {}
+    pinned = {keys.own_public_key() or "": "mine"}
+    assert verify(canonical(evidence.receipt), pinned, request=(event, evidence.key)).valid
+
+
+@every_method
 def test_9_a_method_given_the_wrong_task_says_so_by_name(cls, task):
     wrong = "nodes" if task == "ranking" else "ranking"
     with pytest.raises(BoundaryError, match=cls.__name__):
@@ -237,8 +269,9 @@ def test_9_a_method_given_the_wrong_task_says_so_by_name(cls, task):
 @every_method
 @pytest.mark.parametrize("stop", [1, 2, 4])
 def test_10_resume_is_uninterrupted_bit_for_bit(cls, task, stop, tmp_path: Path):
-    until = EarlyStop(every=1, patience=2)
     fed = begin(cls, task)
+    metric = fed.method.metric("valid")
+    until = EarlyStop(metric=metric, value=MEASURES[task], every=1, patience=2)
     whole = fed.run(5, until=until)
     keep = Checkpoints(tmp_path, every=1, key="same run")
     fed.run(stop, until=until, watch=[keep])
