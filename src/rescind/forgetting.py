@@ -120,7 +120,7 @@ def _done(
     data: str,
 ) -> Done:
     people = set(concerned(event).tolist())
-    name = type(unlearner).__name__ if not unlearner.exact else "Retrain"
+    name = unlearner.unlearning if unlearner.exact else type(unlearner).__name__
     return Done(
         method=to_table(fed.method),
         unlearning=name,

@@ -97,6 +97,8 @@ class Method:
     """True: devices keep rows of their own updates (`client_log`)."""
     exact: ClassVar[bool] = True
     """False: what `unlearn` gives is close to a retraining, not equal to one."""
+    unlearning: ClassVar[str] = "Retrain"
+    """How `unlearn` forgets, as a receipt says it."""
 
     def __post_init__(self) -> None:
         positive = {

@@ -245,11 +245,8 @@ def test_8_after_forgetting_nothing_is_left_and_the_receipt_verifies(cls, task, 
         pytest.skip("nobody can lend in this world")
     lent = fed.world.shared
     mine = lent[lent.client == lent.client[0]]
-    event = {
-        "unshare": Unshare(mine),
-        "erase": Erase(mine),
-        "withdraw": Withdraw(int(mine.client[0])),
-    }[kind]
+    leaves = Withdraw(int(mine.client[0]))
+    event = {"unshare": Unshare(mine), "erase": Erase(mine), "withdraw": leaves}[kind]
     after, evidence = forget(fed, event, audits="none")
     assert not bool(after.world.shared.among(mine).any())
     held = after.now.vault.holdings.records

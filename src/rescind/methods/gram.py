@@ -60,6 +60,7 @@ class Gram(Method):
 
     paper: ClassVar[str] = "ours; EASE (Steck, WWW 2019) on sums that can be taken back"
     seedless: ClassVar[bool] = True
+    unlearning: ClassVar[str] = "Subtract"
 
     model: ItemWeights = ItemWeights()
     ridge: float = 45.0
