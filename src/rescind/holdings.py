@@ -253,11 +253,15 @@ class Holdings:
 
     def without(self, records: Records) -> Holdings:
         """These holdings less whatever of the records they contain; nobody has to ask."""
-        return self._keep(~self.records.among(records))
+        rest = self._keep(~self.records.among(records))
+        return replace(rest, graph=_without_nodes(self.graph, records))
 
     def without_client(self, client: int) -> Holdings:
         """These holdings less everything of one client."""
-        return self._keep(self.records.client != client)
+        graph = self.graph
+        if graph is not None:
+            graph = graph.keep(graph.owner != client)
+        return replace(self._keep(self.records.client != client), graph=graph)
 
     def _keep(self, mask: Tensor) -> Holdings:
         return replace(
