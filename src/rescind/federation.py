@@ -26,7 +26,7 @@ from rescind.update import Sum
 from rescind.world import Sizes, World
 
 if TYPE_CHECKING:
-    from rescind.data import Dataset
+    from rescind.data import Dataset, GraphDataset
 
 
 @dataclass(frozen=True)
@@ -132,19 +132,20 @@ class Federation:
     @classmethod
     def start(
         cls,
-        data: Dataset | Holdings,
+        data: Dataset | GraphDataset | Holdings,
         method: Method,
         seed: int = 0,
         executor: Executor | None = None,
         labels: Labels | None = None,
         keep_every: int | None = None,
     ) -> Federation:
-        """A federation before its first round. A dataset is split 8:1:1 with the same seed.
+        """A federation before its first round. A dataset is split 8:1:1 with the same seed, a
+        graph into the clients and splits of `data.partition.subgraphs`.
 
         keep_every: remember the model every so many rounds, so that forgetting can go back there
         """
         if not isinstance(data, Holdings):
-            labels = Labels.of(data) if labels is None else labels
+            labels = _labels_of(data) if labels is None else labels
             data = holdings_of(data, seed)
         _fits(method, data)
         clock, executor = Clock(seed), executor or InProcess()
@@ -437,15 +438,27 @@ class Recommendation:
     """"taste" (the model) or "popularity" (the person has no data)."""
 
 
-def holdings_of(dataset: Dataset, seed: int) -> Holdings:
+def holdings_of(dataset: Dataset | GraphDataset, seed: int) -> Holdings:
     """A dataset on devices: its own split where it has one, else 8:1:1 at random."""
+    from rescind.data.dataset import GraphDataset
+    from rescind.data.partition import subgraphs
     from rescind.data.split import random_split
+
+    if isinstance(dataset, GraphDataset):
+        return subgraphs(dataset, seed=seed)
 
     split = dataset.split if dataset.split is not None else random_split(dataset, seed)
     records = Records.of(
         torch.tensor(dataset.user), torch.tensor(dataset.item), torch.tensor(dataset.time)
     )
     return Holdings.of(records, torch.tensor(split), len(dataset.users), len(dataset.items))
+
+
+def _labels_of(dataset: Dataset | GraphDataset) -> Labels:
+    """The names in a dataset; the nodes of a graph have numbers only."""
+    from rescind.data.dataset import GraphDataset
+
+    return Labels() if isinstance(dataset, GraphDataset) else Labels.of(dataset)
 
 
 def _fits(method: Method, holdings: Holdings) -> None:

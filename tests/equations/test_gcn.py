@@ -1,0 +1,168 @@
+"""The graph network and its two trainers, against dense matrices and torch's own optimisers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from graphs import tiny_subgraphs
+from rescind import Clock, Federation, InProcess, OneByOne
+from rescind.errors import ConfigError
+from rescind.holdings import TRAIN, Holdings
+from rescind.methods.graph_fedavg import GraphFedAvg, GraphFedSGD
+from rescind.models.gcn import GCN
+from rescind.params import Params
+
+NAMES = ("one/weight", "one/bias", "two/weight", "two/bias")
+SMALL = GCN(hidden=5)
+
+
+@dataclass
+class Dense:
+    """One client's subgraph as dense matrices: the slow oracle."""
+
+    near: Tensor
+    features: Tensor
+    label: Tensor
+    index: Tensor
+    train: Tensor
+
+    @classmethod
+    def of(cls, held: Holdings, client: int) -> Dense:
+        graph = held.graph
+        mine = (graph.owner == client).nonzero().squeeze(1).tolist()
+        near = torch.eye(len(mine), dtype=torch.float64)
+        for a, b in graph.edge.T.tolist():
+            if a in mine:
+                near[mine.index(a), mine.index(b)] = 1.0
+        features = torch.zeros(len(mine), graph.features, dtype=torch.float64)
+        for node, column, value in zip(
+            graph.node.tolist(), graph.feature.tolist(), graph.value.tolist(), strict=True
+        ):
+            if node in mine:
+                features[mine.index(node), column] = value
+        scale = near.sum(1).rsqrt().diag()
+        trained = held.records.item[(held.split == TRAIN) & (held.records.client == client)]
+        index = graph.index[mine]
+        return cls(
+            scale @ near @ scale, features, graph.label[mine], index, torch.isin(index, trained)
+        )
+
+    def logits(self, w: Params, drop: float = 0.0, clock: Clock | None = None) -> Tensor:
+        hidden = torch.relu(self.near @ self.features @ w["one/weight"] + w["one/bias"])
+        if clock is not None:
+            k = torch.arange(hidden.shape[1])
+            kept = torch.stack([clock.uniform("dropout", node, k) >= drop for node in self.index])
+            hidden = hidden * kept / (1 - drop)
+        return self.near @ hidden @ w["two/weight"] + w["two/bias"]
+
+    def entropy(self, w: Params, drop: float = 0.0, clock: Clock | None = None) -> Tensor:
+        """Cross-entropy of the training nodes. [n]"""
+        log_p = torch.log_softmax(self.logits(w, drop, clock), 1)[self.train]
+        label = self.label[self.train]
+        return -log_p[torch.arange(len(label)), label]
+
+
+def start(method: GraphFedAvg, executor: InProcess | None = None, clients: int = 4) -> Federation:
+    fed = Federation.start(tiny_subgraphs(clients=clients), method, seed=5, executor=executor)
+    public = {n: v.double() for n, v in fed.now.state.public.items()}
+    return fed.with_(state=replace(fed.now.state, public=public))
+
+
+def copies(public: Params) -> dict[str, Tensor]:
+    return {name: public[name].clone().requires_grad_() for name in NAMES}
+
+
+def test_logits_are_those_of_dense_matrices_alone_alike_and_side_by_side():
+    fed = start(GraphFedAvg(model=SMALL))
+    held, public = fed.now.vault.holdings, fed.now.state.public
+    alike = SMALL.logits({n: v.unsqueeze(0) for n, v in public.items()}, held.graph)
+    factor = torch.tensor([1.0, 0.5, -2.0, 3.0], dtype=torch.float64)
+    each = {n: v * factor.view(-1, *[1] * v.dim()) for n, v in public.items()}
+    apart = SMALL.logits(each, held.graph)
+    for client in range(4):
+        mine = held.graph.owner == client
+        dense = Dense.of(held, client)
+        assert_close(alike[mine], dense.logits(public))
+        own = {n: v * factor[client] for n, v in public.items()}
+        assert_close(apart[mine], dense.logits(own))
+
+
+def test_first_weights_are_glorots_and_biases_zero():
+    public = Federation.start(tiny_subgraphs(), GraphFedAvg()).now.state.public
+    assert {n: tuple(v.shape) for n, v in public.items()} == {
+        "one/weight": (8, 64), "one/bias": (64,), "two/weight": (64, 3), "two/bias": (3,)
+    }  # fmt: skip
+    bound = (6 / 72) ** 0.5
+    assert 0.95 * bound < float(public["one/weight"].abs().max()) <= bound
+    assert not bool(public["two/bias"].any())
+
+
+@pytest.mark.parametrize("executor", [InProcess(), OneByOne()])
+def test_averaging_equals_one_torch_adam_per_client_over_the_rounds(executor):
+    method = GraphFedAvg(model=SMALL, epochs=2)
+    fed = start(method, executor)
+    held = fed.now.vault.holdings
+    weights = {c: copies(fed.now.state.public) for c in range(4)}
+    adams = {
+        c: torch.optim.Adam(w.values(), lr=0.01, weight_decay=5e-4) for c, w in weights.items()
+    }
+    public = {name: fed.now.state.public[name].clone() for name in NAMES}
+    sizes = torch.bincount(held.graph.owner).tolist()
+    for round_ in (1, 2, 3):
+        for c, mine in weights.items():
+            for name in NAMES:
+                mine[name].data.copy_(public[name])
+            for epoch in range(2):
+                adams[c].zero_grad()
+                clock = fed.clock.at(round_).step(epoch).batch(0)
+                Dense.of(held, c).entropy(mine, 0.5, clock).mean().backward()
+                adams[c].step()
+        for name in NAMES:
+            total = sum(sizes[c] * weights[c][name].detach() for c in weights)
+            public[name] = total / sum(sizes)
+    assert_close(dict(fed.run(3).now.state.public), public, atol=1e-9, rtol=0.0)
+
+
+@pytest.mark.parametrize("executor", [InProcess(), InProcess(fused=False), OneByOne()])
+def test_averaged_gradients_equal_one_torch_adam_at_the_server(executor):
+    fed = start(GraphFedSGD(model=SMALL), executor)
+    held, weights = fed.now.vault.holdings, copies(fed.now.state.public)
+    adam = torch.optim.Adam(weights.values(), lr=0.01, weight_decay=5e-4)
+    sizes = torch.bincount(held.graph.owner).double()
+    for round_ in (1, 2, 3):
+        adam.zero_grad()
+        clock = fed.clock.at(round_).step(0).batch(0)
+        losses = [Dense.of(held, c).entropy(weights, 0.5, clock).mean() for c in range(4)]
+        (sizes @ torch.stack(losses) / sizes.sum()).backward()
+        adam.step()
+    after = fed.run(3).now.state.public
+    assert_close(dict(after), {n: w.detach() for n, w in weights.items()}, atol=1e-9, rtol=0.0)
+
+
+def test_batches_of_nodes_are_cut_by_the_clock_and_cover_all_of_them():
+    fed = start(GraphFedAvg(model=SMALL, batch_size=2, epochs=1))
+    cohort = fed.now.vault.holdings.cohort(torch.arange(4))
+    plan = fed.method.client_plan(fed.now.state.public, None, cohort, fed.clock.at(1))
+    assert sorted(plan.values["node"].tolist()) == sorted(cohort.train.item.tolist())
+    assert max(plan.sizes) <= 8
+    other = fed.method.client_plan(fed.now.state.public, None, cohort, fed.clock.at(2))
+    assert plan.values["node"].tolist() != other.values["node"].tolist()
+    whole = start(GraphFedAvg(model=SMALL, epochs=1)).run(1).now.state.public
+    assert not torch.equal(fed.run(1).now.state.public["one/bias"], whole["one/bias"])
+
+
+def test_a_dropout_of_everything_is_refused():
+    with pytest.raises(ConfigError, match="dropout"):
+        GraphFedAvg(dropout=1.0)
+
+
+def test_a_graph_that_can_be_learnt_is_learnt():
+    held = tiny_subgraphs(clients=3, nodes=240)
+    majority = torch.bincount(held.graph.label[held.graph.label >= 0]).max() / len(held.records)
+    for method in (GraphFedAvg(), GraphFedSGD()):
+        assert Federation.start(held, method).run(20).evaluate()["accuracy"] > majority + 0.25
