@@ -10,7 +10,7 @@ import torch
 from rescind import params
 from rescind.audits.battery import NO_OP, PURGE, RETRAIN, SHIFT, STANDARD
 from rescind.audits.bystanders import exposed, quality, tenths
-from rescind.audits.controls import purged, random_labels, shifted
+from rescind.audits.controls import purged, shifted
 from rescind.audits.difference import by_lists
 from rescind.audits.distance import jaccard, tables
 from rescind.audits.membership import roc, tail
@@ -180,13 +180,6 @@ def test_purging_alone_takes_data_and_rows_and_leaves_the_table(story, case):
         stay = torch.ones(len(rows), dtype=torch.bool)
         stay[people] = False
         assert torch.equal(rows[stay], old[stay])
-
-
-def test_random_labels_are_as_many_and_mean_nothing(case):
-    member = case.targets.member
-    mixed = random_labels(member, case)
-    assert int(mixed.sum()) == int(member.sum())
-    assert 0.3 < float((mixed == member).double().mean()) < 0.9
 
 
 # -- single checks --------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-import torch
 from torch import Tensor
 
 from rescind.audits.probe import Case
@@ -52,9 +51,3 @@ def purged(case: Case) -> Federation:
         new[people] = 0.0 if first is None else first.to(rows)[people]
         own[name] = new
     return fed.with_(state=replace(state, own=own, memory=Memory()))
-
-
-def random_labels(member: Tensor, case: Case) -> Tensor:
-    """Labels that mean nothing, as many of each kind: no attack may find anything. [n] bool"""
-    order = torch.argsort(case.clock.at(0).bits("audit labels", torch.arange(len(member))))
-    return member[order]
