@@ -94,8 +94,9 @@ def forget(
     report = None
     if audits != "none":
         report = examine(
-            fed, after, event, level=audits, workers=workers, folder=folder, watch=watch
-        )
+            fed, after, event, level=audits, unlearner=method,
+            workers=workers, folder=folder, watch=watch,
+        )  # fmt: skip
     done = _done(fed, after, unlearner, event, spent, seconds, data)
     findings = report.findings if report else [_unaudited()]
     issued = issue(
