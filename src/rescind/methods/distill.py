@@ -66,6 +66,10 @@ class KD(FineTune):
         owner, place = ((private["top"] >= 0) & batch.active.unsqueeze(1)).nonzero(as_tuple=True)
         return loss + self.distil * distillation(self.model, work, private, owner, place)  # type: ignore[arg-type]
 
+    def client_past(self, public: Params, private: Private) -> Tensor:
+        """Whoever has a list. [C] bool"""
+        return (private["top"] >= 0).any(1)
+
 
 def check(name: str, top_n: int, distil: float) -> None:
     """Refuse settings that no list can have."""

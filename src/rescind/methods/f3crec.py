@@ -14,9 +14,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rescind import fused, jagged
 from rescind.clock import Clock
-from rescind.cohort import Cohort, Lot
+from rescind.cohort import Cohort
 from rescind.errors import ConfigError
 from rescind.methods.distill import also_listed, best, blank, check, distillation
 from rescind.methods.finetune import FineTune
@@ -155,28 +154,9 @@ class F3CRec(FineTune):
         owner, place = (drawn & (top[known] >= 0)).nonzero(as_tuple=True)
         return known[owner], place
 
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
-        """The fold of `client_train`; whoever has nothing to replay takes the compiled form."""
-        known = (private["top"] >= 0).any(1)
-        if not self.distil:
-            known = torch.zeros_like(known)
-        if bool(known.all()) or not fused.fits(self, F3CRec, public):
-            return super().client_sum(public, private, cohort, clock)
-        if not bool(known.any()):
-            return fused.client_sum(self, public, private, cohort, clock)
-        new, old = (~known).nonzero().squeeze(1), known.nonzero().squeeze(1)
-        parts = [
-            fused.client_sum(self, public, part(private, new), some(cohort, new), clock),
-            super().client_sum(public, part(private, old), some(cohort, old), clock),
-        ]
-        values = dict(private.values)
-        for where, (_, after) in zip((new, old), parts, strict=True):
-            for name, value in after.values.items():
-                if name not in ("top", "teacher"):
-                    values[name] = values[name].index_copy(0, where, value)
-        return parts[0][0] + parts[1][0], replace(private, values=values)
+    def client_past(self, public: Params, private: Private) -> Tensor:
+        """Whoever has a list; nobody without distillation. [C] bool"""
+        return (private["top"] >= 0).any(1) & (self.distil > 0)
 
 
 def preference_shift(scores: Tensor, top: Tensor) -> Tensor:
@@ -214,20 +194,3 @@ def temporal_mean(old: Tensor, new: Tensor, inertia: float, per_item: bool = Tru
 def places(top: Tensor) -> Tensor:
     """0, 1, 2, ... along a list. [N]"""
     return torch.arange(top.shape[1], device=top.device)
-
-
-def part(private: Private, where: Tensor) -> Private:
-    """The private side of some clients of a cohort."""
-    return replace(private, values={n: v[where] for n, v in private.values.items()})
-
-
-def some(cohort: Cohort, where: Tensor) -> Cohort:
-    """Some clients of a cohort, by their place in it."""
-
-    def lot(whole: Lot) -> Lot:
-        owner, at = jagged.take(whole.first, whole.count, where)
-        return Lot(owner, whole.item[at], len(where))
-
-    train = lot(cohort.train)
-    own = train if cohort.own is cohort.train else lot(cohort.own)
-    return replace(cohort, ids=cohort.ids[where], train=train, own=own, weight=cohort.weight[where])

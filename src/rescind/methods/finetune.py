@@ -6,14 +6,15 @@ a model goes from one block to the next (`rescind.streams` runs the blocks).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
+from torch import Tensor
 
-from rescind import fused
+from rescind import fused, jagged
 from rescind.clock import Clock
-from rescind.cohort import Cohort
+from rescind.cohort import Cohort, Lot
 from rescind.method import Method
 from rescind.model import Model
 from rescind.models.mf import MF
@@ -73,13 +74,49 @@ class FineTune(Method):
             for each in named
         )
 
+    def client_past(self, public: Params, private: Private) -> Tensor:
+        """Whose past changes how they train, so that it is not plain fine-tuning. [C] bool
+
+        A method that trains otherwise and does not say for whom is taken to mean everybody.
+        """
+        verbs = (getattr(type(self), verb) is getattr(FineTune, verb) for verb in fused.VERBS)
+        like = next(iter(private.values.values()))
+        return torch.full((len(like),), not all(verbs), device=like.device)
+
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """The fold of `client_train`; compiled where nothing but fine-tuning is done."""
-        if fused.fits(self, FineTune, public):
+        """The fold of `client_train`; compiled for those who do nothing but fine-tune."""
+        past = self.client_past(public, private)
+        if bool(past.all()) or not fused.fits(self, type(self), public):
+            return super().client_sum(public, private, cohort, clock)
+        if not bool(past.any()):
             return fused.client_sum(self, public, private, cohort, clock)
-        return super().client_sum(public, private, cohort, clock)
+        new, old = (~past).nonzero().squeeze(1), past.nonzero().squeeze(1)
+        fast, after = fused.client_sum(self, public, part(private, new), some(cohort, new), clock)
+        slow, other = super().client_sum(public, part(private, old), some(cohort, old), clock)
+        values = dict(private.values)
+        for name in trained_names(self.model):
+            values[name] = values[name].index_copy(0, new, after[name])
+            values[name] = values[name].index_copy(0, old, other[name])
+        return fast + slow, replace(private, values=values)
+
+
+def part(private: Private, where: Tensor) -> Private:
+    """The private side of some clients of a cohort."""
+    return replace(private, values={n: v[where] for n, v in private.values.items()})
+
+
+def some(cohort: Cohort, where: Tensor) -> Cohort:
+    """Some clients of a cohort, by their place in it."""
+
+    def lot(whole: Lot) -> Lot:
+        owner, at = jagged.take(whole.first, whole.count, where)
+        return Lot(owner, whole.item[at], len(where))
+
+    train = lot(cohort.train)
+    own = train if cohort.own is cohort.train else lot(cohort.own)
+    return replace(cohort, ids=cohort.ids[where], train=train, own=own, weight=cohort.weight[where])
 
 
 def trained_names(model: Model) -> tuple[str, ...]:

@@ -1,0 +1,89 @@
+"""Regularisation: what was learnt before may move, at a price (baselines.md 5.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rescind import jagged
+from rescind.clock import Clock
+from rescind.cohort import Cohort
+from rescind.errors import ConfigError
+from rescind.method import REFERENCE
+from rescind.methods.finetune import FineTune, trained_names
+from rescind.params import Params
+from rescind.plan import Batch, Work
+from rescind.state import Private, ServerState
+from rescind.world import World
+
+PAST = "past/"
+"""Private values under this name are those of the end of the last block."""
+OLD_ITEMS = REFERENCE + "item"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reg(FineTune):
+    """loss + strength (|Phi_u - Phi_u^(t-1)|^2 + |Q_u - Q^(t-1)|^2), for what is not new.
+
+    DEPARTS F3CRec's Reg: of the item table only rows that a client copies anyway count. Over the
+    whole table the term would touch every row, so that uploads would no longer be sparse
+    (baselines.md T2).
+    """
+
+    paper: ClassVar[str] = "baseline Reg of Lim et al., CIKM 2025"
+
+    strength: float = 1e-3
+    """Lambda_r; F3CRec searches 1e-5 to 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.strength < float("inf"):
+            raise ConfigError(f"Reg.strength must be 0 or above and finite, got {self.strength}.")
+
+    def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
+        """A block begins: the table of the one that ends is broadcast beside the new one."""
+        old = state.public["item"]
+        grown = super().server_turn(state, world, clock)
+        return replace(grown, public={**grown.public, OLD_ITEMS: old})
+
+    def client_init(self, ids: Tensor, clock: Clock) -> Private:
+        """A device without a past has nothing to stay near to."""
+        first = super().client_init(ids, clock)
+        kept = {PAST + name: torch.zeros_like(first[name]) for name in trained_names(self.model)}
+        return first.with_(**kept, known=torch.zeros(len(ids), dtype=torch.bool, device=ids.device))
+
+    def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
+        """A block ends: keep a copy of what is private."""
+        kept = {PAST + name: private[name].clone() for name in trained_names(self.model)}
+        return private.with_(**kept, known=torch.ones_like(private["known"]))
+
+    def client_loss(
+        self,
+        work: Work,
+        batch: Batch,
+        public: Params,
+        private: Private,
+        cohort: Cohort,
+        clock: Clock,
+    ) -> Tensor:
+        """Recommendation plus the distance to the past. [C]"""
+        loss = super().client_loss(work, batch, public, private, cohort, clock)
+        if OLD_ITEMS not in public or not self.strength:
+            return loss
+        far = torch.zeros_like(loss)
+        for name, value in work.own.items():
+            if PAST + name in private:
+                gap = (value - private[PAST + name]).square().reshape(len(cohort), -1).sum(1)
+                far = far + torch.where(private["known"], gap, 0.0)
+        old, shelf = public[OLD_ITEMS], work.shelf
+        at = (shelf.item < len(old)).nonzero().squeeze(1)
+        gap = work.rows["item"].index_select(0, at) - old.index_select(0, shelf.item[at])
+        rows = jagged.segment_sum(gap.square().sum(1), shelf.owner[at], len(cohort))
+        return loss + self.strength * (far + rows)
+
+    def client_past(self, public: Params, private: Private) -> Tensor:
+        """Everybody once there is an old table: newcomers copy rows of it, too. [C] bool"""
+        return torch.full_like(private["known"], OLD_ITEMS in public)

@@ -1,0 +1,139 @@
+"""ReLoop2: a small memory of recent errors corrects a slow model when it answers.
+
+RLP2-R of F3CRec's Table 2 (Zhu et al., KDD 2023; a reading, baselines.md 5.4). Training is fine-
+tuning; each device remembers where it was wrong, by item, and adds the mean error of similar items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rescind import jagged
+from rescind.clock import Clock
+from rescind.cohort import Cohort
+from rescind.errors import ConfigError
+from rescind.methods.finetune import FineTune
+from rescind.params import Params
+from rescind.state import Private
+from rescind.update import Rows, Update
+
+# Similarities (clients x items x memory) held at a time: 64 MB of float32. Changes speed only.
+_CELLS = 2**24
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReLoop2(FineTune):
+    """Fine-tuning with an error memory on each device.
+
+    DEPARTS Zhu et al., KDD 2023: keys are item numbers whose rows are read from the current table,
+    the memory is each person's own and holds `capacity` entries of 12 bytes. So it cannot grow; the
+    paper of F3CRec runs out of memory on HetRec2011.
+    """
+
+    paper: ClassVar[str] = "Zhu et al., KDD 2023 (a reading), as in Lim et al., CIKM 2025"
+
+    capacity: int = 200
+    """Entries a device keeps; the newest stay."""
+    nearest: int = 10
+    """How many similar entries correct a score."""
+    sharpness: float = 0.1
+    """Temperature of the weights of similar entries."""
+    trust: float = 0.3
+    """Weight of the correction, lambda."""
+    least: float = 0.05
+    """Smaller errors are not remembered."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("capacity", "nearest", "sharpness"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"ReLoop2.{name} must be above 0, got {getattr(self, name)}.")
+
+    def client_init(self, ids: Tensor, clock: Clock) -> Private:
+        """An empty memory. wrong/item: [C, M], -1 where empty    wrong/error: [C, M]"""
+        empty = torch.full((len(ids), self.capacity), -1, device=ids.device)
+        error = torch.zeros(empty.shape, device=ids.device)
+        return super().client_init(ids, clock).with_(**{"wrong/item": empty, "wrong/error": error})
+
+    def client_train(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Update, Private]:
+        """Fine-tune; then write down where the client's own model is still wrong."""
+        update, after = super().client_train(public, private, cohort, clock)
+        rows = update.entries["item"]
+        assert isinstance(rows, Rows)
+        local = public["item"].index_select(0, rows.index) + rows.value
+        score = self.model.score({"item": local}, after.values, rows.owner)  # type: ignore[attr-defined]
+        label = _labels(rows, cohort).to(score.dtype)
+        error = label - torch.sigmoid(score)
+        large = error.abs() > self.least
+        owner, item, error = rows.owner[large], rows.index[large], error[large]
+        bits = clock.bits("error memory", cohort.ids[owner], item)
+        return update, after.with_(**remembered(after, owner, item, error, bits))
+
+    def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
+        """sigma(s) + lambda times the mean error of the most similar entries. [C, I]"""
+        scores = torch.sigmoid(super().client_scores(public, private, cohort))
+        if not self.trust:
+            return scores
+        table = functional.normalize(public["item"], dim=1)
+        item, error = private["wrong/item"], private["wrong/error"]
+        together = max(1, _CELLS // max(1, len(table) * self.capacity))
+        for cut in torch.split(torch.arange(len(cohort), device=item.device), together):
+            more = self.client_correction(table, item[cut], error[cut])
+            scores[cut] += self.trust * more
+        return scores
+
+    def client_correction(self, table: Tensor, item: Tensor, error: Tensor) -> Tensor:
+        """The error that similar items of the memory suggest for every item. [C, I]
+
+        a_m = softmax over the nearest of cos(q_i, q_m) / sharpness; the sum of a_m e_m.
+        table: [I, d], rows of length 1    item, error: [C, M]
+        """
+        near = torch.einsum("id,cmd->cim", table, table[item.clamp(min=0)])
+        near = torch.where((item >= 0).unsqueeze(1), near, -torch.inf)
+        value, at = near.topk(min(self.nearest, item.shape[1]), dim=2)
+        weight = torch.softmax(value / self.sharpness, 2).nan_to_num(0.0)  # an empty memory
+        wrong = error.to(near.dtype).unsqueeze(1).expand(-1, len(table), -1).gather(2, at)
+        return (weight * wrong).sum(2)
+
+
+def _labels(rows: Rows, cohort: Cohort) -> Tensor:
+    """1 where a copied row is one the client trains on, 0 where it was drawn. [n]"""
+    mine = cohort.train.owner * cohort.items + cohort.train.item
+    return torch.isin(rows.owner * cohort.items + rows.index, mine)
+
+
+def remembered(
+    private: Private, owner: Tensor, item: Tensor, error: Tensor, bits: Tensor
+) -> dict[str, Tensor]:
+    """The memory with new entries in front; an item has one entry, and the oldest fall out.
+
+    New entries of one round are in the order of their random bits, which are the same in any crowd.
+    owner, item, error, bits: [n] new entries, sorted by owner
+    """
+    held, errors = private["wrong/item"], private["wrong/error"]
+    clients, capacity = held.shape
+    order = jagged.shuffle(bits, owner)
+    owner, item, error = owner[order], item[order], error[order]
+    old_owner, place = (held >= 0).nonzero(as_tuple=True)
+    old = held[old_owner, place]
+    width = 1 + int(max(item.max() if len(item) else 0, old.max() if len(old) else 0))
+    stale = torch.isin(old_owner * width + old, owner * width + item)
+    old_owner, place, old = old_owner[~stale], place[~stale], old[~stale]
+    owners = torch.cat([owner, old_owner])
+    by = torch.argsort(owners, stable=True)  # new ones come first in the list, old ones in order
+    owners = owners[by]
+    items = torch.cat([item, old])[by]
+    wrong = torch.cat([error.to(errors), errors[old_owner, place]])[by]
+    at = jagged.places(owners, clients)
+    fits = at < capacity
+    new_item, new_error = torch.full_like(held, -1), torch.zeros_like(errors)
+    new_item[owners[fits], at[fits]] = items[fits]
+    new_error[owners[fits], at[fits]] = wrong[fits]
+    return {"wrong/item": new_item, "wrong/error": new_error}

@@ -1,0 +1,297 @@
+"""A stream of blocks: train on what arrives, remember the best round, measure every block again.
+
+After block t the model is measured on the test items of every block s <= t: a_(t,s). Its diagonal
+tells how well new things are learnt, its last row what is left of all of them at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rescind.cohort import Cohort, Lot
+from rescind.data import Dataset
+from rescind.data.blocks import block_split
+from rescind.errors import ConfigError, DataError
+from rescind.executor import Executor
+from rescind.federation import EarlyStop, Federation, Moment, Now
+from rescind.holdings import Holdings
+from rescind.labels import Labels
+from rescind.method import REFERENCE, Method
+from rescind.params import Params
+from rescind.records import Arrive, Records
+from rescind.tasks import Metric
+from rescind.tasks.metrics import Ranking, masked_lot
+
+Watch = Callable[[Moment], Any]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A first block and those that follow, as they arrive at devices."""
+
+    first: Holdings
+    later: tuple[Arrive, ...]
+    labels: Labels = field(default_factory=Labels)
+
+    def __len__(self) -> int:
+        return 1 + len(self.later)
+
+    @classmethod
+    def of(cls, dataset: Dataset, seed: int = 0) -> Stream:
+        """A dataset with blocks (`data.blocks`); without a split, one is drawn inside blocks."""
+        if dataset.block is None:
+            raise DataError(
+                f"dataset '{dataset.name}' is not cut into blocks. Load it with variant='blocks', "
+                f"or cut it with rescind.data.blocks.arrange."
+            )
+        split = dataset.split
+        if split is None:
+            split = block_split(dataset, dataset.block, seed)
+        block = torch.tensor(dataset.block).long()
+        records = Records.of(
+            torch.tensor(dataset.user), torch.tensor(dataset.item), torch.tensor(dataset.time)
+        )
+        kind, last = torch.tensor(split), int(block.max()) if len(block) else 0
+        parts = ((records[block == n], kind[block == n]) for n in range(last + 1))
+        return cls.arriving(parts, Labels.of(dataset))
+
+    @classmethod
+    def arriving(
+        cls, blocks: Iterable[tuple[Records, Tensor]], labels: Labels | None = None
+    ) -> Stream:
+        """Blocks of (records, split) from anywhere; tables grow to the largest index so far.
+
+        A record belongs to the block it arrives in, whatever its time says: late and unordered
+        records are new to the device. A pair that comes twice in a block counts once.
+        """
+        clients = items = 0
+        made: list[Arrive] = []
+        for records, split in blocks:
+            if len(records):
+                clients = max(clients, int(records.client.max()) + 1)
+                items = max(items, int(records.item.max()) + 1)
+            made.append(Arrive(records, split, clients, items))
+        if not made or not len(made[0].records):
+            raise DataError("a stream needs a first block with records in it. Drop empty blocks.")
+        base = made[0]
+        first = Holdings.of(base.records, base.split, base.clients, base.items)
+        return cls(first, tuple(made[1:]), labels or Labels())
+
+
+@dataclass(frozen=True)
+class Seen(Ranking):
+    """A ranking that also hides what people had in earlier blocks (`mask="all"`).
+
+    Only the one who simulates knows this: devices do not keep earlier blocks.
+    """
+
+    before: tuple[Tensor, Tensor] = field(
+        default_factory=lambda: (torch.zeros(0).long(), torch.zeros(0).long())
+    )
+    """(client, item) of earlier blocks."""
+
+    def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
+        """Totals as usual, with more items hidden."""
+        client, item = self.before
+        at = torch.searchsorted(cohort.ids, client).clamp(max=max(len(cohort) - 1, 0))
+        here = cohort.ids[at] == client if len(cohort) else torch.zeros_like(client).bool()
+        more = Lot(at[here], item[here], len(cohort))
+        return super().totals(scores, cohort, masked_lot(cohort, [masked, more]))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How blocks are run: the fields of a recipe's [run] that a stream uses."""
+
+    rounds: int = 100
+    """At most, in each block (F3CRec: 150 for ML-Latest-Small and Last.fm)."""
+    patience: int | None = 30
+    """Rounds without a better validation before a block ends."""
+    every: int = 1
+    """Validate after every so many rounds."""
+    value: str = "NDCG@20"
+    """What validation picks the round by."""
+    k: tuple[int, ...] = (20,)
+    """Lengths of the lists that are measured."""
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ConfigError(f"a block is trained for 1 or more rounds, got {self.rounds}.")
+
+
+@dataclass(frozen=True)
+class Block:
+    """What one block gave."""
+
+    number: int
+    round: int
+    """The best round, counted inside the block."""
+    rounds: int
+    """How many were run."""
+    trained: int
+    """How many clients had something to train on."""
+    returning: int
+    """How many of them were there before."""
+    history: tuple[tuple[int, Mapping[str, float]], ...]
+    test: tuple[Mapping[str, float], ...]
+    """Row t of the matrix: what is measured on the test items of blocks 0..t."""
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """A finished stream: the federation, and the matrix a_(t,s)."""
+
+    fed: Federation
+    blocks: tuple[Block, ...]
+
+    def matrix(self, value: str) -> list[list[float]]:
+        """a_(t,s), s <= t, NaN where a block had no test items."""
+        return [[cell[value] for cell in block.test] for block in self.blocks]
+
+    def summary(self, value: str) -> dict[str, float]:
+        """Learning (mean diagonal), retention (mean last row), their harmonic mean; `new` is the
+        mean diagonal without the first block, which is what F3CRec's Table 2 averages.
+        """
+        rows = self.matrix(value)
+        learning = _mean([row[-1] for row in rows])
+        retention = _mean(rows[-1])
+        both = learning + retention
+        return {
+            "new": _mean([row[-1] for row in rows[1:]]),
+            "learning": learning,
+            "retention": retention,
+            "harmonic": 2 * learning * retention / both if both else 0.0,
+        }
+
+
+def run_stream(
+    stream: Stream,
+    method: Method,
+    seed: int = 0,
+    how: Blocks | None = None,
+    executor: Executor | None = None,
+    watch: Sequence[Watch] = (),
+) -> Streamed:
+    """Train on one block after another and measure all blocks so far after each."""
+    how = how or Blocks()
+    fed = Federation.start(stream.first, method, seed, executor, stream.labels)
+    last, done = fed.now, list[Block]()
+    seen, known = [stream.first.records], torch.zeros(0, dtype=torch.bool)
+    for number, arrival in enumerate((None, *stream.later)):
+        if arrival is not None:
+            fed = next_block(fed, last, arrival)
+        hidden = seen[:number] if getattr(method, "mask", "block") == "all" else []
+        there, begun = fed.world.available.cpu(), fed.now.state.round
+        fed, last, until = train_block(fed, how, _ranking("valid", how.k, hidden), watch)
+        asked = [replace(_ranking("test", how.k, hidden), block=s) for s in range(number + 1)]
+        done.append(
+            Block(
+                number=number,
+                round=fed.now.state.round - begun,
+                rounds=last.state.round - begun,
+                trained=int(there.sum()),
+                returning=int((there[: len(known)] & known).sum()),
+                history=until.history,
+                test=tuple(_measured(fed, metric) for metric in asked),
+            )
+        )
+        known = torch.cat([known, torch.zeros(len(there) - len(known), dtype=torch.bool)]) | there
+        seen += [arrival.records] if arrival is not None else []
+    return Streamed(fed, tuple(done))
+
+
+def train_block(
+    fed: Federation, how: Blocks, metric: Ranking, watch: Sequence[Watch] = ()
+) -> tuple[Federation, Now, EarlyStop]:
+    """The rounds of one block: (the federation at its best round, its last round, the rule).
+
+    A block in which nobody has anything to train on leaves the model as it is; one without
+    validation items is trained to the end and its last round counts as the best.
+    """
+    until = EarlyStop(metric=metric, value=how.value, every=how.every, patience=how.patience)
+    ids = _holders(fed, metric)
+    caught: list[Moment] = []
+    for _ in range(how.rounds if bool(fed.world.available.any()) else 0):
+        fed = fed.run(1, watch=[caught.append])
+        if len(ids):
+            until = until.see(fed.now, _asking(fed, ids))
+        for look in watch:
+            look(replace(caught[-1], until=until))
+        caught.clear()
+        if until.done:
+            break
+    last = fed.now
+    return replace(fed, now=until.best or last), last, until
+
+
+def next_block(fed: Federation, last: Now, arrival: Arrive) -> Federation:
+    """A block arrives at a federation that stands at its best round.
+
+    Devices and server remember the best round; with `carry="last"` training goes on from the last.
+    """
+    method = fed.method
+    after = fed.apply(arrival)
+    carry, again = getattr(method, "carry", "best"), getattr(method, "reset_private", False)
+    if carry == "best" and not again:
+        return after
+    state, vault = after.now.state, after.now.vault
+    ids = torch.arange(vault.holdings.clients, device=vault.holdings.members.device)
+    first = method.model.private(ids, after.clock.at(0))
+    if carry == "last":
+        public = {n: _onto(state.public[n], v) for n, v in last.state.public.items() if _trained(n)}
+        state = replace(state, public={**state.public, **public})
+        mine = {n: _onto(vault.private[n], last.vault.private[n]) for n in first}
+        vault = replace(vault, private={**vault.private, **mine})
+    if again:
+        vault = replace(vault, private={**vault.private, **first})
+    after = after.with_(state=state, vault=vault)
+    # Whoever trains this block again must begin where it began.
+    past = after.past and replace(after.past, base=after.now.point)
+    return replace(after, past=past)
+
+
+def _trained(name: str) -> bool:
+    return not name.startswith(REFERENCE)
+
+
+def _onto(grown: Tensor, rows: Tensor) -> Tensor:
+    """Rows of before at the head of a table that has grown since."""
+    return torch.cat([rows.to(grown), grown[len(rows) :]])
+
+
+def _ranking(split: str, k: tuple[int, ...], hidden: Sequence[Records]) -> Ranking:
+    """How a block is measured: hidden are its training items, for the test its validation items
+    too, and those of earlier blocks where they are given.
+    """
+    mask = ("own", "valid") if split == "test" else ("own",)
+    if not hidden:
+        return Ranking(split=split, k=k, mask=mask)
+    before = torch.cat([r.client for r in hidden]), torch.cat([r.item for r in hidden])
+    return Seen(split=split, k=k, mask=mask, before=before)
+
+
+def _holders(fed: Federation, metric: Ranking) -> Tensor:
+    """Members with a held-out item: the mean is over them, the others need not be scored."""
+    holdings = fed.now.vault.holdings
+    return (holdings.members & (holdings.lot(metric.split, metric.block)[1] > 0)).nonzero()[:, 0]
+
+
+def _asking(fed: Federation, ids: Tensor) -> Callable[[Now, Metric], dict[str, float]]:
+    """What a stopping rule asks with: the federation as it stands, some members only."""
+    return lambda _, metric: fed.evaluate(metric=metric, clients=ids)
+
+
+def _measured(fed: Federation, metric: Ranking) -> dict[str, float]:
+    return fed.evaluate(metric=metric, clients=_holders(fed, metric))
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean of what was measured; NaN if nothing was."""
+    there = [value for value in values if not math.isnan(value)]
+    return sum(there) / len(there) if there else math.nan
