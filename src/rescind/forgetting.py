@@ -12,6 +12,7 @@ import torch
 
 from rescind import params
 from rescind.audits.battery import Report
+from rescind.claims import claims_of
 from rescind.errors import BoundaryError, ConfigError
 from rescind.examine import examine
 from rescind.federation import Federation, Moment
@@ -82,7 +83,7 @@ def forget(
     spent, begun = Spent(), time.perf_counter()
     many = len(requested(fed, event))
     after = unlearner.unlearn(replace(fed, watch=(*fed.watch, spent)), event)
-    after = purge(fed, replace(after, watch=fed.watch), event)
+    after = purge(fed, replace(after, watch=fed.watch), event, unlearner.exact)
     seconds = time.perf_counter() - begun
     left = traces(after, event, fed, made=not unlearner.exact)
     if left:
@@ -99,13 +100,16 @@ def forget(
         )  # fmt: skip
     done = _done(fed, after, unlearner, event, spent, seconds, data)
     findings = report.findings if report else [_unaudited()]
+    claims = claims_of(fed, after)
     issued = issue(
         event,
         done,
         inventory(after),
         findings,
         records=many,
-        not_covered=_limits(fed, event),
+        not_covered=[*_limits(fed, event), *claims.not_covered],
+        claims=claims.plain,
+        sealed_claims=claims.sealed,
         previous=previous,
     )
     return after, Evidence(issued.receipt, issued.key, report)

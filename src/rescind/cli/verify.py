@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rescind.receipt import Receipt
     from rescind.records import Event
-    from rescind.verification import Verification
+    from rescind.verification import Check, Verification
 
 
 def command(
@@ -32,6 +35,14 @@ def command(
     event_key: Annotated[
         Path | None, typer.Option(help="The key that came with the receipt (receipt.key).")
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="The folder of the run with the remaining data: its sum is made anew and compared "
+            "with the one stated (additive learners).",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say whether a receipt is VALID or NOT VALID, and why. Needs no network and no server.
@@ -45,6 +56,7 @@ def command(
         _pinned(key or []),
         [_bytes(path) for path in chain] if chain else None,
         _request(event, event_key),
+        _claims(data),
     )
     if as_json:
         checks = [{"holds": check.holds, "says": check.says} for check in found.checks]
@@ -75,6 +87,14 @@ def _pinned(given: list[str]) -> dict[str, str]:
         return {keys.public_key(one): "the key you gave" for one in given}
     own = keys.own_public_key()
     return {} if own is None else {own: "your own key"}
+
+
+def _claims(data: Path | None) -> list[Callable[[Receipt], Check]]:
+    if data is None:
+        return []
+    from rescind.claims import checks_with  # needs torch, which reading a receipt does not
+
+    return [checks_with(data)]
 
 
 def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes] | None:

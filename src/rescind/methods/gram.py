@@ -213,6 +213,25 @@ class Gram(Method):
         grams = [v for n, v in {**own, **now}.items() if n.startswith("gram/")]
         return {**now, "inverse": emptied(inverse, parts, grams, self.ridge), "changes": changes}
 
+    def server_added(self, parts: Parts, world: World) -> dict[str, Tensor]:
+        """G of these parts alone, added up from nothing: what a sum can be held against."""
+        items = world.sizes.items
+        blocks = torch.unique(parts.block).tolist()
+        names = {self.drawer(block) for block in (*blocks, world.block)}
+        if self.forgetting < 1:  # a block in which nobody was counted has a drawer, too
+            names |= {self.drawer(block) for block in range(world.block)}
+        empty = torch.zeros(half(items), dtype=torch.int64, device=world.members.device)
+        total = {name: empty.clone() for name in names}
+        for block in blocks:
+            mine = parts.only(parts.block == block)
+            add_pairs(total[self.drawer(block)], mine.lot, mine.weight, items)
+        return total
+
+    @property
+    def exactness(self) -> tuple[str, ...]:
+        """What of the model is not covered by the exactness of its sum, for a receipt."""
+        return ()
+
     @property
     def ridges(self) -> Ridge:
         """What the diagonal is given."""

@@ -87,6 +87,10 @@ class LocalGram(Gram):
         near = near.solved(gram, rows, self.ridges)
         return gram.packed() | near.packed()
 
+    def server_added(self, parts: Parts, world: World) -> dict[str, Tensor]:
+        """G of these parts alone, added up from nothing."""
+        return SparseGram.none(world.sizes.items).plus(parts).packed()
+
     def server_items(self, own: Params) -> int:
         """How many items the sum is for."""
         return SparseGram.of(own).items

@@ -256,6 +256,12 @@ class Lent:
         return Lent(now, block), _difference(old, old_block, new, new_block)
 
 
+def parts_of_loans(lent: Lent) -> Parts:
+    """Everything that is counted of loans, as if it had just come."""
+    none = lent.pair[:0]
+    return _difference(none, none, lent.pair, lent.block)
+
+
 def _difference(old: Tensor, old_block: Tensor, new: Tensor, new_block: Tensor) -> Parts:
     """Parts of (person, block) before and after; what did not change is left out."""
     was, now = ((p >> _CLIENT << 16) + b for p, b in ((old, old_block), (new, new_block)))
