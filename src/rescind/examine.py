@@ -140,7 +140,8 @@ def forgotten(unlearner: Unlearner, fed: Federation, event: Event) -> Federation
     """What a pipeline makes of a request: the unlearner's story, and the platform's purge."""
     if unlearner == "nothing":
         return fed
-    return purge(fed, (unlearner or fed.method).unlearn(fed, event), event)
+    method = unlearner or fed.method
+    return purge(fed, method.unlearn(fed, event), event, method.exact)
 
 
 def _judged(check: Check, case: Case, models: dict[str, Federation]) -> Judged | None:

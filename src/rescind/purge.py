@@ -31,8 +31,12 @@ def requested(fed: Federation, event: Event) -> Records:
     return held[held.among(event.records)]
 
 
-def purge(before: Federation, after: Federation, event: Event) -> Federation:
+def purge(
+    before: Federation, after: Federation, event: Event, exact: bool | None = None
+) -> Federation:
     """Whatever a method left behind of a request goes; the model itself is the method's business.
+
+    exact: whether the unlearner was; None: as the federation's own method says
 
     An exact method's state is already that of a world without the records: rows of people who go
     on lending are right as they are. An approximate one's rows of the people concerned were made
@@ -46,7 +50,7 @@ def purge(before: Federation, after: Federation, event: Event) -> Federation:
     old = {id(s) for s in before.now.state.memory if dirty is not None and s.round >= dirty}
     memory = Memory(tuple(s for s in after.now.state.memory if id(s) not in old))
     after = after.with_(state=replace(after.now.state, memory=memory))
-    if after.method.exact:
+    if after.method.exact if exact is None else exact:
         return after
     people = concerned(event)
     state, vault = after.now.state, after.now.vault
