@@ -108,7 +108,7 @@ class EarlyStop:
         return replace(self, history=history, done=done)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Federation:
     """A world, its devices, a method, and where the run stands."""
 
@@ -161,6 +161,14 @@ class Federation:
         state = _placed(method.server_init(world, clock), vault)
         fed = cls(world, method, Now(state, vault), clock, executor, labels or Labels())
         return replace(fed, past=Past.begin(vault.holdings), keep_every=keep_every)
+
+    def __repr__(self) -> str:
+        sizes = self.world.sizes
+        return (
+            f"Federation({type(self.method).__name__} on {self.world.task}: {sizes.clients} clients, "
+            f"{sizes.items} items, {len(self.world.shared)} records lent, "
+            f"round {self.now.state.round}, block {self.world.block}, seed {self.clock.seed})"
+        )
 
     # -- verbs -----------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ _COLUMNS = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Interactions of people with items, one row each; a pair may occur more than once.
 
@@ -85,6 +85,12 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.user)
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.name}: {len(self.users)} users, {len(self.items)} items, "
+            f"{len(self)} rows, from {self.source or 'memory'})"
+        )
 
     @cached_property
     def digest(self) -> str:
