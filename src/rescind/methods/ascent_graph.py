@@ -1,0 +1,139 @@
+"""Gradient ascent on the leaver's nodes: with a retention term, and projected on a ball (PGA)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from rescind.clock import Clock
+from rescind.cohort import Cohort
+from rescind.federation import Federation
+from rescind.holdings import TRAIN, VALID
+from rescind.methods.fedgcv import FedGCV
+from rescind.methods.graph_fedavg import GraphFedAvg
+from rescind.methods.leaving import (
+    FORGET,
+    asked,
+    clipped,
+    forgotten,
+    leaver,
+    one_step,
+    reference,
+    referring,
+    watched,
+    weights,
+)
+from rescind.optim import server_move
+from rescind.params import Params, add, norm
+from rescind.plan import Batch
+from rescind.records import Event
+from rescind.state import ServerState
+from rescind.update import Sum
+from rescind.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphAscent(FedGCV):
+    """Ascent on the leaver, descent on the others: Eq. (2.6) of the FedGCV paper.
+
+    What the ablation "w/o GRU" runs. The ball is FedGCV's: the loss has no upper end.
+    """
+
+    paper: ClassVar[str] = "Eq. (2.6) of Ma et al., arXiv 2605.02297"
+    presets: ClassVar[tuple[str, ...]] = ()
+
+    objective: Literal["npo", "ascent"] = "ascent"
+    correct: bool = False
+    retention: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PGA(GraphFedAvg):
+    """Projected gradient ascent (Halimi et al. 2022), the leaver alone, then rounds of the others.
+
+    Begins at the mean of the others' models, w_ref = (w - p_j w_j) / (1 - p_j), and stays within a
+    third of the mean distance of w_ref to random models. Stops early: without, accuracy falls to
+    24 % (fedgcv.md section 3).
+    """
+
+    paper: ClassVar[str] = "Halimi et al. 2022 (PGA)"
+    exact: ClassVar[bool] = False
+
+    forget_rate: float = 0.01
+    clip: float = 5.0
+    """The longest gradient."""
+    forget_rounds: int = 5
+    """At most so many steps of ascent."""
+    enough: float = 2.0
+    """Stop when the leaver's loss is so many times the others' on their validation nodes."""
+    repair_rounds: int = 5
+
+    def unlearn(self, fed: Federation, event: Event) -> Federation:
+        """From the others' mean, up the leaver's loss, then repair."""
+
+        def steps(fed: Federation, roles: dict[int, str]) -> Federation:
+            start = self.others_mean(fed, roles)
+            far = [
+                norm(add(start, fed.method.model.public(fed.world.sizes, Clock(number)), -1.0))
+                for number in range(fed.clock.seed + 1, fed.clock.seed + 11)
+            ]
+            began = {**start, "radius": torch.tensor(sum(far) / len(far) / 3)}
+            now = referring(fed, began, roles, only=FORGET)
+            now = now.with_(state=moved_to(now.now.state, start))
+            for _ in range(self.forget_rounds):
+                if self.lost(now, leaver(roles)):
+                    break
+                now = now.run(1, method=one_step(self, dropout=0.0), roles=roles)
+            return now
+
+        return forgotten(fed, event, steps, self.repair_rounds)
+
+    def others_mean(self, fed: Federation, roles: dict[int, str]) -> dict[str, Tensor]:
+        """(w - p_j w_j) / (1 - p_j), with w_j what the leaver's next round gives."""
+        neutral = {c: "leaver" if role == FORGET else "others" for c, role in roles.items()}
+        sums = watched(fed, replace(fed.method, clients_per_round=None), neutral)
+        now = weights(fed.now.state.public)
+        if "leaver" not in sums or "others" not in sums:  # nothing to train on, or nobody stays
+            return now
+        moved = {n: v for n, v in sums["leaver"].mean().items() if n in now}
+        return add(now, moved, -sums["leaver"].weight / sums["others"].weight)
+
+    def lost(self, fed: Federation, client: int) -> bool:
+        """Whether the leaver's nodes are far worse than nodes nobody trained on."""
+        held = fed.now.vault.holdings
+        mine = held.records.client == client
+        own = fed.query(held.records[mine & (held.split == TRAIN)], "loss").mean()
+        others = fed.query(held.records[~mine & (held.split == VALID)], "loss")
+        return len(others) > 0 and float(own) >= self.enough * float(others.mean())
+
+    def client_objective(
+        self, own: Params, batch: Batch, public: Params, cohort: Cohort, clock: Clock
+    ) -> Tensor:
+        """Minus the cross-entropy, for the leaver. [C]"""
+        loss = super().client_objective(own, batch, public, cohort, clock)
+        return -loss if cohort.role == FORGET else loss
+
+    def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
+        """While it is forgotten, the leaver alone."""
+        return asked(super().server_sample(state, world, clock), state.own)
+
+    def server_step(
+        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+    ) -> ServerState:
+        """A clipped step with momentum, back onto the ball."""
+        if FORGET not in sums:
+            return super().server_step(state, sums, world, clock)
+        step = clipped(sums[FORGET].mean(), self.clip)
+        after, own = server_move(state.public, state.own, step, "momentum", self.forget_rate)
+        began = reference(state.public)
+        gone = clipped({n: v - began[n] for n, v in weights(after).items()}, float(began["radius"]))
+        return state.next({**after, **{n: began[n] + v for n, v in gone.items()}}, own)
+
+
+def moved_to(state: ServerState, public: Params) -> ServerState:
+    """The state with other weights."""
+    return ServerState({**state.public, **public}, state.own, state.memory, state.round)

@@ -1,0 +1,119 @@
+"""FedOSD: a bounded ascent that is orthogonal to every other client's gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rescind import jagged
+from rescind.clock import Clock
+from rescind.cohort import Cohort
+from rescind.federation import Federation
+from rescind.methods.graph_fedavg import GraphFedAvg
+from rescind.methods.leaving import FORGET, KEEP, forgotten, one_step, weights, wiped
+from rescind.params import Params, add, dot
+from rescind.plan import Batch
+from rescind.records import Event, Withdraw
+from rescind.state import ServerState
+from rescind.update import Rows, Sum
+from rescind.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedOSD(GraphFedAvg):
+    """Orthogonal steepest descent (Pan et al., AAAI 2025).
+
+    The leaver minimises -log(1 - p / 2), which has a lower end; its step loses whatever lies in
+    the span of the others' gradients, so the server sees single updates. In the recovery, moves
+    lose what points back to where forgetting began.
+    """
+
+    paper: ClassVar[str] = "Pan et al., AAAI 2025 (FedOSD)"
+    exact: ClassVar[bool] = False
+    individual: ClassVar[bool] = True
+
+    forget_rate: float = 0.1
+    """Length of a step, times that of the leaver's gradient."""
+    forget_rounds: int = 30
+    repair_rounds: int = 5
+
+    def unlearn(self, fed: Federation, event: Event) -> Federation:
+        """Orthogonal steps, then a recovery that does not go back."""
+        if not isinstance(event, Withdraw):
+            return super().unlearn(fed, event)
+        began = weights(fed.now.state.public)
+
+        def steps(fed: Federation, roles: dict[int, str]) -> Federation:
+            fed = fed.with_(state=replace(fed.now.state, own={}))
+            return fed.run(self.forget_rounds, method=one_step(self, dropout=0.0), roles=roles)
+
+        after = forgotten(fed, event, steps, 0)
+        if after.now.state.round == fed.now.state.round:  # never took part
+            return after
+        after = wiped(after, fed)
+        for _ in range(self.repair_rounds):
+            after = recovered(after, after.run(1, method=fed.method), began)
+        return after
+
+    def client_objective(
+        self, own: Params, batch: Batch, public: Params, cohort: Cohort, clock: Clock
+    ) -> Tensor:
+        """-log(1 - p / 2) of the leaver's nodes; cross-entropy of the others'. [C]"""
+        if cohort.role != FORGET:
+            return super().client_objective(own, batch, public, cohort, clock)
+        p = torch.exp(-self.client_entropy(own, batch, cohort, clock))
+        return jagged.segment_mean(-torch.log1p(-p / 2), batch.owner, batch.clients)
+
+    def server_step(
+        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+    ) -> ServerState:
+        """The leaver's step, less its part in the span of the others' gradients."""
+        if FORGET not in sums:
+            return super().server_step(state, sums, world, clock)
+        step = sums[FORGET].mean()
+        for other in orthonormal(single(sums[KEEP])) if KEEP in sums else []:
+            step = add(step, other, -dot(step, other))
+        return state.next(add(state.public, step, self.forget_rate), state.own)
+
+
+def single(total: Sum) -> list[dict[str, Tensor]]:
+    """The updates in a sum, client by client."""
+    return [
+        {
+            name: value[place]
+            for name, value in update.entries.items()
+            if not isinstance(value, Rows)
+        }
+        for _, update in total.parts
+        for place in range(update.clients)
+    ]
+
+
+def orthonormal(vectors: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+    """Directions of length 1 at right angles with the same span (Gram and Schmidt, twice)."""
+    found: list[dict[str, Tensor]] = []
+    for vector in vectors:
+        left, size = vector, dot(vector, vector)
+        for _ in range(2):  # once leaves rounding errors of nearly parallel gradients
+            for other in found:
+                left = add(left, other, -dot(left, other))
+        rest = dot(left, left)
+        if rest > 1e-12 * max(size, 1e-30):
+            found.append({name: value / rest**0.5 for name, value in left.items()})
+    return found
+
+
+def recovered(before: Federation, after: Federation, began: Params) -> Federation:
+    """A round of recovery without the part of its move that points back to where one began."""
+    now = before.now.state.public
+    away = {n: v - began[n] for n, v in weights(now).items()}
+    move = {n: v - now[n] for n, v in weights(after.now.state.public).items()}
+    back, size = dot(move, away), dot(away, away)
+    if back < 0 and size:
+        move = add(move, away, -back / size)
+    state = replace(after.now.state, public={**after.now.state.public, **add(now, move)})
+    return after.with_(state=state)
