@@ -6,27 +6,37 @@ tells how well new things are learnt, its last row what is left of all of them a
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rescind import params
 from rescind.cohort import Cohort, Lot
 from rescind.data import Dataset
 from rescind.data.blocks import block_split
 from rescind.errors import ConfigError, DataError
-from rescind.executor import Executor
+from rescind.executor import Executor, InProcess
+from rescind.experiment import Meter, Result, prepare, write_facts
 from rescind.federation import EarlyStop, Federation, Moment, Now
 from rescind.holdings import Holdings
 from rescind.labels import Labels
 from rescind.method import REFERENCE, Method
 from rescind.params import Params
+from rescind.provenance import versions
+from rescind.recipe import Cell
 from rescind.records import Arrive, Records
+from rescind.storage import save_federation
 from rescind.tasks import Metric
 from rescind.tasks.metrics import Ranking, masked_lot
+
+log = logging.getLogger(__name__)
 
 Watch = Callable[[Moment], Any]
 
@@ -295,3 +305,84 @@ def _mean(values: Sequence[float]) -> float:
     """The mean of what was measured; NaN if nothing was."""
     there = [value for value in values if not math.isnan(value)]
     return sum(there) / len(there) if there else math.nan
+
+
+# -- a cell of a recipe --------------------------------------------------------------------------
+
+
+def run_cell(
+    cell: Cell,
+    folder: Path,
+    again: bool = False,
+    watch: Sequence[Watch] = (),
+    dataset: Dataset | None = None,
+) -> Result:
+    """Run the stream of one cell and measure it; writes `folder/run.json` and `folder/model/`.
+
+    `rounds` counts inside a block. A stream that was stopped begins again, whatever `again` says.
+    """
+    guards, settings, meter = cell.guards, cell.run, Meter()
+    if cell.sharing is not None or (guards and guards.epsilon is not None):
+        raise ConfigError(
+            "a stream of blocks takes neither [sharing] nor guards.epsilon yet. Leave them out."
+        )
+    if again:
+        log.info("a stream is not resumed: it begins again with its first block")
+    dataset = dataset or prepare(cell.data)
+    how = Blocks(
+        rounds=settings.rounds, patience=settings.patience, every=settings.evaluate_every,
+        value=settings.measure, k=settings.k,
+    )  # fmt: skip
+    executor = InProcess(device=settings.device, guards=guards.guards if guards else ())
+    params.make_folder(folder)
+    (folder / "run.json").unlink(missing_ok=True)
+    stream = Stream.of(dataset, settings.seed)
+    done = run_stream(stream, cell.method, settings.seed, how, executor, (meter, *watch))
+    facts = _facts(cell, dataset, done, meter)
+    save_federation(done.fed, folder / "model")
+    write_facts(folder, facts)
+    return Result(done.fed, facts, folder)
+
+
+def _facts(cell: Cell, dataset: Dataset, done: Streamed, meter: Meter) -> dict[str, Any]:
+    """What run.json says of a stream: the matrix, and Table 2's averages as its metrics."""
+    counted, state, vault = meter.read(), done.fed.now.state, done.fed.now.vault
+    names = [f"{name}@{k}" for k in cell.run.k for name in ("NDCG", "Recall", "HR")]
+    test = {name: done.summary(name)["new"] for name in names}
+    for name in names[:2]:
+        test |= {f"D{b.number} {name}": b.test[-1][name] for b in done.blocks}
+        test |= {f"{n} {name}": v for n, v in done.summary(name).items() if n != "new"}
+    best = [max((v[cell.run.measure] for _, v in b.history), default=math.nan) for b in done.blocks]
+    return {
+        "cell": cell.name,
+        "seed": cell.run.seed,
+        "configuration": cell.configuration,
+        "digest": cell.digest,
+        "settings": cell.settings,
+        "data": {
+            "name": dataset.name, "digest": dataset.digest, "source": dataset.source,
+            "users": len(dataset.users), "items": len(dataset.items), "rows": len(dataset),
+            "split": "drawn inside blocks" if dataset.split is None else "as given",
+        },
+        "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "rounds": sum(block.rounds for block in done.blocks),
+        "round": state.round,
+        "blocks": [
+            {"block": b.number, "round": b.round, "rounds": b.rounds, "trained": b.trained,
+             "returning": b.returning, "valid": [dict(v, round=r) for r, v in b.history]}
+            for b in done.blocks
+        ],
+        "matrix": {name: done.matrix(name) for name in names},
+        "metrics": {"test": test, "valid": {cell.run.measure: _mean(best[1:])}},
+        "seconds": {"wall": counted["wall"], "cpu": counted["cpu"]},
+        "bytes": {"up": counted["up"], "down": counted["down"]},
+        "client_rounds": counted["client_rounds"],
+        "refused": counted["refused"],
+        "privacy": cell.promise(meter.most_often(), done.fed.world.sizes.clients),
+        "kept_bytes": {
+            "server": params.nbytes(state.public) + params.nbytes(state.own) + state.memory.nbytes,
+            "devices": vault.nbytes,
+        },
+        "model": {"public": params.digest(state.public), "private": params.digest(vault.private)},
+    }  # fmt: skip

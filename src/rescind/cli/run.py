@@ -104,8 +104,9 @@ def _warn(facts: dict[str, Any]) -> None:
 
 
 def _one(recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str) -> dict[str, Any]:
+    from rescind import experiment, streams
     from rescind.cli.progress import RoundBar
-    from rescind.experiment import append_facts, read_facts, run_cell, tidy
+    from rescind.experiment import append_facts, read_facts, tidy
 
     done = read_facts(folder) if resume else None
     if done is not None and (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed):
@@ -116,6 +117,7 @@ def _one(recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str) -> 
         return done
     try:
         with RoundBar(title, cell.run.rounds, cell.run.measure) as bar, _heard():
+            run_cell = streams.run_cell if cell.data.variant else experiment.run_cell
             result = run_cell(cell, folder, again=resume, watch=(bar,))
     except KeyboardInterrupt:
         typer.echo("\nstopped. Give the same command with --resume to go on.", err=True)

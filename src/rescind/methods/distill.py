@@ -66,7 +66,7 @@ class KD(FineTune):
         owner, place = ((private["top"] >= 0) & batch.active.unsqueeze(1)).nonzero(as_tuple=True)
         return loss + self.distil * distillation(self.model, work, private, owner, place)  # type: ignore[arg-type]
 
-    def client_past(self, public: Params, private: Private) -> Tensor:
+    def client_past(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         """Whoever has a list. [C] bool"""
         return (private["top"] >= 0).any(1)
 

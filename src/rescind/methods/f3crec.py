@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,17 +19,15 @@ from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.errors import ConfigError
 from rescind.methods.distill import also_listed, best, blank, check, distillation
-from rescind.methods.finetune import FineTune
+from rescind.methods.finetune import FineTune, trained_names
 from rescind.params import Params
 from rescind.plan import Batch, Plan, Work
 from rescind.state import Private, ServerState
-from rescind.update import Sum
+from rescind.update import Sum, Update
 from rescind.world import World
 
 BLOCK = "block"
 """The name of the server's snapshot of the item table, Q^(t-1)."""
-# Comparisons of scores at a time when lists are ranked: 64 MB. Changes speed only.
-_CELLS = 2**26
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,9 +153,34 @@ class F3CRec(FineTune):
         owner, place = (drawn & (top[known] >= 0)).nonzero(as_tuple=True)
         return known[owner], place
 
-    def client_past(self, public: Params, private: Private) -> Tensor:
-        """Whoever has a list; nobody without distillation. [C] bool"""
-        return (private["top"] >= 0).any(1) & (self.distil > 0)
+    def client_past(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
+        """Whoever has a list that may be replayed in this round. [C] bool
+
+        A client with a single batch decides before its only step, so that a list which has moved
+        too far can be put aside beforehand: most have, after twenty rounds (f3crec.md section 3).
+        """
+        listed = (private["top"] >= 0).any(1) & (self.distil > 0)
+        single = cohort.train.count * (1 + self.negatives) <= (self.batch_size or math.inf)
+        at = (listed & single).nonzero().squeeze(1)
+        if not self.adaptive or not self.shift_scale or self.epochs > 1 or not len(at):
+            return listed
+        own = {name: private[name][at] for name in trained_names(self.model)}
+        if len(self.client_steps(public)) > 1:  # the second step of a batch sees what the first did
+            return listed
+        top = private["top"][at]
+        shift = preference_shift(self.model.scores(public, own), top)  # type: ignore[attr-defined]
+        # One rank more or less for each entry is rounding; beyond that nothing is replayed.
+        far = shift > math.log(max(self.top_n, 1)) / self.shift_scale + top.shape[1]
+        return listed.index_fill(0, at[far], False)
+
+    def client_train(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Update, Private]:
+        """Train, with lists put aside where nothing of them can be replayed."""
+        past = self.client_past(public, private, cohort).unsqueeze(1)
+        aside = private.with_(top=torch.where(past, private["top"], -1))
+        update, after = super().client_train(public, aside, cohort, clock)
+        return update, after.with_(top=private["top"])
 
 
 def preference_shift(scores: Tensor, top: Tensor) -> Tensor:
@@ -164,14 +188,13 @@ def preference_shift(scores: Tensor, top: Tensor) -> Tensor:
 
     scores: [C, I]    top: [C, N], -1 where a list is shorter
     """
-    listed = top >= 0
     then = scores.gather(1, top.clamp(min=0))
-    rank = torch.empty_like(top)
-    together = max(1, _CELLS // max(1, top.shape[1] * scores.shape[1]))
-    for cut in torch.split(torch.arange(len(top), device=top.device), together):
-        above = scores[cut].unsqueeze(1) > then[cut].unsqueeze(2)
-        rank[cut] = above.sum(2)
-    return torch.where(listed, (rank - places(top)).abs(), 0).sum(1)
+    if scores.device.type == "cpu":  # numpy sorts several times as fast as torch does
+        rising = torch.from_numpy(np.sort(scores.detach().numpy(), axis=1))
+    else:
+        rising = scores.sort(1).values
+    rank = scores.shape[1] - torch.searchsorted(rising, then, right=True)
+    return torch.where(top >= 0, (rank - places(top)).abs(), 0).sum(1)
 
 
 def replay_size(shift: Tensor, top_n: int, shift_scale: float) -> Tensor:

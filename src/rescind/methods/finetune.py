@@ -74,20 +74,19 @@ class FineTune(Method):
             for each in named
         )
 
-    def client_past(self, public: Params, private: Private) -> Tensor:
+    def client_past(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         """Whose past changes how they train, so that it is not plain fine-tuning. [C] bool
 
         A method that trains otherwise and does not say for whom is taken to mean everybody.
         """
         verbs = (getattr(type(self), verb) is getattr(FineTune, verb) for verb in fused.VERBS)
-        like = next(iter(private.values.values()))
-        return torch.full((len(like),), not all(verbs), device=like.device)
+        return torch.full_like(cohort.ids, not all(verbs), dtype=torch.bool)
 
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
         """The fold of `client_train`; compiled for those who do nothing but fine-tune."""
-        past = self.client_past(public, private)
+        past = self.client_past(public, private, cohort)
         if bool(past.all()) or not fused.fits(self, type(self), public):
             return super().client_sum(public, private, cohort, clock)
         if not bool(past.any()):

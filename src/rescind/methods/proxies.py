@@ -114,7 +114,7 @@ class SPP(FineTune):
             values |= {f"{proxy}/list": top, f"{proxy}/label": label}
         return private.with_(**values)
 
-    def client_past(self, public: Params, private: Private) -> Tensor:
+    def client_past(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         """Whoever has a list. [C] bool"""
         return (private["stable/list"] >= 0).any(1)
 

@@ -84,6 +84,6 @@ class Reg(FineTune):
         rows = jagged.segment_sum(gap.square().sum(1), shelf.owner[at], len(cohort))
         return loss + self.strength * (far + rows)
 
-    def client_past(self, public: Params, private: Private) -> Tensor:
+    def client_past(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         """Everybody once there is an old table: newcomers copy rows of it, too. [C] bool"""
         return torch.full_like(private["known"], OLD_ITEMS in public)
