@@ -12,10 +12,11 @@ from torch.testing import assert_close
 
 from rescind import params
 from rescind.cohort import Lot
-from rescind.errors import ConfigError
+from rescind.errors import ConfigError, DataError
 from rescind.executor import InProcess, OneByOne
 from rescind.federation import Federation
 from rescind.holdings import Holdings
+from rescind.methods import gram as gram_method
 from rescind.methods.gram import Gram
 from rescind.models import gram_pairs
 from rescind.models.gram_pairs import (
@@ -108,10 +109,35 @@ def test_pairs_add_up_to_the_product_of_the_matrix_with_itself(monkeypatch, few)
     found = add_pairs(start.clone(), lot, weight, items) - start
     assert torch.equal(square(found, items).long(), expected.tril())
     total, many = pair_sums(lot, weight, items)
-    assert torch.equal(total, found)
+    assert torch.equal(total.long(), found)
     assert torch.equal(square(many, items).long(), (matrix.T @ matrix).tril())
     assert found.dtype == torch.int64
     assert items_of(found) == items
+
+
+def test_numbers_are_as_wide_as_the_largest_sum_may_be():
+    # Everybody with one item, the same, in both parts, as many hosted again: 4 * 4096 a person.
+    for people, blocks in ((1, 1), (6040, 1), (65_536, 2), (131_071, 1), (131_072, 1), (10**6, 9)):
+        largest = 4 * 4096 * people * blocks
+        kind = gram_pairs.whole(people, blocks)
+        assert largest <= torch.iinfo(kind).max
+        assert (kind == torch.int32) == (largest < 2**31)
+
+
+def test_no_more_people_are_added_up_at_once_than_four_bytes_hold(monkeypatch):
+    together = begin(Gram(), 0, 1).run(1)
+    monkeypatch.setattr(gram_method, "AT_ONCE", 4)
+    slowly = begin(Gram(), 0, 1)
+    assert len(slowly.method.server_sample(slowly.now.state, slowly.world, slowly.clock)) == 3
+    slowly = slowly.run(3)
+    assert torch.equal(slowly.now.state.own["gram/0000"], together.now.state.own["gram/0000"])
+    worst = (gram_pairs.AT_ONCE - 1) * 2 * gram_pairs.UNIT
+    assert worst <= torch.iinfo(torch.int32).max
+
+
+def test_a_sum_that_people_cannot_add_up_to_is_refused():
+    with pytest.raises(DataError, match="no inverse"):
+        inverse_of([(torch.tensor([4096, 9 * 4096, 4096]), 1.0)], 2, Ridge(1.0))
 
 
 def test_bits_remember_items():

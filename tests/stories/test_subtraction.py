@@ -148,7 +148,7 @@ def same_sum(fed: Federation, ledger: Ledger) -> None:
     if fed.method.forgetting == 1:
         blocks = [torch.stack(blocks).sum(0)]
     expected = {f"gram/{b:04d}": total for b, total in enumerate(blocks)}
-    found = {n: v for n, v in fed.now.state.own.items() if n.startswith("gram/")}
+    found = {n: v.long() for n, v in fed.now.state.own.items() if n.startswith("gram/")}
     assert params.digest(found) == params.digest(expected)
 
 

@@ -14,7 +14,7 @@ from rescind.cohort import Cohort
 from rescind.errors import ConfigError
 from rescind.executor import InProcess
 from rescind.method import Method
-from rescind.models.gram_pairs import Parts, add_pairs, half, items_of
+from rescind.models.gram_pairs import AT_ONCE, Parts, add_pairs, half, items_of, whole
 from rescind.models.gram_sides import (
     BLOCK,
     CHANGE,
@@ -120,11 +120,16 @@ class Gram(Method):
         items, device = world.sizes.items, world.members.device
         self.must_fit(items)
         own = {
-            self.drawer(world.block): torch.zeros(half(items), dtype=torch.int64, device=device),
+            self.drawer(world.block): self.server_zero(world),
             "inverse": torch.zeros(0, 0, dtype=torch.float64, device=device),
             "changes": torch.zeros(1, dtype=torch.int64, device=device),
         }
         return own, self.server_public(own, world)
+
+    def server_zero(self, world: World) -> Tensor:
+        """A sum of nobody. [I (I + 1) / 2]"""
+        kind = whole(world.sizes.clients, world.block + 1)
+        return torch.zeros(half(world.sizes.items), dtype=kind, device=world.members.device)
 
     def server_public(self, own: Params, world: World) -> Params:
         """What is broadcast: the weights, made when they are first read, and the block."""
@@ -137,10 +142,11 @@ class Gram(Method):
         willing = world.available if self.cross else world.announced.keeps
         asked = (willing & (flags["counted"] < world.block)) | (flags["owes"] & world.members)
         ids = asked.nonzero().squeeze(1)
-        if self.clients_per_round is None or self.clients_per_round >= len(ids):
+        most = AT_ONCE - 1 if self.clients_per_round is None else self.clients_per_round
+        if most >= len(ids):
             return ids
         order = torch.argsort(clock.bits("sample", ids), stable=True)
-        return ids[order[: self.clients_per_round]].sort().values
+        return ids[order[: min(most, AT_ONCE - 1)]].sort().values
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
@@ -188,15 +194,16 @@ class Gram(Method):
 
         totals: differences that came as sums of pairs, by drawer
         """
-        items = world.sizes.items
+        items, kind = world.sizes.items, whole(world.sizes.clients, world.block + 1)
         now: dict[str, Tensor] = {}
         for block in torch.unique(parts.block).tolist():
             mine = parts.only(parts.block == block)
             name = self.drawer(block)
-            before = now[name] if name in now else own[name].clone()
+            before = now[name] if name in now else own[name].to(kind, copy=True)
             now[name] = add_pairs(before, mine.lot, mine.weight, items)
         for name, total in totals.items():
-            now[name] = now.get(name, own[name]) + total
+            before = now[name] if name in now else own[name].to(kind, copy=True)
+            now[name] = before.add_(total)
         changes = own["changes"] + len(parts)
         anew = (
             not own["inverse"].numel()
@@ -220,8 +227,7 @@ class Gram(Method):
         names = {self.drawer(block) for block in (*blocks, world.block)}
         if self.forgetting < 1:  # a block in which nobody was counted has a drawer, too
             names |= {self.drawer(block) for block in range(world.block)}
-        empty = torch.zeros(half(items), dtype=torch.int64, device=world.members.device)
-        total = {name: empty.clone() for name in names}
+        total = {name: self.server_zero(world) for name in names}
         for block in blocks:
             mine = parts.only(parts.block == block)
             add_pairs(total[self.drawer(block)], mine.lot, mine.weight, items)
@@ -264,7 +270,7 @@ class Gram(Method):
         grown = dict(own)
         names = {name for name in own if name.startswith("gram/")}
         for name in {*names, self.drawer(world.block)}:
-            grown[name] = torch.zeros(half(items), dtype=torch.int64, device=old.device)
+            grown[name] = self.server_zero(world)
             if name in names:
                 grown[name][: len(own[name])] = own[name]
         if old.numel() and self.forgetting < 1:

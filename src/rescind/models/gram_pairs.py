@@ -20,6 +20,9 @@ UNIT = 4096
 """Weights are whole multiples of 1 / 4096: rounding them costs less than the fourth digit."""
 ROWS = 512
 """Rows of the half made by one sparse product; changes speed and memory only."""
+AT_ONCE = 2**18
+"""People added up in one round at most, so that four bytes hold any of their sums: 2**18 times a
+change of at most 2 * 4096 is 2**31."""
 FEW = 2**17
 """Up to so many pairs are added one by one instead of by a sparse product; changes speed only."""
 _COUNT = 40  # counts stand above this bit of a product, weights (below 2**39 in size) under it
@@ -88,6 +91,15 @@ def weight_of(count: Tensor) -> Tensor:
     return torch.where(count > 0, torch.round(UNIT / root), 0.0).to(torch.int64)
 
 
+def whole(people: int, blocks: int) -> torch.dtype:
+    """Numbers wide enough for any sum over so many people: half the bytes up to 131,000 of them.
+
+    A pair gets at most 4096 from each of a person's two parts in a block; as many clients again
+    may be hosted.
+    """
+    return torch.int32 if 4 * people * blocks * UNIT < 2**31 else torch.int64
+
+
 def half(items: int) -> int:
     """How many pairs i >= j there are."""
     return items * (items + 1) // 2
@@ -113,25 +125,25 @@ def add_pairs(total: Tensor, lot: Lot, weight: Tensor, items: int) -> Tensor:
 
     Whole numbers throughout, so any order of addition gives the same bits.
 
-    total: [I (I + 1) / 2] int64    weight: [owners] int64
+    total: [I (I + 1) / 2] whole numbers    weight: [owners] int64
     """
     if int(half_each(lot.count).sum()) <= FEW:
         owner, place = pairs_in(lot)
-        return total.index_add_(0, place, weight[owner])
+        return total.index_add_(0, place, weight[owner].to(total.dtype))
     for place, value in _product(lot, weight, items):
-        total.index_add_(0, place, value)
+        total.index_add_(0, place, value.to(total.dtype))
     return total
 
 
 def pair_sums(lot: Lot, weight: Tensor, items: int) -> tuple[Tensor, Tensor]:
-    """The sum of weight * x x^T, and how many owners have each pair. [I (I + 1) / 2] int64, twice
+    """The sum of weight * x x^T, and how many owners have each pair. [I (I + 1) / 2] int32, twice
 
-    Both by one product: every owner counts 2**40 + weight.
+    Both by one product: every owner counts 2**40 + weight. At most 2**18 owners: AT_ONCE.
     """
-    total, many = torch.zeros(2, half(items), dtype=torch.int64, device=lot.item.device)
+    total, many = torch.zeros(2, half(items), dtype=torch.int32, device=lot.item.device)
     for place, value in _product(lot, weight + 2**_COUNT, items):
         summed = ((value + 2 ** (_COUNT - 1)) & (2**_COUNT - 1)) - 2 ** (_COUNT - 1)
-        total[place], many[place] = summed, (value - summed) >> _COUNT
+        total[place], many[place] = summed.int(), ((value - summed) >> _COUNT).int()
     return total, many
 
 
@@ -162,9 +174,13 @@ def half_each(count: Tensor) -> Tensor:
 
 def square(total: Tensor, items: int) -> Tensor:
     """A lower half as a matrix in float64, zeros above. [I (I + 1) / 2] -> [I, I]"""
-    lower = torch.ones(items, items, dtype=torch.bool, device=total.device).tril_()
     full = torch.zeros(items, items, dtype=torch.float64, device=total.device)
-    return full.masked_scatter_(lower, total.double())
+    for row in range(0, items, ROWS):  # some rows at a time: nothing as large as the half is copied
+        many = min(ROWS, items - row)
+        lower = torch.ones(many, items, dtype=torch.bool, device=total.device).tril_(row)
+        part = total[half(row) : half(row + many)].double()
+        full[row : row + many].masked_scatter_(lower, part)
+    return full
 
 
 def to_bits(lot: Lot, items: int) -> Tensor:

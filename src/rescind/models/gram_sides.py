@@ -105,10 +105,10 @@ def client_folded(parts: Parts, cohort: Cohort, drawer: Callable[[int], str]) ->
         total, many = pair_sums(first.lot, first.weight, cohort.items)
         rows = _merged(mine.only(~once), cohort.items)
         total.index_add_(0, rows.index, rows.value.squeeze(1))
-        many.index_add_(0, rows.index, torch.ones_like(rows.index))
+        many.index_add_(0, rows.index, torch.ones_like(rows.index, dtype=many.dtype))
         totals[name], touched[name] = total.unsqueeze(1), many
         sent = int(half_each(first.lot.count).sum()) + len(rows)
-        up += sent * 12  # a weight of eight bytes and a row number of four
+        up += sent * 8  # a weight and a row number of four bytes each
     return Sum(totals, float(len(cohort)), len(cohort), touched, up=up)
 
 
@@ -161,7 +161,7 @@ def _merged(parts: Parts, items: int) -> Rows:
     key, where = torch.unique(parts.client[part] * half(items) + place, return_inverse=True)
     value = torch.zeros_like(key).index_add_(0, where, parts.weight[part])
     size = max(half(items), 1)
-    return Rows(key // size, key % size, value.unsqueeze(1), half(items))
+    return Rows(key // size, key % size, value.int().unsqueeze(1), half(items))
 
 
 # -- the server -----------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def from_totals(sums: Mapping[str, Sum], device: torch.device) -> tuple[Parts, d
         for name, value in total.totals.items():
             if not alone(role):
                 summed = value.squeeze(1)
-                totals[name] = totals[name] + summed if name in totals else summed
+                totals[name] = totals[name].long() + summed if name in totals else summed
                 continue
             item = value.squeeze(1).nonzero().squeeze(1)
             if len(item):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rescind.models.gram_pairs import UNIT, Parts, square
+from rescind.errors import DataError
+from rescind.models.gram_pairs import ROWS, UNIT, Parts, square
 from rescind.params import Params
 
 WEIGHTS = "weights"
@@ -47,10 +48,37 @@ def inverse_of(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) 
         del part  # one matrix less while the factor is made
     each = gram.diagonal()
     each.add_(ridge.of(each))
-    factor_of = torch.linalg.cholesky(gram)  # reads the lower half only
-    del gram, each
-    inverse = torch.cholesky_inverse(factor_of)
-    return inverse.mT.contiguous()  # LAPACK's columns are rows of a symmetric matrix: no copy
+    return _inverted(gram) if gram.device.type == "cpu" else _inverted_there(gram)
+
+
+def _inverted(gram: Tensor) -> Tensor:
+    """The inverse of a symmetric matrix, of which the lower half is given, in its own memory.
+
+    LAPACK's potrf and potri; to LAPACK a matrix in rows is its transpose, lower is upper.
+    """
+    from scipy.linalg.lapack import dpotrf, dpotri
+
+    columns = gram.numpy().T
+    factor, failed = dpotrf(columns, lower=0, clean=0, overwrite_a=1)
+    if not failed:
+        factor, failed = dpotri(factor, lower=0, overwrite_c=1)
+    if failed:
+        raise DataError(
+            f"the sum has no inverse (LAPACK says {failed}): it is not one that people add up to. "
+            f"Count everybody anew, or give a larger ridge."
+        )
+    assert factor.ctypes.data == gram.data_ptr(), "LAPACK worked on a copy"
+    for row in range(0, len(gram), ROWS):
+        rows = gram[row : row + ROWS]
+        gram[:row, row : row + ROWS] = rows[:, :row].T
+        corner = rows[:, row : row + ROWS]
+        corner.copy_(corner.tril() + corner.tril(-1).T)
+    return gram
+
+
+def _inverted_there(gram: Tensor) -> Tensor:
+    """The same on another device."""
+    return torch.cholesky_inverse(torch.linalg.cholesky(gram)).mT.contiguous()
 
 
 def changed(inverse: Tensor, parts: Parts, scale: Tensor) -> Tensor:
