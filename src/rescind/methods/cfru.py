@@ -1,0 +1,137 @@
+"""CFRU: subtract what leavers sent, and estimate how it spread (Huynh et al., TOIS 2025)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from rescind.errors import ConfigError
+from rescind.methods.fedaccum import (
+    LOG,
+    FedAccum,
+    mean_of,
+    one_story,
+    read_log,
+    targets,
+    to_log,
+    without,
+)
+from rescind.methods.fru import longest
+from rescind.methods.purge_only import no_way_back
+from rescind.params import Params
+from rescind.records import Event
+from rescind.state import Memory, ServerState
+from rescind.update import Rows, Update
+
+if TYPE_CHECKING:
+    from rescind.federation import Federation
+
+MEAN = "mean/"
+Form = Literal["norm", "raw"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CFRU(FedAccum):
+    """V_T + e_T, where e_t estimates (a run without the leavers) - (the run that was).
+
+    Scope "user" only: of loans it would need the server's refinement again at every stored table.
+    No device works and no round is made; the vectors of people stay as they are.
+
+    DEPARTS the authors' recursion: weights of the others grow when somebody leaves (`form`), and it
+    runs to the last round instead of the leavers' last. Toy runs end at .85-.91 of the distance to
+    a retraining, where the printed one ends at .91-1.18 (baselines.md 3.7).
+
+    DEPARTS its memory of negatives: they are drawn uniformly, as everywhere in these comparisons.
+    """
+
+    paper: ClassVar[str] = "Huynh et al., TOIS 2025"
+    unlearning: ClassVar[str] = "CFRU"
+
+    damping: float = 0.05
+    """Alpha: how much of an error one round corrects. Large means "change almost nothing"."""
+    kept_share: float = 0.5
+    """The share of a client's rows, longest first, that the server keeps."""
+    form: Form = "norm"
+    """Whether the weights of those who remain grow when others leave."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0 <= self.damping <= 1 and 0 < self.kept_share <= 1):
+            raise ConfigError(
+                f"CFRU.damping is 0 to 1 and kept_share above 0 and up to 1; "
+                f"got {self.damping} and {self.kept_share}."
+            )
+        if self.server_optimiser != "plain" or self.server_decay is not None:
+            raise ConfigError(
+                "CFRU subtracts from sums of updates: server_optimiser must be 'plain' and "
+                f"server_decay left out; got '{self.server_optimiser}' and {self.server_decay}."
+            )
+
+    def server_logged(
+        self, state: ServerState, sent: tuple[Tensor, Update] | None, round_: int
+    ) -> ServerState:
+        """The longest rows of every client, and the mean of all rows."""
+        if sent is None:
+            return state
+        ids, update = sent
+        rows = {
+            n: longest(e, len(ids), self.kept_share) if isinstance(e, Rows) else e
+            for n, e in update.entries.items()
+        }
+        values = to_log(ids, Update(len(ids), rows))
+        values |= {f"{MEAN}{n}": v for n, v in mean_of(sent).items()}
+        return replace(state, memory=state.memory.keep(LOG, round_ - 1, values))
+
+    def unlearn(self, fed: Federation, event: Event) -> Federation:
+        """The error by recursion over the log, added to the model."""
+        method = self.learning_as(fed.method)
+        state = fed.now.state
+        logged = method.server_history(state.memory, state.round)
+        if logged is None or not one_story(fed):
+            return fed.retrained(event)
+        leavers = targets(fed, event, method)
+        error: dict[str, Tensor] = {}
+        for then in logged:
+            mean = {n.removeprefix(MEAN): v for n, v in then.values.items() if n.startswith(MEAN)}
+            kept = {n: v for n, v in then.values.items() if not n.startswith(MEAN)}
+            ids, update = read_log(kept)
+            gone = torch.isin(ids, leavers.to(ids.device))
+            theirs = mean_of(without((ids, update), ids[~gone]))
+            error = drift(error, mean, theirs, float(gone.double().mean()), self.damping, self.form)
+        public = {
+            n: v + method.server_rate * error[n].to(v) if n in error else v
+            for n, v in state.public.items()
+        }
+        after = fed.apply(event)
+        memory = Memory(tuple(s for s in after.now.state.memory if s.name != LOG))
+        state = replace(after.now.state, public=public, memory=memory)
+        return no_way_back(fed, after.with_(state=state), event)
+
+
+def drift(
+    error: Params, mean: Params, theirs: Params, share: float, damping: float, form: Form = "norm"
+) -> dict[str, Tensor]:
+    """One round of the recursion of the error e (baselines.md 3.5).
+
+    norm: e <- (1 - alpha) e + q / (1 - q) (W - C); without anybody left, that round made no step.
+    raw:  e <- (1 - alpha (1 - q)) e - q C
+
+    mean: W, the mean update of all    theirs: C, of the leavers    share: q, their weight in it
+    """
+    if form == "norm" and math.isclose(share, 1.0):
+        return {n: error.get(n, 0.0) - w for n, w in mean.items()}
+    fades = 1 - damping if form == "norm" else 1 - damping * (1 - share)
+    out = {}
+    for name, all_of_them in mean.items():
+        left = fades * error.get(name, torch.zeros_like(all_of_them))
+        if share:
+            who = theirs[name]
+            left = left + (
+                share / (1 - share) * (all_of_them - who) if form == "norm" else -share * who
+            )
+        out[name] = left
+    return out

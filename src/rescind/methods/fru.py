@@ -1,0 +1,188 @@
+"""FRU: devices log their own updates, a replay calibrates with them (Yuan et al., WSDM 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+
+from rescind import jagged
+from rescind.clock import Clock
+from rescind.cohort import Cohort
+from rescind.errors import ConfigError
+from rescind.method import Method
+from rescind.methods.fedshare import FedShare
+from rescind.params import Params
+from rescind.records import Event
+from rescind.state import Memory, Private, ServerState
+from rescind.update import Rows, Sum, Update
+from rescind.world import World
+
+if TYPE_CHECKING:
+    from rescind.federation import Federation
+
+STORED = "stored/"
+"""In a replay a device also sends what it kept of that round, under this name,"""
+KEPT = "kept"
+"""and whether it has kept anything at all."""
+TOOK_PART = "participants"
+"""Who took part in which round. It depends on no table, so it is dated before the first."""
+REPLAY = "replay"
+"""During a replay: who is to take part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FRU(FedShare):
+    """V <- V + |stored mean| fresh mean / |fresh mean|, from first values without the leavers.
+
+    It learns as FedShare does; each device keeps the longest rows of its updates. What people lent
+    is forgotten by refining on what remains (scope "shared": baselines.md 3.0). Whoever asks has no
+    log any more; if they go on, only their fresh updates count.
+
+    DEPARTS its first round without training: users' vectors would miss their first step, and the
+    replay without a leaver would not give the run again (baselines.md 3.3).
+
+    DEPARTS its semi-hard negatives: they are drawn uniformly, as everywhere in these comparisons.
+    """
+
+    paper: ClassVar[str] = "Yuan et al., WSDM 2023"
+    logs: ClassVar[bool] = True
+    exact: ClassVar[bool] = False
+    unlearning: ClassVar[str] = "FRU"
+
+    snapshots: int = 0
+    kept_share: float = 0.5
+    """Alpha: the share of its updated rows, longest first, that a device keeps."""
+    effort: float = 0.1
+    """Lambda: the share of the local epochs that a replay takes, at least one."""
+    calibration: Literal["table", "row"] = "table"
+    """What keeps its old length: the whole table, or each row (rows without one are as fresh)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0 < self.kept_share <= 1 and 0 < self.effort <= 1):
+            raise ConfigError(
+                f"FRU.kept_share and effort are above 0 and up to 1; "
+                f"got {self.kept_share} and {self.effort}."
+            )
+        if self.aggregate == "rows":
+            raise ConfigError("FRU calibrates a mean over clients: aggregate must not be 'rows'.")
+
+    # -- server -----------------------------------------------------------------------------------
+
+    def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
+        """In a replay: those who took part then and are still here."""
+        found = state.memory.named(REPLAY)
+        if not found:
+            return super().server_sample(state, world, clock)
+        then = found[0].values
+        ids = then["client"][then["round"] == clock.round].long()
+        willing = world.available if self.local_includes_shared else world.announced.keeps
+        return ids[willing[ids]]
+
+    def server_step(
+        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+    ) -> ServerState:
+        """Learning: FedShare's step. Replay: with the fresh mean at the length of the stored."""
+        who = torch.cat([total.who for role, total in sums.items() if role != "host"] or [_NOBODY])
+        if state.memory.named(REPLAY):
+            mean = self.server_calibrated(self.server_mean(sums))
+            sums = {"train": Sum(mean, 1.0 if mean else 0.0, len(who))}
+        after = super().server_step(state, sums, world, clock)
+        known = after.memory.named(TOOK_PART)
+        new = {"client": who.int(), "round": torch.full_like(who, clock.round).int()}
+        told = {n: torch.cat([known[0].values[n], v]) for n, v in new.items()} if known else new
+        return replace(after, memory=after.memory.keep(TOOK_PART, 0, told, last=1))
+
+    def server_calibrated(self, mean: Params) -> dict[str, Tensor]:
+        """The mean of a replayed round. Only those with a log count in the stored length."""
+        stored = {n.removeprefix(STORED): v for n, v in mean.items() if n.startswith(STORED)}
+        fresh = {n: v for n, v in mean.items() if not n.startswith(STORED) and n != KEPT}
+        share = float(mean.get(KEPT, torch.zeros(())))
+        if not stored or not share:
+            return fresh
+        out = dict(fresh)
+        if self.calibration == "row":
+            for name, old in stored.items():
+                far = old.norm(dim=-1, keepdim=True) / share
+                near = fresh[name].norm(dim=-1, keepdim=True)
+                by = torch.where((far > 0) & (near > 0), far / near.clamp(min=1e-30), 1.0)
+                out[name] = fresh[name] * by
+            return out
+        far, near = (
+            torch.stack([t[n].double().square().sum() for n in stored]).sum().sqrt()
+            for t in (stored, fresh)
+        )
+        by = far / share / near.clamp(min=1e-30)
+        return out | {n: fresh[n] * by.to(fresh[n]) for n in stored}
+
+    # -- clients ----------------------------------------------------------------------------------
+
+    def client_train(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Update, Private]:
+        """A round that is in the log is a replay: a shorter one, and the log is sent along."""
+        then = {name: private.log.at(clock.round, name) for name in self.model.tables}
+        stored = {name: rows for name, rows in then.items() if rows is not None}
+        if not stored:
+            return super().client_train(public, private, cohort, clock)
+        fewer = max(1, round(self.effort * self.epochs))
+        shorter = replace(self, epochs=fewer)
+        update, private = super(FRU, shorter).client_train(public, private, cohort, clock)
+        kept = torch.zeros(len(cohort), device=cohort.ids.device)
+        for rows in stored.values():
+            kept[rows.owner] = 1.0
+        sent = {f"{STORED}{n}": rows for n, rows in stored.items()}
+        return replace(update, entries={**update.entries, **sent, KEPT: kept}), private
+
+    def client_log(self, update: Update, cohort: Cohort) -> Mapping[str, Rows]:
+        """The longest ceil(alpha n) of a device's n rows; a replay leaves the log as it is."""
+        if KEPT in update.entries:
+            return {}
+        tables = {n: e for n, e in update.entries.items() if isinstance(e, Rows)}
+        return {n: longest(rows, len(cohort), self.kept_share) for n, rows in tables.items()}
+
+    # -- the story of forgetting ------------------------------------------------------------------
+
+    def unlearn(self, fed: Federation, event: Event) -> Federation:
+        """Back to first values, and the rounds again with those who remain.
+
+        Where loans or records came between the rounds, it trains again instead.
+        """
+        method = self.learning_as(fed.method)
+        past, known = fed.past, fed.now.state.memory.named(TOOK_PART)
+        if not known or past is None or past.base or any(at for at, _ in past.story):
+            return fed.retrained(event)
+        return method.replayed(fed.apply(event), known[0].values)
+
+    def replayed(self, fed: Federation, took_part: Params) -> Federation:
+        """As many rounds again, from first values and with the logs that devices have."""
+        begun = fed.restart(keep=("log",))
+        memory = Memory().keep(REPLAY, 0, took_part)
+        begun = begun.with_(state=replace(begun.now.state, memory=memory))
+        after = begun.run(fed.now.state.round, method=self)
+        memory = Memory(tuple(s for s in after.now.state.memory if s.name != REPLAY))
+        return after.with_(state=replace(after.now.state, memory=memory))
+
+    def learning_as(self, learner: Method) -> Self:
+        """This unlearner with the learning of a federation's own method, which kept the log."""
+        if type(learner) is not type(self):
+            raise ConfigError(
+                f"FRU forgets with logs that devices keep while learning, and this federation "
+                f"learnt by {type(learner).__name__}. Train it with FRU, or forget by Retrain."
+            )
+        return replace(self, **{f.name: getattr(learner, f.name) for f in fields(FedShare)})
+
+
+_NOBODY = torch.zeros(0, dtype=torch.int64)
+
+
+def longest(rows: Rows, clients: int, share: float) -> Rows:
+    """The longest ceil(share n) of each client's n rows."""
+    order = torch.argsort(rows.value.norm(dim=1), descending=True, stable=True)
+    rows = rows[order[torch.argsort(rows.owner[order], stable=True)]]
+    wanted = torch.ceil(jagged.counts(rows.owner, clients) * share)
+    return rows[jagged.places(rows.owner, clients) < wanted[rows.owner]]
