@@ -1,0 +1,220 @@
+"""Two servers that hold a sum together: each has a share, and a share alone says nothing.
+
+A device sends one server the seed of a random vector and the other its numbers less that vector,
+modulo 2**64. Each server adds up what it gets; only both totals together give the sum, bit for
+bit, since whole numbers do not round. Two processes talk over sockets of this machine; what they
+promise holds as long as they do not show each other their totals before an opening.
+
+What an opened sum tells is another matter: `least` contributions must lie between two openings,
+and docs/additive.md says why that is not enough.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Client, Connection, Listener
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rescind.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SEED, NAME = 32, 16
+"""Bytes of a seed (256 bits, ChaCha20's key) and of a contribution's name."""
+HERE = "127.0.0.1"
+_SEEDED, _MASKED, _OPEN, _COUNT, _LOOK, _STOP = b"SMOCLQ"
+_FINE, _REFUSED = b"K", b"R"
+Numbers = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+# -- shares ---------------------------------------------------------------------------------------
+
+
+def expanded(seed: bytes, many: int) -> Numbers:
+    """The random vector of a seed: ChaCha20's stream read as numbers below 2**64. [many]
+
+    Every seed is used once, so the nonce may be zero.
+    """
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+    if len(seed) != SEED:
+        raise ConfigError(f"a seed has {SEED} bytes, got {len(seed)}.")
+    stream = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(8 * many))
+    return np.frombuffer(stream, dtype="<u8").astype(np.uint64)
+
+
+def client_shares(values: Tensor) -> tuple[bytes, Numbers]:
+    """A device's two shares: a fresh seed, and its numbers less the seed's. values: [n] int64"""
+    seed = secrets.token_bytes(SEED)
+    numbers = values.cpu().contiguous().numpy().astype(np.int64).view(np.uint64)
+    return seed, numbers - expanded(seed, len(numbers))
+
+
+def opened(first: Numbers, second: Numbers) -> Tensor:
+    """The sum that two totals hide, modulo 2**64 and with its sign. [n] int64"""
+    import torch
+
+    return torch.from_numpy((first + second).view(np.int64).copy())
+
+
+# -- a server -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Share:
+    """What one server holds: a total, and which contributions are in it."""
+
+    total: Numbers
+    least: int
+    """Contributions that must have come since the last opening, before the next."""
+    shown: bool = False
+    """Whether the total may be looked at between openings: for tests alone, since two looks open."""
+    names: set[bytes] = field(default_factory=set)
+    since: int = 0
+
+    def answer(self, message: bytes) -> bytes:
+        """Take a share in, or tell something; refusals begin with R and say why."""
+        kind, name, load = message[0], message[1 : 1 + NAME], message[1 + NAME :]
+        if kind in (_SEEDED, _MASKED):
+            right = SEED if kind == _SEEDED else 8 * len(self.total)
+            if len(name) != NAME or len(load) != right:
+                return _REFUSED + f"a share of {len(load)} bytes came, expected {right}".encode()
+            if name in self.names:
+                return _REFUSED + b"this contribution came before"
+            more = expanded(load, len(self.total)) if kind == _SEEDED else _numbers(load)
+            self.total += more  # unsigned numbers wrap: modulo 2**64
+            self.names.add(name)
+            self.since += 1
+            return _FINE
+        if kind == _COUNT:
+            return _FINE + b"".join(sorted(self.names))
+        if kind == _OPEN and self.since < self.least:
+            said = f"{self.since} contributions came since the last opening, {self.least} must"
+            return _REFUSED + said.encode()
+        if kind == _OPEN or (kind == _LOOK and self.shown):
+            self.since = 0 if kind == _OPEN else self.since
+            return _FINE + self.total.astype("<u8").tobytes()
+        return _REFUSED + b"nobody knows this message"
+
+
+def _numbers(load: bytes) -> Numbers:
+    return np.frombuffer(load, dtype="<u8").astype(np.uint64)
+
+
+def serve(ready: Connection, size: int, least: int, shown: bool, secret: bytes) -> None:
+    """A server's whole life: one connection after another, until it is told to stop."""
+    share = Share(np.zeros(size, dtype=np.uint64), least, shown)
+    with Listener((HERE, 0), authkey=secret) as listener:
+        ready.send_bytes(str(listener.address[1]).encode())
+        while True:
+            with listener.accept() as caller:
+                message = caller.recv_bytes()
+                if message[0] == _STOP:
+                    return
+                caller.send_bytes(share.answer(message))
+
+
+# -- both of them ---------------------------------------------------------------------------------
+
+
+@dataclass
+class TwoServers:
+    """Two processes with a share each; use it in a `with` statement.
+
+    with TwoServers(size) as servers:
+        servers.add(values)          # from a device
+        servers.add(-values)         # the same device takes it back
+        servers.open()               # the sum, for a release
+    """
+
+    size: int
+    """Numbers in a contribution: the pairs of a catalogue, `gram_pairs.half(items)`."""
+    least: int = 1
+    """Contributions between two openings, at least: each process counts for itself."""
+    shown: bool = False
+    """Let `share` look at single totals, to see that they say nothing."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.least < 1:
+            raise ConfigError(
+                f"TwoServers needs a size and a least of 1 or more; got {self.size}, {self.least}."
+            )
+        self._processes: list[Any] = []
+        self._ports: list[int] = []
+        self._secrets = [secrets.token_bytes(32) for _ in range(2)]
+
+    def __enter__(self) -> TwoServers:
+        context = get_context("spawn")  # nothing of this process, data least of all, goes along
+        for secret in self._secrets:
+            mine, theirs = context.Pipe()
+            process = context.Process(
+                target=serve, args=(theirs, self.size, self.least, self.shown, secret), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            try:
+                self._ports.append(int(mine.recv_bytes()))
+            except EOFError:
+                raise DataError("a server did not start. Look at what it printed.") from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        for number, process in enumerate(self._processes):
+            if process.is_alive() and number < len(self._ports):
+                with Client((HERE, self._ports[number]), authkey=self._secrets[number]) as line:
+                    line.send_bytes(bytes([_STOP]))
+            process.join()
+
+    def add(self, values: Tensor) -> None:
+        """A device's contribution, to both; a negative one takes an earlier one back. [size]"""
+        if values.dtype.is_floating_point or tuple(values.shape) != (self.size,):
+            raise ConfigError(
+                f"a contribution is {self.size} whole numbers; got {tuple(values.shape)} of "
+                f"{values.dtype}."
+            )
+        name = secrets.token_bytes(NAME)
+        seed, masked = client_shares(values)
+        self._ask(0, bytes([_SEEDED]) + name + seed)
+        self._ask(1, bytes([_MASKED]) + name + masked.astype("<u8").tobytes())
+
+    def share(self, server: int) -> Numbers:
+        """What one of them holds, if they were made to show it. [size]"""
+        return _numbers(self._ask(server, bytes([_LOOK])))
+
+    def open(self) -> Tensor:
+        """The sum. Both must have heard of the same contributions. [size] int64"""
+        heard = [self._ask(server, bytes([_COUNT])) for server in range(2)]
+        if heard[0] != heard[1]:
+            many = [len(names) // NAME for names in heard]
+            raise DataError(
+                f"the servers have not heard of the same contributions ({many[0]} and {many[1]}): "
+                f"one got lost on its way to the other. Let its device send both shares again."
+            )
+        return opened(*(_numbers(self._ask(server, bytes([_OPEN]))) for server in range(2)))
+
+    def _ask(self, server: int, message: bytes) -> bytes:
+        try:
+            with Client((HERE, self._ports[server]), authkey=self._secrets[server]) as line:
+                line.send_bytes(message)
+                answer = line.recv_bytes()
+        except (OSError, EOFError, IndexError) as error:
+            raise DataError(
+                f"server {server + 1} of 2 does not answer ({error!r}). The sum is lost with its "
+                f"share: begin anew and let everybody send again."
+            ) from None
+        if answer[:1] == _REFUSED:
+            raise DataError(f"server {server + 1} of 2 refused: {answer[1:].decode()}.")
+        return answer[1:]

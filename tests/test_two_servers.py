@@ -1,0 +1,132 @@
+"""Two processes hold a sum in shares: bit for bit the sum, and nothing from either alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2
+
+from rescind.errors import ConfigError, DataError
+from rescind.executor import InProcess
+from rescind.federation import Federation
+from rescind.methods.gram import Gram
+from rescind.models.gram_pairs import half
+from rescind.two_servers import NAME, Share, TwoServers, client_shares, expanded, opened
+from worlds import tiny_holdings
+
+ITEMS = 14
+
+
+def contributions() -> tuple[Federation, list[torch.Tensor]]:
+    """What each device of a small world sends, alone. [half] int64 each"""
+    fed = Federation.start(tiny_holdings(clients=9, items=ITEMS), Gram(), seed=2)
+    method, ids = fed.method, fed.world.available.nonzero().squeeze(1)
+    out = []
+    for client in ids.tolist():
+        one = torch.tensor([client])
+        cohort = InProcess().cohort(method, fed.now.vault, one)
+        private = fed.now.vault.read(one)
+        total, _ = method.client_sum(fed.now.state.public, private, cohort, fed.clock)
+        out.append(total.totals["gram/0000"].squeeze(1).long())
+    return fed, out
+
+
+def looks_random(numbers: np.ndarray) -> bool:
+    """Whether its bytes may be uniform: chi-squared over 256 values, refused once in 10^6."""
+    seen = np.bincount(numbers.view(np.uint8), minlength=256)
+    expected = seen.sum() / 256
+    return float(((seen - expected) ** 2 / expected).sum()) < chi2.ppf(1 - 1e-6, 255)
+
+
+def test_two_processes_hold_the_sum_of_everybody_and_take_one_back():
+    fed, sent = contributions()
+    whole = fed.run(1).now.state.own["gram/0000"].long()
+    with TwoServers(half(ITEMS), shown=True) as servers:
+        for values in sent:
+            servers.add(values)
+        assert torch.equal(servers.open(), whole), "bit for bit"
+        servers.add(-sent[4])
+        assert torch.equal(servers.open(), whole - sent[4])
+        pids = {process.pid for process in servers._processes}
+        assert len(pids) == 2
+        shares = [servers.share(n) for n in range(2)]
+        assert torch.equal(opened(*shares), whole - sent[4])
+        # Nothing of the sum shows in one share: no zeros, no symmetry, nothing small.
+        for share in shares:
+            assert not (share == 0).any()
+            assert (share > 2**40).mean() > 0.9
+    assert not any(process.is_alive() for process in servers._processes)
+
+
+def test_a_share_alone_is_uniform_whatever_was_sent():
+    # The attack that works on a plain sum: find zeros, find the weight. 40,000 bytes of each kind.
+    for values in (torch.zeros(5000), torch.full((5000,), 4096), -torch.arange(5000)):
+        seed, masked = client_shares(values.long())
+        for share in (expanded(seed, 5000), masked):
+            assert looks_random(share)
+            assert not (share == 0).any()
+        assert torch.equal(opened(expanded(seed, 5000), masked), values.long())
+        assert not looks_random(values.long().numpy()), "the test can tell"
+
+
+def test_guesses_cannot_be_tried_against_a_share():
+    # Every row fits every masked share: the other share that would open it to a guess exists.
+    truth, guess = torch.tensor([4096, 0, 0]), torch.tensor([0, 0, 4096])
+    seed, masked = client_shares(truth)
+    other = guess.numpy().view(np.uint64) - masked
+    assert torch.equal(opened(other, masked), guess)
+    assert torch.equal(opened(expanded(seed, 3), masked), truth)
+
+
+def test_shares_of_the_same_numbers_are_never_the_same():
+    values = torch.arange(50)
+    (first, one), (second, two) = client_shares(values), client_shares(values)
+    assert first != second
+    assert not (one == two).any()
+
+
+def test_sums_wrap_and_keep_their_sign():
+    for values in ([2**63 - 1, -(2**63), -1, 0], [1, -1, 2**62, -(2**62)]):
+        seed, masked = client_shares(torch.tensor(values))
+        assert opened(expanded(seed, 4), masked).tolist() == values
+
+
+def test_a_contribution_that_reached_one_server_only_is_noticed():
+    with TwoServers(3) as servers:
+        servers.add(torch.tensor([1, 2, 3]))
+        servers._ask(0, b"S" + bytes(NAME) + bytes(32))
+        with pytest.raises(DataError, match="2 and 1"):
+            servers.open()
+
+
+def test_an_opening_waits_for_enough_contributions():
+    with TwoServers(3, least=2) as servers:
+        servers.add(torch.tensor([1, 2, 3]))
+        with pytest.raises(DataError, match="1 contributions came since"):
+            servers.open()
+        with pytest.raises(DataError, match="nobody knows"):
+            servers.share(0)
+        servers.add(torch.tensor([1, 0, 0]))
+        assert servers.open().tolist() == [2, 2, 3]
+        with pytest.raises(DataError, match="0 contributions came since"):
+            servers.open()
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing():
+    share = Share(np.zeros(3, dtype=np.uint64), 1)
+    name = bytes(range(NAME))
+    assert share.answer(b"M" + name + bytes(8)).startswith(b"Ra share of 8 bytes")
+    assert share.answer(b"S" + name + bytes(31)).startswith(b"Ra share of 31 bytes")
+    assert share.answer(b"S" + name + bytes(32)) == b"K"
+    before = share.total.copy()
+    assert share.answer(b"S" + name + bytes(32)).startswith(b"Rthis contribution came before")
+    assert share.answer(b"?").startswith(b"Rnobody knows")
+    assert (share.total == before).all()
+    for wrong in (torch.zeros(3), torch.zeros(4, dtype=torch.int64)):
+        with pytest.raises(ConfigError, match="3 whole numbers"):
+            TwoServers(3).add(wrong)
+    with pytest.raises(ConfigError, match="size"):
+        TwoServers(0)
+    with pytest.raises(DataError, match="does not answer"):
+        TwoServers(3).open()
