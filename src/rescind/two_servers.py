@@ -75,7 +75,7 @@ class Share:
     least: int
     """Contributions that must have come since the last opening, before the next."""
     shown: bool = False
-    """Whether the total may be looked at between openings: for tests alone, since two looks open."""
+    """Whether the total may be looked at between openings: for tests, since two looks open it."""
     names: set[bytes] = field(default_factory=set)
     since: int = 0
 
