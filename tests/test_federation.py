@@ -30,7 +30,8 @@ def digests(fed: Federation) -> tuple[str, str, int]:
 
 
 def start(holdings: Holdings, seed: int = 7, executor=None, **settings) -> Federation:
-    method = FedAvg(**{"model": LightGCN(dim=4), "clients_per_round": 3, **settings})
+    usual = {"model": LightGCN(dim=4, user_spread=0.04), "private_rate": 0.01}
+    method = FedAvg(**{**usual, "clients_per_round": 3, **settings})
     return Federation.start(holdings, method, seed=seed, executor=executor)
 
 

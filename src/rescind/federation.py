@@ -165,8 +165,8 @@ class Federation:
     def __repr__(self) -> str:
         sizes = self.world.sizes
         return (
-            f"Federation({type(self.method).__name__} on {self.world.task}: {sizes.clients} clients, "
-            f"{sizes.items} items, {len(self.world.shared)} records lent, "
+            f"Federation({type(self.method).__name__} on {self.world.task}: "
+            f"{sizes.clients} clients, {sizes.items} items, {len(self.world.shared)} records lent, "
             f"round {self.now.state.round}, block {self.world.block}, seed {self.clock.seed})"
         )
 
