@@ -14,7 +14,7 @@ from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.federation import Federation
 from rescind.methods.graph_fedavg import GraphFedAvg
-from rescind.methods.leaving import FORGET, KEEP, forgotten, one_step, weights, wiped
+from rescind.methods.leaving import FORGET, KEEP, forgotten, one_step, weights
 from rescind.params import Params, add, dot
 from rescind.plan import Batch
 from rescind.records import Event, Withdraw
@@ -54,7 +54,6 @@ class FedOSD(GraphFedAvg):
         after = forgotten(fed, event, steps, 0)
         if after.now.state.round == fed.now.state.round:  # never took part
             return after
-        after = wiped(after, fed)
         for _ in range(self.repair_rounds):
             after = recovered(after, after.run(1, method=fed.method), began)
         return after

@@ -49,14 +49,20 @@ def forgotten(
         return gone
     members = fed.world.members.nonzero().squeeze(1).tolist()
     roles = {c: FORGET if c == event.client else KEEP for c in members}
-    after = wiped(steps(fed, roles), fed)
+    after = wiped(steps(fed, roles), fed, event.client)
     return after.apply(event).run(repair, method=fed.method)
 
 
-def wiped(after: Federation, before: Federation) -> Federation:
-    """Without references and without the server's moments, which hold the leaver's gradients."""
+def wiped(after: Federation, before: Federation, client: int) -> Federation:
+    """Without references and without the server's moments, which hold the leaver's gradients.
+
+    Rows that the server keeps by client stay, but for the leaver's.
+    """
     public = weights(after.now.state.public)
-    own = before.method.server_init(before.world, before.clock).own
+    own = dict(before.method.server_init(before.world, before.clock).own)
+    for name, value in before.now.state.own.items():
+        if name.endswith("/user") and len(value) > client:
+            own[name] = value.index_fill(0, torch.tensor([client], device=value.device), 0)
     return after.with_(state=replace(after.now.state, public=public, own=own))
 
 

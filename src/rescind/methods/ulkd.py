@@ -19,6 +19,7 @@ from rescind.methods.leaving import (
     KEEP,
     asked,
     forgotten,
+    leaver,
     one_step,
     reference,
     referring,
@@ -26,7 +27,7 @@ from rescind.methods.leaving import (
 )
 from rescind.params import Params
 from rescind.plan import Batch, Plan
-from rescind.records import Event, Withdraw
+from rescind.records import Event
 from rescind.state import Private, ServerState
 from rescind.tasks import nodes
 from rescind.tasks.nodes import NodeModel
@@ -117,9 +118,7 @@ class ULKD(GraphFedAvg):
 
     def unlearn(self, fed: Federation, event: Event) -> Federation:
         """Subtract, distil, go on."""
-        if not isinstance(event, Withdraw):
-            return super().unlearn(fed, event)
-        client, kept = event.client, dict(fed.now.state.own)
+        kept = fed.now.state.own
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
             old = weights(fed.now.state.public)
@@ -129,19 +128,13 @@ class ULKD(GraphFedAvg):
                     f"{type(self).__name__} takes back what a client sent, but the server of this "
                     f"federation did not keep it. Train with ULKD, or forget by another method."
                 )
-            less = {n: v - kept[SENT.format(n)][client] for n, v in old.items()}
+            less = {n: v - kept[SENT.format(n)][leaver(roles)] for n, v in old.items()}
             now = referring(fed, old, roles, only=KEEP)
             now = now.with_(state=replace(now.now.state, public={**now.now.state.public, **less}))
             teach = _Distil(model=self.model, heat=self.heat, server_rate=self.forget_rate)
             return now.run(self.forget_rounds, method=one_step(teach, dropout=0.0), roles=roles)
 
-        after = forgotten(fed, event, steps, 0)
-        if after.now.state.round == fed.now.state.round and client_silent(kept, client):
-            return after
-        for name, value in kept.items():
-            kept[name] = value.index_fill(0, torch.tensor([client], device=value.device), 0.0)
-        after = after.with_(state=replace(after.now.state, own=kept))
-        return after.run(self.repair_rounds, method=fed.method)
+        return forgotten(fed, event, steps, self.repair_rounds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,11 +165,6 @@ class _Distil(GraphFedAvg):
         said = torch.log_softmax(old, 1)
         each = (said.exp() * (said - torch.log_softmax(new, 1))).sum(1) * self.heat**2
         return jagged.segment_mean(each, batch.owner, batch.clients)
-
-
-def client_silent(sent: Params, client: int) -> bool:
-    """Whether a client never sent anything."""
-    return not any(bool(value[client].any()) for value in sent.values())
 
 
 def grown(sent: Tensor, clients: int) -> Tensor:
