@@ -140,6 +140,8 @@ class Block:
     """What one block gave."""
 
     number: int
+    begun: int
+    """The round of the run it began at."""
     round: int
     """The best round, counted inside the block."""
     rounds: int
@@ -203,6 +205,7 @@ def run_stream(
         done.append(
             Block(
                 number=number,
+                begun=begun,
                 round=fed.now.state.round - begun,
                 rounds=last.state.round - begun,
                 trained=int(there.sum()),
@@ -352,7 +355,7 @@ def _facts(cell: Cell, dataset: Dataset, done: Streamed, meter: Meter) -> dict[s
     for name in names[:2]:
         test |= {f"D{b.number} {name}": b.test[-1][name] for b in done.blocks}
         test |= {f"{n} {name}": v for n, v in done.summary(name).items() if n != "new"}
-    best = [max((v[cell.run.measure] for _, v in b.history), default=math.nan) for b in done.blocks]
+    best = [v for b in done.blocks[1:] for r, v in b.history if r == b.begun + b.round]
     return {
         "cell": cell.name,
         "seed": cell.run.seed,
@@ -374,7 +377,7 @@ def _facts(cell: Cell, dataset: Dataset, done: Streamed, meter: Meter) -> dict[s
             for b in done.blocks
         ],
         "matrix": {name: done.matrix(name) for name in names},
-        "metrics": {"test": test, "valid": {cell.run.measure: _mean(best[1:])}},
+        "metrics": {"test": test, "valid": {n: _mean([v[n] for v in best]) for n in names}},
         "seconds": {"wall": counted["wall"], "cpu": counted["cpu"]},
         "bytes": {"up": counted["up"], "down": counted["down"]},
         "client_rounds": counted["client_rounds"],

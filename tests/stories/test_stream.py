@@ -418,6 +418,8 @@ def test_a_cell_of_a_stream_writes_everything_down(tmp_path: Path) -> None:
     later = [row[-1] for row in rows[1:]]
     assert result.metrics["NDCG@20"] == pytest.approx(sum(later) / 3)
     assert result.metrics["D2 NDCG@20"] == pytest.approx(later[1])
+    chosen = [max(v["NDCG@20"] for v in block["valid"]) for block in written["blocks"][1:]]
+    assert written["metrics"]["valid"]["NDCG@20"] == pytest.approx(sum(chosen) / 3)
     assert written["data"]["split"] == "drawn inside blocks"
     assert [b["rounds"] for b in written["blocks"]] == [2, 2, 2, 2]
     back = load_federation(tmp_path / "run" / "model")
