@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind import params
+from rescind import forgetting, params
+from rescind.audits.battery import Report
 from rescind.errors import ConfigError
 from rescind.executor import InProcess
 from rescind.federation import Federation
+from rescind.findings import Finding
 from rescind.forgetting import Spent, forget
 from rescind.methods.ascent import Ascent
 from rescind.methods.cfru import CFRU, drift
@@ -466,3 +468,55 @@ def test_fru_knows_who_took_part_and_forgets_who_left():
     for round_ in range(1, ROUNDS + 1):
         ids = fed.method.server_sample(fed.now.state, fed.world, fed.clock.at(round_))
         assert told["client"][told["round"] == round_].tolist() == ids.tolist()
+
+
+# -- escalation ------------------------------------------------------------------------------------
+
+
+def judged(*verdicts):
+    """An audit with these verdicts, one after another, and a list of whom it looked at."""
+    looked, left = [], list(verdicts)
+
+    def examine(before, after, event, unlearner, **_):
+        looked.append((type(unlearner).__name__, params.digest(after.now.state.public)))
+        verdict = left.pop(0)
+        return Report(verdict, (Finding("Q1 population", verdict),), {})
+
+    return examine, looked
+
+
+def test_an_approximate_unlearner_that_fails_is_followed_by_an_exact_one(monkeypatch):
+    fed = learnt(make(FedShare))
+    event = Erase(lendable(fed.now.vault.holdings, 0))
+    examine, looked = judged("FAIL", "PASS")
+    monkeypatch.setattr(forgetting, "examine", examine)
+    after, evidence = forget(fed, event, FineTuneUnlearn(rounds=2))
+    exact = params.digest(fed.retrained(event, from_start=True).now.state.public)
+    assert [name for name, _ in looked] == ["FineTuneUnlearn", "Retrain"]
+    assert looked[1][1] == exact == params.digest(after.now.state.public)
+    done = evidence.receipt.done
+    assert (done.unlearning, done.level, evidence.receipt.verdict) == ("Retrain", "L3", "PASS")
+    assert done.rounds == 2 + ROUNDS  # the costs of both
+    told = evidence.receipt.findings[0]
+    assert told.check == "escalation"
+    assert "FineTuneUnlearn was tried first" in told.note
+    assert "Q1 population" in told.note
+
+
+@pytest.mark.parametrize("verdict", ["PASS", "INCONCLUSIVE", "VOID"])
+def test_only_a_failure_escalates(monkeypatch, verdict):
+    fed = learnt(make(FedShare))
+    examine, looked = judged(verdict)
+    monkeypatch.setattr(forgetting, "examine", examine)
+    _, evidence = forget(fed, Withdraw(4), FineTuneUnlearn(rounds=2))
+    assert [name for name, _ in looked] == ["FineTuneUnlearn"]
+    assert evidence.receipt.done.unlearning == "FineTuneUnlearn"
+
+
+def test_a_failed_exact_unlearner_is_not_tried_twice(monkeypatch):
+    fed = learnt(make(FedShare))
+    examine, looked = judged("FAIL")
+    monkeypatch.setattr(forgetting, "examine", examine)
+    _, evidence = forget(fed, Withdraw(4))
+    assert len(looked) == 1
+    assert evidence.receipt.verdict == "FAIL"
