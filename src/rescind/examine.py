@@ -105,7 +105,16 @@ def judge(case: Case, after: Federation, checks: Sequence[Check] = STANDARD) -> 
     before, refs = case.before, case.references
     models = {SUBJECT: after, NO_OP: before, SHIFT: shifted(before), RETRAIN: refs[0]}
     models[PURGE] = purged(case)
+    if not case.ranks:
+        case = replace(case, references=tuple(_in_its_graph(before, f) for f in refs))
+        models = {name: _in_its_graph(before, model) for name, model in models.items()}
     return report_of([found for check in checks if (found := _judged(check, case, models))])
+
+
+def _in_its_graph(before: Federation, model: Federation) -> Federation:
+    """A model asked about nodes that left: they can be classified among their neighbours only."""
+    vault = replace(model.now.vault, holdings=before.now.vault.holdings)
+    return model.with_(vault=vault)
 
 
 def _slowly(

@@ -74,6 +74,9 @@ def test_a_node_of_somebody_else_cannot_be_asked_about():
     fed = Federation.start(tiny_subgraphs(clients=6), GraphFedSGD())
     with pytest.raises(DataError, match="client 0 holds no labelled node 7"):
         fed.query(Records.of([0], [7]), "loss")
+    with pytest.raises(DataError, match="client 0 holds no labelled node 6"):
+        fed.apply(Withdraw(0)).query(Records.of([0], [6]), "loss")
+    assert len(fed.query(Records.none(), "loss")) == 0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import rescind as rs
 from graphs import tiny_graph, tiny_subgraphs
 from rescind.data.partition import subgraphs
 from rescind.errors import BoundaryError, ConsentError
+from rescind.examine import examine
 from rescind.methods.fedgcv import FedGCV
 from rescind.methods.graph_fedavg import GraphFedAvg, GraphFedSGD
 
@@ -57,3 +58,21 @@ def test_the_last_client_may_leave_too():
 def test_a_recommender_is_not_given_a_graph():
     with pytest.raises(BoundaryError, match="works on ranking"):
         rs.Federation.start(tiny_subgraphs(), rs.methods.FedAvg())
+
+
+def test_an_audit_asks_about_nodes_that_left_among_their_neighbours():
+    fed = rs.Federation.start(tiny_subgraphs(clients=4, nodes=120), GraphFedSGD(), seed=3).run(5)
+    after, _ = rs.forget(fed, rs.Withdraw(1), audits="none")
+    report = examine(fed, after, rs.Withdraw(1), workers=1)
+    found = {finding.check: finding for finding in report.findings}
+    held = fed.now.vault.holdings
+    asked = fed.with_(state=after.now.state)
+    mine = held.records.client == 1
+    member, other = (
+        asked.query(held.records[mine & part], "loss")
+        for part in (held.split == 0, held.split != 0)
+    )
+    less = (member.unsqueeze(1) < other).double() + (member.unsqueeze(1) == other).double() / 2
+    assert found["Q1 population"].value == pytest.approx(float(less.mean()), abs=1e-9)
+    # Thirty nodes cannot tell a forgetting from none, and the audit says so instead of PASS.
+    assert report.verdict == "INCONCLUSIVE"

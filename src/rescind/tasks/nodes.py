@@ -99,8 +99,11 @@ def all_alike(public: Params) -> dict[str, Tensor]:
 def answer(scores: Tensor, cohort: Cohort, owner: Tensor, item: Tensor, ask: Question) -> Tensor:
     """What is said of single nodes: the loss of the true class, or the log-odds of it. [n]"""
     graph = graph_of(cohort)
-    at = graph.find(item).clamp(max=max(len(graph.index) - 1, 0))
-    here = (graph.index[at] == item) & (graph.owner[at] == owner) & (graph.label[at] >= 0)
+    at = graph.find(item)
+    here = at < len(graph.index)  # past the end: a node that left, or none at all
+    at = torch.where(here, at, 0)
+    if len(graph.index):
+        here &= (graph.index[at] == item) & (graph.owner[at] == owner) & (graph.label[at] >= 0)
     if not bool(here.all()):
         missing = int(item[~here][0])
         raise DataError(
