@@ -19,7 +19,7 @@ from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.errors import ConfigError
 from rescind.methods.distill import also_listed, best, blank, check, distillation
-from rescind.methods.finetune import FineTune, trained_names
+from rescind.methods.finetune import FineTune, moves, trained_names
 from rescind.params import Params
 from rescind.plan import Batch, Plan, Work
 from rescind.state import Private, ServerState
@@ -162,11 +162,10 @@ class F3CRec(FineTune):
         listed = (private["top"] >= 0).any(1) & (self.distil > 0)
         single = cohort.train.count * (1 + self.negatives) <= (self.batch_size or math.inf)
         at = (listed & single).nonzero().squeeze(1)
-        if not self.adaptive or not self.shift_scale or self.epochs > 1 or not len(at):
+        several = self.epochs > 1 or len(moves(self.model)) > 1  # a later step sees the first one
+        if not self.adaptive or not self.shift_scale or several or not len(at):
             return listed
         own = {name: private[name][at] for name in trained_names(self.model)}
-        if len(self.client_steps(public)) > 1:  # the second step of a batch sees what the first did
-            return listed
         top = private["top"][at]
         shift = preference_shift(self.model.scores(public, own), top)  # type: ignore[attr-defined]
         # One rank more or less for each entry is rounding; beyond that nothing is replayed.

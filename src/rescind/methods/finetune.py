@@ -6,8 +6,10 @@ a model goes from one block to the next (`rescind.streams` runs the blocks).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from torch import Tensor
@@ -63,11 +65,10 @@ class FineTune(Method):
 
         lr for what is private and lr |I| for items, times what `model.moves` says.
         """
-        moves = getattr(self.model, "moves", None)
         (base,) = super().client_steps(public)
-        if moves is None:
+        asked = moves(self.model)
+        if not asked:
             return (base,)
-        asked = moves()
         named = asked if len(asked) > 1 else ({**dict.fromkeys(base.rates, 1.0), **asked[0]},)
         return tuple(
             Step({n: base.rates[n] * by for n, by in each.items()}, base.optimiser, base.decay)
@@ -101,6 +102,12 @@ class FineTune(Method):
         return fast + slow, replace(private, values=values)
 
 
+def moves(model: Model) -> tuple[Mapping[str, float], ...]:
+    """The steps of a batch a backbone asks for, by relative rates; none: one step, all alike."""
+    found: Callable[[], tuple[Mapping[str, float], ...]] = getattr(model, "moves", tuple)
+    return found()
+
+
 def part(private: Private, where: Tensor) -> Private:
     """The private side of some clients of a cohort."""
     return replace(private, values={n: v[where] for n, v in private.values.items()})
@@ -120,4 +127,9 @@ def some(cohort: Cohort, where: Tensor) -> Cohort:
 
 def trained_names(model: Model) -> tuple[str, ...]:
     """The private parameters of a backbone, without what methods keep beside them."""
+    return _names(cast(Hashable, model))
+
+
+@lru_cache(maxsize=32)
+def _names(model: Any) -> tuple[str, ...]:
     return tuple(model.private(torch.zeros(0, dtype=torch.int64), Clock(0)))
