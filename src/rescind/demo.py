@@ -28,6 +28,7 @@ from rescind.records import Erase, Records
 from rescind.report import Page
 from rescind.sharing import ALL, NOTHING, PART, draw_groups, draw_regret
 from rescind.storage import save_federation
+from rescind.withheld import Withheld
 
 GROUPS = {ALL: "lend everything", PART: "lend a part", NOTHING: "lend nothing"}
 
@@ -211,12 +212,15 @@ def finish(
     evidence = erasure.evidence
     (out / "receipt.key").unlink(missing_ok=True)  # of an earlier demonstration
     write(Issued(evidence.receipt, evidence.key), out / "receipt.json")
+    withheld = Withheld().after(Erase(erasure.lent), erasure.lent, erasure.before.labels)
+    withheld.write(out)
     findings = evidence.report.findings if evidence.report else None
     write_atomically(out / "receipt.html", page_of(evidence.receipt, findings).encode())
     scores = erasure.scores()
     means = {when: sum(v) / max(len(v), 1) for when, v in scores.items()}
     facts = {
         **result.facts,
+        "model": {"public": digest(erasure.after.now.state.public)},
         "demo": {
             "popularity": floor,
             "after_erasure": after,
@@ -286,8 +290,7 @@ def finish(
     page.facts(
         {
             "data digest": data["digest"],
-            "model before": result.facts["model"]["public"],
-            "model after (saved)": digest(erasure.after.now.state.public),
+            "model (saved: the one that forgot)": digest(erasure.after.now.state.public),
             **result.facts["versions"],
         }
     )

@@ -18,12 +18,13 @@ VERDICTS = {
     "FAIL": "Told apart from models that never had the records.",
     "INCONCLUSIVE": "The interval is wider than the margin: it could be either.",
     "VOID": "The check's own controls did not behave, so its result means nothing.",
+    "UNAUDITED": "Nothing was measured.",
     "SHOWN": "A number to look at; it is not judged.",
     "POWERLESS": "So few records that even doing nothing could not be noticed; it is not judged.",
 }
 """Every verdict and what it means in plain words."""
 
-JUDGING = ("FAIL", "VOID", "INCONCLUSIVE", "PASS")
+JUDGING = ("FAIL", "VOID", "INCONCLUSIVE", "PASS", "UNAUDITED")
 """Verdicts that count, the one that decides first: a failure is not undone by another check."""
 
 
@@ -94,7 +95,8 @@ def overall(findings: Iterable[Finding]) -> str:
     """The verdict over all checks: the worst of those that judge.
 
     PASS needs a check that passed and none that failed, was void or could not tell. Where nothing
-    was judged (SHOWN, POWERLESS, no check at all) the answer is INCONCLUSIVE, never PASS.
+    was judged (SHOWN, POWERLESS, no check at all) the answer is INCONCLUSIVE, never PASS; where
+    nobody measured, UNAUDITED.
     """
     given = {finding.verdict for finding in findings}
     return next((verdict for verdict in JUDGING if verdict in given), "INCONCLUSIVE")

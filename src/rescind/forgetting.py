@@ -96,7 +96,8 @@ def forget(
         )  # fmt: skip
         unlearner = method or fed.method
         after, seconds = _forgotten(fed, event, unlearner, spent)
-        report = audit(after, unlearner=unlearner) if audits != "none" else None
+        enough = audits != "none" and many >= FEWEST
+        report = audit(after, unlearner=unlearner) if enough else None
         if report and report.verdict == "FAIL" and not unlearner.exact:
             tried, unlearner = _failed(unlearner, report), Retrain()
             after, more = _forgotten(fed, event, unlearner, spent)
@@ -205,7 +206,7 @@ def _unaudited(audits: Audits, many: int) -> Finding:
     why = (
         "No audit was asked for."
         if audits == "none"
-        else f"So few records ({many}) that no check could notice doing nothing; {FEWEST} are needed. "
-        "Audit requests in batches."
+        else f"So few records ({many}) that no check could notice doing nothing; it takes "
+        f"{FEWEST}. Audit requests in batches."
     )
     return Finding("audit", "UNAUDITED", note=why)

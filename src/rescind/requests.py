@@ -25,14 +25,15 @@ from rescind.receipt import Issued, write
 from rescind.receipt_page import page
 from rescind.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.sharing import draw_regret
-from rescind.storage import load_federation, save_federation
+from rescind.storage import load_federation, save_federation, went_on
 from rescind.withheld import Withheld
 
 Kind = Literal["erase", "unshare", "withdraw"]
 DRAW = "draw:"
 RECEIPT, PAGE = "receipt.json", "receipt.html"
-LEFT = ("run.json", "withheld.json", "moved.json", RECEIPT, PAGE)
-"""What may stay in the folder of a run whose records were forgotten: no record, no model."""
+LEFT = ("run.json", "withheld.json", "moved.json", RECEIPT, PAGE, "receipt.key")
+"""What may stay in the folder of a run whose records were forgotten: no record and no model. An
+earlier requester's key stays until it is handed over."""
 
 
 @dataclass(frozen=True)
@@ -78,20 +79,28 @@ def _share(source: str) -> float:
 def _from_file(fed: Federation, path: Path, kind: Kind) -> Records:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-            names = rows[0].keys() if rows else ()
+            table = csv.DictReader(file)
+            names, rows = tuple(table.fieldnames or ()), list(table)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as a request: {error}.") from None
     if "user" not in names:
         raise DataError(
-            f"{path} has no column 'user' (it has {', '.join(map(str, names)) or 'no rows'}). "
-            f"Write a header 'user,item' or 'user' and original ids below."
+            f"{path} has no column 'user' (its first line is "
+            f"'{', '.join(map(str, names))}'). Write a header 'user,item' or 'user' and original "
+            f"ids below."
         )
+    if not rows:
+        raise DataError(f"{path} names nobody: there is no line below its header.")
     sizes, held = fed.world.sizes, fed.now.vault.holdings.records
     whole = fed.world.shared if kind == "unshare" else held
     pairs, people = [], []
     for number, row in enumerate(rows, 2):
         user, item = (row.get("user") or "").strip(), (row.get("item") or "").strip()
+        if "item" in names and not item:  # a torn line must not become a whole person
+            raise DataError(
+                f"{path}, line {number}: user '{user}' without an item. Name one, or write a file "
+                f"with the column 'user' alone to ask for everything of a person."
+            )
         try:
             client = fed.labels.client(user, sizes.clients)
             if item:
@@ -115,20 +124,16 @@ def answer(
     workers: int = 2,
     watch: tuple[Callable[..., Any], ...] = (),
     told: Callable[[int, int], Any] = lambda *_: None,
+    begun: Callable[[Federation, Event, int], Any] = lambda *_: None,
 ) -> Answer:
     """Answer a request to a run: a new run without the records, a receipt, and the old one purged.
 
     The new run is whole on disk before anything of the old one goes; killed in between, the same
-    command does the rest.
+    command does the rest. begun: told the run, the request and how many records it is about
     """
     facts = read_facts(run)
     if facts is None or not (run / "model").is_dir():
-        moved = run / "moved.json"
-        hint = (
-            f"Its records were forgotten; it went on as {json.loads(moved.read_text())['to']}."
-            if moved.is_file()
-            else "Give the folder of a finished run, such as runs/demo."
-        )
+        hint = went_on(run) or "Give the folder of a finished run, such as runs/demo."
         raise DataError(f"{run} holds no finished run. {hint}")
     fed = load_federation(run / "model")
     event = read_request(fed, kind, source)
@@ -137,13 +142,15 @@ def answer(
     if new.exists() and any(new.iterdir()):
         raise ConfigError(f"{new} is not empty. Choose another folder with --out.")
     previous = (run / RECEIPT).read_bytes() if (run / RECEIPT).is_file() else None
-    make_folder(new)
+    fed.apply(event)  # a request that does not fit is refused before anything is said or made
+    begun(fed, event, len(gone))
     watched = Federation(**{**vars(fed), "watch": (*fed.watch, *watch)})
     after, evidence = forget(
         watched, event, method, audits,
         previous=previous, data=facts["data"]["digest"], workers=workers, watch=told,
     )  # fmt: skip
     after = Federation(**{**vars(after), "watch": ()})
+    make_folder(new)
     save_federation(after, new / "model")
     key_file = write(Issued(evidence.receipt, evidence.key), new / RECEIPT)
     findings = evidence.report.findings if evidence.report else None
@@ -188,6 +195,8 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "round": state.round,
+        "per_round": [],  # of a model that is gone
+        "seconds": {"wall": done.seconds, "cpu": done.seconds},
         "metrics": {s: after.evaluate(s, k) for s in ("valid", "test")},
         "kept_bytes": {
             "server": nbytes(state.public) + nbytes(state.own) + state.memory.nbytes,
@@ -201,6 +210,9 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
 def _purge_folder(run: Path, new: Path) -> None:
     """Nothing of the old run stays but numbers about it and where it went on."""
     write_atomically(run / "moved.json", (json.dumps({"to": new.name}) + "\n").encode())
+    facts = read_facts(run) or {}
+    facts.pop("model", None)  # sealed in the receipt: guesses could be tried against it
+    write_facts(run, facts)
     for path in run.iterdir():
         if path.name in LEFT:
             continue

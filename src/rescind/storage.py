@@ -109,9 +109,10 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
     """Read what `save_federation` wrote."""
     folder = Path(folder)
     if not (folder / "server.safetensors").is_file():
+        hint = went_on(folder) or went_on(folder.parent)
         raise DataError(
             f"{folder} holds no saved federation (server.safetensors is missing). "
-            f"Give the folder of a finished run, such as runs/demo."
+            + (hint or "Give the folder of a finished run.")
         )
     server, facts = _read(folder / "server.safetensors")
     devices, device_facts = _read(folder / "devices.safetensors")
@@ -146,6 +147,14 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
         past=_read_past(folder / "past.safetensors", facts, vault) if facts.get("past") else None,
         keep_every=facts.get("keep_every"),
     )
+
+
+def went_on(run: Path) -> str:
+    """Where a run went on whose records were forgotten; '' for any other folder."""
+    moved = run / "moved.json"
+    if not moved.is_file():
+        return ""
+    return f"Its records were forgotten; it went on as {json.loads(moved.read_text())['to']}."
 
 
 def _pack_past(fed: Federation) -> Packed:

@@ -84,6 +84,7 @@ def test_a_person_who_leaves_is_in_no_file_and_does_not_come_back(run, tmp_path)
     assert holding(tmp_path / "run", CANARY) == []
     assert holding(tmp_path / "run-1", CANARY) == []
     assert sorted(p.name for p in run.iterdir()) == ["moved.json", "run.json", "withheld.json"]
+    assert "model" not in json.loads((run / "run.json").read_text()), "it is sealed in the receipt"
     client = 3
     assert not bool((done.fed.now.vault.holdings.records.client == client).any())
     again = run_cell(CELL, run, dataset=dataset()).fed  # the publisher's file still has them
@@ -135,7 +136,9 @@ def test_bad_requests_are_told_what_to_do(run, tmp_path):
         ("film,item\n1,2\n", "no column 'user'"),
         ("user,item\nnobody,film-1\n", "line 2"),
         (f"user,item\n{CANARY},film-99\n", "line 2"),
-        ("", "no rows"),
+        ("", "no column 'user'"),
+        ("user,item\n", "names nobody"),
+        (f"user,item\n{CANARY}\n", "without an item"),
     ):
         path.write_text(text)
         with pytest.raises((DataError, ConsentError), match=says):

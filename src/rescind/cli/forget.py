@@ -33,15 +33,28 @@ def command(
         Path | None, typer.Option(help="Where the new run goes; RUN-1, RUN-2, ... unless given.")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes for the audit's retrains.")] = 2,
+    request: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the exact request for the requester, who can then check the receipt with "
+            "rescind verify --event FILE --event-key receipt.key. Hand both over and delete them.",
+        ),
+    ] = None,
 ) -> None:
     """Forget records of a run: a new run without them, with a signed receipt.
 
     The old folder keeps its numbers and nothing else. The receipt's key goes to the requester:
     only with it can the receipt be matched with the records.
     """
+    from contextlib import ExitStack
+
     from rescind.cli.progress import RoundBar
     from rescind.errors import ConfigError
-    from rescind.experiment import read_facts
+    from rescind.federation import Federation, Moment
+    from rescind.params import write_atomically
+    from rescind.receipt import event_text
+    from rescind.records import Event
     from rescind.requests import Kind, answer
     from rescind.settings import find, from_table
     from rescind.storage import METHODS, MODELS
@@ -59,17 +72,29 @@ def command(
         unlearner = from_table(find(*METHODS, method), {"name": method}, {"model": MODELS})
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
-    facts = read_facts(run)
-    rounds = facts["round"] if facts else 0
-    with RoundBar(f"forgetting ({kind})", rounds) as bar:
+    bars: list[RoundBar] = []
+    with ExitStack() as stack:
+
+        def begun(fed: Federation, event: Event, many: int) -> None:
+            typer.echo(
+                f"{kind}: {many:,} records. The old run is emptied when the new one is whole."
+            )
+            if request is not None:
+                write_atomically(request, event_text(event).encode())
+                request.chmod(0o600)
+            bars.append(stack.enter_context(RoundBar(f"forgetting ({kind})", fed.now.state.round)))
+
+        def seen(moment: Moment) -> None:
+            bars[0](moment)
+
         done = answer(
             run, kind, source, unlearner, audits, out, workers,  # type: ignore[arg-type]
-            watch=(bar,), told=_retrains,
+            watch=(seen,), told=_retrains, begun=begun,
         )  # fmt: skip
     receipt = done.evidence.receipt
     asked_for = receipt.asked
     typer.echo(
-        f"forgot {asked_for.records:,} records of {asked_for.people:,} people by "
+        f"forgot {asked_for.records:,} records, people concerned: {asked_for.people:,}, by "
         f"{receipt.done.unlearning} in {receipt.done.seconds:.1f} s "
         f"({receipt.done.rounds} rounds, level {receipt.done.level}): {receipt.verdict}"
     )
