@@ -6,16 +6,23 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rescind.data import Dataset
 
 SHOWN = ("split", "split, then popularity", "split, then least moved", "IMIA")
 
 
 def command(
     method: Annotated[
-        str | None, typer.Option(help="One method; all there are, if left out.")
+        str | None,
+        typer.Option(
+            help="One method; all that send updates, if left out. Gram sends sums: "
+            "they are peeled, whole histories at a time."
+        ),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Its backbone; the method's own, if left out.")
@@ -60,6 +67,9 @@ def command(
     if not 0 < clip < float("inf"):
         raise ConfigError(f"--clip must be a finite number above 0, got {clip}.")
     dataset = prepare(DataSettings(name=data))
+    if method == "Gram" and model is None:
+        _peel(dataset, data, seed, out, as_json)
+        return
     chosen = cases(dataset, method, model)
     wanted = defences(windows[-1], epsilons, clip, delta)
     lines: list[dict[str, Any]] = []
@@ -94,6 +104,31 @@ def command(
     _say(facts)
     typer.echo(f"\nWritten: {out}/leak.json, leak.png and leak.svg")
     typer.echo("Next: docs/privacy.md says which guard promises what")
+
+
+def _peel(dataset: Dataset, name: str, seed: int, out: Path, as_json: bool) -> None:
+    """The additive learner sends sums, not updates: whole histories are read out of those."""
+    from rescind.leaks import peeled_lines
+    from rescind.params import write_atomically
+    from rescind.provenance import versions
+
+    facts: dict[str, Any] = {
+        "question": "how many complete histories peeling reads out of the additive learner",
+        "data": name,
+        "digest": dataset.digest,
+        "seed": seed,
+        "lines": peeled_lines(dataset, seed),
+        "versions": versions(),
+    }
+    write_atomically(out / "peeling.json", _text(facts).encode())
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    typer.echo(f"Complete histories read out of the additive learner ({name}), of how many:")
+    for line in facts["lines"]:
+        typer.echo(f"  {line['view']:48}{line['found']:>6} of {line['people']}")
+    typer.echo(f"\nWritten: {out}/peeling.json")
+    typer.echo("Next: docs/additive.md says what follows from it")
 
 
 def _text(facts: Mapping[str, Any]) -> str:
