@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from graphs import tiny_graph, tiny_subgraphs
 from rescind import Clock, Erase, Federation, Withdraw
 from rescind.audits import mait
+from rescind.audits.stand_in import leak
 from rescind.data import load
 from rescind.data.partition import subgraphs
 from rescind.errors import ConfigError, ConsentError, DataError
@@ -30,6 +31,7 @@ from rescind.methods.regen_proxy import ReGEnProxy
 from rescind.methods.sga import EWCSGA, SGADegree, SGARandom
 from rescind.methods.ulkd import SENT, ULKD
 from rescind.models.gcn import GCN
+from rescind.models.vgae import VGAE, low_frequencies
 from rescind.params import add, dot, norm
 
 NAMES = ("one/weight", "one/bias", "two/weight", "two/bias")
@@ -420,6 +422,53 @@ def tiny_dense(graph) -> torch.Tensor:
     out = np.zeros((60, 8), dtype=np.float32)
     out[graph.node.numpy(), graph.feature.numpy()] = graph.value.numpy()
     return torch.from_numpy(out).reshape(-1)
+
+
+def test_a_virtual_client_takes_part_in_the_repair_and_leaves_again():
+    fed = trained(rounds=6)
+    plain = FedGCV(model=SMALL, forget_rounds=2, repair_rounds=2)
+    seen: list[set[str]] = []
+    watch = (lambda moment: seen.append(set(moment.sums)),)
+    after = replace(plain, virtual=True).unlearn(replace(fed, watch=watch), Withdraw(LEAVER))
+    assert seen == [{FORGET, KEEP}] * 2 + [{"train", "host"}] * 2
+    assert after.world.hosted == ()
+    assert after.now.hosted == ()
+    assert not any(type(event).__name__ == "Host" for _, event in after.past.story)
+    other = plain.unlearn(fed, Withdraw(LEAVER))
+    assert not torch.equal(
+        after.now.state.public["one/weight"], other.now.state.public["one/weight"]
+    )
+
+
+def test_a_stand_in_uses_low_frequencies_and_gives_real_edges_away():
+    held = tiny_subgraphs(clients=1, nodes=60)
+    double = VGAE(steps=80, spectrum=20).stand_in(held.graph, Clock(0))
+    assert torch.equal(double.edge[0].sort().values, double.edge[1].sort().values)
+    chosen = (double.likely > 0.7) & ~torch.eye(60, dtype=torch.bool)
+    assert double.edge.shape[1] == int(chosen.sum())
+    linked = torch.zeros(60, 60, dtype=torch.float64)
+    linked[held.graph.edge[0], held.graph.edge[1]] = 1.0
+    basis = low_frequencies(linked, 5)
+    assert_close(basis.T @ basis, torch.eye(5, dtype=torch.float64))
+    degree = linked.sum(1)
+    flat = torch.where(degree > 0, degree.sqrt(), 0.0)  # smooth on the graph: eigenvalue 0
+    assert float((basis @ (basis.T @ flat) - flat).norm()) < 1e-8 * float(flat.norm())
+    found = leak(held.graph, double.likely, double.features)
+    assert found.edge_auc > 0.7
+    assert leak(held.graph, linked, tiny_dense(held.graph).view(60, 8)).edge_auc == 1.0
+    none = torch.zeros_like(double.likely)
+    assert leak(held.graph, none, double.features).edge_auc == 0.5
+
+
+@pytest.mark.data
+def test_on_cora_the_leak_of_the_virtual_client_is_found():
+    try:
+        held = subgraphs(load("cora"), seed=2025)
+    except DataError as error:
+        pytest.skip(str(error))
+    graph = held.graph.keep(held.graph.owner == 3)
+    double = VGAE().stand_in(graph, Clock(0))
+    assert leak(graph, double.likely, double.features).edge_auc > 0.9
 
 
 @pytest.mark.parametrize("fields", [{"sharpness": 0.0}, {"radius": -1.0}, {"margin": -0.1}])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -15,6 +16,7 @@ from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.errors import ConfigError
 from rescind.federation import Federation
+from rescind.holdings import Holdings
 from rescind.methods.graph_fedavg import GraphFedAvg
 from rescind.methods.leaving import (
     FORGET,
@@ -27,10 +29,11 @@ from rescind.methods.leaving import (
     referring,
     weights,
 )
+from rescind.models.vgae import VGAE
 from rescind.optim import server_move
 from rescind.params import Params, add, dot, times
 from rescind.plan import Batch
-from rescind.records import Event
+from rescind.records import Event, Host, Records, Withdraw
 from rescind.state import ServerState
 from rescind.tasks import nodes
 from rescind.update import Sum
@@ -88,6 +91,9 @@ class FedGCV(GraphFedAvg):
     """E_u in section 4.1."""
     repair_rounds: int = 5
     """R_v in section 4.1."""
+    virtual: bool = False
+    """Let a synthetic stand-in of the leaver take part in the repair. It gives the leaver's edges
+    and labels to the server (`audits/stand_in.py`); for comparison only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,7 +131,12 @@ class FedGCV(GraphFedAvg):
             one = one_step(self, dropout=self.forget_dropout)
             return referring(fed, began).run(self.forget_rounds, method=one, roles=roles)
 
-        return forgotten(fed, event, steps, self.repair_rounds)
+        if not self.virtual or not isinstance(event, Withdraw):
+            return forgotten(fed, event, steps, self.repair_rounds)
+        after = forgotten(fed, event, steps, 0)
+        host = hosted(fed, event.client)
+        after = after.apply(host).run(self.repair_rounds, method=fed.method)
+        return after.apply(Withdraw(host.client))
 
     # -- client side -----------------------------------------------------------------------------
 
@@ -193,6 +204,30 @@ class FedGCV(GraphFedAvg):
         gone = {n: v - began[n] for n, v in weights(after).items()}
         inside = clipped(gone, self.radius)
         return {**after, **{n: began[n] + v for n, v in inside.items()}}
+
+
+def hosted(fed: Federation, client: int) -> Host:
+    """A stand-in made of a client's subgraph, with its labels, under the next free number."""
+    held = fed.now.vault.holdings
+    mine = held.graph.keep(held.graph.owner == client) if held.graph is not None else None
+    if mine is None:
+        raise ConfigError("a virtual client stands for a subgraph; these clients hold no graph.")
+    double = VGAE().stand_in(mine.to("cpu"), Clock(fed.clock.seed))
+    number, nodes_ = held.clients, len(mine.index)
+    every = torch.arange(nodes_ * mine.features)
+    graph = replace(
+        mine.to("cpu"),
+        owner=torch.full((nodes_,), number),
+        edge=double.edge,
+        node=every // mine.features,
+        feature=every % mine.features,
+        value=double.features.reshape(-1).to(mine.value.dtype),
+    )
+    labelled = graph.index[graph.label >= 0]
+    records = Records.of(torch.full_like(labelled, number), labelled)
+    split = torch.zeros(len(labelled), dtype=torch.int8)
+    data = Holdings.of(records, split, number + 1, held.items, task="nodes", graph=graph)
+    return Host(number, data)
 
 
 def projected(step: Params, others: Params) -> dict[str, Tensor]:

@@ -105,7 +105,8 @@ class ULKD(GraphFedAvg):
         }
         after = super().server_step(state, plain, world, clock)
         total = sum(each.weight for each in sums.values())
-        own = {n: grown(v, world.sizes.clients) for n, v in after.own.items()}
+        most = max([world.sizes.clients, *(number + 1 for number, _ in world.hosted)])
+        own = {n: grown(v, most) for n, v in after.own.items()}
         for ids, update in (part for each in sums.values() for part in each.parts):
             share = cast(Tensor, update.entries[COUNTS]).view(-1) / total
             for name, value in update.entries.items():
