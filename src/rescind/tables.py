@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rescind.errors import DataError
+from rescind.methods.gram import Gram
 from rescind.methods.popularity import Popularity
 from rescind.recipe import Cell, Recipe
 
@@ -156,7 +157,9 @@ def collect(recipe: Recipe, metrics: tuple[str, ...] = ("HR@20", "NDCG@20")) -> 
                     floor=statistics.fmean(floor.values()) if floor else None,
                 )
             )
-    controls = tuple(n for n in recipe.names if cells[n].method.seedless)
+    # The additive learner draws nothing either, but it is what is measured, not a control.
+    seedless = [n for n in recipe.names if cells[n].method.seedless]
+    controls = tuple(n for n in seedless if not isinstance(cells[n].method, Gram))
     return ResultTable(recipe, tuple(entries), stale, controls, tuple(floors))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from rescind.cohort import Lot
 from rescind.errors import ConfigError, DataError
 from rescind.executor import InProcess, OneByOne
 from rescind.federation import Federation
+from rescind.guards import Clip, Laplace
 from rescind.holdings import Holdings
 from rescind.methods import gram as gram_method
 from rescind.methods.gram import Gram
@@ -31,7 +33,9 @@ from rescind.models.gram_pairs import (
     weight_of,
 )
 from rescind.models.gram_solve import Published, Ridge, changed, inverse_of, weights_of
+from rescind.recipe import read
 from rescind.records import Records, Share
+from rescind.tables import collect
 from worlds import lendable, next_block, randoms, silent, tiny_holdings
 
 
@@ -239,6 +243,54 @@ def test_weights_are_worked_out_once_and_only_when_they_are_read():
         public["inverse"]
 
 
+# -- what is published ---------------------------------------------------------------------------
+
+
+def test_each_release_is_a_function_of_the_dense_weights():
+    dense = begin(Gram(), 0).run(1).now.state.public["weights"]
+    near = begin(Gram(release="neighbours", release_size=3), 0).run(1).now.state.public["weights"]
+    for column in range(14):
+        kept = near[:, column].nonzero().squeeze(1)
+        assert len(kept) <= 3
+        assert_close(near[kept, column], dense[kept, column])
+        others = [i for i in range(14) if i not in kept.tolist()]
+        assert float(dense[others, column].abs().max()) <= float(near[kept, column].abs().min())
+    low = begin(Gram(release="factors", release_size=14), 0).run(1).now.state.public["weights"]
+    assert_close(low, dense, atol=1e-6, rtol=1e-4)
+    two = begin(Gram(release="factors", release_size=2), 0).run(1).now.state.public["weights"]
+    left, size, right = np.linalg.svd(dense.double().numpy())
+    near_by_hand = (left[:, :2] * size[:2]) @ right[:2]
+    np.fill_diagonal(near_by_hand, 0.0)
+    assert_close(two.double(), torch.tensor(near_by_hand), atol=1e-6, rtol=1e-4)
+
+
+def test_nothing_is_published_of_items_that_weigh_too_little():
+    plain = begin(Gram(), 0).run(1)
+    weight = kept_gram(plain).diagonal() / 4096
+    least = float(weight.median())
+    found = begin(Gram(min_weight=least), 0).run(1)
+    rare = weight < least
+    assert bool(rare.any())
+    weights, dense = found.now.state.public["weights"], plain.now.state.public["weights"]
+    assert not weights[rare].any()
+    assert not weights[:, rare].any()
+    assert torch.equal(weights[~rare][:, ~rare], dense[~rare][:, ~rare])
+
+
+@pytest.mark.parametrize("guard", [Clip(1.0), Laplace(0.1)])
+def test_guards_made_for_real_numbers_are_refused(guard):
+    with pytest.raises(ConfigError, match="whole numbers"):
+        begin(Gram(), executor=InProcess(guards=(guard,))).run(1)
+
+
+def test_a_table_does_not_call_it_a_control():
+    recipe = read(Path(__file__).parents[2] / "recipes" / "additive" / "ml-1m.toml")
+    controls = collect(recipe).controls
+    assert any("Popularity" in name for name in controls)
+    assert any("EASE" in name for name in controls)
+    assert not any("Gram" in name for name in controls)
+
+
 # -- both sides of the sum ------------------------------------------------------------------------
 
 
@@ -331,6 +383,9 @@ def test_a_world_in_which_nobody_has_anything_gives_no_nan():
         ({"forgetting": 1.5}, "forgetting"),
         ({"resolve_every": 0}, "resolve_every"),
         ({"solve_above": 2.0}, "solve_above"),
+        ({"release": "all"}, "release"),
+        ({"release_size": 0}, "release_size"),
+        ({"min_weight": -1.0}, "min_weight"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused_by_name(wrong, named):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rescind.models.gram_pairs import UNIT, weight_of
+from rescind.models.gram_solve import factors, neighbours
 
 SLACK = 0.05
 """Weights read off published numbers may be wrong by so much of themselves; exact sums by none."""
@@ -96,7 +97,7 @@ def gram_from_weights(weights: Tensor, ridge: float) -> Tensor:
     apart = torch.eye(items, dtype=torch.float64) - weights.double()
     try:
         rows = torch.linalg.inv(apart)
-    except torch.linalg.LinAlgError:  # what was cut off may leave no inverse
+    except RuntimeError:  # what was cut off may leave no inverse
         rows = torch.linalg.pinv(apart)
     scale = _scales(rows)
     even = rows / scale[:, None]
@@ -144,17 +145,3 @@ def releases(weights: Tensor, many: int, rank: int) -> Iterator[tuple[str, Tenso
     yield "float16", weights.half().float()
     yield f"{many} neighbours", neighbours(weights, many)
     yield f"{rank} factors", factors(weights, rank)
-
-
-def neighbours(weights: Tensor, many: int) -> Tensor:
-    """Of each column the largest entries alone. [I, I]"""
-    many = min(many, len(weights))
-    value, row = weights.abs().topk(many, dim=0)
-    return torch.zeros_like(weights).scatter_(0, row, weights.gather(0, row) * (value > 0))
-
-
-def factors(weights: Tensor, rank: int) -> Tensor:
-    """The nearest matrix of this rank, without its diagonal. [I, I]"""
-    left, size, right = torch.linalg.svd(weights.double(), full_matrices=False)
-    near = (left[:, :rank] * size[:rank]) @ right[:rank]
-    return near.fill_diagonal_(0.0).to(weights.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from rescind.cohort import Cohort
 from rescind.errors import ConfigError
 from rescind.executor import InProcess
 from rescind.method import Method
-from rescind.models.gram_pairs import AT_ONCE, Parts, add_pairs, half, items_of, whole
+from rescind.models.gram_pairs import AT_ONCE, UNIT, Parts, add_pairs, half, items_of, whole
 from rescind.models.gram_sides import (
     BLOCK,
     CHANGE,
@@ -29,7 +29,15 @@ from rescind.models.gram_sides import (
     from_totals,
     grown_flags,
 )
-from rescind.models.gram_solve import WEIGHTS, Published, Ridge, changed, emptied, inverse_of
+from rescind.models.gram_solve import (
+    WEIGHTS,
+    Published,
+    Release,
+    Ridge,
+    changed,
+    emptied,
+    inverse_of,
+)
 from rescind.models.item_item import ItemWeights
 from rescind.params import Params
 from rescind.records import Arrive, Erase, Event, Share, Unshare, Withdraw
@@ -41,6 +49,7 @@ if TYPE_CHECKING:
     from rescind.executor import Vault
     from rescind.federation import Federation
 
+FORMS = ("dense", "neighbours", "factors")
 ALONE = 32
 """Up to so many devices answer an event each for itself; more are added up and solved anew."""
 
@@ -79,6 +88,15 @@ class Gram(Method):
     """Solve anew after so many rank-one changes of the inverse, before rounding adds up."""
     solve_above: float = 0.25
     """Solve anew where more than this share of the items would be the rank of a change."""
+    release: Literal["dense", "neighbours", "factors"] = "dense"
+    """What devices are sent of B: all of it, the largest entries of each column, or a matrix of low
+    rank. Peeling reads histories out of a dense B as out of G (`rescind leak --method Gram`)."""
+    release_size: int = 50
+    """Neighbours of an item, or factors."""
+    min_weight: float = 0.0
+    """Publish nothing of items whose own weight, G_ii / 4096, is below this: rare ones give their
+    owners away. A sum holds weights and no number of people; many people of long histories may
+    weigh little. 0 publishes all."""
     max_items: int = 20_000
     """Refuse larger catalogues, which want neighbours only (LocalGram): 8 bytes a pair, twice."""
 
@@ -94,6 +112,9 @@ class Gram(Method):
                 "above 0 and at most 1, which forgets nothing",
             ),
             "resolve_every": (self.resolve_every >= 1, "1 or more"),
+            "release": (self.release in FORMS, f"one of {', '.join(FORMS)}"),
+            "release_size": (self.release_size >= 1, "1 or more"),
+            "min_weight": (0 <= self.min_weight < float("inf"), "0 or above and finite"),
             "solve_above": (0 <= self.solve_above <= 1, "between 0 and 1"),
         }
         for field, (fits, what) in allowed.items():
@@ -134,7 +155,14 @@ class Gram(Method):
     def server_public(self, own: Params, world: World) -> Params:
         """What is broadcast: the weights, made when they are first read, and the block."""
         block = torch.tensor([world.block], device=world.members.device)
-        return Published(own["inverse"], world.sizes.items, {BLOCK: block})
+        rare = None
+        if self.min_weight:
+            item = torch.arange(world.sizes.items, device=block.device)
+            each = [v for n, v in own.items() if n.startswith("gram/")]
+            weight = torch.stack([v[item * (item + 3) // 2] for v in each]).sum(0)
+            rare = weight < self.min_weight * UNIT
+        release = Release(self.release, self.release_size, rare)
+        return Published(own["inverse"], world.sizes.items, {BLOCK: block}, release)
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
         """Whoever has not been counted in this block, and whoever owes a difference. [k] sorted"""

@@ -54,6 +54,11 @@ class LocalGram(Gram):
                 f"LocalGram keeps one sum for all blocks, so forgetting must be 1; got "
                 f"{self.forgetting}. Gram keeps one per block, for smaller catalogues."
             )
+        if self.release != "dense" or self.min_weight:
+            raise ConfigError(
+                "LocalGram publishes neighbours as it is (LocalWeights.many); release and "
+                "min_weight are settings of Gram. Leave them out."
+            )
         if self.model.many < 1:
             raise ConfigError(f"LocalWeights.many must be at least 1, got {self.model.many}.")
 

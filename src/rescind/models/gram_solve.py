@@ -125,6 +125,39 @@ def weights_of(inverse: Tensor) -> Tensor:
     return weights.fill_diagonal_(0.0)
 
 
+def neighbours(weights: Tensor, many: int) -> Tensor:
+    """Of each column the largest entries alone. [I, I]"""
+    many = min(many, len(weights))
+    value, row = weights.abs().topk(many, dim=0)
+    return torch.zeros_like(weights).scatter_(0, row, weights.gather(0, row) * (value > 0))
+
+
+def factors(weights: Tensor, rank: int) -> Tensor:
+    """The nearest matrix of this rank, without its diagonal. [I, I]"""
+    left, size, right = torch.linalg.svd(weights.double(), full_matrices=False)
+    near = (left[:, :rank] * size[:rank]) @ right[:rank]
+    return near.fill_diagonal_(0.0).to(weights.dtype)
+
+
+@dataclass(frozen=True)
+class Release:
+    """What of the weights is published. A function of them and of G, so it forgets as they do."""
+
+    form: str = "dense"
+    """dense, neighbours or factors"""
+    size: int = 50
+    rare: Tensor | None = None
+    """[I] bool: items of which nothing is published."""
+
+    def of(self, weights: Tensor) -> Tensor:
+        """The weights as they are published. [I, I]"""
+        if self.rare is not None:
+            weights = weights.masked_fill(self.rare[:, None] | self.rare[None, :], 0.0)
+        if self.form == "neighbours":
+            return neighbours(weights, self.size)
+        return factors(weights, self.size) if self.form == "factors" else weights
+
+
 class Published(Mapping[str, Tensor]):
     """Public parameters whose item weights are worked out when they are first read.
 
@@ -132,15 +165,18 @@ class Published(Mapping[str, Tensor]):
     later gives the same numbers. Nothing of the inverse itself can be read from here.
     """
 
-    def __init__(self, inverse: Tensor, items: int, others: Params) -> None:
+    def __init__(
+        self, inverse: Tensor, items: int, others: Params, release: Release | None = None
+    ) -> None:
         """inverse: [I, I], or nothing of it while nobody has been counted"""
         self._inverse, self._items = inverse, items
+        self._release = release or Release()
         self._known = dict(others)
 
     def __getitem__(self, name: str) -> Tensor:
         if name == WEIGHTS and name not in self._known:
             if self._inverse.numel():
-                self._known[name] = weights_of(self._inverse)
+                self._known[name] = self._release.of(weights_of(self._inverse))
             else:
                 zeros = self._inverse.new_zeros(self._items, self._items, dtype=torch.float32)
                 self._known[name] = zeros
