@@ -490,6 +490,7 @@ def test_an_approximate_unlearner_that_fails_is_followed_by_an_exact_one(monkeyp
     event = Erase(lendable(fed.now.vault.holdings, 0))
     examine, looked = judged("FAIL", "PASS")
     monkeypatch.setattr(forgetting, "examine", examine)
+    monkeypatch.setattr(forgetting, "FEWEST", 1)  # small as it is, this request is audited
     after, evidence = forget(fed, event, FineTuneUnlearn(rounds=2))
     exact = params.digest(fed.retrained(event, from_start=True).now.state.public)
     assert [name for name, _ in looked] == ["FineTuneUnlearn", "Retrain"]
@@ -508,6 +509,7 @@ def test_only_a_failure_escalates(monkeypatch, verdict):
     fed = learnt(make(FedShare))
     examine, looked = judged(verdict)
     monkeypatch.setattr(forgetting, "examine", examine)
+    monkeypatch.setattr(forgetting, "FEWEST", 1)  # small as it is, this request is audited
     _, evidence = forget(fed, Withdraw(4), FineTuneUnlearn(rounds=2))
     assert [name for name, _ in looked] == ["FineTuneUnlearn"]
     assert evidence.receipt.done.unlearning == "FineTuneUnlearn"
@@ -517,6 +519,7 @@ def test_a_failed_exact_unlearner_is_not_tried_twice(monkeypatch):
     fed = learnt(make(FedShare))
     examine, looked = judged("FAIL")
     monkeypatch.setattr(forgetting, "examine", examine)
+    monkeypatch.setattr(forgetting, "FEWEST", 1)  # small as it is, this request is audited
     _, evidence = forget(fed, Withdraw(4))
     assert len(looked) == 1
     assert evidence.receipt.verdict == "FAIL"
