@@ -1,6 +1,6 @@
 """What going back to a point saves when something is forgotten, beside training from the start.
 
-    python bench/rollback.py [ml-100k]      prints one line per kind of request
+python bench/rollback.py [ml-100k]      prints one line per kind of request
 """
 
 from __future__ import annotations

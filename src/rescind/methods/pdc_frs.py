@@ -63,7 +63,8 @@ class PDCFRSR(Method):
     itself drags it back to the auxiliary one round after round (.227 NDCG@20 on ML-100K, against
     .258 without; test figures of one seed, seen before this reading was chosen, so they are no
     evidence for it). Averaging or InfoNCE, and the weight, were chosen on validation
-    (recipes/fedshare/tuning-baselines.toml). Devices go on training on all they have: only a perturbed copy left them.
+    (recipes/fedshare/tuning-baselines.toml). Devices go on training on all they have: only a
+    perturbed copy left them.
 
     DEPARTS local privacy: a simulation draws the perturbation from the clock, so that runs repeat;
     a server that knows the seed could undo it. A device must draw it from its own entropy. Clipping
