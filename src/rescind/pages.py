@@ -3,7 +3,8 @@
     python -m rescind.pages docs/fedshare.md      fills the tables of a page anew
 
 A page holds lines `<!-- table PAPER/TABLE [valid] [against CELL] -->` and `<!-- end -->`; what
-stands between them is made from the committed results of that recipe, and a test fails when it is stale.
+stands between them is made from the committed results of that recipe, and a test fails when it is
+stale.
 """
 
 from __future__ import annotations
