@@ -24,10 +24,10 @@ def versions() -> dict[str, str]:
 def commit() -> str:
     """The commit of the source tree, with a mark if it was changed since; '' outside of one.
 
-    A copy that knows no history is told by RESCIND_COMMIT.
+    A copy that knows no history is told by RESCIND_COMMIT, and says that it was told.
     """
     if told := os.environ.get("RESCIND_COMMIT"):
-        return told
+        return f"{told} (told)"
     here = Path(__file__).resolve().parent
     ask = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
     try:

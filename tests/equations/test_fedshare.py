@@ -13,12 +13,16 @@ from torch.testing import assert_close
 
 from rescind import fused, params
 from rescind.clock import Clock
+from rescind.executor import InProcess
 from rescind.federation import Federation
 from rescind.methods.fedshare import FedShare, infonce
+from rescind.models.bag import Bag
 from rescind.models.graph_steps import GraphSteps, moved_down
-from rescind.models.lightgcn import LightGCN
+from rescind.models.lightgcn import LightGCN, TwoSidedLightGCN
 from rescind.models.shared_graph import SharedGraph, graph_of
+from rescind.plan import Work
 from rescind.records import Erase, Share, Unshare
+from rescind.state import Private
 from worlds import lendable, next_block, randoms, tiny_holdings
 
 
@@ -302,3 +306,46 @@ def test_a_newcomer_who_lends_gets_a_row_on_the_server():
     assert len(after.now.state.own["user"]) == 11
     assert bool(torch.isfinite(after.now.state.public["item"]).all())
     assert len(after.now.state.public["item"]) == 16
+
+
+def test_as_published_the_items_of_a_person_take_up_their_vector():
+    """Eq. (13-15) by plain loops: both sides of the ego graph, no temperature, a summed loss."""
+    method = replace(FedShare.as_published(), model=TwoSidedLightGCN(dim=4), clients_per_round=4)
+    fed = begin(method)
+    ids = fed.now.vault.holdings.keeps.nonzero().squeeze(1)[:1]
+    cohort = InProcess().cohort(method, fed.now.vault, ids)
+    public = {n: v.double() for n, v in fed.now.state.public.items()}
+    private = Private({n: v.double() for n, v in fed.now.vault.read(ids).values.items()})
+    plan = method.client_plan(public, private, cohort, fed.clock.at(1).step(0))
+    work = Work.begin([plan], [*public, *private.values], ("item",), public, private.values, cohort)
+    (batch,) = work.batches(plan)
+    loss = method.client_loss(work, batch, public, private, cohort, fed.clock.at(1))[0]
+
+    mine, table, u0 = cohort.train.item.tolist(), public["item"], private["user"][0]
+    root = len(mine) ** 0.5
+    u = u0 / 2 + sum(table[i] for i in mine) / root / 2
+    expected = 0.0
+    for i, j in zip(plan.items["positive"].tolist(), plan.items["negative"].tolist(), strict=True):
+        held = table[i] / 2 + u0 / root / 2
+        near = torch.cosine_similarity(u, held, dim=0)
+        far = torch.cosine_similarity(u, table[j] / 2, dim=0)
+        expected += torch.log1p(torch.exp(far - near))
+    close([loss.detach()], [expected])
+    weight = method.client_weight(cohort)
+    assert weight.tolist() == [len(mine)], "Eq. (16): by the number of records"
+    one_sided = replace(method, model=LightGCN(dim=4, user_spread=0.04))
+    other = one_sided.client_loss(work, batch, public, private, cohort, fed.clock.at(1))[0]
+    assert abs(float(other - loss)) > 1e-6
+
+
+def test_with_softmax_the_server_is_fedshares_and_its_rates_fall_too():
+    method = replace(FedShare.with_softmax(), clients_per_round=4, contrast_items=8)
+    fed = begin(replace(method, model=Bag(dim=4)))
+    full, late = (
+        method.server_refine(fed.now.state, fed.world, fed.clock.at(r)) for r in (1, 1000)
+    )
+    gaps = [
+        float((s.public["item"] - fed.now.state.public["item"]).abs().max()) for s in (full, late)
+    ]
+    assert gaps[1] == pytest.approx(0.02 * gaps[0], rel=1e-3)
+    assert torch.equal(full.public["bias"], fed.now.state.public["bias"]), "devices alone move it"
