@@ -40,7 +40,7 @@ class FedShareFedAvg(Method):
     aggregate: Literal["clients", "records", "rows"] = "records"
     temperature: float = 0.2
     negatives: int = 4
-    rate: float = 66.0
+    rate: float = 1000.0
     private_rate: float = 0.0
     local_includes_shared: bool = False
 
