@@ -41,6 +41,7 @@ FLOORS: dict[str, int] = {
             "receipt",
             "ledger",
             "recipe",
+            "cell",
             "experiment",
             "provenance",
             "report",

@@ -214,3 +214,73 @@ def test_the_command_prints_differences_and_draws(tmp_path, monkeypatch, capsys)
     assert [d["pairs"] for d in facts["differences"]] == [2, 2]
     with pytest.raises(ConfigError, match="did you mean 'a/few'"):
         door.command(str(recipe.path), against="a/fwe")
+
+
+COLUMNS = """
+[axes]
+method = ["FedAvg", "EASE"]
+seed = [0, 1]
+[table]
+columns = ["NDCG@20", { path = "seconds.cpu", title = "CPU s", digits = 1 }, "forget.verdict"]
+[paper."FedAvg"]
+"NDCG@20" = 0.25
+"""
+
+
+def with_more(recipe: Recipe, cell: str, more: list[dict]) -> Recipe:
+    """Write values beside the metrics into the lines of a cell, seed by seed."""
+    lines = [json.loads(text) for text in recipe.results.read_text().splitlines()]
+    mine = [line for line in lines if line["cell"] == cell]
+    for line, values in zip(mine, more, strict=True):
+        line.update(values)
+    recipe.results.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return recipe
+
+
+def test_a_recipe_says_which_values_of_a_line_its_table_shows(tmp_path):
+    results = {"FedAvg": {0: (0.5, 0.1), 1: (0.5, 0.3)}, "EASE": {0: (0.9, 0.4)}}
+    recipe = written(tmp_path, COLUMNS, results)
+    more = [
+        {"seconds": {"cpu": 1000.0}, "forget": {"verdict": "PASS"}},
+        {"seconds": {"cpu": 2000.0}, "forget": {"verdict": "FAIL"}},
+    ]
+    text = markdown(collect(with_more(recipe, "FedAvg", more))).splitlines()
+    # Only what the paper published has a column for the paper.
+    assert text[0] == "| cell | seeds | NDCG@20 ours | NDCG@20 paper | CPU s | forget.verdict |"
+    assert text[2] == (
+        "| FedAvg | 2 | 0.2000 ± 0.1414 | 0.2500 | 1,500.0 ± 707.1 | PASS 1, FAIL 1 |"
+    )
+    assert text[3] == "| EASE | 1 | 0.4000 |  | not run | not run |"
+
+
+def test_words_that_agree_are_said_once(tmp_path):
+    recipe = written(tmp_path, COLUMNS, {"FedAvg": {0: (0.5, 0.1), 1: (0.5, 0.3)}})
+    table = collect(with_more(recipe, "FedAvg", [{"forget": {"verdict": True}}] * 2))
+    found = {(e.cell, e.metric): e for e in table.entries}
+    assert found["FedAvg", "forget.verdict"].ours() == "yes"
+
+
+def test_popularity_is_no_floor_for_seconds(tmp_path):
+    text = COLUMNS.replace('"EASE"', '"Popularity"')
+    recipe = written(tmp_path, text, {"FedAvg": {0: (0.5, 0.1)}, "Popularity": {0: (0.4, 0.3)}})
+    with_more(recipe, "FedAvg", [{"seconds": {"cpu": 1.0}}])
+    found = {e.metric: e for e in collect(
+        with_more(recipe, "Popularity", [{"seconds": {"cpu": 2.0}}])).entries
+        if e.cell == "FedAvg"}  # fmt: skip
+    assert found["NDCG@20"].ours_below_floor
+    assert found["CPU s"].floor is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ('["NDCG@20", "NDCG@20"]', "two columns are called 'NDCG@20'"),
+        ('[{ title = "x" }]', "needs a path"),
+        ('[{ path = "x", digit = 1 }]', "did you mean 'digits'"),
+        ('"NDCG@20"', "a list of what is shown"),
+        ("[]", "a list of what is shown"),
+    ],
+)
+def test_columns_that_cannot_be_shown_are_refused(tmp_path, columns, said):
+    with pytest.raises(ConfigError, match=said):
+        written(tmp_path, f"[table]\ncolumns = {columns}\n", {})

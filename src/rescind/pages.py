@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from rescind.params import write_atomically
-from rescind.recipe import Recipe, read
+from rescind.recipe import COLUMNS, Recipe, read
 from rescind.tables import collect, differences, lines, markdown, markdown_differences
 
 BLOCK = re.compile(r"(<!-- table (\S+?)( valid)?(?: against (.+?))? -->\n).*?(<!-- end -->)", re.S)
@@ -38,13 +38,15 @@ def filled(text: str, recipes: Path) -> str:
 def on_validation(recipe: Recipe) -> str:
     """What validation said of each cell: the only part that may choose settings."""
     cells = {cell.name: cell for cell in recipe.cells}
-    rows = ["| cell | validation HR@20 | validation NDCG@20 |", "| --- | --- | --- |"]
     made = [line for line in lines(recipe) if line["cell"] in cells]
+    asked = [c.path for c in recipe.columns or COLUMNS if "." not in c.path]
+    rows = [f"| cell | {' | '.join(f'validation {m}' for m in asked)} |"]
+    rows.append("|" + " --- |" * (1 + len(asked)))
     for name in recipe.names:
         mine = [x["valid"] for x in made if x["cell"] == name and cells[name].made(x)]
         means = [f"{statistics.fmean(v[m] for v in mine):.4f}" if mine else "not run"
-                 for m in ("HR@20", "NDCG@20")]  # fmt: skip
-        rows.append(f"| {name} | {means[0]} | {means[1]} |")
+                 for m in asked]  # fmt: skip
+        rows.append(f"| {name} | {' | '.join(means)} |")
     return "\n".join(rows)
 
 

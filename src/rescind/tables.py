@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rescind.errors import DataError
 from rescind.methods.gram import Gram
 from rescind.methods.popularity import Popularity
-from rescind.recipe import Cell, Recipe
+from rescind.recipe import COLUMNS, Cell, Column, Recipe
+
+Newest = dict[tuple[str, int], dict[str, Any]]
+"""Result lines by cell and seed."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,9 @@ class Entry:
     """Whose values they are, in order."""
     floor: float | None = None
     """What item popularity reaches here on the same data; None where it was not run."""
+    words: tuple[str, ...] = ()
+    """What stands there instead of numbers, such as verdicts; one for each seed."""
+    digits: int = 4
 
     @property
     def mean(self) -> float | None:
@@ -49,18 +56,24 @@ class Entry:
     def ours(self) -> str:
         """As it is printed."""
         if self.mean is None:
-            return "not run"
-        spread = "" if self.spread is None else f" ± {self.spread:.4f}"
-        return f"{self.mean:.4f}{spread}{BELOW if self.ours_below_floor else ''}"
+            return _counted(self.words) if self.words else "not run"
+        spread = "" if self.spread is None else f" ± {self.spread:,.{self.digits}f}"
+        return f"{self.mean:,.{self.digits}f}{spread}{BELOW if self.ours_below_floor else ''}"
 
     def published(self) -> str:
         """The paper's number as it is printed."""
         if self.paper is None:
             return ""
-        return f"{self.paper:.4f}{BELOW if self.paper_below_floor else ''}"
+        return f"{self.paper:,.{self.digits}f}{BELOW if self.paper_below_floor else ''}"
 
 
 BELOW = " (below popularity)"
+
+
+def _counted(words: tuple[str, ...]) -> str:
+    """Words of several seeds: one word where they agree, else each with how often."""
+    told = {word: words.count(word) for word in words}
+    return words[0] if len(told) == 1 else ", ".join(f"{word} {n}" for word, n in told.items())
 
 
 @dataclass(frozen=True)
@@ -129,10 +142,13 @@ def cells_by_name(recipe: Recipe) -> dict[str, Cell]:
     return {cell.name: cell for cell in reversed(recipe.cells)}
 
 
-def collect(recipe: Recipe, metrics: tuple[str, ...] = ("HR@20", "NDCG@20")) -> ResultTable:
-    """Gather results whose settings are those of the recipe today; the newest of a seed counts."""
+def collect(recipe: Recipe, columns: Sequence[Column] | None = None) -> ResultTable:
+    """Gather results whose settings are those of the recipe today; the newest of a seed counts.
+
+    columns: what is shown; what the recipe says, or HR@20 and NDCG@20, if left out
+    """
     cells = cells_by_name(recipe)
-    newest: dict[tuple[str, int], dict[str, Any]] = {}
+    newest: Newest = {}
     stale = 0
     for line in lines(recipe):
         if line["cell"] in cells and cells[line["cell"]].made(line):
@@ -140,35 +156,39 @@ def collect(recipe: Recipe, metrics: tuple[str, ...] = ("HR@20", "NDCG@20")) -> 
         else:
             stale += 1
     floors = [n for n in recipe.names if isinstance(cells[n].method, Popularity)]
+    shown = columns or recipe.columns or COLUMNS
     entries = []
     for name in recipe.names:
         same = [n for n in floors if n != name and cells[n].data == cells[name].data]
-        paper = recipe.paper.get(name, {})
-        for metric in metrics:
-            values = _values(newest, name, metric)
-            floor = _values(newest, same[0], metric) if same else {}
+        for column in shown:
+            found = _values(newest, name, column)
+            numbers = {s: v for s, v in found.items() if not isinstance(v, str)}
+            floor = _floor(newest, same[0], column) if same else None
+            paper = recipe.paper.get(name, {}).get(column.path)
+            words = tuple(v for v in found.values() if isinstance(v, str))
             entries.append(
                 Entry(
-                    cell=name,
-                    metric=metric,
-                    values=tuple(values.values()),
-                    paper=paper.get(metric),
-                    seeds=tuple(values),
-                    floor=statistics.fmean(floor.values()) if floor else None,
+                    name, column.name, tuple(numbers.values()), paper, tuple(numbers), floor,
+                    words, column.digits,
                 )
-            )
+            )  # fmt: skip
     # The additive learner draws nothing either, but it is what is measured, not a control.
     seedless = [n for n in recipe.names if cells[n].method.seedless]
     controls = tuple(n for n in seedless if not isinstance(cells[n].method, Gram))
     return ResultTable(recipe, tuple(entries), stale, controls, tuple(floors))
 
 
-def _values(
-    newest: dict[tuple[str, int], dict[str, Any]], name: str, metric: str
-) -> dict[int, float]:
+def _values(newest: Newest, name: str, column: Column) -> dict[int, float | str]:
     """By seed."""
-    mine = {seed: line["test"] for (cell, seed), line in sorted(newest.items()) if cell == name}
-    return {seed: test[metric] for seed, test in mine.items() if metric in test}
+    mine = {seed: column.of(line) for (cell, seed), line in sorted(newest.items()) if cell == name}
+    return {seed: value for seed, value in mine.items() if value is not None}
+
+
+def _floor(newest: Newest, name: str, column: Column) -> float | None:
+    """What popularity reaches in a measure of quality; its seconds are no floor."""
+    mine = [line["test"] for (cell, _), line in newest.items() if cell == name]
+    values = [test[column.path] for test in mine if column.path in test]
+    return statistics.fmean(values) if values else None
 
 
 def differences(table: ResultTable, against: str) -> tuple[Difference, ...]:
@@ -203,15 +223,21 @@ def by_chance(found: tuple[Difference, ...]) -> float:
 
 
 def markdown(table: ResultTable) -> str:
-    """The table in Markdown: a row per cell, ours and the paper's for each metric."""
+    """The table in Markdown: a row per cell, ours and the paper's for each metric.
+
+    Where the recipe says which columns it wants, those without a published number have no "paper".
+    """
     metrics = tuple(dict.fromkeys(e.metric for e in table.entries))
-    head = ["cell", "seeds"] + [f"{m} {who}" for m in metrics for who in ("ours", "paper")]
+    printed = {e.metric for e in table.entries if e.paper is not None or not table.recipe.columns}
+    head = ["cell", "seeds"]
+    for metric in metrics:
+        head += [f"{metric} ours", f"{metric} paper"] if metric in printed else [metric]
     rows = [head]
     for name in table.recipe.names:
         mine = [e for e in table.entries if e.cell == name]
-        row = [name, str(max((len(e.values) for e in mine), default=0))]
+        row = [name, str(max((len(e.values or e.words) for e in mine), default=0))]
         for entry in mine:
-            row += [entry.ours(), entry.published()]
+            row += [entry.ours(), entry.published()] if entry.metric in printed else [entry.ours()]
         rows.append(row)
     return _rows(rows)
 

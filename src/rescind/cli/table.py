@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def command(
     recipe: Annotated[str, typer.Argument(help="paper/table under recipes/, or a TOML file.")],
     metric: Annotated[
-        list[str] | None, typer.Option(help="Which metrics [HR@20 and NDCG@20].")
+        list[str] | None,
+        typer.Option(help="Which metrics, or paths such as seconds.cpu [what the recipe says]."),
     ] = None,
     against: Annotated[
         str | None,
@@ -34,19 +35,22 @@ def command(
     Numbers below item popularity on the same data are marked, where the recipe has a cell for it.
     """
     from rescind.errors import ConfigError, suggest
-    from rescind.recipe import locate, read
+    from rescind.recipe import Column, locate, read
     from rescind.sweeps import draw
     from rescind.tables import collect, differences, lines, markdown, remarks
 
     found = read(locate(recipe))
-    metrics = tuple(metric) if metric else ("HR@20", "NDCG@20")
-    known = {name for line in lines(found) for name in line["test"]}
-    for name in metrics:
-        if known and name not in known:
-            raise ConfigError(f"no result has the metric '{name}'; {suggest(name, known)}")
+    columns = tuple(Column(name) for name in metric or ())
+    made = lines(found)
+    for column in columns:
+        if made and all(column.of(line) is None for line in made):
+            known = {name for line in made for name in line["test"]}
+            raise ConfigError(
+                f"no result has the metric '{column.path}'; {suggest(column.path, known)}"
+            )
     if against is not None:
         found.choose(against)  # says so if there is no such cell
-    table = collect(found, metrics)
+    table = collect(found, columns)
     if plot is not None:
         draw(table, plot)
     apart = () if against is None else differences(table, against)
@@ -88,7 +92,8 @@ def _plain(table: ResultTable, apart: tuple[Difference, ...]) -> dict[str, Any]:
             "metric": e.metric,
             "mean": e.mean,
             "spread": e.spread,
-            "seeds": len(e.values),
+            "words": list(e.words),
+            "seeds": len(e.values or e.words),
             "paper": e.paper,
             "popularity": e.floor,
             "paper_below_popularity": e.paper_below_floor,
