@@ -14,13 +14,13 @@ from rescind.cli import value as door
 from rescind.clock import Clock
 from rescind.counterfactual import each_person, open_run, otherwise, retrained
 from rescind.errors import ConfigError, DataError
-from rescind.experiment import run_cell
+from rescind.experiment import read_facts, run_cell
 from rescind.methods.fedavg import FedAvg
 from rescind.methods.fedshare import FedShare
 from rescind.recipe import Cell, DataSettings, GuardSettings, RunSettings, SharingSettings
 from rescind.records import Share, Unshare
-from rescind.sharing import ALL, NOTHING, PART, draw_groups
-from rescind.value import bootstrap, draw_people, facts_of, groups_of, value_of_sharing
+from rescind.sharing import ALL, GROUPS, NOTHING, PART, draw_groups, groups_of
+from rescind.value import bootstrap, draw_people, facts_of, value_of_sharing
 
 CELL = Cell(
     name="tiny",
@@ -65,7 +65,7 @@ def test_each_persons_quality_is_that_of_a_ranking_of_them_alone(run):
 
 def test_groups_are_read_from_what_people_lend(run):
     fed = open_run(run)
-    groups = groups_of(fed)
+    groups = groups_of(fed.now.vault.holdings)
     drawn = draw_groups(fed.world.sizes.clients, fed.clock, (1, 1, 1))
     assert groups.tolist() == drawn.tolist()
     for code, lent in ((ALL, 1.0), (NOTHING, 0.0)):
@@ -75,11 +75,21 @@ def test_groups_are_read_from_what_people_lend(run):
     assert int((groups == PART).sum()) == 15
 
 
+def test_a_run_writes_down_how_well_each_group_is_served(run):
+    fed, facts = open_run(run), read_facts(run)
+    groups = groups_of(fed.now.vault.holdings)
+    assert set(facts["groups"]) == set(GROUPS)
+    for name, code in GROUPS.items():
+        for metric, values in each_person(fed, k=5).items():
+            theirs = float(values[groups == code].nanmean())
+            assert facts["groups"][name][metric] == pytest.approx(theirs, abs=1e-9)
+
+
 def test_people_are_drawn_by_the_clock_and_fewer_are_among_more(run):
     fed = open_run(run)
     everybody = torch.ones(fed.world.sizes.clients, dtype=torch.bool)
     few, more = (draw_people(fed, n, everybody) for n in (3, 7))
-    groups = groups_of(fed)
+    groups = groups_of(fed.now.vault.holdings)
     for name, code in (("all", ALL), ("part", PART), ("nothing", NOTHING)):
         assert few[name].tolist() == more[name].tolist()[:3]
         assert set(groups[more[name]].tolist()) == {code}
@@ -91,13 +101,13 @@ def test_people_are_drawn_by_the_clock_and_fewer_are_among_more(run):
 
 def test_the_other_world_differs_in_one_persons_loan_only(run):
     fed = open_run(run)
-    groups = groups_of(fed)
+    groups = groups_of(fed.now.vault.holdings)
     for code in (ALL, PART, NOTHING):
         client = int((groups == code).nonzero()[0])
         event = otherwise(fed, client)
         assert isinstance(event, Share if code == NOTHING else Unshare)
         there = fed.apply(event)
-        changed = groups_of(there)
+        changed = groups_of(there.now.vault.holdings)
         assert int(changed[client]) == (ALL if code == NOTHING else NOTHING)
         rest = torch.arange(len(groups)) != client
         assert torch.equal(changed[rest], groups[rest])
@@ -109,7 +119,7 @@ def test_the_unchanged_world_trained_once_more_is_the_run_itself(run):
     again = retrained(fed)
     assert torch.equal(again.now.state.public["item"], fed.now.state.public["item"])
     assert again.now.state.round == fed.now.state.round
-    client = int((groups_of(fed) == ALL).nonzero()[0])
+    client = int((groups_of(fed.now.vault.holdings) == ALL).nonzero()[0])
     other = retrained(fed, client)
     assert not torch.equal(other.now.state.public["item"], fed.now.state.public["item"])
 
@@ -119,7 +129,7 @@ def test_a_gain_is_sharing_less_keeping_in_every_group(fresh):
     fed = open_run(fresh)
     assert found.reproduced
     assert [p.group for p in found.people] == ["all", "all", "part", "part", "nothing", "nothing"]
-    base, groups = each_person(fed, 5), groups_of(fed)
+    base, groups = each_person(fed, 5), groups_of(fed.now.vault.holdings)
     for person in found.people:
         there = each_person(retrained(fed, person.client), 5)
         sign = 1 if person.group == "nothing" else -1

@@ -26,7 +26,7 @@ from rescind.federation import EarlyStop, Federation, Moment, holdings_of
 from rescind.provenance import versions
 from rescind.recipe import Cell, DataSettings, Recipe
 from rescind.records import Share
-from rescind.sharing import draw_groups, draw_share
+from rescind.sharing import GROUPS, draw_groups, draw_share, groups_of
 from rescind.storage import Checkpoints, resume, save_federation
 from rescind.tasks.metrics import Ranking
 from rescind.withheld import Withheld
@@ -300,6 +300,7 @@ def _facts(
         "round": state.round,
         "per_round": [{"round": r, **v} for r, v in until.history] if until else [],
         "metrics": {split: fed.evaluate(split, cell.run.k) for split in ("valid", "test")},
+        "groups": _by_group(fed, cell.run.k) if len(fed.world.shared) else {},
         "seconds": {"wall": counted["wall"], "cpu": counted["cpu"]},
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "bytes": {"up": counted["up"], "down": counted["down"]},
@@ -312,6 +313,13 @@ def _facts(
         },
         "model": {"public": params.digest(state.public), "private": params.digest(vault.private)},
     }
+
+
+def _by_group(fed: Federation, k: tuple[int, ...]) -> dict[str, dict[str, float]]:
+    """How well people are served on test who lend all, a part or nothing (where there are any)."""
+    groups = groups_of(fed.now.vault.holdings).to(fed.world.members.device)
+    found = {n: ((groups == g) & fed.world.members).nonzero().squeeze(1) for n, g in GROUPS.items()}
+    return {name: fed.evaluate("test", k, ids) for name, ids in found.items() if len(ids)}
 
 
 def append_result(recipe: Recipe, result: Result) -> None:
@@ -348,6 +356,10 @@ def _line(facts: dict[str, Any]) -> dict[str, Any]:
         "seed": facts["seed"],
         "test": {k: round(v, 6) for k, v in facts["metrics"]["test"].items()},
         "valid": {k: round(v, 6) for k, v in facts["metrics"]["valid"].items()},
+        "groups": {
+            group: {k: round(v, 6) for k, v in found.items()}
+            for group, found in facts.get("groups", {}).items()
+        },
         "round": facts["round"],
         "seconds": {k: round(v, 2) for k, v in facts["seconds"].items()},
         "bytes": facts["bytes"],

@@ -15,6 +15,8 @@ from rescind.holdings import TRAIN, Holdings
 from rescind.records import Records, Share
 
 NOTHING, PART, ALL = 0, 1, 2
+GROUPS = {"all": ALL, "part": PART, "nothing": NOTHING}
+"""What people lend, by name."""
 
 
 def draw_groups(clients: int, clock: Clock, ratio: tuple[int, int, int] = (1, 2, 7)) -> Tensor:
@@ -69,3 +71,15 @@ def draw_regret(shared: Records, clock: Clock, ratio: float = 0.3) -> Records:
     order = torch.argsort(clock.at(0).bits("regret", who), stable=True)
     leaving = who[order[: round(len(who) * ratio)]]
     return shared[torch.isin(shared.client, leaving)]
+
+
+def groups_of(holdings: Holdings) -> Tensor:
+    """What people lend now of what they train on: all, a part, nothing. [clients] int8
+
+    Read from the records, so that a partial sharer whose share rounds to nothing lends nothing.
+    """
+    own, kept = holdings.lot("own")[1].cpu(), holdings.lot("unshared")[1].cpu()
+    groups = torch.full_like(own, PART, dtype=torch.int8)
+    groups[kept == own] = NOTHING
+    groups[(kept == 0) & (own > 0)] = ALL
+    return groups

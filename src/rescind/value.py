@@ -23,10 +23,8 @@ from rescind.counterfactual import UNCHANGED, Trained, all_worlds, each_person, 
 from rescind.errors import ConfigError, DataError
 from rescind.federation import Federation
 from rescind.provenance import versions
-from rescind.sharing import ALL, NOTHING, PART
+from rescind.sharing import GROUPS, groups_of
 
-GROUPS = {"all": ALL, "part": PART, "nothing": NOTHING}
-"""What people lend, by name."""
 DRAWS = 1000  # bootstrap resamples; the interval's ends then wobble by about 3 % of its width
 
 
@@ -78,19 +76,6 @@ class Value:
         return tuple(self.others)
 
 
-def groups_of(fed: Federation) -> Tensor:
-    """What people lend now of what they train on: all, a part, nothing. [clients] int8
-
-    Read from the records, so that a partial sharer whose share rounds to nothing lends nothing.
-    """
-    holdings = fed.now.vault.holdings
-    own, kept = holdings.lot("own")[1].cpu(), holdings.lot("unshared")[1].cpu()
-    groups = torch.full_like(own, PART, dtype=torch.int8)
-    groups[kept == own] = NOTHING
-    groups[(kept == 0) & (own > 0)] = ALL
-    return groups
-
-
 def bootstrap(values: Tensor, clock: Clock, purpose: str) -> Interval:
     """Mean and 95 % percentile interval over resampled people. values: [n]"""
     n = len(values)
@@ -109,7 +94,7 @@ def bootstrap(values: Tensor, clock: Clock, purpose: str) -> Interval:
 
 def draw_people(fed: Federation, many: int, measured: Tensor) -> dict[str, Tensor]:
     """By group: the people with the smallest hashes who can be measured and have data to lend."""
-    groups = groups_of(fed)
+    groups = groups_of(fed.now.vault.holdings)
     able = measured & (fed.now.vault.holdings.lot("own")[1].cpu() > 0) & fed.world.members.cpu()
     out = {}
     for name, code in GROUPS.items():
@@ -159,7 +144,7 @@ def _summed_up(
     drawn: Mapping[str, Tensor],
     worlds: Mapping[int, Trained],
 ) -> Value:
-    groups, clock = groups_of(fed), fed.clock
+    groups, clock = groups_of(fed.now.vault.holdings), fed.clock
     people = [
         _person(fed, client, name, worlds) for name, ids in drawn.items() for client in ids.tolist()
     ]
