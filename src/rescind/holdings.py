@@ -19,6 +19,8 @@ from rescind.records import Arrive, Erase, Event, Join, Records, Share, Unshare,
 
 TRAIN, VALID, TEST = 0, 1, 2
 SPLITS = {"train": TRAIN, "valid": VALID, "test": TEST}
+GRAPHS = 4
+"""Groups of clients whose subgraphs are kept: two roles, and two that are measured."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,10 @@ class Holdings:
         return {}
 
     @cached_property
+    def _graphs(self) -> list[tuple[Tensor, Graph]]:
+        return []
+
+    @cached_property
     def _lots(self) -> dict[tuple[str, int], tuple[Tensor, Tensor, Tensor]]:
         return {}
 
@@ -138,8 +144,19 @@ class Holdings:
             own=own,
             held=None if held is None else self.of_clients(held, ids, block),
             weight=torch.ones(len(ids), device=ids.device),
-            graph=None if self.graph is None else self.graph.of(ids),
+            graph=self._subgraph(ids),
         )
+
+    def _subgraph(self, ids: Tensor) -> Graph | None:
+        """The subgraphs of these clients; those asked for last are kept, with their matrices."""
+        if self.graph is None:
+            return None
+        for before, known in self._graphs:
+            if torch.equal(before, ids):
+                return known
+        found = self.graph.of(ids)
+        self._graphs[:] = [(ids, found), *self._graphs][:GRAPHS]
+        return found
 
     def of_clients(self, name: str, ids: Tensor, block: int | None = None) -> Lot:
         """The lot of these clients, side by side."""

@@ -14,6 +14,7 @@ from rescind import Clock, Federation, InProcess, OneByOne
 from rescind.errors import ConfigError
 from rescind.holdings import TRAIN, Holdings
 from rescind.methods.graph_fedavg import GraphFedAvg, GraphFedSGD
+from rescind.models import gcn
 from rescind.models.gcn import GCN
 from rescind.params import Params
 
@@ -166,3 +167,29 @@ def test_a_graph_that_can_be_learnt_is_learnt():
     majority = torch.bincount(held.graph.label[held.graph.label >= 0]).max() / len(held.records)
     for method in (GraphFedAvg(), GraphFedSGD()):
         assert Federation.start(held, method).run(20).evaluate()["accuracy"] > majority + 0.25
+
+
+@pytest.mark.parametrize("clients", [1, 4])
+def test_the_matrices_of_a_gpu_are_those_of_a_cpu(clients, monkeypatch):
+    held = tiny_subgraphs(clients=4, nodes=60)
+
+    def logits_and_gradient():
+        graph = held.graph.of(torch.arange(4))  # a new one, so that its matrices are made anew
+        one = start(GraphFedAvg(model=SMALL)).now.state.public
+        own = {n: v.double().expand(clients, *v.shape).clone() for n, v in one.items()}
+        leaf = own["one/weight"].requires_grad_()
+        said = SMALL.logits(own, graph)
+        return said.detach(), torch.autograd.grad(said.square().sum(), leaf)[0]
+
+    expected = logits_and_gradient()
+    monkeypatch.setattr(gcn, "compressed", gcn.by_rows)
+    assert_close(logits_and_gradient(), expected)
+
+
+def test_a_group_of_clients_is_cut_out_of_the_graph_once():
+    held = tiny_subgraphs(clients=4, nodes=60)
+    some, others = torch.tensor([0, 2]), torch.tensor([1, 3])
+    first = held.cohort(some).graph
+    assert held.cohort(others).graph is not first
+    assert held.cohort(some).graph is first
+    assert set(held.cohort(others).graph.index.tolist()).isdisjoint(first.index.tolist())

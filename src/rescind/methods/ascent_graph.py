@@ -28,7 +28,7 @@ from rescind.methods.leaving import (
     weights,
 )
 from rescind.optim import server_move
-from rescind.params import Params, add, norm
+from rescind.params import Params, add, norm, to
 from rescind.plan import Batch
 from rescind.records import Event
 from rescind.state import ServerState
@@ -77,10 +77,12 @@ class PGA(GraphFedAvg):
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
             start = self.others_mean(fed, roles)
-            far = [
-                norm(add(start, fed.method.model.public(fed.world.sizes, Clock(number)), -1.0))
+            device, sizes = fed.world.members.device, fed.world.sizes
+            others = [
+                to(fed.method.model.public(sizes, Clock(number)), device)
                 for number in range(fed.clock.seed + 1, fed.clock.seed + 11)
             ]
+            far = [norm(add(start, other, -1.0)) for other in others]
             began = {**start, "radius": torch.tensor(sum(far) / len(far) / 3)}
             now = referring(fed, began, roles, only=FORGET)
             now = now.with_(state=moved_to(now.now.state, start))

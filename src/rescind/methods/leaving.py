@@ -59,7 +59,11 @@ def wiped(after: Federation, before: Federation, client: int) -> Federation:
     Rows that the server keeps by client stay, but for the leaver's.
     """
     public = weights(after.now.state.public)
-    own = dict(before.method.server_init(before.world, before.clock).own)
+    device = before.world.members.device
+    own = {
+        name: value.to(device)
+        for name, value in before.method.server_init(before.world, before.clock).own.items()
+    }
     for name, value in before.now.state.own.items():
         if name.endswith("/user") and len(value) > client:
             own[name] = value.index_fill(0, torch.tensor([client], device=value.device), 0)
