@@ -20,7 +20,7 @@ from rescind.executor import Vault
 from rescind.federation import Federation
 from rescind.methods.gram import Gram
 from rescind.models.gram_pairs import Parts, from_bits
-from rescind.models.gram_sides import Lent, outstanding, parts_of_loans
+from rescind.models.gram_sides import OWNERS, Lent, outstanding, parts_of_loans
 from rescind.receipt import Receipt
 from rescind.storage import load_federation
 from rescind.verification import Check
@@ -68,7 +68,8 @@ def claims_of(before: Federation, after: Federation) -> Claims:
 
 def sum_digest(own: Mapping[str, Tensor]) -> str:
     """SHA-256 of the whole numbers of a sum, however many bytes each of them is kept in."""
-    return params.digest({n: v.long() for n, v in own.items() if n.startswith("gram/")})
+    sums = {n: v.long() for n, v in own.items() if n.startswith("gram/") or n == OWNERS}
+    return params.digest(sums)
 
 
 def rebuilt(fed: Federation) -> dict[str, Tensor]:
@@ -77,34 +78,39 @@ def rebuilt(fed: Federation) -> dict[str, Tensor]:
     Loans come from the server's copy and what devices kept from the devices; of blocks that are
     over, devices have only their notes of what they counted.
     """
-    method, own = fed.method, fed.now.state.own
-    assert isinstance(method, Gram)
+    method, own = _gram(fed), fed.now.state.own
     everybody = torch.arange(fed.world.sizes.clients, device=own["counted"].device)
     parts = _kept(fed, fed.now.vault, everybody, own["counted"] >= 0)
     for (number, _), vault in zip(fed.world.hosted, fed.now.hosted, strict=True):
         who = torch.tensor([number], device=everybody.device)
         parts += _kept(fed, vault, who, torch.ones_like(who, dtype=torch.bool))
     if not method.cross:
-        parts += parts_of_loans(Lent.of(own))
+        parts += parts_of_loans(Lent.of(own), method.longest_history)
     return method.server_added(parts, fed.world)
+
+
+def _gram(fed: Federation) -> Gram:
+    assert isinstance(fed.method, Gram)
+    return fed.method
 
 
 def _kept(fed: Federation, vault: Vault, who: Tensor, counted: Tensor) -> Parts:
     """What these devices hold, as far as they were counted. who, counted: [C]"""
     now = fed.world.block
     name = "own" if fed.method.local_includes_shared else "unshared"
-    parts = _once(vault.holdings.of_clients(name, who), counted, who, now)
+    longest = _gram(fed).longest_history
+    parts = _once(vault.holdings.of_clients(name, who), counted, who, now, longest)
     for note, bits in vault.private.items():
         if note.startswith("sent/") and int(note[-4:]) < now:
-            parts += _once(from_bits(bits[who]), counted, who, int(note[-4:]))
+            parts += _once(from_bits(bits[who]), counted, who, int(note[-4:]), longest)
     return parts
 
 
-def _once(lot: Lot, chosen: Tensor, who: Tensor, block: int) -> Parts:
+def _once(lot: Lot, chosen: Tensor, who: Tensor, block: int, longest: int) -> Parts:
     """A part for each of the chosen owners. chosen, who: [owners]"""
     mine = chosen[lot.owner]
     inside = Lot(lot.owner[mine], lot.item[mine], lot.clients)
-    return Parts.of(inside, 1, who, torch.full_like(who, block))
+    return Parts.of(inside, 1, who, torch.full_like(who, block), longest)
 
 
 def checks_with(run: Path) -> Callable[[Receipt], Check]:

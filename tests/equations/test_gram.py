@@ -32,7 +32,8 @@ from rescind.models.gram_pairs import (
     to_bits,
     weight_of,
 )
-from rescind.models.gram_solve import Published, Ridge, changed, inverse_of, weights_of
+from rescind.models.gram_release import Published
+from rescind.models.gram_solve import Ridge, changed, inverse_of, weights_of
 from rescind.recipe import read
 from rescind.records import Records, Share
 from rescind.tables import collect
@@ -264,13 +265,17 @@ def test_each_release_is_a_function_of_the_dense_weights():
     assert_close(two.double(), torch.tensor(near_by_hand), atol=1e-6, rtol=1e-4)
 
 
-def test_nothing_is_published_of_items_that_weigh_too_little():
+def test_nothing_is_published_of_items_that_too_few_people_have():
     plain = begin(Gram(), 0).run(1)
-    weight = kept_gram(plain).diagonal() / 4096
-    least = float(weight.median())
-    found = begin(Gram(min_weight=least), 0).run(1)
-    rare = weight < least
+    holdings = plain.now.vault.holdings
+    every = holdings.of_clients("own", torch.arange(holdings.clients))
+    owners = torch.bincount(every.item, minlength=14)
+    least = int(owners.median()) + 1
+    found = begin(Gram(min_count=least), 0).run(1)
+    assert torch.equal(found.now.state.own["owners"], owners)
+    rare = owners < least
     assert bool(rare.any())
+    assert not bool(rare.all())
     weights, dense = found.now.state.public["weights"], plain.now.state.public["weights"]
     assert not weights[rare].any()
     assert not weights[:, rare].any()
@@ -385,7 +390,7 @@ def test_a_world_in_which_nobody_has_anything_gives_no_nan():
         ({"solve_above": 2.0}, "solve_above"),
         ({"release": "all"}, "release"),
         ({"release_size": 0}, "release_size"),
-        ({"min_weight": -1.0}, "min_weight"),
+        ({"min_count": -1}, "min_count"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused_by_name(wrong, named):

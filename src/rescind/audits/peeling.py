@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rescind.models.gram_pairs import UNIT, weight_of
-from rescind.models.gram_solve import factors, neighbours
+from rescind.models.gram_release import factors, neighbours
 
 SLACK = 0.05
 """Weights read off published numbers may be wrong by so much of themselves; exact sums by none."""

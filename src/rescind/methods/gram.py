@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,11 +14,21 @@ from rescind.cohort import Cohort
 from rescind.errors import ConfigError
 from rescind.executor import InProcess
 from rescind.method import Method
-from rescind.models.gram_pairs import AT_ONCE, UNIT, Parts, add_pairs, half, items_of, whole
+from rescind.models.gram_pairs import AT_ONCE, Parts, add_pairs, half, items_of, whole
+from rescind.models.gram_release import (
+    Dial,
+    Published,
+    Release,
+    noise_ridge,
+    noisy,
+    sensitivity,
+    still,
+)
 from rescind.models.gram_sides import (
     BLOCK,
     CHANGE,
     LEAVE,
+    OWNERS,
     Lent,
     alone,
     client_erased,
@@ -28,16 +38,9 @@ from rescind.models.gram_sides import (
     client_turned,
     from_totals,
     grown_flags,
+    owners_in,
 )
-from rescind.models.gram_solve import (
-    WEIGHTS,
-    Published,
-    Release,
-    Ridge,
-    changed,
-    emptied,
-    inverse_of,
-)
+from rescind.models.gram_solve import WEIGHTS, Ridge, changed, emptied, inverse_of
 from rescind.models.item_item import ItemWeights
 from rescind.params import Params
 from rescind.records import Arrive, Erase, Event, Share, Unshare, Withdraw
@@ -49,13 +52,12 @@ if TYPE_CHECKING:
     from rescind.executor import Vault
     from rescind.federation import Federation
 
-FORMS = ("dense", "neighbours", "factors")
 ALONE = 32
 """Up to so many devices answer an event each for itself; more are added up and solved anew."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gram(Method):
+class Gram(Dial, Method):
     """A weighted Gram matrix of items, summed over people; forgetting subtracts (docs/additive.md).
 
     G = sum of w_u x_u x_u^T over people and blocks, w_u = round(4096 / sqrt(n_u)), in whole
@@ -88,15 +90,6 @@ class Gram(Method):
     """Solve anew after so many rank-one changes of the inverse, before rounding adds up."""
     solve_above: float = 0.25
     """Solve anew where more than this share of the items would be the rank of a change."""
-    release: Literal["dense", "neighbours", "factors"] = "dense"
-    """What devices are sent of B: all of it, the largest entries of each column, or a matrix of low
-    rank. Peeling reads histories out of a dense B as out of G (`rescind leak --method Gram`)."""
-    release_size: int = 50
-    """Neighbours of an item, or factors."""
-    min_weight: float = 0.0
-    """Publish nothing of items whose own weight, G_ii / 4096, is below this: rare ones give their
-    owners away. A sum holds weights and no number of people; many people of long histories may
-    weigh little. 0 publishes all."""
     max_items: int = 20_000
     """Refuse larger catalogues, which want neighbours only (LocalGram): 8 bytes a pair, twice."""
 
@@ -112,15 +105,13 @@ class Gram(Method):
                 "above 0 and at most 1, which forgets nothing",
             ),
             "resolve_every": (self.resolve_every >= 1, "1 or more"),
-            "release": (self.release in FORMS, f"one of {', '.join(FORMS)}"),
-            "release_size": (self.release_size >= 1, "1 or more"),
-            "min_weight": (0 <= self.min_weight < float("inf"), "0 or above and finite"),
             "solve_above": (0 <= self.solve_above <= 1, "between 0 and 1"),
         }
         for field, (fits, what) in allowed.items():
             if not fits:
                 name = type(self).__name__
                 raise ConfigError(f"{name}.{field} must be {what}; got {getattr(self, field)}.")
+        self.check_dial()
 
     # -- server side -----------------------------------------------------------------------------
 
@@ -132,6 +123,7 @@ class Gram(Method):
             "owes": torch.zeros(clients, dtype=torch.bool, device=device),
             "lost": torch.zeros(clients, dtype=torch.bool, device=device),
             "rounds": torch.full((1,), -1, dtype=torch.int64, device=device),
+            "released": torch.zeros(2, dtype=torch.int64, device=device),  # how often, people since
         }
         own, public = self.server_empty(world)
         return ServerState(public, {**own, **flags, **Lent.none(device).packed()})
@@ -145,6 +137,8 @@ class Gram(Method):
             "inverse": torch.zeros(0, 0, dtype=torch.float64, device=device),
             "changes": torch.zeros(1, dtype=torch.int64, device=device),
         }
+        if self.min_count:
+            own[OWNERS] = torch.zeros(items, dtype=torch.int64, device=device)
         return own, self.server_public(own, world)
 
     def server_zero(self, world: World) -> Tensor:
@@ -155,14 +149,40 @@ class Gram(Method):
     def server_public(self, own: Params, world: World) -> Params:
         """What is broadcast: the weights, made when they are first read, and the block."""
         block = torch.tensor([world.block], device=world.members.device)
-        rare = None
-        if self.min_weight:
-            item = torch.arange(world.sizes.items, device=block.device)
-            each = [v for n, v in own.items() if n.startswith("gram/")]
-            weight = torch.stack([v[item * (item + 3) // 2] for v in each]).sum(0)
-            rare = weight < self.min_weight * UNIT
-        release = Release(self.release, self.release_size, rare)
+        rare = own[OWNERS] < self.min_count if self.min_count else None
+        noised = (lambda: self.server_noised(own, world)) if self.noise else None
+        release = Release(self.release, self.release_size, rare, noised)
         return Published(own["inverse"], world.sizes.items, {BLOCK: block}, release)
+
+    def server_noised(self, own: Params, world: World) -> Tensor:
+        """C of the sum under fresh noise; nothing else of the sum reaches a release. [I, I]"""
+        items, grams = world.sizes.items, self.server_grams(own)
+        moved = self.server_reach(world)
+        total = torch.stack([total.double() * factor for total, factor in grams]).sum(0)
+        more = noise_ridge(self.noise, moved, items)
+        ridge = replace(self.ridges, same=self.ridge + more)
+        return inverse_of([(noisy(total, self.noise, moved), 1.0)], items, ridge)
+
+    def server_reach(self, world: World) -> float:
+        """What one person can change of the sum that is released (`sensitivity`)."""
+        parts = 1 if self.cross else 2
+        return sensitivity(self.longest_history, world.sizes.items, parts, world.block + 1)
+
+    def server_published(self, state: ServerState, world: World, people: int) -> ServerState:
+        """With a new release, or with the old one while too few people have changed since."""
+        often, since = (int(n) for n in state.own["released"])
+        due = not often or since + people >= self.release_every
+        public = (
+            self.server_public(state.own, world) if due else self.server_still(state.public, world)
+        )
+        counted = [often + 1, 0] if due else [often, since + people]
+        released = state.own["released"].new_tensor(counted)
+        return replace(state, own={**state.own, "released": released}, public=public)
+
+    def server_still(self, public: Params, world: World) -> Params:
+        """The release that devices have, in the world as it is."""
+        block = torch.tensor([world.block], device=world.members.device)
+        return still(public, world.sizes.items, {BLOCK: block})
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
         """Whoever has not been counted in this block, and whoever owes a difference. [k] sorted"""
@@ -200,14 +220,17 @@ class Gram(Method):
                 flags["owes"][total.who] = False
         parts, totals = self.server_received(sums, world)
         own = {**state.own, **flags}
+        people = [total.who for total in sums.values()]
         if not self.cross:
-            lent, moved = Lent.of(state.own).follow(world, lenders)
+            lent, moved = Lent.of(state.own).follow(world, lenders, self.longest_history)
+            people.append(moved.client)
             own |= lent.packed()
             parts = parts + moved
         if not len(parts) and not any(bool(total.any()) for total in totals.values()):
             return replace(state, own=own)
         own |= self.server_moved(own, parts, totals, world)
-        return replace(state, own=own, public=self.server_public(own, world))
+        many = len(torch.unique(torch.cat(people))) if people else 0
+        return self.server_published(replace(state, own=own), world, many)
 
     def server_received(
         self, sums: Mapping[str, Sum], world: World
@@ -232,6 +255,8 @@ class Gram(Method):
         for name, total in totals.items():
             before = now[name] if name in now else own[name].to(kind, copy=True)
             now[name] = before.add_(total)
+        if self.min_count:
+            now[OWNERS] = (now[OWNERS] if OWNERS in now else own[OWNERS]) + owners_in(parts, items)
         changes = own["changes"] + len(parts)
         anew = (
             not own["inverse"].numel()
@@ -259,6 +284,8 @@ class Gram(Method):
         for block in blocks:
             mine = parts.only(parts.block == block)
             add_pairs(total[self.drawer(block)], mine.lot, mine.weight, items)
+        if self.min_count:
+            total[OWNERS] = owners_in(parts, items)
         return total
 
     @property
@@ -272,11 +299,14 @@ class Gram(Method):
         return Ridge(self.ridge, self.ridge_per_item, self.ridge_power)
 
     def server_solved(self, own: Params, world: World) -> Tensor:
-        """C from the whole numbers alone, oldest block first. [I, I] float64"""
+        """C from the whole numbers alone. [I, I] float64"""
+        return inverse_of(self.server_grams(own), world.sizes.items, self.ridges)
+
+    def server_grams(self, own: Params) -> list[tuple[Tensor, float]]:
+        """The sums of all blocks with what each still counts, oldest first."""
         blocks = sorted(name for name in own if name.startswith("gram/"))
         last = int(blocks[-1][-4:])
-        grams = [(own[name], self.forgetting ** (last - int(name[-4:]))) for name in blocks]
-        return inverse_of(grams, world.sizes.items, self.ridges)
+        return [(own[name], self.forgetting ** (last - int(name[-4:]))) for name in blocks]
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
         """A block begins: the sum is all that is carried over; new items start at zero."""
@@ -285,7 +315,9 @@ class Gram(Method):
             ended = replace(world, block=world.block - 1, sizes=sizes)
             state = self.server_absorb(state, {}, ended)
         own = self.server_grown(state.own, world)
-        return replace(state, own=own, public=self.server_public(own, world))
+        same = self.quiet or not int(own["released"][0])
+        public = self.server_public(own, world) if same else self.server_still(state.public, world)
+        return replace(state, own=own, public=public)
 
     def server_items(self, own: Params) -> int:
         """How many items the sum is for."""
@@ -307,6 +339,9 @@ class Gram(Method):
         elif old.numel() and len(old) < items:  # related to nothing: C is 1 / ridge there
             grown["inverse"] = torch.eye(items, dtype=old.dtype, device=old.device) / self.ridge
             grown["inverse"][: len(old), : len(old)] = old
+        if self.min_count:
+            more = items - len(own[OWNERS])
+            grown[OWNERS] = torch.cat([own[OWNERS], own[OWNERS].new_zeros(more)])
         return grown
 
     def must_fit(self, items: int) -> None:
@@ -332,18 +367,18 @@ class Gram(Method):
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
         """What a device has now less what it has counted, as pairs or, alone, as items."""
-        parts, private = client_parts(public, private, cohort)
-        return client_rows(parts, cohort, self.drawer), private
+        parts, private = client_parts(public, private, cohort, self.longest_history)
+        return client_rows(parts, cohort, self.drawer, self.min_count > 0), private
 
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
         """The same for all clients at once, by products of whole numbers."""
-        parts, after = client_parts(public, private, cohort)
+        parts, after = client_parts(public, private, cohort, self.longest_history)
         if alone(cohort.role):
             update = client_rows(parts, cohort, self.drawer)
             return update.fold(cohort.weight), after
-        return client_folded(parts, cohort, self.drawer), after
+        return client_folded(parts, cohort, self.drawer, self.min_count > 0), after
 
     def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
         """A block ends: the device keeps the note of what it counted, to take it back later."""

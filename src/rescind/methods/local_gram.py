@@ -54,10 +54,10 @@ class LocalGram(Gram):
                 f"LocalGram keeps one sum for all blocks, so forgetting must be 1; got "
                 f"{self.forgetting}. Gram keeps one per block, for smaller catalogues."
             )
-        if self.release != "dense" or self.min_weight:
+        if self.release != "dense" or self.min_count or not self.quiet:
             raise ConfigError(
-                "LocalGram publishes neighbours as it is (LocalWeights.many); release and "
-                "min_weight are settings of Gram. Leave them out."
+                "LocalGram publishes neighbours as it is (LocalWeights.many); release, min_count, "
+                "noise and release_every are settings of Gram. Leave them out."
             )
         if self.model.many < 1:
             raise ConfigError(f"LocalWeights.many must be at least 1, got {self.model.many}.")
@@ -113,7 +113,7 @@ class LocalGram(Gram):
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
         """What a device has now less what it has counted: items, and a weight for each set."""
-        parts, private = client_parts(public, private, cohort)
+        parts, private = client_parts(public, private, cohort, self.longest_history)
         return client_items(parts, cohort), private
 
     def client_sum(

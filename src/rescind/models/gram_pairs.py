@@ -54,12 +54,13 @@ class Parts:
         return cls(Lot(zero, zero, 0), zero, zero, zero)
 
     @classmethod
-    def of(cls, lot: Lot, sign: int, client: Tensor, block: Tensor) -> Parts:
-        """A part for each owner that has items, weight round(4096 / sqrt(n)). client: [owners]"""
+    def of(cls, lot: Lot, sign: int, client: Tensor, block: Tensor, longest: int = 0) -> Parts:
+        """A part for each owner that has items, with the weight of so many. client: [owners]"""
         full = lot.count > 0
         place = torch.cumsum(full, 0) - 1
         inside = Lot(place[lot.owner], lot.item, int(full.sum()))
-        return cls(inside, sign * weight_of(lot.count[full]), client[full], block[full])
+        weight = sign * weight_of(lot.count[full], longest)
+        return cls(inside, weight, client[full], block[full])
 
     def __add__(self, other: Parts) -> Parts:
         lot = Lot(
@@ -82,13 +83,18 @@ class Parts:
         return Parts(lot, self.weight[chosen], self.client[chosen], self.block[chosen])
 
 
-def weight_of(count: Tensor) -> Tensor:
+def weight_of(count: Tensor, longest: int = 0) -> Tensor:
     """round(4096 / sqrt(n)) of n items, 0 of none: long histories count less per pair. [n] int64
 
     It depends on a person's own items alone, so nobody else's weight changes when they leave.
+    longest: above it floor(4096 sqrt(longest) / n), a bound on what one person adds; 0 for none
     """
-    root = torch.sqrt(count.clamp(min=1).double())
-    return torch.where(count > 0, torch.round(UNIT / root), 0.0).to(torch.int64)
+    many = count.clamp(min=1).double()
+    weight = torch.round(UNIT / torch.sqrt(many))
+    if longest:
+        bounded = torch.floor(UNIT * math.sqrt(longest) / many).clamp(min=1)  # 0 would count nobody
+        weight = torch.where(count > longest, bounded, weight)
+    return torch.where(count > 0, weight, 0.0).to(torch.int64)
 
 
 def whole(people: int, blocks: int) -> torch.dtype:

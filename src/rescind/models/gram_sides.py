@@ -37,6 +37,8 @@ CHANGE, LEAVE = "change", "leave"
 """Roles of a device that answers an event alone: its sum has nobody else in it, so it sends items
 and a weight, which say the same as its pairs in less."""
 MINUS, PLUS = "minus/", "plus/"
+OWNERS = "owners"
+"""How many people have each item, where rare ones are not published. [I]"""
 _CLIENT = 31  # records.py: a (client, item) pair is one number
 
 
@@ -48,7 +50,9 @@ def alone(role: str) -> bool:
 # -- devices --------------------------------------------------------------------------------------
 
 
-def client_parts(public: Params, private: Private, cohort: Cohort) -> tuple[Parts, Private]:
+def client_parts(
+    public: Params, private: Private, cohort: Cohort, longest: int = 0
+) -> tuple[Parts, Private]:
     """What each device has now less what it has counted, and its notes afterwards."""
     now, leaving = int(public[BLOCK]), LEAVE in cohort.role.split("/")
     parts, values = Parts.none(cohort.ids.device), dict(private.values)
@@ -66,8 +70,8 @@ def client_parts(public: Params, private: Private, cohort: Cohort) -> tuple[Part
         if not bool(moved.any()):
             continue
         at = torch.full_like(who, block)
-        parts += Parts.of(from_bits(torch.where(moved, sent, 0)), -1, who, at)
-        parts += Parts.of(from_bits(torch.where(moved, due, 0)), 1, who, at)
+        parts += Parts.of(from_bits(torch.where(moved, sent, 0)), -1, who, at, longest)
+        parts += Parts.of(from_bits(torch.where(moved, due, 0)), 1, who, at, longest)
         values[name] = due
         if late is not None:
             values[f"late/{block:04d}"] = torch.zeros_like(late)
@@ -86,17 +90,27 @@ def client_items(parts: Parts, cohort: Cohort) -> Update:
     return Update(len(cohort), entries)
 
 
-def client_rows(parts: Parts, cohort: Cohort, drawer: Callable[[int], str]) -> Update:
-    """Each device's differences one by one: pairs by drawer, or items where it answers alone."""
+def client_rows(
+    parts: Parts, cohort: Cohort, drawer: Callable[[int], str], counting: bool = False
+) -> Update:
+    """Each device's differences one by one: pairs by drawer, or items where it answers alone.
+
+    counting: also by how many their items' owners become more
+    """
     if alone(cohort.role):
         return client_items(parts, cohort)
     entries: dict[str, Rows | Tensor] = {}
     for name, mine in _by_drawer(parts, drawer).items():
         entries[name] = _merged(mine, cohort.items)
+    if counting and len(parts):
+        owner, each = parts.client[parts.lot.owner], parts.weight.sign()[parts.lot.owner]
+        entries[OWNERS] = Rows(owner, parts.lot.item, each.int().unsqueeze(1), cohort.items)
     return Update(len(cohort), entries)
 
 
-def client_folded(parts: Parts, cohort: Cohort, drawer: Callable[[int], str]) -> Sum:
+def client_folded(
+    parts: Parts, cohort: Cohort, drawer: Callable[[int], str], counting: bool = False
+) -> Sum:
     """The fold of `client_rows` for all at once; only devices that take back are merged singly."""
     totals, touched, up = {}, {}, 0
     for name, mine in _by_drawer(parts, drawer).items():
@@ -109,6 +123,11 @@ def client_folded(parts: Parts, cohort: Cohort, drawer: Callable[[int], str]) ->
         totals[name], touched[name] = total.unsqueeze(1), many
         sent = int(half_each(first.lot.count).sum()) + len(rows)
         up += sent * 8  # a weight and a row number of four bytes each
+    if counting and len(parts):
+        more = owners_in(parts, cohort.items).int()
+        totals[OWNERS] = more.unsqueeze(1)
+        touched[OWNERS] = jagged.counts(parts.lot.item, cohort.items).to(torch.int32)
+        up += len(parts.lot) * 8
     return Sum(totals, float(len(cohort)), len(cohort), touched, up=up)
 
 
@@ -228,7 +247,9 @@ class Lent:
         """For the server's state."""
         return {"lent/pair": self.pair, "lent/block": self.block}
 
-    def follow(self, world: World, lenders: Tensor | None = None) -> tuple[Lent, Parts]:
+    def follow(
+        self, world: World, lenders: Tensor | None = None, longest: int = 0
+    ) -> tuple[Lent, Parts]:
         """The loans as they are in the world, and the parts by which the sum must change.
 
         lenders: whose loans may have changed, if that is known; otherwise everybody's are compared
@@ -245,7 +266,7 @@ class Lent:
             lenders = torch.unique(odd >> _CLIENT)
         was, here = (torch.isin(p >> _CLIENT, lenders) for p in (self.pair, now))
         if not torch.equal(self.pair[~was], now[~here]):  # others lent and were not counted yet
-            return self.follow(world)
+            return self.follow(world, longest=longest)
         old, old_block, new = self.pair[was], self.block[was], now[here]
         at = torch.searchsorted(old, new).clamp_(max=max(len(old) - 1, 0))
         known = old[at] == new if len(old) else torch.zeros_like(new, dtype=torch.bool)
@@ -253,16 +274,26 @@ class Lent:
         new_block[known] = old_block[at[known]]
         block = torch.empty_like(now)
         block[~here], block[here] = self.block[~was], new_block
-        return Lent(now, block), _difference(old, old_block, new, new_block)
+        return Lent(now, block), _difference(old, old_block, new, new_block, longest)
 
 
-def parts_of_loans(lent: Lent) -> Parts:
+def parts_of_loans(lent: Lent, longest: int = 0) -> Parts:
     """Everything that is counted of loans, as if it had just come."""
     none = lent.pair[:0]
-    return _difference(none, none, lent.pair, lent.block)
+    return _difference(none, none, lent.pair, lent.block, longest)
 
 
-def _difference(old: Tensor, old_block: Tensor, new: Tensor, new_block: Tensor) -> Parts:
+def owners_in(parts: Parts, items: int) -> Tensor:
+    """By how many the owners of each item become more. [I] int64"""
+    each = parts.weight.sign()[parts.lot.owner]
+    return torch.zeros(items, dtype=torch.int64, device=each.device).index_add_(
+        0, parts.lot.item, each
+    )
+
+
+def _difference(
+    old: Tensor, old_block: Tensor, new: Tensor, new_block: Tensor, longest: int
+) -> Parts:
     """Parts of (person, block) before and after; what did not change is left out."""
     was, now = ((p >> _CLIENT << 16) + b for p, b in ((old, old_block), (new, new_block)))
     gone, came = ~torch.isin(old, new), ~torch.isin(new, old)
@@ -273,7 +304,7 @@ def _difference(old: Tensor, old_block: Tensor, new: Tensor, new_block: Tensor) 
         inside = inside[torch.argsort(group[inside], stable=True)]
         found, owner = torch.unique_consecutive(group[inside], return_inverse=True)
         lot = Lot(owner, pair[inside] & (2**_CLIENT - 1), len(found))
-        parts += Parts.of(lot, sign, found >> 16, found & (2**16 - 1))
+        parts += Parts.of(lot, sign, found >> 16, found & (2**16 - 1), longest)
     return parts
 
 

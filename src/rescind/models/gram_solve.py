@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from rescind.errors import DataError
 from rescind.models.gram_pairs import ROWS, UNIT, Parts, square
-from rescind.params import Params
 
 WEIGHTS = "weights"
 FEW = 4
@@ -123,67 +122,3 @@ def weights_of(inverse: Tensor) -> Tensor:
     """B = I - C / diag(C), so B_ij = -C_ij / C_jj and 0 on the diagonal. [I, I] float32"""
     weights = (inverse * inverse.diagonal().reciprocal().neg()).float()
     return weights.fill_diagonal_(0.0)
-
-
-def neighbours(weights: Tensor, many: int) -> Tensor:
-    """Of each column the largest entries alone. [I, I]"""
-    many = min(many, len(weights))
-    value, row = weights.abs().topk(many, dim=0)
-    return torch.zeros_like(weights).scatter_(0, row, weights.gather(0, row) * (value > 0))
-
-
-def factors(weights: Tensor, rank: int) -> Tensor:
-    """The nearest matrix of this rank, without its diagonal. [I, I]"""
-    left, size, right = torch.linalg.svd(weights.double(), full_matrices=False)
-    near = (left[:, :rank] * size[:rank]) @ right[:rank]
-    return near.fill_diagonal_(0.0).to(weights.dtype)
-
-
-@dataclass(frozen=True)
-class Release:
-    """What of the weights is published. A function of them and of G, so it forgets as they do."""
-
-    form: str = "dense"
-    """dense, neighbours or factors"""
-    size: int = 50
-    rare: Tensor | None = None
-    """[I] bool: items of which nothing is published."""
-
-    def of(self, weights: Tensor) -> Tensor:
-        """The weights as they are published. [I, I]"""
-        if self.rare is not None:
-            weights = weights.masked_fill(self.rare[:, None] | self.rare[None, :], 0.0)
-        if self.form == "neighbours":
-            return neighbours(weights, self.size)
-        return factors(weights, self.size) if self.form == "factors" else weights
-
-
-class Published(Mapping[str, Tensor]):
-    """Public parameters whose item weights are worked out when they are first read.
-
-    Many may leave before anybody asks for a recommendation; B is a function of C, so reading it
-    later gives the same numbers. Nothing of the inverse itself can be read from here.
-    """
-
-    def __init__(
-        self, inverse: Tensor, items: int, others: Params, release: Release | None = None
-    ) -> None:
-        """inverse: [I, I], or nothing of it while nobody has been counted"""
-        self._inverse, self._items = inverse, items
-        self._release = release or Release()
-        self._known = dict(others)
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name == WEIGHTS and name not in self._known:
-            if self._inverse.numel():
-                self._known[name] = self._release.of(weights_of(self._inverse))
-            else:
-                zeros = self._inverse.new_zeros(self._items, self._items, dtype=torch.float32)
-                self._known[name] = zeros
-        return self._known[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted({WEIGHTS, *self._known}))
-
-    def __len__(self) -> int:
-        return len({WEIGHTS, *self._known})
