@@ -281,8 +281,6 @@ def examine_records(
         raise ConfigError(f"U-LiRA needs two pairs of shadows or more; got {pairs}.")
     before = _light(before)
     case = Case.of(before, event, seed)
-    if not case.ranks:
-        raise ConfigError("U-LiRA asks about items; this federation classifies nodes.")
     told = "nothing" if unlearner == "nothing" else str(to_table(unlearner or before.method))
     key = sha256(f"{_key(before, event)}/{told}/{pairs}/{seed}".encode()).hexdigest()
     with _room(folder) as room:

@@ -4,12 +4,15 @@ IN-law: train with the record, then unlearn it by the pipeline under audit. OUT-
 it. Perfect unlearning makes the two laws one: AUC one half, TPR = FPR at every threshold
 (baselines.md 6.3). Each shadow trains on a random half of the records and forgets that half; its
 partner takes the other half. What a shadow says before it forgets is the no-op, at no cost.
+
+Of a client that leaves a graph, shadows share out its training nodes and as many held-out ones: so
+each trains on as many nodes as the client did, among the same neighbours, and forgets the client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,8 +27,8 @@ from rescind.cohort import Cohort, Lot
 from rescind.errors import ConfigError
 from rescind.federation import Federation
 from rescind.findings import Finding
-from rescind.holdings import TRAIN
-from rescind.records import Erase, Event, Records, Unshare
+from rescind.holdings import TEST, TRAIN
+from rescind.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.tasks.ranking import draw_negatives
 
 PAIRS = 16
@@ -48,26 +51,56 @@ def halves(many: int, pairs: int, clock: Clock) -> Tensor:
     return torch.stack([one, ~one], 1).view(2 * pairs, many)
 
 
+def asked_about(case: Case) -> Records:
+    """The records that shadows share out: those forgotten; for a graph's leaver as many again."""
+    mine = case.forgotten
+    if case.ranks or not isinstance(case.event, Withdraw):
+        return mine
+    held = case.valid + case.test
+    held = held[held.client == case.event.client]
+    drawn = torch.argsort(case.clock.at(0).bits("audit nodes", held.item), stable=True)
+    return mine + held[drawn[: len(mine)]]
+
+
 def shadow(case: Case, number: int, pairs: int, unlearn: Unlearn) -> dict[str, Tensor]:
     """Train one shadow, let it forget its half, and write down what it says of every record."""
-    records = case.forgotten
+    fed, event = trained(case, number, pairs)
+    told = {f"{p}/before": v for p, v in said(case, fed).items()}
+    return told | {f"{p}/after": v for p, v in said(case, unlearn(fed, event)).items()}
+
+
+def trained(case: Case, number: int, pairs: int) -> tuple[Federation, Event]:
+    """A shadow that learnt its half of the records, and the request that it forget them."""
+    records = asked_about(case)
     inside = halves(len(records), pairs, case.clock)[number]
     if not bool(inside.any()) or bool(inside.all()):
         raise ConfigError(
             f"U-LiRA shares {len(records)} records out between two shadows, and one got none. "
             f"Audit a request with more records."
         )
-    kind = Unshare if isinstance(case.event, Unshare) else Erase
-    held = case.before.now.vault.holdings
-    trained = held.records[held.split == TRAIN]
-    out, mine = (trained[trained.among(records[half])] for half in (~inside, inside))
+    before, held = case.before, case.before.now.vault.holdings
+    event: Event = case.event
+    if not case.ranks and isinstance(event, Withdraw):
+        split = held.split.clone()
+        for half, kind in ((inside, TRAIN), (~inside, TEST)):
+            split[held.records.among(records[half])] = kind
+        before = before.with_(vault=replace(before.now.vault, holdings=replace(held, split=split)))
+    else:
+        kind_of = Unshare if isinstance(event, Unshare) else Erase
+        learnt = held.records[held.split == TRAIN]
+        out, mine = (learnt[learnt.among(records[half])] for half in (~inside, inside))
+        before, event = before.apply(kind_of(out)), kind_of(mine)
     seed = int(case.clock.at(0).bits("audit shadow", torch.tensor(number))) & (2**31 - 1)
-    rounds = case.before.now.state.round
-    fed = case.before.apply(kind(out)).fork(seed=seed).restart().run(rounds)
-    after = unlearn(fed, kind(mine))
-    wrong = negatives(case.before, case.people, case.clock)
-    told = {f"{p}/before": v for p, v in phi(fed, records, wrong).items()}
-    return told | {f"{p}/after": v for p, v in phi(after, records, wrong).items()}
+    return before.fork(seed=seed).restart().run(case.before.now.state.round), event
+
+
+def said(case: Case, fed: Federation) -> dict[str, Tensor]:
+    """By probe, what a model says of every record that is asked about. [F]"""
+    records = asked_about(case)
+    if case.ranks:
+        return phi(fed, records, negatives(case.before, case.people, case.clock))
+    # Nodes that left can be classified among their neighbours only: log-odds of the true class.
+    return {"output": case.before.with_(state=fed.now.state).query(records).cpu()}
 
 
 def phi(fed: Federation, records: Records, wrong: Records) -> dict[str, Tensor]:
@@ -121,6 +154,7 @@ class Attack:
     """What the attacker reaches, with 95 % intervals over people and pairs of shadows."""
 
     auc: tuple[float, float, float]
+    tpr_5: tuple[float, float, float]
     tpr_1: tuple[float, float, float]
     tpr_01: tuple[float, float, float]
     worst: tuple[float, float, float]
@@ -170,8 +204,8 @@ def attack(
     found = [
         _rates(ratio, inside, where, counts, mask) for mask in (valid, valid & (apart >= limit))
     ]
-    (auc, one, tenth), (worst, _, _) = found
-    return Attack(auc, one, tenth, worst)
+    (auc, *rates), (worst, *_) = found
+    return Attack(auc, *rates, worst)
 
 
 Ends = tuple[float, float, float]
@@ -183,8 +217,8 @@ def _rates(
     where: tuple[Tensor, Tensor],
     counts: tuple[Tensor, Tensor],
     mask: Tensor,
-) -> tuple[Ends, Ends, Ends]:
-    """AUC, TPR at 1 % and at .1 % FPR over all marked cells, each with its interval."""
+) -> list[Ends]:
+    """AUC, TPR at 5, 1 and .1 % FPR over all marked cells, each with its interval."""
     score, member = ratio[mask], inside[mask]
     person, pair = (w[mask] for w in where)
     # Equal ratios (a person without a vector scores 0 everywhere) stand in no order of their own.
@@ -198,25 +232,25 @@ def _rates(
     parts = zip(*(torch.split(c, many) for c in counts), strict=True)
     draws = torch.cat([_areas(p, q, member, person, pair) for p, q in parts])
     ends = torch.quantile(draws, torch.tensor([0.025, 0.975]).double(), dim=0)
-    out = [(float(points[0, i]), float(ends[0, i]), float(ends[1, i])) for i in range(3)]
-    return out[0], out[1], out[2]
+    return [(float(points[0, i]), float(ends[0, i]), float(ends[1, i])) for i in range(4)]
 
 
 def _areas(people: Tensor, pairs: Tensor, member: Tensor, person: Tensor, pair: Tensor) -> Tensor:
-    """AUC, TPR at 1 % and .1 %, for records in falling order. people, pairs: [B, .]    -> [B, 3]"""
+    """AUC, TPR at 5, 1 and .1 % FPR; records in falling order. people, pairs: [B, .]    [B, 4]"""
     weight = people[:, person] * pairs[:, pair]
     out, inside = weight * ~member, weight * member
     wrong = torch.cumsum(out, 1) / out.sum(1, keepdim=True).clamp(min=1e-12)
     inside = inside / inside.sum(1, keepdim=True).clamp(min=1e-12)
     rates = [(inside * (1 - wrong)).sum(1)]
-    rates += [(inside * (wrong <= rate)).sum(1) for rate in (0.01, 0.001)]
+    rates += [(inside * (wrong <= rate)).sum(1) for rate in (0.05, 0.01, 0.001)]
     return torch.stack(rates, 1)
 
 
 def judge(case: Case, shadows: Sequence[Phis], pairs: int) -> list[Finding]:
     """One finding for each probe, with the no-op and random labels as its own controls."""
-    inside = halves(len(case.forgotten), pairs, case.clock)[: len(shadows)]
-    person = torch.searchsorted(case.people, case.forgotten.client)
+    records = asked_about(case)
+    inside = halves(len(records), pairs, case.clock)[: len(shadows)]
+    person = torch.searchsorted(case.people, records.client)
     findings = []
     for probe in PROBES:
         if not all(f"{probe}/after" in s for s in shadows):

@@ -1,0 +1,84 @@
+"""U-LiRA on nodes of a client that leaves a graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+import rescind as rs
+from graphs import tiny_graph
+from rescind.audits.probe import Case
+from rescind.audits.ulira import asked_about, halves, said, trained
+from rescind.data.partition import subgraphs
+from rescind.examine import examine_records
+from rescind.holdings import TRAIN
+from rescind.methods.graph_fedavg import GraphFedSGD
+from rescind.models.gcn import GCN
+
+LEAVER, ROUNDS = rs.Withdraw(1), 15
+
+
+@pytest.fixture(scope="module")
+def before() -> rs.Federation:
+    """Five clients of thirty nodes, each with a feature of its own: they are learnt by heart."""
+    graph, part = tiny_graph(150, 5)
+    graph = replace(graph, features=np.eye(150, dtype=np.float32))
+    held = subgraphs(graph, part, ratio=(40, 20, 40))
+    method = GraphFedSGD(model=GCN(hidden=8), dropout=0.0, server_rate=0.1)
+    return rs.Federation.start(held, method, seed=3).run(ROUNDS)
+
+
+def test_shadows_share_out_training_nodes_and_as_many_held_out_ones(before):
+    case = Case.of(before, LEAVER)
+    records, held = asked_about(case), before.now.vault.holdings
+    split = held.split[held.records.among(records)]
+    assert len(records) == 2 * len(case.forgotten)
+    assert int((split == TRAIN).sum()) == len(case.forgotten)
+    assert set(records.client.tolist()) == {LEAVER.client}
+    inside = halves(len(records), 2, case.clock)
+    for number in (0, 1):
+        fed, event = trained(case, number, 2)
+        mine = fed.now.vault.holdings
+        learnt = mine.records[(mine.split == TRAIN) & (mine.records.client == LEAVER.client)]
+        assert event == LEAVER
+        assert sorted(learnt.item.tolist()) == sorted(records.item[inside[number]].tolist())
+        others = mine.records.client != LEAVER.client
+        assert torch.equal(mine.split[others], held.split[others])
+        assert fed.now.state.round == before.now.state.round
+
+
+def test_what_a_retraining_says_does_not_depend_on_the_half_that_was_learnt(before):
+    case = Case.of(before, LEAVER)
+    for number in (0, 1):
+        fed, event = trained(case, number, 2)
+        again = before.apply(LEAVER).fork(seed=fed.clock.seed).restart().run(ROUNDS)
+        after = said(case, fed.method.unlearn(fed, event))["output"]
+        assert_close(after, said(case, again)["output"])
+        assert float((after - said(case, fed)["output"]).abs().max()) > 0.1
+
+
+def test_doing_nothing_is_found_and_a_retraining_is_not(before, tmp_path):
+    given = {"pairs": 5, "workers": 1, "folder": tmp_path}
+    (nothing,) = examine_records(before, LEAVER, "nothing", **given)
+    (exact,) = examine_records(before, LEAVER, None, **given)
+    assert nothing.verdict == "FAIL"
+    assert nothing.value == nothing.controls["no-op"] > 0.7
+    assert exact.verdict != "FAIL"
+    assert exact.interval[0] < 0.52
+    assert exact.value < nothing.value - 0.1
+
+
+def test_single_nodes_are_shared_out_as_they_are(before):
+    held = before.now.vault.holdings
+    some = held.records[held.split == TRAIN][:20]
+    case = Case.of(before, rs.Erase(some))
+    assert len(asked_about(case)) == 20
+    fed, event = trained(case, 0, 2)
+    inside = halves(20, 2, case.clock)[0]
+    assert sorted(event.records.item.tolist()) == sorted(asked_about(case).item[inside].tolist())
+    gone = asked_about(case).item[~inside]
+    assert not bool(torch.isin(fed.now.vault.holdings.graph.index, gone).any())
