@@ -9,10 +9,13 @@ import torch
 from tests.worlds import lendable, tiny_holdings
 
 from rescind.clock import Clock
+from rescind.errors import ConfigError
 from rescind.executor import InProcess
 from rescind.federation import Federation
 from rescind.methods.softmax import Softmax
 from rescind.models.bag import Bag
+from rescind.models.lightgcn import LightGCN
+from rescind.models.mf import MF
 from rescind.records import Share
 from rescind.update import Sum
 
@@ -120,6 +123,27 @@ def test_the_server_trains_on_loans_as_one_more_device() -> None:
     without = alone.server_step(fed.now.state, {}, fed.world, clock)
     assert not torch.equal(with_loans.public["item"], fed.now.state.public["item"])
     assert torch.equal(without.public["item"], fed.now.state.public["item"])
+
+
+@pytest.mark.parametrize("model", [MF(dim=4), LightGCN(dim=4)])
+def test_what_only_devices_have_is_not_asked_of_the_server(model: MF | LightGCN) -> None:
+    with pytest.raises(ConfigError, match=r"keeps user on each device.*local_includes_shared"):
+        Softmax(model=model)
+    method = Softmax(model=model, local_includes_shared=True)
+    fed = federation(method)
+    assert len(fed.world.shared)  # loans alone do not bring the server to train on them
+    ids = fed.now.vault.holdings.available.nonzero().squeeze(1)
+    cohort = InProcess().cohort(method, fed.now.vault, ids)
+    public = {n: v.double() for n, v in fed.now.state.public.items()}
+    private = fed.now.vault.read(ids).with_(user=fed.now.vault.private["user"][ids].double())
+    update, after = method.client_train(public, private, cohort, fed.clock.at(1))
+    fast, also = method.client_sum(public, private, cohort, fed.clock.at(1))
+    for name, total in update.fold(cohort.weight).totals.items():
+        torch.testing.assert_close(fast.totals[name], total, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(also["user"], after["user"], rtol=1e-10, atol=1e-12)
+    before, trained = fed.now.state.public["item"], fed.run(2).now.state.public["item"]
+    assert bool((trained != before).any())
+    assert bool(torch.isfinite(trained).all())
 
 
 def test_rates_fall_along_a_cosine() -> None:

@@ -11,6 +11,7 @@ import torch
 from rescind.clock import Clock
 from rescind.cohort import Cohort, Lot
 from rescind.dense import summed
+from rescind.errors import ConfigError
 from rescind.jagged import take
 from rescind.method import Method, weights
 from rescind.model import Model
@@ -44,6 +45,17 @@ class Softmax(Method):
     """Lenders whose loans the server trains on in a round: with 256 of ML-1M's devices, every
     loan and every device then has the same chance. A constant, so that one who never took part
     leaves no trace."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        theirs = self.model.private(torch.zeros(0, dtype=torch.int64), Clock(0))
+        if theirs and not self.local_includes_shared:
+            raise ConfigError(
+                f"{type(self.model).__name__} keeps {', '.join(theirs)} on each device, and the "
+                f"server, which trains on what people lent, has nothing of it. Set "
+                f"local_includes_shared = true, so that devices train on their loans themselves, "
+                f"or use a model without private parameters, such as Bag."
+            )
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
