@@ -5,8 +5,9 @@
         [--only CELL]
 
 `prepare` packs the datasets that the recipes name, whole. `run` makes every cell at every seed and
-writes OUT/PAPER.TABLE.jsonl, a line per run as `rescind run` writes it; finished runs are not made
-again. Append the lines to the .jsonl beside the recipe.
+writes OUT/PAPER.TABLE.jsonl, a line per run as `rescind run` writes it; runs whose line stands
+beside the recipe already are not made again. Append the new lines there. A recipe of blocks is run
+block by block.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from rescind import experiment
+from rescind import experiment, streams
 from rescind.data import Dataset
 from rescind.federation import EarlyStop
-from rescind.recipe import Cell, read
+from rescind.recipe import Cell, Recipe, read
+from rescind.tables import lines
 from rescind.tasks.metrics import Ranking
 
 COLUMNS = [f.name for f in fields(Dataset)]
@@ -66,6 +68,8 @@ def carried(path: Path, name: str) -> Dataset:
 def one(cell: Cell, data: Dataset, device: str) -> dict[str, Any]:
     """The line of one run."""
     cell = replace(cell, run=replace(cell.run, device=device, keep_every=None))
+    if data.block is not None:
+        return experiment._line(streams.measured(cell, data)[1])
     settings, meter = cell.run, experiment.Meter()
     fed = experiment.start(cell, data)
     until = EarlyStop(
@@ -82,17 +86,29 @@ def one(cell: Cell, data: Dataset, device: str) -> dict[str, Any]:
     return experiment._line(facts)
 
 
+def unmade(recipe: Recipe) -> list[tuple[int, Cell]]:
+    """The cells without a line beside the recipe, with their places in it."""
+    made: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for line in lines(recipe):
+        made.setdefault((line["cell"], line["seed"]), []).append(line)
+    return [
+        (place, cell)
+        for place, cell in enumerate(recipe.cells)
+        if not any(cell.made(line) for line in made.get((cell.name, cell.run.seed), []))
+    ]
+
+
 def work(path: Path, out: Path, recipes: list[Path], device: str, only: str) -> None:
     """Every cell whose turn it is."""
     import torch
 
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = False
-    todo = [(r, n, c) for r in recipes for n, c in enumerate(read(r).cells) if only in c.name]
+    todo = [(r, n, c) for r in recipes for n, c in unmade(read(r)) if only in c.name]
     known: dict[str, Dataset] = {}
     for recipe, place, cell in todo:
         file = out / f"{recipe.parent.name}.{recipe.stem}.jsonl"
-        claim = out / ".claims" / f"{recipe.stem}-{place}"
+        claim = out / ".claims" / f"{recipe.parent.name}.{recipe.stem}-{place}"
         try:
             claim.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
@@ -106,8 +122,8 @@ def work(path: Path, out: Path, recipes: list[Path], device: str, only: str) -> 
         except Exception as error:  # a cell that fails must not take the others along
             print(f"{recipe.stem} {cell.name} {cell.run.seed}: {error!r}", flush=True)
             continue
-        with open(file, "a", encoding="utf-8") as lines:
-            lines.write(json.dumps(line) + "\n")
+        with open(file, "a", encoding="utf-8") as out_file:
+            out_file.write(json.dumps(line) + "\n")
         test, valid = line["test"], line["valid"]
         print(
             f"{recipe.stem} {cell.name} {cell.run.seed}: valid {valid['NDCG@20']:.4f} "

@@ -324,27 +324,34 @@ def run_cell(
 
     `rounds` counts inside a block. A stream that was stopped begins again, whatever `again` says.
     """
+    if again:
+        log.info("a stream is not resumed: it begins again with its first block")
+    dataset = dataset or prepare(cell.data)
+    params.make_folder(folder)
+    (folder / "run.json").unlink(missing_ok=True)
+    fed, facts = measured(cell, dataset, watch)
+    save_federation(fed, folder / "model")
+    write_facts(folder, facts)
+    return Result(fed, facts, folder)
+
+
+def measured(
+    cell: Cell, dataset: Dataset, watch: Sequence[Watch] = ()
+) -> tuple[Federation, dict[str, Any]]:
+    """The stream of one cell and what run.json says of it; nothing is written."""
     guards, settings, meter = cell.guards, cell.run, Meter()
     if cell.sharing is not None or (guards and guards.epsilon is not None):
         raise ConfigError(
             "a stream of blocks takes neither [sharing] nor guards.epsilon yet. Leave them out."
         )
-    if again:
-        log.info("a stream is not resumed: it begins again with its first block")
-    dataset = dataset or prepare(cell.data)
     how = Blocks(
         rounds=settings.rounds, patience=settings.patience, every=settings.evaluate_every,
         value=settings.measure, k=settings.k,
     )  # fmt: skip
     executor = InProcess(device=settings.device, guards=guards.guards if guards else ())
-    params.make_folder(folder)
-    (folder / "run.json").unlink(missing_ok=True)
     stream = Stream.of(dataset, settings.seed)
     done = run_stream(stream, cell.method, settings.seed, how, executor, (meter, *watch))
-    facts = _facts(cell, dataset, done, meter)
-    save_federation(done.fed, folder / "model")
-    write_facts(folder, facts)
-    return Result(done.fed, facts, folder)
+    return done.fed, _facts(cell, dataset, done, meter)
 
 
 def _facts(cell: Cell, dataset: Dataset, done: Streamed, meter: Meter) -> dict[str, Any]:
