@@ -28,6 +28,7 @@ from rescind import experiment, streams
 from rescind.data import Dataset
 from rescind.federation import EarlyStop
 from rescind.recipe import Cell, Recipe, read
+from rescind.settings import chosen
 from rescind.tables import lines
 from rescind.tasks.metrics import Ranking
 
@@ -36,7 +37,7 @@ COLUMNS = [f.name for f in fields(Dataset)]
 
 def name_of(cell: Cell) -> str:
     """Which data a cell needs, filters included."""
-    return json.dumps({k: v for k, v in vars(cell.data).items() if v is not None}, default=str)
+    return json.dumps({**chosen(cell.data), "name": cell.data.name}, sort_keys=True, default=str)
 
 
 def prepare(path: Path, recipes: list[Path]) -> None:
