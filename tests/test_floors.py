@@ -43,6 +43,8 @@ FLOORS: dict[str, int] = {
             "recipe",
             "cell",
             "experiment",
+            "results",
+            "trials",
             "provenance",
             "report",
         ],
@@ -52,7 +54,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(["value", "counterfactual", "sweeps", "departures"], 4),
     **dict.fromkeys(["keys", "verification", "receipt_page"], 4),
     **dict.fromkeys(["examine", "workers"], 4),
-    **dict.fromkeys(["leaks", "streams", "claims", "two_servers"], 4),
+    **dict.fromkeys(["leaks", "streams", "claims", "releases", "two_servers"], 4),
     **dict.fromkeys(["cli", "demo", "flower", "service"], 5),
 }
 LIBRARIES_BELOW_3 = {"torch", "numpy"}

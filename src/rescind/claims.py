@@ -22,11 +22,14 @@ from rescind.methods.gram import Gram
 from rescind.models.gram_pairs import Parts, from_bits
 from rescind.models.gram_sides import OWNERS, Lent, outstanding, parts_of_loans
 from rescind.receipt import Receipt
+from rescind.releases import promise, waiting, what
 from rescind.storage import load_federation
 from rescind.verification import Check
 
 AFTER, BEFORE, OPEN = "sum after", "sum before", "outstanding"
 """Names of the claims: digests of the sum, and how many devices still owe or have lost a part."""
+PUBLISHED, NEXT, EPSILON = "published", "next release", "epsilon"
+"""What devices are sent, when they are sent something newer, and what its noise promises."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +59,35 @@ def claims_of(before: Federation, after: Federation) -> Claims:
             f"the sum until everybody is counted anew."
         )
     said += after.method.exactness
+    if more := waiting(after):
+        said.append(
+            f"What devices are sent until the next release, which is due when {more} more people "
+            f"have changed something: it was made before this request and still holds the records."
+        )
     return Claims(
         {
             AFTER: sum_digest(after.now.state.own),
             OPEN: f"{len(left.owes)} owed, {len(left.lost)} lost",
+            **_released(after),
         },
         {BEFORE: sum_digest(before.now.state.own)},
         tuple(said),
     )
+
+
+def _released(fed: Federation) -> dict[str, str]:
+    """The privacy dial, for a receipt."""
+    more, promised = waiting(fed), promise(fed)
+    said = {
+        PUBLISHED: what(_gram(fed)),
+        NEXT: f"due when {more} more people have changed something" if more else "made",
+    }
+    if promised:
+        often = int(fed.now.state.own["released"][0])
+        said[EPSILON] = (
+            f"{promised['epsilon']:.4g} at delta {promised['delta']:g}, {often} releases"
+        )
+    return said
 
 
 def sum_digest(own: Mapping[str, Tensor]) -> str:

@@ -20,7 +20,7 @@ from rescind.models.gram_pairs import half, square, weight_of
 from rescind.models.gram_sides import outstanding
 from rescind.models.gram_solve import Ridge, inverse_of
 from rescind.records import Arrive, Erase, Event, Host, Join, Records, Share, Unshare, Withdraw
-from rescind.sharing import draw_groups, draw_regret, draw_share
+from rescind.sharing import draw_regret, draw_share
 from rescind.storage import load_federation, save_federation
 from rescind.tasks.metrics import top_k
 from worlds import lendable, next_block, tiny_holdings
@@ -422,38 +422,6 @@ def test_hosted_clients_are_counted_and_taken_back():
     assert params.digest(sums_of(hosted.run(1))) == params.digest(sums_of(hosted))
     gone = hosted.method.unlearn(hosted, Withdraw(10))
     assert params.digest(sums_of(gone)) == params.digest(sums_of(fed))
-
-
-# -- at the size of ML-1M -------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.data
-def test_a_thousand_people_leave_ml_1m():
-    from rescind.data import load
-
-    fed = Federation.start(load("ml-1m"), Gram(resolve_every=10**6), seed=0)
-    groups = draw_groups(fed.world.sizes.clients, fed.clock)
-    fed = fed.apply(draw_share(fed.now.vault.holdings, groups, fed.clock)).run(1)
-    for client in range(0, 6000, 6):
-        fed = fed.method.unlearn(fed, Withdraw(client))
-    without = fed.restart().run(1)
-    assert params.digest(sums_of(fed)) == params.digest(sums_of(without))
-    inverse = without.now.state.own["inverse"]
-    error = float((fed.now.state.own["inverse"] - inverse).abs().max() / inverse.abs().max())
-    assert error < 1e-12
-    for start in range(0, fed.world.sizes.clients, 1000):
-        ids = torch.arange(start, min(start + 1000, fed.world.sizes.clients))
-        cohort = InProcess().cohort(fed.method, fed.now.vault, ids)
-        ours, theirs = (
-            top_k(
-                fed.method.client_scores(f.now.state.public, f.now.vault.read(ids), cohort),
-                cohort.own,
-                20,
-            )
-            for f in (fed, without)
-        )
-        assert torch.equal(ours, theirs)
 
 
 # -- what the sum gives away ----------------------------------------------------------------------
