@@ -9,14 +9,15 @@ import torch
 from typer.testing import CliRunner
 
 from rescind import params
-from rescind.claims import AFTER, BEFORE, OPEN, check, claims_of, rebuilt, sum_digest
+from rescind.claims import AFTER, BEFORE, NEXT, OPEN, check, claims_of, rebuilt, sum_digest
 from rescind.cli import app
-from rescind.errors import DataError
+from rescind.errors import ConfigError, DataError
 from rescind.federation import Federation
 from rescind.forgetting import forget
 from rescind.methods.fedavg import FedAvg
 from rescind.methods.gram import Gram
 from rescind.methods.local_gram import LocalGram
+from rescind.models.gram_pairs import weight_of
 from rescind.models.mf import MF
 from rescind.receipt import Issued, opens, write
 from rescind.records import Erase, Event, Host, Records, Share, Unshare, Withdraw
@@ -95,6 +96,65 @@ def test_what_devices_owe_is_said_and_does_not_pass_as_exact():
     gone = fed.method.forget(fed, Withdraw(4), absent=[4])
     assert claims_of(fed, gone).plain[OPEN] == "0 owed, 1 lost"
     assert "until everybody is counted anew" in claims_of(fed, gone).not_covered[0]
+
+
+def keeper_of(fed: Federation) -> int:
+    """Somebody who lends nothing and has something."""
+    lends = torch.zeros_like(fed.world.members)
+    lends[fed.world.shared.client] = True
+    return int((fed.world.announced.keeps & ~lends).nonzero()[0])
+
+
+def test_the_device_of_one_who_lends_nothing_sends_the_negative_of_what_it_added():
+    fed = lending()
+    who, seen = keeper_of(fed), []
+    mine = fed.now.vault.holdings.of_clients("own", torch.tensor([who])).item
+    watched = replace(fed, watch=(lambda moment: seen.append(moment.sums),))
+    after, evidence = forget(watched, Withdraw(who), audits="none")
+    (sums,) = seen
+    (sent,) = sums.values()
+    assert not sent.totals["plus/0000"].any()
+    weight = int(weight_of(torch.tensor(len(mine))))
+    assert sent.totals["minus/0000"].squeeze(1).nonzero().squeeze(1).tolist() == mine.tolist()
+    assert set(sent.totals["minus/0000"][mine].flatten().tolist()) == {weight}
+    apart = fed.now.state.own["gram/0000"] - after.now.state.own["gram/0000"]
+    assert int(apart.sum()) == weight * len(mine) * (len(mine) + 1) // 2
+    assert evidence.receipt.done.online == {"requester": 1, "others": 0}
+    assert evidence.receipt.done.level == "L3"
+    assert check(evidence.receipt, after, "the run").holds
+
+
+def test_a_device_that_is_gone_for_ever_is_said_so_with_what_follows():
+    fed = lending()
+    who = keeper_of(fed)
+    after, evidence = forget(fed, Withdraw(who), audits="none", away=[who])
+    receipt = evidence.receipt
+    assert receipt.claims[OPEN] == "0 owed, 1 lost"
+    assert receipt.done.online == {"requester": 0, "others": 0}
+    assert receipt.done.level == "L1", "the records are gone, what was counted of them is not"
+    assert any("until everybody is counted anew" in said for said in receipt.not_covered)
+    found = check(receipt, after, "the run")
+    assert not found.holds
+    assert "0 owed, 1 lost" in found.says
+    # What follows: everybody is counted anew, and the sum is that of a history without them.
+    anew = after.restart().run(1)
+    assert sum_digest(anew.now.state.own) == sum_digest(
+        fed.apply(Withdraw(who)).restart().run(1).now.state.own
+    )
+    with pytest.raises(ConfigError, match="only Gram"):
+        forget(fed, Withdraw(who), FedAvg(model=MF(dim=2)), "none", away=[who])
+
+
+def test_a_release_that_waits_is_no_exact_forgetting_yet():
+    fed = lending(Gram(release_every=4))
+    who = keeper_of(fed)
+    after, evidence = forget(fed, Withdraw(who), audits="standard")
+    receipt = evidence.receipt
+    assert receipt.done.level == "L1"
+    assert receipt.claims[NEXT] == "due when 3 more people have changed something"
+    assert receipt.verdict == "UNAUDITED"
+    assert any("release from before the request" in f.note for f in receipt.findings)
+    assert check(receipt, after, "the run").holds, "the sum itself has forgotten"
 
 
 def test_a_method_without_a_sum_claims_nothing_and_is_refused_as_data():

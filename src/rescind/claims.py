@@ -22,7 +22,7 @@ from rescind.methods.gram import Gram
 from rescind.models.gram_pairs import Parts, from_bits
 from rescind.models.gram_sides import OWNERS, Lent, outstanding, parts_of_loans
 from rescind.receipt import Receipt
-from rescind.releases import promise, waiting, what
+from rescind.releases import promise, released, waiting, what
 from rescind.storage import load_federation
 from rescind.verification import Check
 
@@ -83,7 +83,7 @@ def _released(fed: Federation) -> dict[str, str]:
         NEXT: f"due when {more} more people have changed something" if more else "made",
     }
     if promised:
-        often = int(fed.now.state.own["released"][0])
+        often, _ = released(fed)
         said[EPSILON] = (
             f"{promised['epsilon']:.4g} at delta {promised['delta']:g}, {often} releases"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,10 +20,13 @@ from rescind.examine import examine
 from rescind.federation import Federation, Moment
 from rescind.findings import Finding
 from rescind.method import Method
+from rescind.methods.gram import Gram
 from rescind.methods.retrain import Retrain
+from rescind.models.gram_sides import outstanding
 from rescind.purge import concerned, inventory, purge, requested, traces
 from rescind.receipt import Done, Receipt, issue
 from rescind.records import Erase, Event, Unshare, Withdraw
+from rescind.releases import waiting
 from rescind.settings import to_table
 
 Audits = Literal["standard", "full", "none"]
@@ -71,12 +74,14 @@ def forget(
     folder: Path | None = None,
     workers: int = 2,
     watch: Callable[[int, int], Any] = lambda *_: None,
+    away: Sequence[int] = (),
 ) -> tuple[Federation, Evidence]:
     """Forget the records of an Unshare, Erase or Withdraw; the model and what proves it.
 
     method: an unlearner; by default the federation's own, which is exact unless it says otherwise
     previous: the bytes of the last receipt, to be chained    data: digest of a public dataset
     folder: where the audit keeps its retrains    watch: told (retrains there, retrains wanted)
+    away: clients whose devices cannot be reached; what they kept stays, and the receipt says so
 
     An approximate unlearner whose audit fails is followed by an exact one, and the receipt says so.
     """
@@ -95,8 +100,9 @@ def forget(
             workers=workers, folder=folder or Path(room), watch=watch,
         )  # fmt: skip
         unlearner = method or fed.method
-        after, seconds = _forgotten(fed, event, unlearner, spent)
-        enough = audits != "none" and many >= FEWEST
+        after, seconds = _forgotten(fed, event, unlearner, spent, away)
+        stale = waiting(after) > 0  # devices are still sent a release that has the records
+        enough = audits != "none" and many >= FEWEST and not stale
         report = audit(after, unlearner=unlearner) if enough else None
         if report and report.verdict == "FAIL" and not unlearner.exact:
             tried, unlearner = _failed(unlearner, report), Retrain()
@@ -104,7 +110,7 @@ def forget(
             seconds, report = seconds + more, audit(after, unlearner=unlearner)
             report = replace(report, findings=(tried, *report.findings))
     done = _done(fed, after, unlearner, event, spent, seconds, data)
-    findings = report.findings if report else [_unaudited(audits, many)]
+    findings = report.findings if report else [_unaudited(audits, many, stale)]
     claims = claims_of(fed, after)
     issued = issue(
         event,
@@ -121,11 +127,20 @@ def forget(
 
 
 def _forgotten(
-    fed: Federation, event: Event, unlearner: Method, spent: Spent
+    fed: Federation, event: Event, unlearner: Method, spent: Spent, away: Sequence[int] = ()
 ) -> tuple[Federation, float]:
     """Unlearnt and purged, and in how many seconds; whoever leaves a trace gets no receipt."""
     begun = time.perf_counter()
-    after = unlearner.unlearn(replace(fed, watch=(*fed.watch, spent)), event)
+    watched = replace(fed, watch=(*fed.watch, spent))
+    if not away:
+        after = unlearner.unlearn(watched, event)
+    elif isinstance(unlearner, Gram):
+        after = unlearner.forget(watched, event, away)
+    else:
+        raise ConfigError(
+            f"{type(unlearner).__name__} forgets by rounds in which devices may be missing anyway; "
+            f"only Gram takes a list of devices that are away."
+        )
     after = purge(fed, replace(after, watch=fed.watch), event, unlearner.exact)
     seconds = time.perf_counter() - begun
     left = traces(after, event, fed, made=not unlearner.exact)
@@ -164,7 +179,7 @@ def _done(
     return Done(
         method=to_table(fed.method),
         unlearning=name,
-        level="L3" if unlearner.exact and not _earlier(fed, event) else "L2",
+        level=_level(fed, after, unlearner, event),
         world_before=fed.world.digest(),
         world_after=after.world.digest(),
         model_before=params.digest(fed.now.state.public),
@@ -175,6 +190,13 @@ def _done(
         seconds=seconds,
         data=data,
     )
+
+
+def _level(fed: Federation, after: Federation, unlearner: Method, event: Event) -> str:
+    """How far the forgetting went, for what people are served now."""
+    if waiting(after) or (isinstance(after.method, Gram) and outstanding(after.now.state.own)):
+        return "L1"
+    return "L3" if unlearner.exact and not _earlier(fed, event) else "L2"
 
 
 def _earlier(fed: Federation, event: Event) -> bool:
@@ -202,7 +224,13 @@ def _limits(fed: Federation, event: Event) -> list[str]:
     return said
 
 
-def _unaudited(audits: Audits, many: int) -> Finding:
+def _unaudited(audits: Audits, many: int, stale: bool) -> Finding:
+    if stale:
+        why = (
+            "The model in service is a release from before the request: audited is what the next "
+            "release brings."
+        )
+        return Finding("audit", "UNAUDITED", note=why)
     why = (
         "No audit was asked for."
         if audits == "none"

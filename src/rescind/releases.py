@@ -25,7 +25,7 @@ def published(fed: Federation) -> dict[str, Any] | None:
     method = fed.method
     if not isinstance(method, Gram):
         return None
-    often, since = (int(n) for n in fed.now.state.own["released"])
+    often, since = released(fed)
     return {
         "what": what(method),
         "releases": often,
@@ -33,6 +33,15 @@ def published(fed: Federation) -> dict[str, Any] | None:
         "next": "due" if not waiting(fed) else f"when {method.release_every - since} more changed",
         **promise(fed),
     }
+
+
+def released(fed: Federation) -> tuple[int, int]:
+    """How many releases were made, and how many people changed something since the last."""
+    own = fed.now.state.own
+    if "released" not in own:  # saved before releases were counted
+        return int(fed.now.state.round > 0), 0
+    often, since = own["released"].tolist()
+    return often, since
 
 
 def what(method: Gram) -> str:
@@ -54,7 +63,7 @@ def promise(fed: Federation) -> dict[str, Any]:
     method = fed.method
     if not isinstance(method, Gram) or not method.noise:
         return {}
-    often = int(fed.now.state.own["released"][0])
+    often, _ = released(fed)
     return {
         "epsilon": epsilon_of(method.noise, method.delta, often),
         "delta": method.delta,
@@ -77,7 +86,7 @@ def waiting(fed: Federation) -> int:
     method = fed.method
     if not isinstance(method, Gram):
         return 0
-    since = int(fed.now.state.own["released"][1])
+    _, since = released(fed)
     return method.release_every - since if since else 0
 
 
@@ -89,7 +98,7 @@ def release_now(fed: Federation) -> Federation:
             f"{type(method).__name__} publishes its model in every round; releases by schedule "
             f"belong to Gram."
         )
-    if not int(fed.now.state.own["released"][0]):
+    if not released(fed)[0]:
         raise ConfigError("nobody has been counted yet, so nothing can be released. Run a round.")
     state = method.server_published(fed.now.state, fed.world, method.release_every)
     return replace(fed, now=replace(fed.now, state=state))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from rescind.purge import requested
 from rescind.receipt import Issued, write
 from rescind.receipt_page import page
 from rescind.records import Erase, Event, Records, Unshare, Withdraw
+from rescind.releases import promise, published
 from rescind.sharing import draw_regret
 from rescind.storage import load_federation, save_federation, went_on
 from rescind.withheld import Withheld
@@ -125,11 +126,13 @@ def answer(
     watch: tuple[Callable[..., Any], ...] = (),
     told: Callable[[int, int], Any] = lambda *_: None,
     begun: Callable[[Federation, Event, int], Any] = lambda *_: None,
+    away: Sequence[str] = (),
 ) -> Answer:
     """Answer a request to a run: a new run without the records, a receipt, and the old one purged.
 
     The new run is whole on disk before anything of the old one goes; killed in between, the same
     command does the rest. begun: told the run, the request and how many records it is about
+    away: ids of people whose devices cannot be reached
     """
     facts = read_facts(run)
     if facts is None or not (run / "model").is_dir():
@@ -148,6 +151,7 @@ def answer(
     after, evidence = forget(
         watched, event, method, audits,
         previous=previous, data=facts["data"]["digest"], workers=workers, watch=told,
+        away=[fed.labels.client(user, fed.world.sizes.clients) for user in away],
     )  # fmt: skip
     after = Federation(**{**vars(after), "watch": ()})
     make_folder(new)
@@ -204,6 +208,8 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
         },
         "model": {"public": digest(state.public), "private": digest(vault.private)},
         "forgotten": [*facts.get("forgotten", []), forgotten],
+        "privacy": {**facts.get("privacy", {}), **promise(after)},
+        "published": published(after),
     }
 
 

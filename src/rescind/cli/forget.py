@@ -33,6 +33,14 @@ def command(
         Path | None, typer.Option(help="Where the new run goes; RUN-1, RUN-2, ... unless given.")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes for the audit's retrains.")] = 2,
+    away: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="USER",
+            help="Somebody whose device cannot be reached; may be given again. What it kept is "
+            "owed, or lost where they leave, and the receipt says so (Gram).",
+        ),
+    ] = None,
     request: Annotated[
         Path | None,
         typer.Option(
@@ -89,7 +97,7 @@ def command(
 
         done = answer(
             run, kind, source, unlearner, audits, out, workers,  # type: ignore[arg-type]
-            watch=(seen,), told=_retrains, begun=begun,
+            watch=(seen,), told=_retrains, begun=begun, away=away or (),
         )  # fmt: skip
     receipt = done.evidence.receipt
     asked_for = receipt.asked

@@ -170,13 +170,14 @@ class Gram(Dial, Method):
 
     def server_published(self, state: ServerState, world: World, people: int) -> ServerState:
         """With a new release, or with the old one while too few people have changed since."""
-        often, since = (int(n) for n in state.own["released"])
+        before = state.own.get("released", state.own["counted"].new_zeros(2))
+        often, since = (int(n) for n in before)
         due = not often or since + people >= self.release_every
         public = (
             self.server_public(state.own, world) if due else self.server_still(state.public, world)
         )
         counted = [often + 1, 0] if due else [often, since + people]
-        released = state.own["released"].new_tensor(counted)
+        released = before.new_tensor(counted)
         return replace(state, own={**state.own, "released": released}, public=public)
 
     def server_still(self, public: Params, world: World) -> Params:
@@ -403,6 +404,8 @@ class Gram(Dial, Method):
         What they lent is forgotten all the same. What they kept stays counted: it is owed until
         they are next online, and lost if they have withdrawn (`outstanding` of the state tells).
         """
+        from rescind.federation import Moment
+
         after = fed.apply(event)
         if not fed.now.state.round:
             return after
@@ -427,7 +430,10 @@ class Gram(Dial, Method):
         state = self.server_absorb(
             state, {**sums, **hosts}, after.world, None if arriving else lenders
         )
-        return replace(after, now=replace(after.now, state=state, vault=vault, hosted=hosted))
+        after = replace(after, now=replace(after.now, state=state, vault=vault, hosted=hosted))
+        for look in fed.watch if sums else ():  # devices had to be online for this
+            look(Moment(after.now, sums, None, after.past))
+        return after
 
     def _concerned(self, fed: Federation, after: Federation, event: Event) -> tuple[Tensor, Tensor]:
         """Which devices have something to send after an event, and whose loans may have changed."""
