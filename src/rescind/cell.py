@@ -15,7 +15,9 @@ from rescind.guards import Clip, Gaussian, Guard, Laplace, check_guards
 from rescind.method import Method
 from rescind.settings import chosen, to_table
 
-SETTINGS = ("data", "sharing", "method", "guards", "run")
+SETTINGS = ("data", "sharing", "method", "guards", "run", "forget")
+UNNAMED = ("sharing", "guards", "run")
+"""Settings whose class says nothing about them."""
 
 Table = dict[str, Any]
 
@@ -39,6 +41,10 @@ class DataSettings:
     """Synthetic only: how many items."""
     interactions: int | None = None
     """Synthetic only: about how many interactions."""
+    parts: Literal["metis", "louvain"] = "metis"
+    """Graphs only: how nodes are dealt out to clients; METIS parts come with the package."""
+    clients: int | None = None
+    """Graphs only: how many clients; as many as there are parts, and 10 for Louvain's."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +139,57 @@ class RunSettings:
             if value is not None and value < 1:
                 raise ConfigError(f"run.{name} must be at least 1, got {value}.")
         least = {f"{m}@{k}" for k in self.k for m in ("HR", "NDCG", "Recall", "Precision", "MRR")}
+        least |= {"accuracy", "ROC-AUC"}  # of nodes
         if self.measure not in least:
             raise ConfigError(f"run.measure '{self.measure}': {suggest(self.measure, least)}")
 
+
+@dataclass(frozen=True)
+class ForgetSettings:
+    """A request to forget, and who answers it."""
+
+    name: str
+    """An unlearner's class; "own": what the method itself does; or one of `CONTROLS`."""
+    unlearner: Method | None = None
+    """The unlearner, where the name is one."""
+    learner: bool = False
+    """Training was by the unlearner itself, which learns as the method does and keeps a log."""
+    event: Literal["erase", "unshare", "withdraw"] = "erase"
+    draw: float | None = None
+    """So large a share of the lenders take back all they lent."""
+    client: int | tuple[int, ...] | None = None
+    """Who leaves; several: each alone, and the mean is reported."""
+    audits: Literal["standard", "none"] = "standard"
+
+    def __post_init__(self) -> None:
+        if (self.draw is None) == (self.client is None):
+            raise ConfigError(
+                "[forget] needs one of draw (a share of the lenders, such as draw = 0.3) and "
+                "client (who leaves, such as client = 3)."
+            )
+        if (self.event == "withdraw") != (self.client is not None):
+            raise ConfigError(
+                f"forget.event is '{self.event}': a client withdraws (client = 3), and drawn "
+                f"lenders erase or unshare (draw = 0.3)."
+            )
+        if self.draw is not None and not 0 < self.draw <= 1:
+            raise ConfigError(f"forget.draw is above 0 and up to 1, got {self.draw}.")
+        if self.learner and self.unlearner is None:
+            raise ConfigError(f"forget.learner: '{self.name}' is no method that could learn.")
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Who leaves, one after another."""
+        return (self.client,) if isinstance(self.client, int) else self.client or ()
+
+
+NO_OP, SHIFT, OTHER_SEED = "no-op", "score shift", "another seed"
+CONTROLS = {
+    NO_OP: "nothing is deleted: the model before",
+    SHIFT: "the same with all scores lowered",
+    OTHER_SEED: "a retraining under another seed",
+}
+"""Answers whose verdict is known in advance."""
 
 IDLE = ("seed", "device", "checkpoint_every", "keep_every")
 """Settings of a run that do not decide its result, or are counted apart."""
@@ -151,6 +205,7 @@ class Cell:
     method: Method
     run: RunSettings
     guards: GuardSettings | None = None
+    forget: ForgetSettings | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     """What it is called along each axis."""
 
@@ -159,8 +214,10 @@ class Cell:
         """Everything that decides the result, as plain tables."""
         parts = {name: getattr(self, name) for name in SETTINGS}
         out = {name: to_table(part) for name, part in parts.items() if part is not None}
-        for name in out.keys() - {"data", "method"}:  # theirs say which, the others' nothing
+        for name in out.keys() & set(UNNAMED):
             out[name].pop("name")
+        if self.forget is not None and isinstance(out["forget"].pop("unlearner"), dict):
+            out["unlearner"] = to_table(self.forget.unlearner)
         return out
 
     @property

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import logging
-import os
 import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from rescind import accountant, params
-from rescind.data import Dataset, k_core, load, min_user
+from rescind.data import Dataset, GraphDataset, k_core, load, min_user
+from rescind.data.partition import louvain, subgraphs
 from rescind.errors import BoundaryError, DataError
 from rescind.executor import InProcess
 from rescind.federation import EarlyStop, Federation, Moment, holdings_of
 from rescind.provenance import versions
 from rescind.recipe import Cell, DataSettings, Recipe
 from rescind.records import Share
+from rescind.results import append_line
 from rescind.sharing import GROUPS, draw_groups, draw_share, groups_of
 from rescind.storage import Checkpoints, resume, save_federation
-from rescind.tasks.metrics import Ranking
 from rescind.withheld import Withheld
 
 log = logging.getLogger(__name__)
@@ -116,7 +113,26 @@ def prepare(settings: DataSettings) -> Dataset:
     return dataset
 
 
-def start(cell: Cell, dataset: Dataset, withheld: Withheld | None = None) -> Federation:
+def prepare_graph(settings: DataSettings) -> GraphDataset:
+    """Load a graph whose nodes are classified."""
+    graph = load(settings.name)
+    if not isinstance(graph, GraphDataset):
+        raise BoundaryError(
+            f"'{settings.name}' has no nodes to classify; this recipe's method classifies nodes. "
+            f"Choose one of the graphs (rescind data list), or a method that ranks items."
+        )
+    return graph
+
+
+def obtained(cell: Cell) -> Dataset | GraphDataset:
+    """The data of a cell, of the kind that its method works on."""
+    nodes = cell.method.model.task == "nodes"
+    return prepare_graph(cell.data) if nodes else prepare(cell.data)
+
+
+def start(
+    cell: Cell, dataset: Dataset | GraphDataset, withheld: Withheld | None = None
+) -> Federation:
     """A federation before its first round, with what people lend.
 
     withheld: what they erased or took back since; the loans are drawn from the data as it was, so
@@ -125,6 +141,11 @@ def start(cell: Cell, dataset: Dataset, withheld: Withheld | None = None) -> Fed
     guards = cell.guards.guards if cell.guards else ()
     executor = InProcess(device=cell.run.device, guards=guards)
     keep = cell.run.keep_every
+    if isinstance(dataset, GraphDataset):
+        settings, seed = cell.data, cell.run.seed
+        part = louvain(dataset, settings.clients or 10) if settings.parts == "louvain" else None
+        held = subgraphs(dataset, part, clients=settings.clients, seed=seed)
+        return Federation.start(held, cell.method, seed, executor, keep_every=keep)
     left = withheld.left_of(dataset) if withheld else dataset
     fed = Federation.start(left, cell.method, cell.run.seed, executor, keep_every=keep)
     if cell.sharing is not None:
@@ -145,7 +166,7 @@ def run_cell(
     folder: Path,
     again: bool = False,
     watch: tuple[Watch, ...] = (),
-    dataset: Dataset | None = None,
+    dataset: Dataset | GraphDataset | None = None,
 ) -> Result:
     """Train and measure one cell; writes `folder/run.json` and `folder/model/`.
 
@@ -153,7 +174,7 @@ def run_cell(
     What the folder says was erased or taken back (`withheld.json`) is left out.
     """
     withheld = Withheld.read(folder)
-    dataset = dataset or prepare(cell.data)
+    dataset = dataset or obtained(cell)
     fed = start(cell, dataset, withheld)
     if not int(fed.now.vault.holdings.lot("test")[1].sum()):
         raise DataError(
@@ -162,14 +183,7 @@ def run_cell(
         )
     settings, meter = cell.run, Meter()
     key = f"{cell.digest}/{settings.seed}/{dataset.digest}"
-    until: EarlyStop | None = EarlyStop(
-        metric=Ranking(split="valid", k=settings.k),
-        value=settings.measure,
-        every=settings.evaluate_every,
-        patience=settings.patience,
-        restore=settings.restore,
-        users=settings.valid_users,
-    )
+    until: EarlyStop | None = stopping(cell)
     checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoint_every, key, meter.read)
     found = resume(checkpoints.folder, key, fed, until) if again else None
     _prepare_folder(folder, keep=found is not None)
@@ -189,6 +203,19 @@ def run_cell(
     write_facts(folder, facts)
     tidy(folder)
     return Result(trained, facts, folder)
+
+
+def stopping(cell: Cell) -> EarlyStop:
+    """Validation picks the round, by a measure of the method's task."""
+    settings = cell.run
+    return EarlyStop(
+        metric=cell.method.metric("valid", settings.k),
+        value=settings.measure,
+        every=settings.evaluate_every,
+        patience=settings.patience,
+        restore=settings.restore,
+        users=settings.valid_users,
+    )
 
 
 def _train(
@@ -275,8 +302,13 @@ def _prepare_folder(folder: Path, keep: bool) -> None:
 
 
 def _facts(
-    cell: Cell, dataset: Dataset, fed: Federation, until: EarlyStop | None, meter: Meter
+    cell: Cell,
+    dataset: Dataset | GraphDataset,
+    fed: Federation,
+    until: EarlyStop | None,
+    meter: Meter,
 ) -> dict[str, Any]:
+    """Everything that run.json says of a finished run."""
     counted = meter.read()
     state, vault = fed.now.state, fed.now.vault
     return {
@@ -285,14 +317,7 @@ def _facts(
         "configuration": cell.configuration,
         "digest": cell.digest,
         "settings": cell.settings,
-        "data": {
-            "name": dataset.name,
-            "digest": dataset.digest,
-            "source": dataset.source,
-            "users": len(dataset.users),
-            "items": len(dataset.items),
-            "rows": len(dataset),
-        },
+        "data": about(dataset),
         "shared": len(fed.world.shared),
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -315,6 +340,15 @@ def _facts(
     }
 
 
+def about(dataset: Dataset | GraphDataset) -> dict[str, Any]:
+    """Which data it was, and how large."""
+    sizes = {"rows": len(dataset)}
+    if isinstance(dataset, Dataset):
+        sizes = {"users": len(dataset.users), "items": len(dataset.items), **sizes}
+    named = {"name": dataset.name, "digest": dataset.digest, "source": dataset.source}
+    return {**named, **sizes}
+
+
 def _by_group(fed: Federation, k: tuple[int, ...]) -> dict[str, dict[str, float]]:
     """How well people are served on test who lend all, a part or nothing (where there are any)."""
     groups = groups_of(fed.now.vault.holdings).to(fed.world.members.device)
@@ -328,26 +362,8 @@ def append_result(recipe: Recipe, result: Result) -> None:
 
 
 def append_facts(recipe: Recipe, facts: dict[str, Any]) -> None:
-    """Add the line of a finished run to the results beside the recipe, unless it is there.
-
-    So it can be done again by whoever finds a finished run: a kill between run.json and the line
-    loses nothing and doubles nothing. The file is locked, since other seeds may end now, too.
-    """
-    line, path = _line(facts), recipe.results
-    new = not path.exists()
-    try:
-        with open(path, "a+b", buffering=0) as file:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-            known = _whole_lines(file)
-            if not any(_same_run(line, text) for text in known):
-                _write_line(file, json.dumps(line).encode() + b"\n")
-        if new:
-            params.sync_folder(path.parent)
-    except OSError as error:
-        raise DataError(
-            f"cannot add the result to {path}: {error.strerror or error}. The run itself is "
-            f"safe: make room and give the same command with --resume."
-        ) from None
+    """Add the line of a finished run to the results beside the recipe, unless it is there."""
+    append_line(recipe.results, _line(facts))
 
 
 def _line(facts: dict[str, Any]) -> dict[str, Any]:
@@ -364,49 +380,10 @@ def _line(facts: dict[str, Any]) -> dict[str, Any]:
         "seconds": {k: round(v, 2) for k, v in facts["seconds"].items()},
         "bytes": facts["bytes"],
         "kept_bytes": facts["kept_bytes"],
+        **({"forget": facts["forget"]} if "forget" in facts else {}),
         "digest": facts["digest"],
         "settings": facts["settings"],
         "data": facts["data"]["digest"],
         "versions": facts["versions"],
         "date": facts["date"],
     }
-
-
-def _whole_lines(file: FileIO) -> list[bytes]:
-    """The lines that are there; a last one that was cut off in the writing is removed."""
-    file.seek(0)
-    text = file.readall()
-    *known, rest = text.split(b"\n")
-    if rest and _parsed(rest) is None:
-        file.truncate(len(text) - len(rest))
-    elif rest:  # whole, but somebody's editor left the end of the line away
-        _write_line(file, b"\n")
-        known.append(rest)
-    return known
-
-
-def _same_run(line: dict[str, Any], text: bytes) -> bool:
-    """Whether a line of the results tells of this very run."""
-    other = _parsed(text)
-    names = ("cell", "seed", "digest", "data", "date", "seconds")
-    return other is not None and all(other.get(n) == line[n] for n in names)
-
-
-def _parsed(text: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _write_line(file: FileIO, data: bytes) -> None:
-    """Append and sync; a disk that fills up in the middle leaves no half line."""
-    size = file.seek(0, os.SEEK_END)
-    try:
-        if (file.write(data) or 0) < len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(file.fileno())
-    except OSError:
-        file.truncate(size)
-        raise

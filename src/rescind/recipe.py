@@ -7,6 +7,8 @@
     [method.model]  name = "LightGCN"
     [guards]   clip = 1.0  gaussian = 0.8          optional: fields of `GuardSettings`
     [run]      rounds = 150                        fields of `RunSettings`
+    [forget]   event = "erase"  draw = 0.3         optional: what is asked; cells that name an
+               name = "Retrain"                    unlearner answer it (rescind.trials)
     [axes]     data = ["ml-100k", "ml-1m"]         each value changes its table for one cell
                method = ["Popularity", { label = "FedAvg, 4", name = "FedAvg", negatives = 4 }]
                seed = [0, 1, 2]                    a value may carry `run = { rounds = 1 }` too
@@ -23,14 +25,16 @@ import itertools
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rescind.cell import (
+    CONTROLS,
     SETTINGS,
     Cell,
     DataSettings,
+    ForgetSettings,
     GuardSettings,
     RunSettings,
     SharingSettings,
@@ -45,6 +49,7 @@ __all__ = [
     "Cell",
     "Column",
     "DataSettings",
+    "ForgetSettings",
     "GuardSettings",
     "PlotSettings",
     "Recipe",
@@ -56,7 +61,7 @@ __all__ = [
 
 TABLES = (*SETTINGS, "axes", "paper", "plot", "table")
 WORDS = ("title", "source", "notes")
-AXES = ("data", "method", "model", "sharing", "guards", "seed")
+AXES = ("data", "method", "model", "sharing", "guards", "forget", "seed")
 
 
 @dataclass(frozen=True)
@@ -216,7 +221,8 @@ def _change(axes: Table, change: str) -> tuple[list[str], Any] | None:
         return None
     if key in AXES:
         axes.pop(key, None)
-        key = {"data": "data.name", "method": "method.name", "model": "method.model"}.get(key, key)
+        named = ("data", "method", "forget")
+        key = "method.model" if key == "model" else f"{key}.name" if key in named else key
     parts = key.split(".")
     if parts[0] not in SETTINGS or len(parts) < 2:
         allowed = [*AXES, "method.model.<field>", *(f"{name}.<field>" for name in SETTINGS)]
@@ -266,7 +272,8 @@ def _place(tables: Table, axis: str, value: Any) -> str:
     """Write one value of an axis into its table; return its label."""
     change = dict(value) if isinstance(value, Mapping) else {"name": value}
     label = str(change.pop("label", change.get("name", value)))
-    for other in ("run", "sharing"):  # a ceiling is trained for one round, or sees everything
+    # A ceiling is trained for one round, or sees everything; a row of a table may be a request.
+    for other in ("run", "sharing", "forget"):
         if other in change and other != axis:
             tables.setdefault(other, {}).update(change.pop(other))
     if axis == "model":
@@ -285,20 +292,47 @@ def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, 
         method = dict(tables.get("method", {}))
         run = {**tables.get("run", {}), "seed": seed}
         data, sharing = tables.get("data", {}), tables.get("sharing")
+        learns = from_table(
+            find(*METHODS, str(method.get("name", "FedAvg"))), method, {"model": MODELS}
+        )
+        if learns.model.task == "nodes":
+            run = {"measure": "accuracy", **run}
         guards = _settings(GuardSettings, tables.get("guards", {}))
         return Cell(
             name=name,
             data=_settings(DataSettings, data),
             sharing=None if sharing is None else _settings(SharingSettings, sharing),
-            method=from_table(
-                find(*METHODS, str(method.get("name", "FedAvg"))), method, {"model": MODELS}
-            ),
+            method=learns,
             run=_settings(RunSettings, run),
             guards=guards if guards.guards else None,
+            forget=_forget(tables.get("forget", {}), method),
             labels=labels,
         )
     except ConfigError as error:
         raise ConfigError(f"{path}, cell {name}: {error}") from None
+
+
+def _forget(table: Mapping[str, Any], method: Mapping[str, Any]) -> ForgetSettings | None:
+    """What is asked and who answers; None where nobody is named. Other keys are the unlearner's.
+
+    An unlearner that was the learner, too, learns as the method does: it has its settings.
+    """
+    if "name" not in table:
+        return None
+    name, known = str(table["name"]), fields_of(ForgetSettings).keys() - {"unlearner"}
+    given = {k: v for k, v in table.items() if k in known}
+    others = {k: v for k, v in table.items() if k not in known}
+    if name in CONTROLS or name == "own":
+        if others:
+            raise ConfigError(f"[forget] '{name}' has no field '{next(iter(others))}'.")
+        return cast(ForgetSettings, _settings(ForgetSettings, given))
+    cls = find(*METHODS, name)
+    if given.get("learner"):
+        shared = {k: v for k, v in method.items() if k in fields_of(cls) and k != "name"}
+        others = {**shared, **others}
+    settings = _settings(ForgetSettings, {k: v for k, v in given.items() if k != "learner"})
+    unlearner = from_table(cls, {**others, "name": name}, {"model": MODELS})
+    return replace(settings, unlearner=unlearner, learner=bool(given.get("learner")))
 
 
 def _settings(cls: type, table: Mapping[str, Any]) -> Any:

@@ -35,6 +35,9 @@ def command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")
     ] = False,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes for an audit's retrains, where cells forget.")
+    ] = 2,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print final metrics as JSON on the last line.")
     ] = False,
@@ -65,7 +68,7 @@ def command(
         title = f"{chosen.name} seed {chosen.run.seed}"
         if len(cells) > 1:
             title = f"[{number}/{len(cells)}] {title}"
-        facts = _one(found, chosen, folder, resume, title)
+        facts = _one(found, chosen, folder, resume, title, (home, workers))
         finished.append(
             {
                 "cell": chosen.name,
@@ -74,20 +77,25 @@ def command(
                 "metrics": facts["metrics"]["test"],
             }
         )
-        shown = ", ".join(
-            f"{k} {v:.4f}"
-            for k, v in facts["metrics"]["test"].items()
-            if k.startswith(("HR", "NDCG", "Recall"))
-        )
-        typer.echo(
-            f"{chosen.name} seed {chosen.run.seed}: {shown} "
-            f"(round {facts['round']}, {facts['seconds']['wall']:.1f} s) -> {folder}"
-        )
+        typer.echo(f"{chosen.name} seed {chosen.run.seed}: {_told(facts)} -> {folder}")
         _warn(facts)
     _next(found, finished)
     if as_json:
         last: Any = {**finished[-1]["metrics"]} if len(finished) == 1 else {"runs": finished}
         typer.echo(json.dumps(last))
+
+
+def _told(facts: dict[str, Any]) -> str:
+    """The figures of a finished run in one line."""
+    test = facts["metrics"]["test"]
+    named = ("HR", "NDCG", "Recall", "accuracy", "ROC")
+    shown = ", ".join(f"{k} {v:.4f}" for k, v in test.items() if k.startswith(named))
+    took = f"(round {facts['round']}, {facts['seconds']['wall']:.1f} s)"
+    forgot = facts.get("forget")
+    if forgot is None:
+        return f"{shown} {took}"
+    verdict = forgot.get("verdict", "unaudited")
+    return f"{verdict}, {shown}, {forgot['client_rounds']:,.0f} client-rounds {took}"
 
 
 def _warn(facts: dict[str, Any]) -> None:
@@ -103,7 +111,9 @@ def _warn(facts: dict[str, Any]) -> None:
         typer.echo(f'  privacy: epsilon {epsilon:.3g} (see "privacy" in run.json)', err=True)
 
 
-def _one(recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str) -> dict[str, Any]:
+def _one(
+    recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str, place: tuple[Path, int]
+) -> dict[str, Any]:
     from rescind import experiment, streams
     from rescind.cli.progress import RoundBar
     from rescind.experiment import append_facts, read_facts, tidy
@@ -117,14 +127,25 @@ def _one(recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str) -> 
         return done
     try:
         with RoundBar(title, cell.run.rounds, cell.run.measure) as bar, _heard():
-            run_cell = streams.run_cell if cell.data.variant else experiment.run_cell
-            result = run_cell(cell, folder, again=resume, watch=(bar,))
+            if cell.forget is not None:
+                from rescind import trials
+
+                room = trials.Room(place[0], resume, place[1], (bar,), _retrains)
+                result = trials.run_cell(cell, folder, room)
+            else:
+                run_cell = streams.run_cell if cell.data.variant else experiment.run_cell
+                result = run_cell(cell, folder, again=resume, watch=(bar,))
     except KeyboardInterrupt:
         typer.echo("\nstopped. Give the same command with --resume to go on.", err=True)
         raise typer.Exit(130) from None
     if not recipe.changed:
         append_facts(recipe, result.facts)
     return result.facts
+
+
+def _retrains(there: int, wanted: int) -> None:
+    if there < wanted:
+        typer.echo(f"  {there} of {wanted} retrained models to compare with", err=True)
 
 
 class _Aloud(logging.Handler):
@@ -150,10 +171,12 @@ def _heard() -> Iterator[None]:
 
 def _next(recipe: Recipe, finished: list[dict[str, Any]]) -> None:
     where = finished[-1]["out"]
-    typer.echo(f"\nWritten: {where}/run.json and {where}/model/")
+    trial = recipe.cells[-1].forget is not None
+    typer.echo(f"\nWritten: {where}/run.json" + ("" if trial else f" and {where}/model/"))
     if recipe.changed:
         typer.echo("Settings were changed, so no line was added to the recipe's results.")
     else:
         typer.echo(f"One line per run was added to {recipe.results}")
         typer.echo(f"Next: rescind table {recipe.path}")
-    typer.echo(f"Next: rescind recommend {where} --user ID")
+    if not trial and recipe.cells[-1].method.model.task == "ranking":
+        typer.echo(f"Next: rescind recommend {where} --user ID")

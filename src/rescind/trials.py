@@ -1,0 +1,314 @@
+"""Trials of unlearners: a request, answered by one of them, and measured beside retrains.
+
+A cell of a recipe that names an unlearner is a trial. What several trials need is made once and
+kept in the recipe's folder: `learned/` holds federations by their settings and seed, `retrains/`
+models that never had the records (the same for every unlearner that answers the request).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from rescind import experiment, params
+from rescind.audits import mait
+from rescind.audits.controls import shifted
+from rescind.audits.probe import Case
+from rescind.audits.verdict import FEWEST
+from rescind.cell import NO_OP, OTHER_SEED, SHIFT, Cell
+from rescind.data import Dataset, GraphDataset
+from rescind.errors import ConfigError, ConsentError
+from rescind.examine import judge, retrains
+from rescind.executor import InProcess
+from rescind.experiment import Result, Watch
+from rescind.federation import Federation
+from rescind.forgetting import Spent
+from rescind.params import Params
+from rescind.provenance import versions
+from rescind.purge import concerned, purge, requested, traces
+from rescind.records import Erase, Event, Unshare, Withdraw
+from rescind.sharing import draw_regret
+from rescind.storage import load_federation
+from rescind.workers import one_thread
+
+Facts = dict[str, Any]
+SAME = 1e-3
+"""Two learners whose parameters differ by less, relatively, learnt the same."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where a recipe keeps what its trials share, and who is told of progress."""
+
+    home: Path
+    again: bool = True
+    workers: int = 2
+    watch: tuple[Watch, ...] = ()
+    told: Callable[[int, int], Any] = lambda *_: None
+    """Told (retrains there, retrains wanted)."""
+
+
+def run_cell(cell: Cell, folder: Path, room: Room) -> Result:
+    """Answer a cell's request by its unlearner, and write `folder/run.json`.
+
+    Figures are the unlearner's own: nothing is escalated, but whether it would be is said.
+    """
+    wanted = cell.forget
+    if wanted is None:
+        raise ConfigError(f"cell '{cell.name}' names no unlearner, so it is no trial.")
+    dataset = experiment.obtained(cell)
+    plain = replace(cell, forget=None)
+    base, facts = learned(plain, dataset, room)
+    before = base
+    if wanted.learner and wanted.unlearner is not None:
+        before, facts = learned(replace(plain, method=wanted.unlearner), dataset, room)
+    found = [_trial(cell, before, base, event, room) for event in events(cell, base)]
+    after, told = found[0][0], mean_of([facts for _, facts in found])
+    facts = {
+        **facts,
+        "cell": cell.name,
+        "configuration": cell.configuration,
+        "digest": cell.digest,
+        "settings": cell.settings,
+        "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "per_round": [],
+        "groups": {},
+        "metrics": told.pop("metrics"),
+        "seconds": told.pop("seconds"),
+        "forget": told,
+        "round": after.now.state.round,
+        "model": {"public": params.digest(after.now.state.public)},
+    }
+    params.make_folder(folder)
+    experiment.write_facts(folder, facts)
+    return Result(after, facts, folder)
+
+
+# -- what trials share ----------------------------------------------------------------------------
+
+
+def learned(
+    cell: Cell, dataset: Dataset | GraphDataset, room: Room
+) -> tuple[Federation, dict[str, Any]]:
+    """The federation of a cell and what its run wrote down; trained once, then read.
+
+    Who logs single updates keeps gigabytes, which are not written: it learns anew.
+    """
+    if cell.method.logs or cell.method.individual:
+        cell = replace(cell, run=replace(cell.run, keep_every=None))
+        meter, rounds = experiment.Meter(), cell.run.rounds
+        fed = experiment.start(cell, dataset)
+        fed = fed.run(rounds, until=experiment.stopping(cell), watch=(meter, *room.watch))
+        return fed, experiment._facts(cell, dataset, fed, None, meter)
+    name = sha256(f"{cell.digest}/{cell.run.seed}/{dataset.digest}".encode()).hexdigest()[:16]
+    folder = room.home / "learned" / f"{name}-seed-{cell.run.seed}"
+    done = experiment.read_facts(folder)
+    if (
+        done is None
+        or not cell.made(done)
+        or _libraries(done["versions"]) != _libraries(versions())
+    ):
+        done = experiment.run_cell(cell, folder, room.again, room.watch, dataset).facts
+    return load_federation(folder / "model", InProcess(device=cell.run.device)), done
+
+
+def _libraries(made_with: Mapping[str, Any]) -> dict[str, Any]:
+    """What a result was made with, less the commit: that is the line's own."""
+    return {name: version for name, version in made_with.items() if name != "commit"}
+
+
+def events(cell: Cell, fed: Federation) -> list[Event]:
+    """The requests of a cell, each on its own."""
+    wanted = cell.forget
+    assert wanted is not None
+    if wanted.draw is None:
+        return [Withdraw(client) for client in wanted.clients]
+    records = draw_regret(fed.world.shared, fed.clock, wanted.draw)
+    if not len(records):
+        raise ConsentError(
+            f"cell '{cell.name}': nobody lends anything, so nobody can take it back. Add "
+            f'[sharing], or let somebody leave: event = "withdraw", client = 3.'
+        )
+    return [Erase(records) if wanted.event == "erase" else Unshare(records)]
+
+
+def _exact(base: Federation, event: Event, room: Room) -> Params:
+    """The parameters of the same run without the records, made once."""
+    said = [base.world.digest(), base.now.vault.holdings.digest(), event.digest()]
+    said += [params.digest(base.now.state.public)]
+    name = sha256("/".join(said).encode()).hexdigest()[:16]
+    path = room.home / "retrains" / f"exact-{name}.safetensors"
+    if path.is_file():
+        return params.to(params.load(path)[0], base.world.members.device)
+    with one_thread():
+        public = replace(base, watch=room.watch).retrained(event).now.state.public
+    params.save(path, dict(public))
+    return public
+
+
+# -- one request ----------------------------------------------------------------------------------
+
+
+def _trial(
+    cell: Cell, before: Federation, base: Federation, event: Event, room: Room
+) -> tuple[Federation, Facts]:
+    """What one request cost, what it left, and what is left of it."""
+    wanted, k = cell.forget, cell.run.k
+    assert wanted is not None
+    audited = wanted.audits != "none"
+    same = _apart(before.now.state.public, base.now.state.public) < SAME
+    beside = base if same else before
+    many = FEWEST + (wanted.name == OTHER_SEED)
+    references: Sequence[Federation] = ()
+    if audited or wanted.name == OTHER_SEED:
+        kept = room.home / "retrains"
+        references = retrains(beside, event, many, 0, room.workers, kept, room.told)
+    after, costs = _answered(wanted.name, before, event, wanted.unlearner, references, room)
+    stay = before.apply(event).world.members.nonzero().squeeze(1)
+    facts: Facts = {
+        **costs,
+        "event": type(event).__name__,
+        "records": len(requested(before, event)),
+        "people": len(concerned(event)),
+        "metrics": {s: after.evaluate(s, k, stay) for s in ("valid", "test")},
+        "before": {s: before.evaluate(s, k, stay) for s in ("valid", "test")},
+        "learnt_as_the_method": same,
+        "kept": kept_for_forgetting(before),
+    }
+    exact = _exact(beside, event, room)
+    far = _apart(before.now.state.public, exact)
+    facts["distance"] = _ratio(_apart(after.now.state.public, exact), far)
+    if audited:
+        others = [_apart(r.now.state.public, exact) for r in references[:FEWEST]]
+        facts["floor"] = _ratio(statistics.fmean(others), far)
+        facts |= _judged(before, after, event, references[:FEWEST], wanted)
+    if isinstance(event, Withdraw) and before.world.task == "nodes":
+        facts["leaver"] = _of_a_leaver(before, after, exact, event.client)
+    return after, facts
+
+
+def _answered(
+    name: str,
+    before: Federation,
+    event: Event,
+    unlearner: Any,
+    references: Sequence[Federation],
+    room: Room,
+) -> tuple[Federation, Facts]:
+    """The federation after a request, and what that took."""
+    spent = Spent()
+    wall, cpu = time.perf_counter(), time.process_time()
+    if name == NO_OP:
+        after = before
+    elif name == SHIFT:
+        after = shifted(before)
+    elif name == OTHER_SEED:
+        after = references[FEWEST]
+    else:
+        method = unlearner or before.method
+        with one_thread():
+            after = method.unlearn(replace(before, watch=(spent, *room.watch)), event)
+            after = purge(before, replace(after, watch=()), event, method.exact)
+    seconds = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+    control = name in (NO_OP, SHIFT, OTHER_SEED)
+    exact = not control and (unlearner or before.method).exact
+    people = set(concerned(event).tolist())
+    return after, {
+        "seconds": seconds,
+        "rounds": spent.rounds,
+        "client_rounds": spent.client_rounds,
+        "online": {"requester": len(people & spent.who), "others": len(spent.who - people)},
+        "exact": exact,
+        "traces": 0 if control else sum(traces(after, event, before, made=not exact).values()),
+    }
+
+
+def _judged(
+    before: Federation,
+    after: Federation,
+    event: Event,
+    references: Sequence[Federation],
+    wanted: Any,
+) -> Facts:
+    """Every check of the standard audit: its value, the retrains' mean, and what it says."""
+    case = Case.of(before, event, 0, references)
+    with one_thread():
+        begun = time.process_time()
+        report = judge(case, after)
+        seconds = time.process_time() - begun
+    found = [f for f in report.findings if f.value is not None]
+    exact = wanted.unlearner.exact if wanted.unlearner else wanted.name == "own"
+    return {
+        "verdict": report.verdict,
+        "escalates": report.verdict == "FAIL" and not exact,
+        "failed": ", ".join(f.check for f in found if f.verdict == "FAIL") or "none",
+        "value": {f.check: f.value for f in found},
+        "retrains": {f.check: f.reference for f in found},
+        "margin": {f.check: f.margin for f in found if f.margin is not None},
+        "verdicts": {f.check: f.verdict for f in found},
+        "audit_seconds": seconds,
+    }
+
+
+def kept_for_forgetting(fed: Federation) -> dict[str, int]:
+    """Bytes that learning kept to be able to forget, as they are written to disk.
+
+    Snapshots and logs of the server, and what devices log of their own updates.
+    """
+    server = [len(params.to_bytes(s.values)) for s in fed.now.state.memory]
+    rows = [r for _, _, r in fed.now.vault.log.entries]
+    parts = [{"owner": r.owner, "index": r.index, "value": r.value} for r in rows]
+    return {"server": sum(server), "client": sum(len(params.to_bytes(p)) for p in parts)}
+
+
+def _of_a_leaver(before: Federation, after: Federation, exact: Params, client: int) -> Facts:
+    """How a model does on the nodes of who left, in their old graph, and the paper's attack."""
+    state = replace(before.now.state, public=exact)
+    retrained = before.with_(state=state)
+    asked = before.with_(state=after.now.state)
+    ids = (before.world.members.new_ones(before.world.sizes.clients)).nonzero().squeeze(1)
+    found: Facts = dict(asked.evaluate(clients=ids[ids == client]))
+    rate = mait.rate(before, after, retrained, client)
+    return {**found, "MIA": rate.unlearnt, "MIA gap": rate.gap}
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _apart(mine: Params, theirs: Params) -> float:
+    """||w - w'|| / ||w'|| over the parameters both have."""
+    names = [n for n in theirs if n in mine and mine[n].shape == theirs[n].shape]
+    gap = {n: mine[n].double() - theirs[n].double() for n in names}
+    return params.norm(gap) / max(params.norm({n: theirs[n] for n in names}), 1e-12)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    """None where nothing moved at all."""
+    return part / whole if whole > 0 else None
+
+
+def mean_of(found: Sequence[Mapping[str, Any]]) -> Facts:
+    """Facts of several requests as one: means of numbers, words with how often they occur."""
+    return {key: _one([f[key] for f in found if key in f]) for key in found[0]}
+
+
+def _one(values: Sequence[Any]) -> Any:
+    given = [v for v in values if v is not None]
+    if not given:
+        return None
+    if isinstance(given[0], Mapping):
+        return mean_of(given)
+    if len(set(map(json.dumps, given))) == 1:
+        return given[0]
+    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in given):
+        return statistics.fmean(given)
+    words = [("yes" if v else "no") if isinstance(v, bool) else str(v) for v in given]
+    return ", ".join(f"{word} {words.count(word)}" for word in dict.fromkeys(words))
