@@ -27,6 +27,9 @@ FLOORS: dict[str, int] = {
             "dense",
             "kernels",
             "rowops",
+            "beside",
+            "linear",
+            "linear_kernels",
         ],
         2,
     ),
@@ -59,7 +62,8 @@ FLOORS: dict[str, int] = {
 }
 LIBRARIES_BELOW_3 = {"torch", "numpy"}
 # Compiled code needs a compiler. It is an extra that only a function may ask for.
-COMPILED = {"rescind.kernels", "rescind.rowops", "rescind.models.graph_kernels"}
+COMPILED = {"rescind.kernels", "rescind.linear_kernels", "rescind.rowops"}
+COMPILED |= {"rescind.models.graph_kernels"}
 COMPILERS = {"numba", "llvmlite"}
 
 

@@ -26,15 +26,15 @@ from rescind.rowops import (
     scatter_two,
 )
 
-_S24, _S32 = np.uint64(24), np.uint64(32)
+S24, S32 = np.uint64(24), np.uint64(32)
 SHELVES = 256  # where a draw's search begins, by its eight upper bits
 
 # A first call takes two seconds instead of three without a C callback and reference counts.
-_compiled: Any = partial(njit, cache=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=False)
+compiled: Any = partial(njit, cache=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=False)
 
 
-@_compiled()
-def _begin_search(start, own, first, count, free):
+@compiled()
+def begin_search(start, own, first, count, free):
     """For each value of a draw's upper bits, how many own items surely lie below it.
 
     start: [SHELVES + 2], as the last own item may lie behind every draw
@@ -48,18 +48,18 @@ def _begin_search(start, own, first, count, free):
         start[shelf] += start[shelf - 1]
 
 
-@_compiled()
-def _negative(key, client, k, start, own, first, count, free):
-    """Draw an item outside own[first : first+count] (see `draw_negatives`)."""
-    upper = bits(key, client, k) >> _S32
-    rank = np.int64((upper * np.uint64(free)) >> _S32)
-    low = start[upper >> _S24]
+@compiled()
+def negative(key, client, k, start, own, first, count, free):
+    """Draw an item outside own[first : first+count] (see `drawnegatives`)."""
+    upper = bits(key, client, k) >> S32
+    rank = np.int64((upper * np.uint64(free)) >> S32)
+    low = start[upper >> S24]
     while low < count and own[first + low] - low <= rank:
         low += 1
     return rank + low
 
 
-@_compiled(fastmath={"contract", "reassoc"})
+@compiled(fastmath={"contract", "reassoc"})
 def ego_bpr(
     dim,
     table,
@@ -134,9 +134,9 @@ def ego_bpr(
         multiply(user, at, one / length, dim)
         # Scores and draws, each in a loop of its own: the machine overlaps what is independent.
         dots(along, first, user, at, table, train, first, n, dim)
-        _begin_search(start, own, own_first[c], own_count[c], free)
+        begin_search(start, own, own_first[c], own_count[c], free)
         for q in range(many):
-            j = _negative(key, ids[c], q, start, own, own_first[c], own_count[c], free)
+            j = negative(key, ids[c], q, start, own, own_first[c], own_count[c], free)
             drawn[drawn_first + q] = j
             if seen[j] <= c:
                 seen[j] = c + 1
@@ -177,139 +177,3 @@ def ego_bpr(
         scatter_two(total, train, first, n, step, at, dim, user, along, pull)
     for i in range(items):
         add(total, i * dim, table, i * dim, inward[i] * shorter[i] * shorter[i], dim)
-
-
-@_compiled()
-def _by_hash(hashes, many, order, buckets):
-    """Write into `order` the places 0..many-1 sorted by 40-bit hash; equal ones stay in place."""
-    for b in range(len(buckets)):
-        buckets[b] = 0
-    for s in range(many):
-        buckets[(hashes[s] >> _S32) + np.uint64(1)] += 1
-    for b in range(1, len(buckets)):
-        buckets[b] += buckets[b - 1]
-    for s in range(many):
-        at = hashes[s] >> _S32
-        order[buckets[at]] = s
-        buckets[at] += 1
-    for s in range(1, many):  # buckets are in order; what is left is sorting inside them
-        here = order[s]
-        at = s
-        while at > 0 and hashes[order[at - 1]] > hashes[here]:
-            order[at] = order[at - 1]
-            at -= 1
-        order[at] = here
-
-
-@_compiled(fastmath={"contract", "reassoc"})
-def mf_bce(
-    dim,
-    table,
-    users,
-    ids,
-    weight,
-    train,
-    train_first,
-    train_count,
-    own,
-    own_first,
-    own_count,
-    draw_keys,
-    order_keys,
-    negatives,
-    batch_size,
-    temperature,
-    rate,
-    private_rate,
-    mean,
-    total,
-    touched,
-    sent,
-    seen,
-    start,
-    label,
-    past,
-    cross,
-    echo,
-    given,
-    sample,
-    order,
-    row,
-    error,
-    hashes,
-    buckets,
-):
-    """FedMF with BCE, any number of batches and epochs of plain SGD (f3crec.md section 4).
-
-    After s steps a client's copy of row j is table[j] - rate * sum_k g[j, k] p_k, where p_k is its
-    user vector at step k: no copy of a row is made, only the numbers g are kept (`given`, flat,
-    a row of `waves` for each item). Changes users, total and touched; returns the rows sent.
-    label: 1 at every place that a positive has among a client's samples; the rest is scratch
-    """
-    kind = table.dtype.type
-    one = kind(1)
-    colder = one / temperature
-    items = len(touched)
-    waves = len(cross)
-    for c in range(len(ids)):
-        n = train_count[c]
-        first = train_first[c]
-        who = ids[c]
-        counts = weight[c]
-        owns = own_count[c]
-        own_at = own_first[c]
-        free = items - owns
-        mine = c * dim
-        each = 1 + negatives * (free > 0)  # samples for a positive
-        stride = 1 + negatives * (free <= 0)  # alone, it keeps the number it has among negatives
-        many = n * each
-        batches = -(-many // batch_size)
-        if free > 0:
-            _begin_search(start, own, own_at, owns, free)
-        for epoch in range(len(draw_keys)):
-            for p in range(n):
-                sample[p * each] = train[first + p]
-                for q in range(1, each):
-                    j = _negative(
-                        draw_keys[epoch], who, p * negatives + q - 1, start, own, own_at, owns, free
-                    )
-                    sample[p * each + q] = j
-            for s in range(many):
-                order[s] = s
-                hashes[s] = bits(order_keys[epoch], who, s * stride) >> _S24
-            if many > batch_size:
-                _by_hash(hashes, many, order, buckets)
-            for batch in range(batches):
-                wave = epoch * batches + batch
-                now = wave * dim
-                begin = batch * batch_size
-                over = (begin + batch_size - many) * (batch == batches - 1)
-                size = batch_size - over
-                scale = colder / kind(1 + (size - 1) * mean)
-                for s in range(begin, begin + size):
-                    j = sample[order[s]]
-                    row[s] = j
-                    if seen[j] <= c:
-                        seen[j] = c + 1
-                        touched[j] += counts
-                        sent[c] += 1
-                        for k in range(j * waves, (j + 1) * waves):
-                            given[k] = 0
-                for f in range(dim):
-                    past[now + f] = users[mine + f]
-                for k in range(wave):
-                    cross[k] = -rate * dot(past, now, past, k * dim, dim)
-                    echo[k] = 0
-                dots(error, begin, past, now, table, row, begin, size, dim)
-                for s in range(begin, begin + size):
-                    at = row[s] * waves
-                    score = error[s] + dot(given, at, cross, 0, wave)
-                    e = one / (one + math.exp(-score * colder)) - label[order[s] * stride]
-                    error[s] = e * scale
-                    add(echo, 0, given, at, e * scale, wave)
-                scatter(total, row, begin, size, -rate * counts, now, dim, past, error)
-                gather(users, mine, table, row, begin, size, -private_rate, dim, error)
-                for k in range(wave):
-                    add(users, mine, past, k * dim, private_rate * rate * echo[k], dim)
-                for s in range(begin, begin + size):
-                    given[row[s] * waves + wave] += error[s]

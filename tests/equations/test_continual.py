@@ -338,7 +338,7 @@ def test_spp_adds_the_summed_bce_that_fades() -> None:
     public, private = fed.now.state.public, vault.read(ids)
     cohort, clock = InProcess().cohort(m, vault, ids), fed.clock.at(fed.now.state.round + 1)
     replay = {"item": torch.tensor([[2, 7, -1, -1]]), "label": torch.tensor([[0.9, 0.2, 0, 0]])}
-    private = private.with_(**{f"replay/{n}": v for n, v in replay.items()})
+    private = private.with_(**{f"round/{n}": v for n, v in replay.items()})
     plan = m.client_plan(public, private, cohort, clock.step(0))
     work = Work.begin([plan], ["item", "user"], ("item",), public, private.values, cohort)
     batch: Batch = next(iter(work.batches(plan)))

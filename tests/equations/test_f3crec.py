@@ -12,10 +12,11 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from rescind import Arrive, Federation, Holdings, InProcess, OneByOne, Records
+from rescind.beside import preference_shift, replay_size
 from rescind.errors import ConfigError
 from rescind.method import Method
 from rescind.methods.distill import KD
-from rescind.methods.f3crec import F3CRec, preference_shift, replay_size, temporal_mean
+from rescind.methods.f3crec import F3CRec, temporal_mean
 from rescind.methods.finetune import FineTune
 from rescind.models.mf import MF
 from rescind.models.ncf import NCF

@@ -6,21 +6,18 @@ with the scores it gave them, 12 N bytes; in the next block it distils from that
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from rescind import jagged
+from rescind.beside import Beside, Rehearsal
 from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.errors import ConfigError
 from rescind.methods.finetune import FineTune
-from rescind.model import RankingModel
 from rescind.params import Params
-from rescind.plan import Batch, Plan, Work
 from rescind.state import Private
 from rescind.tasks.metrics import top_k
 
@@ -48,27 +45,11 @@ class KD(FineTune):
         """A block ends: write the list down."""
         return private.with_(**best(self.client_scores(public, private, cohort), self.top_n))
 
-    def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
-        """The usual samples; the rows of the list are copied, too."""
-        return also_listed(super().client_plan(public, private, cohort, clock), private)
-
-    def client_loss(
-        self,
-        work: Work,
-        batch: Batch,
-        public: Params,
-        private: Private,
-        cohort: Cohort,
-        clock: Clock,
-    ) -> Tensor:
-        """Recommendation plus distillation over the whole list. [C]"""
-        loss = super().client_loss(work, batch, public, private, cohort, clock)
-        owner, place = ((private["top"] >= 0) & batch.active.unsqueeze(1)).nonzero(as_tuple=True)
-        return loss + self.distil * distillation(self.model, work, private, owner, place)  # type: ignore[arg-type]
-
-    def client_past(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """Whoever has a list. [C] bool"""
-        return (private["top"] >= 0).any(1)
+    def client_beside(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> Beside:
+        """The whole list is rehearsed."""
+        return Beside(listed(private, self.distil))
 
 
 def check(name: str, top_n: int, distil: float) -> None:
@@ -91,30 +72,9 @@ def best(scores: Tensor, top_n: int) -> dict[str, Tensor]:
     return {"top": top, "teacher": scores.gather(1, top.clamp(min=0))}
 
 
-def also_listed(plan: Plan, private: Private) -> Plan:
-    """A plan whose shelf has room for everybody's list."""
-    owner, place = (private["top"] >= 0).nonzero(as_tuple=True)
-    if not len(owner):
-        return plan
-    return replace(plan, also=(*plan.also, (owner, private["top"][owner, place])))
-
-
-def distillation(
-    model: RankingModel, work: Work, private: Private, owner: Tensor, place: Tensor
-) -> Tensor:
-    """BCE(sigmoid(teacher), sigmoid(student)), the mean over what each client replays. [C]
-
-    DEPARTS F3CRec's Eq. (5): a mean with the minus sign, as in the authors' run; the paper prints
-    a sum without it, which would be minimised by unlearning the teacher.
-
-    owner, place: [m] whose list, and where on it
-    """
-    clients = len(private["top"])
-    if not len(owner):
-        return private["teacher"].new_zeros(clients)
-    row = work.shelf.find(owner, private["top"][owner, place])
-    rows = {name: table.index_select(0, row) for name, table in work.rows.items()}
-    student = model.score(rows, {**work.dense, **work.own}, owner)
-    taught = torch.sigmoid(private["teacher"][owner, place]).to(student.dtype)
-    each = functional.binary_cross_entropy_with_logits(student, taught, reduction="none")
-    return jagged.segment_mean(each, owner, clients)
+def listed(private: Private, distil: float, shift_scale: float | None = None) -> Rehearsal | None:
+    """What devices rehearse of their lists; None where nobody has one."""
+    if not distil or not bool((private["top"] >= 0).any()):
+        return None
+    label = torch.sigmoid(private["teacher"])
+    return Rehearsal(private["top"], label, distil, shift_scale=shift_scale)

@@ -14,16 +14,22 @@ from typing import Any, ClassVar, Literal, Self, cast
 import torch
 from torch import Tensor
 
-from rescind import fused, jagged
+from rescind import fused, linear
+from rescind.beside import Beside
 from rescind.clock import Clock
-from rescind.cohort import Cohort, Lot
+from rescind.cohort import Cohort
+from rescind.linear import Said
 from rescind.method import Method
-from rescind.model import Model
+from rescind.model import Model, RankingModel
 from rescind.models.mf import MF
 from rescind.optim import Step
 from rescind.params import Params
+from rescind.plan import Batch, Plan, Work
 from rescind.state import Private
-from rescind.update import Sum
+from rescind.update import Rows, Sum, Update
+
+THIS_ROUND = "round/"
+"""Private values under this name last for one round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +38,8 @@ class FineTune(Method):
 
     paper: ClassVar[str] = "baseline FT of Lim et al., CIKM 2025"
     presets: ClassVar[tuple[str, ...]] = ("as_published",)
+    notes: ClassVar[bool] = False
+    """True: devices write something down when a round ends (`client_note`)."""
 
     model: Model = MF()
     loss: Literal["bpr", "bce", "softmax"] = "bce"
@@ -75,54 +83,89 @@ class FineTune(Method):
             for each in named
         )
 
-    def client_past(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """Whose past changes how they train, so that it is not plain fine-tuning. [C] bool
+    def client_beside(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> Beside:
+        """What the loss holds beside the samples: nothing."""
+        return Beside()
 
-        A method that trains otherwise and does not say for whom is taken to mean everybody.
-        """
-        verbs = (getattr(type(self), verb) is getattr(FineTune, verb) for verb in fused.VERBS)
-        return torch.full_like(cohort.ids, not all(verbs), dtype=torch.bool)
+    def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
+        """The usual samples; whatever may be rehearsed is on the shelf, too."""
+        plan = super().client_plan(public, private, cohort, clock)
+        rehearsal = self.client_beside(public, private, cohort, clock).rehearsal
+        return plan if rehearsal is None else rehearsal.on_shelf(plan)
+
+    def client_loss(
+        self,
+        work: Work,
+        batch: Batch,
+        public: Params,
+        private: Private,
+        cohort: Cohort,
+        clock: Clock,
+    ) -> Tensor:
+        """Recommendation, and what stands beside it. [C]"""
+        loss = super().client_loss(work, batch, public, private, cohort, clock)
+        beside = self.client_beside(public, private, cohort, clock)
+        if beside.rehearsal is not None:
+            model = cast(RankingModel, self.model)
+            loss = loss + beside.rehearsal.loss(model, work, batch, public, cohort, clock)
+        return loss if beside.pull is None else loss + beside.pull.loss(work)
+
+    def client_begin(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> Private:
+        """A round begins: what devices draw for it, under names that start with THIS_ROUND."""
+        return private
+
+    def client_note(
+        self, private: Private, said: Said, cohort: Cohort, clock: Clock
+    ) -> Mapping[str, Tensor]:
+        """A round ends: what devices write down of what they say now (with `notes = True`)."""
+        return {}
+
+    def client_train(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Update, Private]:
+        """Begin, train, take notes."""
+        begun = self.client_begin(public, private, cohort, clock)
+        update, after = super().client_train(public, begun, cohort, clock)
+        said = local_scores(self.model, public, update, after) if self.notes else None
+        return update, self._ended(after, said, cohort, clock)
 
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """The fold of `client_train`; compiled for those who do nothing but fine-tune."""
-        past = self.client_past(public, private, cohort)
-        if bool(past.all()) or not fused.fits(self, type(self), public):
+        """The fold of `client_train`, compiled where the backbone is linear."""
+        if getattr(self.model, "kernel", "") != "linear" or not fused.fits(self, FineTune, public):
             return super().client_sum(public, private, cohort, clock)
-        if not bool(past.any()):
-            return fused.client_sum(self, public, private, cohort, clock)
-        new, old = (~past).nonzero().squeeze(1), past.nonzero().squeeze(1)
-        fast, after = fused.client_sum(self, public, part(private, new), some(cohort, new), clock)
-        slow, other = super().client_sum(public, part(private, old), some(cohort, old), clock)
-        values = dict(private.values)
-        for name in trained_names(self.model):
-            values[name] = values[name].index_copy(0, new, after[name])
-            values[name] = values[name].index_copy(0, old, other[name])
-        return fast + slow, replace(private, values=values)
+        begun = self.client_begin(public, private, cohort, clock)
+        beside = self.client_beside(public, begun, cohort, clock)
+        summed, after, said = linear.client_sum(
+            self, public, begun, cohort, clock, beside, asked=self.notes
+        )
+        return summed, self._ended(after, said, cohort, clock)
+
+    def _ended(self, after: Private, said: Said | None, cohort: Cohort, clock: Clock) -> Private:
+        if said is not None:
+            after = after.with_(**self.client_note(after, said, cohort, clock))
+        values = {n: v for n, v in after.values.items() if not n.startswith(THIS_ROUND)}
+        return replace(after, values=values)
+
+
+def local_scores(model: Model, public: Params, update: Update, after: Private) -> Said:
+    """What clients say of the rows they copied, with their own copies."""
+    rows = update.entries["item"]
+    assert isinstance(rows, Rows)
+    local = public["item"].index_select(0, rows.index) + rows.value
+    score = cast(RankingModel, model).score({"item": local}, after.values, rows.owner)
+    return Said(rows.owner, rows.index, score)
 
 
 def moves(model: Model) -> tuple[Mapping[str, float], ...]:
     """The steps of a batch a backbone asks for, by relative rates; none: one step, all alike."""
     found: Callable[[], tuple[Mapping[str, float], ...]] = getattr(model, "moves", tuple)
     return found()
-
-
-def part(private: Private, where: Tensor) -> Private:
-    """The private side of some clients of a cohort."""
-    return replace(private, values={n: v[where] for n, v in private.values.items()})
-
-
-def some(cohort: Cohort, where: Tensor) -> Cohort:
-    """Some clients of a cohort, by their place in it."""
-
-    def lot(whole: Lot) -> Lot:
-        owner, at = jagged.take(whole.first, whole.count, where)
-        return Lot(owner, whole.item[at], len(where))
-
-    train = lot(cohort.train)
-    own = train if cohort.own is cohort.train else lot(cohort.own)
-    return replace(cohort, ids=cohort.ids[where], train=train, own=own, weight=cohort.weight[where])
 
 
 def trained_names(model: Model) -> tuple[str, ...]:

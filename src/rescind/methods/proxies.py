@@ -13,26 +13,21 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from rescind import jagged
+from rescind.beside import Beside, Rehearsal
 from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.errors import ConfigError
 from rescind.method import REFERENCE
-from rescind.methods.finetune import FineTune, trained_names
+from rescind.methods.finetune import THIS_ROUND, FineTune, trained_names
 from rescind.params import Params
-from rescind.plan import Batch, Plan, Work
 from rescind.state import Private, ServerState
 from rescind.tasks.metrics import top_k
-from rescind.update import Update
 from rescind.world import World
 
 PROXIES = ("stable", "plastic")
 BEGUN = REFERENCE + "begun"
 """The round before the block: what annealing counts from."""
-REPLAY = "replay/"
-"""What this round rehearses, beside the private values while it lasts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +109,6 @@ class SPP(FineTune):
             values |= {f"{proxy}/list": top, f"{proxy}/label": label}
         return private.with_(**values)
 
-    def client_past(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """Whoever has a list. [C] bool"""
-        return (private["stable/list"] >= 0).any(1)
-
     @torch.no_grad()
     def client_draw(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
@@ -146,45 +137,24 @@ class SPP(FineTune):
         item, label = torch.cat(items, 1), torch.cat(labels, 1)
         return {"item": torch.where(outdone(item, label), -1, item), "label": label}
 
-    def client_train(
+    def client_begin(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
-        """Draw what is rehearsed, then train with it beside the private values."""
+    ) -> Private:
+        """Draw what is rehearsed, where anybody has a list."""
+        if BEGUN not in public or not bool((private["stable/list"] >= 0).any()):
+            return private
         drawn = self.client_draw(public, private, cohort, clock)
-        beside = private.with_(**{REPLAY + name: value for name, value in drawn.items()})
-        update, after = super().client_train(public, beside, cohort, clock)
-        values = {n: v for n, v in after.values.items() if not n.startswith(REPLAY)}
-        return update, replace(after, values=values)
+        return private.with_(**{THIS_ROUND + name: value for name, value in drawn.items()})
 
-    def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
-        """The usual samples; what is rehearsed is on the shelf, too."""
-        plan = super().client_plan(public, private, cohort, clock)
-        if REPLAY + "item" not in private:
-            return plan
-        owner, place = (private[REPLAY + "item"] >= 0).nonzero(as_tuple=True)
-        return replace(plan, also=(*plan.also, (owner, private[REPLAY + "item"][owner, place])))
-
-    def client_loss(
-        self,
-        work: Work,
-        batch: Batch,
-        public: Params,
-        private: Private,
-        cohort: Cohort,
-        clock: Clock,
-    ) -> Tensor:
-        """Recommendation plus lambda exp(-rounds / 10) times the summed BCE with the labels. [C]"""
-        loss = super().client_loss(work, batch, public, private, cohort, clock)
-        if BEGUN not in public:
-            return loss
-        owner, place = (private[REPLAY + "item"] >= 0).nonzero(as_tuple=True)
-        row = work.shelf.find(owner, private[REPLAY + "item"][owner, place])
-        rows = {"item": work.rows["item"].index_select(0, row)}
-        student = self.model.score(rows, {**work.dense, **work.own}, owner)  # type: ignore[attr-defined]
-        label = private[REPLAY + "label"][owner, place].to(student.dtype)
-        each = functional.binary_cross_entropy_with_logits(student, label, reduction="none")
+    def client_beside(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> Beside:
+        """lambda exp(-rounds / 10) times the summed BCE with the labels of what was drawn."""
+        if THIS_ROUND + "item" not in private:
+            return Beside()
         paled = math.exp(-(clock.round - 1 - int(public[BEGUN])) / 10)
-        return loss + self.distil * paled * jagged.segment_sum(each, owner, len(cohort))
+        item, label = private[THIS_ROUND + "item"], private[THIS_ROUND + "label"]
+        return Beside(Rehearsal(item, label, self.distil * paled, mean=False))
 
 
 def follow(old: Tensor | None, new: Tensor, inertia: float) -> Tensor:

@@ -8,14 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rescind import jagged
+from rescind.beside import Beside, Pull
 from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.errors import ConfigError
 from rescind.method import REFERENCE
 from rescind.methods.finetune import FineTune, trained_names
 from rescind.params import Params
-from rescind.plan import Batch, Work
 from rescind.state import Private, ServerState
 from rescind.world import World
 
@@ -60,30 +59,11 @@ class Reg(FineTune):
         kept = {PAST + name: private[name].clone() for name in trained_names(self.model)}
         return private.with_(**kept, known=torch.ones_like(private["known"]))
 
-    def client_loss(
-        self,
-        work: Work,
-        batch: Batch,
-        public: Params,
-        private: Private,
-        cohort: Cohort,
-        clock: Clock,
-    ) -> Tensor:
-        """Recommendation plus the distance to the past. [C]"""
-        loss = super().client_loss(work, batch, public, private, cohort, clock)
+    def client_beside(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> Beside:
+        """A pull for everybody once there is an old table: newcomers copy rows of it, too."""
         if OLD_ITEMS not in public or not self.strength:
-            return loss
-        far = torch.zeros_like(loss)
-        for name, value in work.own.items():
-            if PAST + name in private:
-                gap = (value - private[PAST + name]).square().reshape(len(cohort), -1).sum(1)
-                far = far + torch.where(private["known"], gap, 0.0)
-        old, shelf = public[OLD_ITEMS], work.shelf
-        at = (shelf.item < len(old)).nonzero().squeeze(1)
-        gap = work.rows["item"].index_select(0, at) - old.index_select(0, shelf.item[at])
-        rows = jagged.segment_sum(gap.square().sum(1), shelf.owner[at], len(cohort))
-        return loss + self.strength * (far + rows)
-
-    def client_past(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """Everybody once there is an old table: newcomers copy rows of it, too. [C] bool"""
-        return torch.full_like(private["known"], OLD_ITEMS in public)
+            return Beside()
+        own = {name: private[PAST + name] for name in trained_names(self.model)}
+        return Beside(pull=Pull(public[OLD_ITEMS], own, private["known"], self.strength))

@@ -6,6 +6,7 @@ tuning; each device remembers where it was wrong, by item, and adds the mean err
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,10 +18,10 @@ from rescind import jagged
 from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.errors import ConfigError
+from rescind.linear import Said
 from rescind.methods.finetune import FineTune
 from rescind.params import Params
 from rescind.state import Private
-from rescind.update import Rows, Update
 
 # Similarities (clients x items x memory) held at a time: 64 MB of float32. Changes speed only.
 _CELLS = 2**24
@@ -35,6 +36,7 @@ class ReLoop2(FineTune):
     paper of F3CRec runs out of memory on HetRec2011.
     """
 
+    notes: ClassVar[bool] = True
     paper: ClassVar[str] = "Zhu et al., KDD 2023 (a reading), as in Lim et al., CIKM 2025"
 
     capacity: int = 200
@@ -60,21 +62,15 @@ class ReLoop2(FineTune):
         error = torch.zeros(empty.shape, device=ids.device)
         return super().client_init(ids, clock).with_(**{"wrong/item": empty, "wrong/error": error})
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
-        """Fine-tune; then write down where the client's own model is still wrong."""
-        update, after = super().client_train(public, private, cohort, clock)
-        rows = update.entries["item"]
-        assert isinstance(rows, Rows)
-        local = public["item"].index_select(0, rows.index) + rows.value
-        score = self.model.score({"item": local}, after.values, rows.owner)  # type: ignore[attr-defined]
-        label = _labels(rows, cohort).to(score.dtype)
-        error = label - torch.sigmoid(score)
+    def client_note(
+        self, private: Private, said: Said, cohort: Cohort, clock: Clock
+    ) -> Mapping[str, Tensor]:
+        """Write down where the client's own model is still wrong."""
+        error = _labels(said, cohort).to(said.score.dtype) - torch.sigmoid(said.score)
         large = error.abs() > self.least
-        owner, item, error = rows.owner[large], rows.index[large], error[large]
+        owner, item, error = said.owner[large], said.item[large], error[large]
         bits = clock.bits("error memory", cohort.ids[owner], item)
-        return update, after.with_(**remembered(after, owner, item, error, bits))
+        return remembered(private, owner, item, error, bits)
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         """sigma(s) + lambda times the mean error of the most similar entries. [C, I]"""
@@ -103,10 +99,10 @@ class ReLoop2(FineTune):
         return (weight * wrong).sum(2)
 
 
-def _labels(rows: Rows, cohort: Cohort) -> Tensor:
+def _labels(said: Said, cohort: Cohort) -> Tensor:
     """1 where a copied row is one the client trains on, 0 where it was drawn. [n]"""
     mine = cohort.train.owner * cohort.items + cohort.train.item
-    return torch.isin(rows.owner * cohort.items + rows.index, mine)
+    return torch.isin(said.owner * cohort.items + said.item, mine)
 
 
 def remembered(

@@ -20,12 +20,16 @@ class MF(RankingModel):
 
     task: ClassVar[str] = "ranking"
     tables: ClassVar[tuple[str, ...]] = ("item",)
-    kernel: ClassVar[str] = "mf"
+    kernel: ClassVar[str] = "linear"
 
     dim: int = 32
     """Length of a vector, d."""
     spread: float = 0.01
     """Standard deviation of the first values: N(0, .01^2), f3crec.md section 1."""
+
+    def pieces(self) -> tuple[tuple[str, int, int], ...]:
+        """v = p_u, and no shift (`linear`)."""
+        return (("user", 0, self.dim),)
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
         """item: [I, d]"""

@@ -47,6 +47,16 @@ class NCF(RankingModel):
         if any(width < 1 for width in self.layers):
             raise ConfigError(f"NCF.layers are widths of 1 or more, got {list(self.layers)}.")
 
+    @property
+    def kernel(self) -> str:
+        """Without hidden layers the score is linear in the item row."""
+        return "" if self.layers else "linear"
+
+    def pieces(self) -> tuple[tuple[str, int, int], ...]:
+        """[a; v] = the layer's weights, shift = bias + a . p_u (`linear`)."""
+        d = self.dim
+        return ("weight0", d, 2 * d), ("bias0", 0, 1), ("weight0", 0, d), ("user", 0, d)
+
     def moves(self) -> tuple[Mapping[str, float], ...]:
         """One step a batch: vectors `faster` times as fast as the network."""
         return ({"item": self.faster, "user": self.faster},)

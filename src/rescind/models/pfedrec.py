@@ -27,6 +27,7 @@ class PFedRec(RankingModel):
 
     task: ClassVar[str] = "ranking"
     tables: ClassVar[tuple[str, ...]] = ("item",)
+    kernel: ClassVar[str] = "linear"
 
     dim: int = 32
     """Length of a vector, d."""
@@ -38,6 +39,10 @@ class PFedRec(RankingModel):
     def moves(self) -> tuple[Mapping[str, float], ...]:
         """Two steps a batch: the score function, then the items."""
         return {"weight": 1.0, "bias": 1.0}, {"item": self.faster}
+
+    def pieces(self) -> tuple[tuple[str, int, int], ...]:
+        """v = w_u, shift = b_u (`linear`)."""
+        return ("weight", 0, self.dim), ("bias", 0, 1)
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
         """item: [I, d]"""
