@@ -152,14 +152,15 @@ class ForgetSettings:
     """An unlearner's class; "own": what the method itself does; or one of `CONTROLS`."""
     unlearner: Method | None = None
     """The unlearner, where the name is one."""
-    learner: bool = False
-    """Training was by the unlearner itself, which learns as the method does and keeps a log."""
+    learner: Method | None = None
+    """Who learnt, if not the method itself: it learns the same, and keeps what this takes."""
     event: Literal["erase", "unshare", "withdraw"] = "erase"
     draw: float | None = None
     """So large a share of the lenders take back all they lent."""
     client: int | tuple[int, ...] | None = None
     """Who leaves; several: each alone, and the mean is reported."""
-    audits: Literal["standard", "none"] = "standard"
+    audits: Literal["standard", "ulira", "none"] = "standard"
+    """"ulira": the standard audit, and shadows for single records (minutes)."""
 
     def __post_init__(self) -> None:
         if (self.draw is None) == (self.client is None):
@@ -174,8 +175,6 @@ class ForgetSettings:
             )
         if self.draw is not None and not 0 < self.draw <= 1:
             raise ConfigError(f"forget.draw is above 0 and up to 1, got {self.draw}.")
-        if self.learner and self.unlearner is None:
-            raise ConfigError(f"forget.learner: '{self.name}' is no method that could learn.")
 
     @property
     def clients(self) -> tuple[int, ...]:
@@ -216,8 +215,9 @@ class Cell:
         out = {name: to_table(part) for name, part in parts.items() if part is not None}
         for name in out.keys() & set(UNNAMED):
             out[name].pop("name")
-        if self.forget is not None and isinstance(out["forget"].pop("unlearner"), dict):
-            out["unlearner"] = to_table(self.forget.unlearner)
+        for name in ("unlearner", "learner") if self.forget is not None else ():
+            if isinstance(method := out["forget"].pop(name), dict):
+                out[name] = method
         return out
 
     @property

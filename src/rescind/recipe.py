@@ -273,9 +273,12 @@ def _place(tables: Table, axis: str, value: Any) -> str:
     change = dict(value) if isinstance(value, Mapping) else {"name": value}
     label = str(change.pop("label", change.get("name", value)))
     # A ceiling is trained for one round, or sees everything; a row of a table may be a request.
-    for other in ("run", "sharing", "forget"):
+    for other in ("run", "sharing", "forget", "method"):
         if other in change and other != axis:
-            tables.setdefault(other, {}).update(change.pop(other))
+            more, known = change.pop(other), tables.setdefault(other, {})
+            if other == "method" and more.get("name", known.get("name")) != known.get("name"):
+                known.clear()  # another method does not take the fields of the one it replaces
+            known.update(more)
     if axis == "model":
         method = tables.setdefault("method", {})
         inside = method.get("model", {})
@@ -315,24 +318,30 @@ def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, 
 def _forget(table: Mapping[str, Any], method: Mapping[str, Any]) -> ForgetSettings | None:
     """What is asked and who answers; None where nobody is named. Other keys are the unlearner's.
 
-    An unlearner that was the learner, too, learns as the method does: it has its settings.
+    `learner = true`: the unlearner learns itself, with the method's settings. `learner = { ... }`:
+    the method learns, with these changes.
     """
     if "name" not in table:
         return None
-    name, known = str(table["name"]), fields_of(ForgetSettings).keys() - {"unlearner"}
-    given = {k: v for k, v in table.items() if k in known}
-    others = {k: v for k, v in table.items() if k not in known}
-    if name in CONTROLS or name == "own":
-        if others:
-            raise ConfigError(f"[forget] '{name}' has no field '{next(iter(others))}'.")
-        return cast(ForgetSettings, _settings(ForgetSettings, given))
-    cls = find(*METHODS, name)
-    if given.get("learner"):
-        shared = {k: v for k, v in method.items() if k in fields_of(cls) and k != "name"}
-        others = {**shared, **others}
-    settings = _settings(ForgetSettings, {k: v for k, v in given.items() if k != "learner"})
-    unlearner = from_table(cls, {**others, "name": name}, {"model": MODELS})
-    return replace(settings, unlearner=unlearner, learner=bool(given.get("learner")))
+    name, asked = str(table["name"]), fields_of(ForgetSettings).keys() - {"unlearner", "learner"}
+    given = {k: v for k, v in table.items() if k in asked}
+    others = {k: v for k, v in table.items() if k not in asked and k != "learner"}
+    learner, unlearner = table.get("learner", False), None
+    if name not in (*CONTROLS, "own"):
+        cls = find(*METHODS, name)
+        shared = {k: v for k, v in method.items() if k in fields_of(cls)} if learner is True else {}
+        unlearner = from_table(cls, {**shared, **others, "name": name}, {"model": MODELS})
+    elif others or learner is True:
+        raise ConfigError(
+            f"[forget] '{name}' is no method of its own, so it has no field "
+            f"'{next(iter(others), 'learner')}'. Leave it out."
+        )
+    learnt = unlearner if learner is True else None
+    if isinstance(learner, Mapping):
+        cls = find(*METHODS, str(method.get("name", "FedAvg")))
+        learnt = from_table(cls, {**method, **learner}, {"model": MODELS})
+    settings = _settings(ForgetSettings, given)
+    return replace(cast(ForgetSettings, settings), unlearner=unlearner, learner=learnt)
 
 
 def _settings(cls: type, table: Mapping[str, Any]) -> Any:

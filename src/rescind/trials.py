@@ -22,13 +22,14 @@ from rescind.audits import mait
 from rescind.audits.controls import shifted
 from rescind.audits.probe import Case
 from rescind.audits.verdict import FEWEST
-from rescind.cell import NO_OP, OTHER_SEED, SHIFT, Cell
+from rescind.cell import NO_OP, OTHER_SEED, SHIFT, Cell, ForgetSettings
 from rescind.data import Dataset, GraphDataset
 from rescind.errors import ConfigError, ConsentError
-from rescind.examine import judge, retrains
+from rescind.examine import Unlearner, examine_records, judge, retrains
 from rescind.executor import InProcess
 from rescind.experiment import Result, Watch
 from rescind.federation import Federation
+from rescind.findings import overall
 from rescind.forgetting import Spent
 from rescind.params import Params
 from rescind.provenance import versions
@@ -67,8 +68,8 @@ def run_cell(cell: Cell, folder: Path, room: Room) -> Result:
     plain = replace(cell, forget=None)
     base, facts = learned(plain, dataset, room)
     before = base
-    if wanted.learner and wanted.unlearner is not None:
-        before, facts = learned(replace(plain, method=wanted.unlearner), dataset, room)
+    if wanted.learner is not None:
+        before, facts = learned(replace(plain, method=wanted.learner), dataset, room)
     found = [_trial(cell, before, base, event, room) for event in events(cell, base)]
     after, told = found[0][0], mean_of([facts for _, facts in found])
     facts = {
@@ -189,7 +190,7 @@ def _trial(
     if audited:
         others = [_apart(r.now.state.public, exact) for r in references[:FEWEST]]
         facts["floor"] = _ratio(statistics.fmean(others), far)
-        facts |= _judged(before, after, event, references[:FEWEST], wanted)
+        facts |= _judged(before, after, event, references[:FEWEST], wanted, room)
     if isinstance(event, Withdraw) and before.world.task == "nodes":
         facts["leaver"] = _of_a_leaver(before, after, exact, event.client)
     return after, facts
@@ -236,19 +237,28 @@ def _judged(
     after: Federation,
     event: Event,
     references: Sequence[Federation],
-    wanted: Any,
+    wanted: ForgetSettings,
+    room: Room,
 ) -> Facts:
-    """Every check of the standard audit: its value, the retrains' mean, and what it says."""
+    """Every check of the audit: its value, the retrains' mean, and what it says."""
     case = Case.of(before, event, 0, references)
     with one_thread():
         begun = time.process_time()
         report = judge(case, after)
         seconds = time.process_time() - begun
-    found = [f for f in report.findings if f.value is not None]
+    findings = list(report.findings)
+    if wanted.audits == "ulira":
+        kept = room.home / "retrains"
+        asked: Unlearner = "nothing" if wanted.name == NO_OP else wanted.unlearner
+        findings += examine_records(
+            before, event, asked, workers=room.workers, folder=kept, watch=room.told
+        )
+    verdict = "VOID" if report.verdict == "VOID" else overall(findings)
+    found = [f for f in findings if f.value is not None]
     exact = wanted.unlearner.exact if wanted.unlearner else wanted.name == "own"
     return {
-        "verdict": report.verdict,
-        "escalates": report.verdict == "FAIL" and not exact,
+        "verdict": verdict,
+        "escalates": verdict == "FAIL" and not exact,
         "failed": ", ".join(f.check for f in found if f.verdict == "FAIL") or "none",
         "value": {f.check: f.value for f in found},
         "retrains": {f.check: f.reference for f in found},
