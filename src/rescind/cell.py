@@ -161,6 +161,8 @@ class ForgetSettings:
     """Who leaves; several: each alone, and the mean is reported."""
     audits: Literal["standard", "ulira", "none"] = "standard"
     """"ulira": the standard audit, and shadows for single records (minutes)."""
+    pairs: int = 16
+    """Pairs of shadows, for "ulira"."""
 
     def __post_init__(self) -> None:
         if (self.draw is None) == (self.client is None):

@@ -72,6 +72,8 @@ def run_cell(cell: Cell, folder: Path, room: Room) -> Result:
         before, facts = learned(replace(plain, method=wanted.learner), dataset, room)
     found = [_trial(cell, before, base, event, room) for event in events(cell, base)]
     after, told = found[0][0], mean_of([facts for _, facts in found])
+    if len(found) > 1:  # a mean over leavers hides the worst of them
+        told["each"] = each_of([facts for _, facts in found])
     facts = {
         **facts,
         "cell": cell.name,
@@ -251,7 +253,7 @@ def _judged(
         kept = room.home / "retrains"
         asked: Unlearner = "nothing" if wanted.name == NO_OP else wanted.unlearner
         findings += examine_records(
-            before, event, asked, workers=room.workers, folder=kept, watch=room.told
+            before, event, asked, wanted.pairs, workers=room.workers, folder=kept, watch=room.told
         )
     verdict = "VOID" if report.verdict == "VOID" else overall(findings)
     found = [f for f in findings if f.value is not None]
@@ -287,6 +289,7 @@ def _of_a_leaver(before: Federation, after: Federation, exact: Params, client: i
     ids = (before.world.members.new_ones(before.world.sizes.clients)).nonzero().squeeze(1)
     found: Facts = dict(asked.evaluate(clients=ids[ids == client]))
     rate = mait.rate(before, after, retrained, client)
+    found |= {"loss AUC": mait.loss_auc(before, after, client)}
     return {**found, "MIA": rate.unlearnt, "MIA gap": rate.gap}
 
 
@@ -308,6 +311,17 @@ def _ratio(part: float, whole: float) -> float | None:
 def mean_of(found: Sequence[Mapping[str, Any]]) -> Facts:
     """Facts of several requests as one: means of numbers, words with how often they occur."""
     return {key: _one([f[key] for f in found if key in f]) for key in found[0]}
+
+
+def each_of(found: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """What every single request left: quality for those who stay, and of the leaver."""
+    parts = {"test": [f["metrics"]["test"] for f in found]}
+    parts["leaver"] = [f["leaver"] for f in found if "leaver" in f]
+    return {
+        part: {name: [round(row[name], 6) for row in rows] for name in rows[0]}
+        for part, rows in parts.items()
+        if rows
+    }
 
 
 def _one(values: Sequence[Any]) -> Any:

@@ -150,6 +150,20 @@ def test_the_margin_pushes_the_leavers_loss_over_the_threshold():
     assert float(fed.query(mine, "loss").mean()) < float(cut) + mait.MARGIN
 
 
+def test_the_loss_auc_counts_pairs_of_a_training_and_a_held_out_node():
+    fed = trained(rounds=30)
+    held = fed.now.vault.holdings
+    mine = held.records.client == LEAVER
+    ones, twos = (
+        fed.query(held.records[mine & part], "loss").tolist()
+        for part in (held.split == TRAIN, held.split != TRAIN)
+    )
+    pairs = [(a < b) + 0.5 * (a == b) for a in ones for b in twos]
+    assert mait.loss_auc(fed, fed, LEAVER) == pytest.approx(sum(pairs) / len(pairs))
+    still = replace(fed.now.state, public={n: v * 0 for n, v in fed.now.state.public.items()})
+    assert mait.loss_auc(fed, fed.with_(state=still), LEAVER) == 0.5  # all alike: ties
+
+
 def test_the_literal_equations_are_those_printed():
     # Eq. (3.4)-(3.6) with p_j = 1/4: w = (4, 0), w_j = w, the others stay at w too.
     # Delta_u = w - w/4 = (3, 0), Delta_r = 3/4 w - w = (-1, 0): dot -3, so all of Delta_u goes.

@@ -280,6 +280,11 @@ def test_nodes_are_learnt_and_forgotten_by_the_measures_of_their_task(nodes, tmp
     # The mean over two leavers, each alone: two requests of one person.
     assert mine["forget"]["people"] == 1
     assert mine["forget"]["client_rounds"] == 4 * 8
+    each = mine["forget"]["each"]
+    assert len(each["test"]["accuracy"]) == len(each["leaver"]["loss AUC"]) == 2
+    assert sum(each["test"]["accuracy"]) / 2 == pytest.approx(
+        mine["metrics"]["test"]["accuracy"], abs=1e-6
+    )
 
 
 def test_accuracy_is_that_of_the_clients_who_stay(nodes, tmp_path):

@@ -70,6 +70,22 @@ def share_below(before: Federation, model: Federation, client: int, cut: float) 
     return float((asked.query(mine, "loss") < cut).double().mean())
 
 
+def loss_auc(before: Federation, model: Federation, client: int) -> float:
+    """How often a training node of a client has a lower loss than a held-out one, ties half.
+
+    One half tells nothing; above, the model still knows the nodes; below, it was driven off them,
+    which gives them away as well.
+    """
+    held, asked = before.now.vault.holdings, before.with_(state=model.now.state)
+    mine = held.records.client == client
+    member, other = (
+        asked.query(held.records[mine & part], "loss")
+        for part in (held.split == TRAIN, held.split != TRAIN)
+    )
+    below = (other.unsqueeze(1) > member).double() + (other.unsqueeze(1) == member).double() / 2
+    return float(below.mean())
+
+
 def threshold(fed: Federation, without: int) -> Tensor:
     """The threshold of the model as it is, from the clients that stay. []"""
     return losses(fed).threshold(without)
