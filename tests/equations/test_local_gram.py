@@ -184,3 +184,24 @@ def test_settings_that_make_no_sense_are_refused():
         LocalGram(model=LocalWeights(many=0))
     with pytest.raises(ConfigError, match="14 items"):
         begin(LocalGram(max_items=13))
+
+
+def test_the_control_counts_what_was_lent_and_asks_nobody():
+    control = LocalGram(model=FEW.model, source="shared")
+    fed = begin(control, 0, 2)
+    assert not len(control.server_sample(fed.now.state, fed.world, fed.clock.at(1)))
+    fed = fed.run(1)
+    held, by_hand = fed.now.vault.holdings, np.zeros((14, 14), dtype=np.int64)
+    for lender in (0, 2):
+        items = lendable(held, lender).item.tolist()
+        for i in items:
+            for j in items:
+                by_hand[i, j] += round(4096 / len(items) ** 0.5)
+    assert np.array_equal(whole_gram(fed), by_hand)
+    for event in (Unshare(fed.world.shared[:2]), Erase(fed.world.shared[:2]), Withdraw(2)):
+        after = control.unlearn(fed, event)
+        fresh = after.restart().run(1)
+        assert np.array_equal(whole_gram(after), whole_gram(fresh))
+        assert not bool((after.now.state.own["counted"] >= 0).any())
+    with pytest.raises(ConfigError, match="nothing would be counted"):
+        LocalGram(source="shared", cross=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -18,9 +18,13 @@ from rescind.models.gram_sides import BLOCK, client_items, client_parts, from_pa
 from rescind.models.item_item import must_fit
 from rescind.models.local_ridge import LocalWeights, Near, SparseGram
 from rescind.params import Params
-from rescind.state import Private
+from rescind.records import Event
+from rescind.state import Private, ServerState
 from rescind.update import Sum, Update
 from rescind.world import World
+
+if TYPE_CHECKING:
+    from rescind.federation import Federation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,9 @@ class LocalGram(Gram):
     ridge_per_item: float = 7.0
     """With the root of G_ii / 4096: on validation of Gowalla better than any one ridge for all."""
     ridge_power: float = 0.5
+    source: Literal["everyone", "shared"] = "everyone"
+    """Whose items G counts: everybody's, or only those lent to the server, which then asks nobody:
+    the control that a claim for federation must beat, where EASE's pairs do not fit."""
     max_items: int = 1_000_000
     """Refuse larger catalogues: lists alone take 8 bytes a neighbour."""
 
@@ -54,15 +61,26 @@ class LocalGram(Gram):
                 f"LocalGram keeps one sum for all blocks, so forgetting must be 1; got "
                 f"{self.forgetting}. Gram keeps one per block, for smaller catalogues."
             )
-        if self.release != "dense" or self.min_count or not self.quiet:
+        if self.release != "dense" or self.min_count or self.servers > 1 or not self.quiet:
             raise ConfigError(
-                "LocalGram publishes neighbours as it is (LocalWeights.many); release, min_count, "
-                "noise and release_every are settings of Gram. Leave them out."
+                "LocalGram publishes neighbours as it is (LocalWeights.many) and needs single "
+                "histories; release, min_count, servers, noise and release_every are settings of "
+                "Gram. Leave them out."
+            )
+        if self.source == "shared" and self.cross:
+            raise ConfigError(
+                "LocalGram.cross leaves all counting to devices, and source = 'shared' asks none "
+                "of them, so nothing would be counted. Leave one of them out."
             )
         if self.model.many < 1:
             raise ConfigError(f"LocalWeights.many must be at least 1, got {self.model.many}.")
 
     # -- server side -----------------------------------------------------------------------------
+
+    def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
+        """Whoever has not been counted in this block; nobody where loans are all that counts."""
+        ids = super().server_sample(state, world, clock)
+        return ids[:0] if self.source == "shared" else ids
 
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
         """No pairs and no neighbours: (own, public)."""
@@ -126,3 +144,10 @@ class LocalGram(Gram):
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         """x B with the device's own items. [C, I]"""
         return self.model.of_lot(public, cohort.own)
+
+    # -- the story of forgetting -----------------------------------------------------------------
+
+    def _concerned(self, fed: Federation, after: Federation, event: Event) -> tuple[Tensor, Tensor]:
+        """Which devices have something to send after an event, and whose loans may have changed."""
+        asked, lenders = super()._concerned(fed, after, event)
+        return (asked[:0] if self.source == "shared" else asked), lenders
