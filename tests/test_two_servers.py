@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2
 
+from rescind import shared_sums
+from rescind.audits.peeling import peel
+from rescind.claims import sum_digest
 from rescind.errors import ConfigError, DataError
-from rescind.executor import InProcess
+from rescind.executor import InProcess, OneByOne
 from rescind.federation import Federation
+from rescind.guards import Clip
+from rescind.methods.fedavg import FedAvg
 from rescind.methods.gram import Gram
-from rescind.models.gram_pairs import half
+from rescind.methods.local_gram import LocalGram
+from rescind.models.gram_pairs import half, square
+from rescind.models.mf import MF
+from rescind.records import Withdraw
+from rescind.shared_sums import SharedSums
+from rescind.storage import load_federation, save_federation
 from rescind.two_servers import NAME, Share, TwoServers, client_shares, expanded, opened
-from worlds import tiny_holdings
+from worlds import next_block, tiny_holdings
 
 ITEMS = 14
 
@@ -130,3 +142,68 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
         TwoServers(0)
     with pytest.raises(DataError, match="does not answer"):
         TwoServers(3).open()
+
+
+# -- a run over them ------------------------------------------------------------------------------
+
+
+class Watched(TwoServers):
+    """Two servers that show what each holds, just before they are opened."""
+
+    seen: ClassVar[list[tuple[np.ndarray, np.ndarray]]] = []
+
+    def __post_init__(self) -> None:
+        self.shown = True
+        super().__post_init__()
+
+    def open(self) -> torch.Tensor:
+        Watched.seen.append((self.share(0), self.share(1)))
+        return super().open()
+
+
+def test_a_run_over_two_servers_has_the_same_sum_and_neither_of_them_learns_a_row(monkeypatch):
+    monkeypatch.setattr(shared_sums, "TwoServers", Watched)
+    Watched.seen.clear()
+    data = tiny_holdings(clients=9, items=ITEMS)
+    plain = Federation.start(data, Gram(), seed=2).run(1)
+    split = Federation.start(data, Gram(servers=2), 2, InProcess(chunk=1)).run(1)
+    assert isinstance(split.executor, SharedSums)
+    assert sum_digest(split.now.state.own) == sum_digest(plain.now.state.own), "bit for bit"
+    assert torch.equal(split.now.state.public["weights"], plain.now.state.public["weights"])
+    ((first, second),) = Watched.seen
+    total = plain.now.state.own["gram/0000"].long()
+    assert torch.equal(opened(first, second), total)
+    # Peeling reads histories out of the sum and none out of what either server holds.
+    lower = square(total, ITEMS)
+    assert peel(lower + lower.tril(-1).T).histories
+    for share in (first, second):
+        half_of_it = square(torch.from_numpy(share.view(np.int64).copy()), ITEMS)
+        assert not peel(half_of_it + half_of_it.tril(-1).T).histories
+        assert not (share == 0).any()
+        assert (share > 2**40).mean() > 0.9
+
+
+def test_a_run_over_two_servers_forgets_and_goes_on_from_disk(tmp_path):
+    data = tiny_holdings(clients=9, items=ITEMS)
+    runs = [Federation.start(data, Gram(servers=n, min_count=2), seed=2).run(1) for n in (1, 2)]
+    back = load_federation(save_federation(runs[1], tmp_path / "model"))
+    assert isinstance(back.executor, SharedSums)
+    digests = set()
+    for fed in (*runs, back):
+        after = fed.method.unlearn(fed, Withdraw(6))
+        digests.add(sum_digest(after.apply(next_block(clients=11, items=16)).run(1).now.state.own))
+    assert len(digests) == 1
+
+
+def test_two_servers_are_refused_where_they_cannot_work():
+    data = tiny_holdings(clients=9, items=ITEMS)
+    with pytest.raises(ConfigError, match="OneByOne"):
+        Federation.start(data, Gram(servers=2), executor=OneByOne())
+    with pytest.raises(ConfigError, match="guards"):
+        Federation.start(data, Gram(servers=2), executor=InProcess(guards=(Clip(1.0),)))
+    with pytest.raises(ConfigError, match=r"Gram.servers must be 1 or 2; got 3"):
+        Gram(servers=3)
+    with pytest.raises(ConfigError, match="whole numbers"):
+        Federation.start(data, FedAvg(model=MF(dim=2)), executor=SharedSums()).run(1)
+    with pytest.raises(ConfigError, match="single"):
+        LocalGram(servers=2)

@@ -23,6 +23,7 @@ from rescind.federation import EarlyStop, Federation, Moment, holdings_of
 from rescind.provenance import versions
 from rescind.recipe import Cell, DataSettings, Recipe
 from rescind.records import Share
+from rescind.releases import promise, published
 from rescind.results import append_line
 from rescind.sharing import GROUPS, draw_groups, draw_share, groups_of
 from rescind.storage import Checkpoints, resume, save_federation
@@ -331,7 +332,11 @@ def _facts(
         "bytes": {"up": counted["up"], "down": counted["down"]},
         "client_rounds": counted["client_rounds"],
         "refused": counted["refused"],
-        "privacy": cell.promise(meter.most_often(), fed.world.sizes.clients),
+        "privacy": {
+            **cell.promise(meter.most_often(), fed.world.sizes.clients),
+            **promise(fed),
+        },
+        "published": published(fed),
         "kept_bytes": {
             "server": params.nbytes(state.public) + params.nbytes(state.own) + state.memory.nbytes,
             "devices": vault.nbytes,

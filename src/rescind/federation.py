@@ -148,7 +148,7 @@ class Federation:
             labels = _labels_of(data) if labels is None else labels
             data = holdings_of(data, seed)
         _fits(method, data)
-        clock, executor = Clock(seed), executor or InProcess()
+        clock, executor = Clock(seed), method.carried_by(executor or InProcess())
         vault = executor.open(method, data, clock)
         graph = data.graph
         sizes = Sizes(

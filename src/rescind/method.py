@@ -30,6 +30,7 @@ from rescind.update import Rows, Sum, Update
 from rescind.world import World
 
 if TYPE_CHECKING:
+    from rescind.executor import Executor
     from rescind.federation import Federation
 
 REFERENCE = "reference/"
@@ -300,6 +301,10 @@ class Method:
     def metric(self, split: str = "test", k: tuple[int, ...] = (20,)) -> Metric:
         """How well it does, by default."""
         return self.task.metric(split, k)
+
+    def carried_by(self, executor: Executor) -> Executor:
+        """Who does the clients' work for it; a method may want sums to go another way."""
+        return executor
 
     # -- the story of forgetting -----------------------------------------------------------------
 

@@ -28,6 +28,7 @@ def published(fed: Federation) -> dict[str, Any] | None:
     often, since = released(fed)
     return {
         "what": what(method),
+        "servers": method.servers,
         "releases": often,
         "people_since": since,
         "next": "due" if not waiting(fed) else f"when {method.release_every - since} more changed",

@@ -124,7 +124,7 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
             f"--resume."
         )
     method = from_table(find(*METHODS, facts["method"]["name"]), facts["method"], {"model": MODELS})
-    executor = executor or InProcess()
+    executor = method.carried_by(executor or InProcess())
     device = getattr(executor, "device", "cpu")
     vault = _unpack_vault(devices, device_facts, _unpack_holdings(devices, device_facts), device)
     flags = {n: v.to(device) for n, v in _of("flags", server).items()}

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from rescind import shared_sums
 from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.errors import ConfigError
-from rescind.executor import InProcess
+from rescind.executor import Executor, InProcess
 from rescind.method import Method
 from rescind.models.gram_pairs import AT_ONCE, Parts, add_pairs, half, items_of, whole
 from rescind.models.gram_release import (
@@ -112,6 +113,10 @@ class Gram(Dial, Method):
                 name = type(self).__name__
                 raise ConfigError(f"{name}.{field} must be {what}; got {getattr(self, field)}.")
         self.check_dial()
+
+    def carried_by(self, executor: Executor) -> Executor:
+        """With two servers, sums go through both of them."""
+        return shared_sums.carried_by(executor) if self.servers == 2 else executor
 
     # -- server side -----------------------------------------------------------------------------
 

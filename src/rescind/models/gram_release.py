@@ -52,6 +52,9 @@ class Dial:
     (`sensitivity`). Needs `longest_history`. 0 adds none."""
     delta: float = 1e-5
     """Epsilon is stated at this delta; well below 1 / people."""
+    servers: int = 1
+    """2: everybody's numbers are added up by two processes that hold a share each, and only the
+    sum over everybody is opened (`rescind.two_servers`). 1: the server adds up what it gets."""
     release_every: int = 1
     """People whose part of the sum must have changed before a new release is made. Until then
     devices are sent the old one, which still holds what was forgotten since; receipts say so."""
@@ -66,6 +69,7 @@ class Dial:
             "longest_history": (self.longest_history >= 0, "0 or more"),
             "noise": (0 <= self.noise < math.inf, "0 or above and finite"),
             "delta": (0 < self.delta < 1, "between 0 and 1"),
+            "servers": (self.servers in (1, 2), "1 or 2"),
             "release_every": (self.release_every >= 1, "1 or more"),
         }
         for field, (fits, what) in allowed.items():
