@@ -24,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from rescind import experiment, streams
+from rescind import experiment, stream_cell
 from rescind.data import Dataset
 from rescind.federation import EarlyStop
 from rescind.recipe import Cell, Recipe, read
@@ -70,7 +70,7 @@ def one(cell: Cell, data: Dataset, device: str) -> dict[str, Any]:
     """The line of one run."""
     cell = replace(cell, run=replace(cell.run, device=device, keep_every=None))
     if data.block is not None:
-        return experiment._line(streams.measured(cell, data)[1])
+        return experiment._line(stream_cell.measured(cell, data)[1])
     settings, meter = cell.run, experiment.Meter()
     fed = experiment.start(cell, data)
     until = EarlyStop(

@@ -6,37 +6,27 @@ tells how well new things are learnt, its last row what is left of all of them a
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rescind import params
 from rescind.cohort import Cohort, Lot
 from rescind.data import Dataset
 from rescind.data.blocks import block_split
 from rescind.errors import ConfigError, DataError
-from rescind.executor import Executor, InProcess
-from rescind.experiment import Meter, Result, prepare, write_facts
+from rescind.executor import Executor
 from rescind.federation import EarlyStop, Federation, Moment, Now
-from rescind.holdings import Holdings
+from rescind.holdings import TRAIN, Holdings
 from rescind.labels import Labels
 from rescind.method import REFERENCE, Method
 from rescind.params import Params
-from rescind.provenance import versions
-from rescind.recipe import Cell
 from rescind.records import Arrive, Records
-from rescind.storage import save_federation
 from rescind.tasks import Metric
 from rescind.tasks.metrics import Ranking, masked_lot
-
-log = logging.getLogger(__name__)
 
 Watch = Callable[[Moment], Any]
 
@@ -46,11 +36,9 @@ class Stream:
     """A first block and those that follow, as they arrive at devices."""
 
     first: Holdings
-    later: tuple[Arrive, ...]
+    later: Iterable[Arrive]
+    """A generator is asked for a block when the one before is done: a stream that still runs."""
     labels: Labels = field(default_factory=Labels)
-
-    def __len__(self) -> int:
-        return 1 + len(self.later)
 
     @classmethod
     def of(cls, dataset: Dataset, seed: int = 0) -> Stream:
@@ -75,23 +63,32 @@ class Stream:
     def arriving(
         cls, blocks: Iterable[tuple[Records, Tensor]], labels: Labels | None = None
     ) -> Stream:
-        """Blocks of (records, split) from anywhere; tables grow to the largest index so far.
+        """Blocks of (records, split) that are all there; tables grow to the largest index so far.
 
         A record belongs to the block it arrives in, whatever its time says: late and unordered
         records are new to the device. A pair that comes twice in a block counts once.
         """
-        clients = items = 0
-        made: list[Arrive] = []
-        for records, split in blocks:
-            if len(records):
-                clients = max(clients, int(records.client.max()) + 1)
-                items = max(items, int(records.item.max()) + 1)
-            made.append(Arrive(records, split, clients, items))
-        if not made or not len(made[0].records):
+        live = cls.live(blocks, labels)
+        return replace(live, later=tuple(live.later))
+
+    @classmethod
+    def live(cls, blocks: Iterable[tuple[Records, Tensor]], labels: Labels | None = None) -> Stream:
+        """Blocks of (records, split) as they come: each is asked for when it is needed, once."""
+        made = _arrivals(blocks)
+        base = next(made, None)
+        if base is None or not len(base.records):
             raise DataError("a stream needs a first block with records in it. Drop empty blocks.")
-        base = made[0]
         first = Holdings.of(base.records, base.split, base.clients, base.items)
-        return cls(first, tuple(made[1:]), labels or Labels())
+        return cls(first, made, labels or Labels())
+
+
+def _arrivals(blocks: Iterable[tuple[Records, Tensor]]) -> Iterator[Arrive]:
+    clients = items = 0
+    for records, split in blocks:
+        if len(records):
+            clients = max(clients, int(records.client.max()) + 1)
+            items = max(items, int(records.item.max()) + 1)
+        yield Arrive(records, split, clients, items)
 
 
 @dataclass(frozen=True)
@@ -171,15 +168,36 @@ class Streamed:
         mean diagonal without the first block, which is what F3CRec's Table 2 averages.
         """
         rows = self.matrix(value)
-        learning = _mean([row[-1] for row in rows])
-        retention = _mean(rows[-1])
+        learning = mean([row[-1] for row in rows])
+        retention = mean(rows[-1])
         both = learning + retention
         return {
-            "new": _mean([row[-1] for row in rows[1:]]),
+            "new": mean([row[-1] for row in rows[1:]]),
             "learning": learning,
             "retention": retention,
             "harmonic": 2 * learning * retention / both if both else 0.0,
         }
+
+
+class Keeper:
+    """Where a stream is written down while it runs; as it stands: nowhere."""
+
+    def found(self) -> tuple[Federation, tuple[Block, ...]] | None:
+        """Where an earlier run stopped: a block that began, and what those before it gave."""
+        return None
+
+    def begins(self, fed: Federation, done: Sequence[Block]) -> None:
+        """A block begins."""
+
+    def inside(
+        self, fed: Federation, until: EarlyStop
+    ) -> tuple[Federation, EarlyStop, tuple[Watch, ...]]:
+        """Where in the block an earlier run stopped, and who watches its rounds."""
+        return fed, until, ()
+
+
+Answer = Callable[[int, Federation], Federation]
+"""What is done after a block was trained and before the next arrives: requests are answered."""
 
 
 def run_stream(
@@ -189,38 +207,75 @@ def run_stream(
     how: Blocks | None = None,
     executor: Executor | None = None,
     watch: Sequence[Watch] = (),
+    keeper: Keeper | None = None,
+    answer: Answer | None = None,
 ) -> Streamed:
     """Train on one block after another and measure all blocks so far after each."""
-    how = how or Blocks()
-    fed = Federation.start(stream.first, method, seed, executor, stream.labels)
-    last, done = fed.now, list[Block]()
-    seen, known = [stream.first.records], torch.zeros(0, dtype=torch.bool)
-    for number, arrival in enumerate((None, *stream.later)):
-        if arrival is not None:
-            fed = next_block(fed, last, arrival)
-        hidden = seen[:number] if getattr(method, "mask", "block") == "all" else []
-        there, begun = fed.world.available.cpu(), fed.now.state.round
-        fed, last, until = train_block(fed, how, _ranking("valid", how.k, hidden), watch)
-        asked = [replace(_ranking("test", how.k, hidden), block=s) for s in range(number + 1)]
-        done.append(
-            Block(
-                number=number,
-                begun=begun,
-                round=fed.now.state.round - begun,
-                rounds=last.state.round - begun,
-                trained=int(there.sum()),
-                returning=int((there[: len(known)] & known).sum()),
-                history=until.history,
-                test=tuple(_measured(fed, metric) for metric in asked),
+    how, keeper = how or Blocks(), keeper or Keeper()
+    found = keeper.found()
+    done = list(found[1]) if found else []
+    fed, last = found[0] if found else None, None
+    seen, known = list[Records](), torch.zeros(0, dtype=torch.bool)
+    for number, arrival in enumerate(_every(stream)):
+        there = _trains(arrival)
+        if number >= len(done):
+            if last is not None and fed is not None:
+                fed = next_block(fed, last, arrival)
+            fed = fed or Federation.start(stream.first, method, seed, executor, stream.labels)
+            keeper.begins(fed, done)
+            hidden = seen if getattr(method, "mask", "block") == "all" else []
+            trained, last, until = train_block(
+                fed, how, _ranking("valid", how.k, hidden), watch, keeper
             )
-        )
+            begun, able = fed.now.state.round, fed.world.available.cpu()
+            rounds, fed = last.state.round - begun, trained
+            if answer is not None:  # what was forgotten must not come back from the last round
+                fed, last = _answered(answer, number, fed, last)
+            asked = [replace(_ranking("test", how.k, hidden), block=s) for s in range(number + 1)]
+            done.append(
+                Block(
+                    number=number,
+                    begun=begun,
+                    round=fed.now.state.round - begun,
+                    rounds=rounds,
+                    trained=int(able.sum()),
+                    returning=int((able[: len(known)] & known).sum()),
+                    history=until.history,
+                    test=tuple(_measured(fed, metric) for metric in asked),
+                )
+            )
         known = torch.cat([known, torch.zeros(len(there) - len(known), dtype=torch.bool)]) | there
-        seen += [arrival.records] if arrival is not None else []
+        seen.append(arrival.records)
+    assert fed is not None
     return Streamed(fed, tuple(done))
 
 
+def _every(stream: Stream) -> Iterator[Arrive]:
+    """All blocks, the first one too."""
+    first = stream.first
+    yield Arrive(first.records, first.split, first.clients, first.items)
+    yield from stream.later
+
+
+def _trains(block: Arrive) -> Tensor:
+    """Who has something to train on in a block. [clients] bool"""
+    there = torch.zeros(block.clients, dtype=torch.bool)
+    there[block.records.client[block.split == TRAIN].cpu()] = True
+    return there
+
+
+def _answered(answer: Answer, number: int, fed: Federation, last: Now) -> tuple[Federation, Now]:
+    """After the requests of a block: where it stands, and where `carry="last"` goes on from."""
+    after = answer(number, fed)
+    return after, last if after is fed else after.now
+
+
 def train_block(
-    fed: Federation, how: Blocks, metric: Ranking, watch: Sequence[Watch] = ()
+    fed: Federation,
+    how: Blocks,
+    metric: Ranking,
+    watch: Sequence[Watch] = (),
+    keeper: Keeper | None = None,
 ) -> tuple[Federation, Now, EarlyStop]:
     """The rounds of one block: (the federation at its best round, its last round, the rule).
 
@@ -228,17 +283,17 @@ def train_block(
     validation items is trained to the end and its last round counts as the best.
     """
     until = EarlyStop(metric=metric, value=how.value, every=how.every, patience=how.patience)
+    end = fed.now.state.round + (how.rounds if bool(fed.world.available.any()) else 0)
     ids = _holders(fed, metric)
+    fed, until, keeping = (keeper or Keeper()).inside(fed, until)
     caught: list[Moment] = []
-    for _ in range(how.rounds if bool(fed.world.available.any()) else 0):
+    while fed.now.state.round < end and not until.done:
         fed = fed.run(1, watch=[caught.append])
         if len(ids):
             until = until.see(fed.now, _asking(fed, ids))
-        for look in watch:
+        for look in (*watch, *keeping):
             look(replace(caught[-1], until=until))
         caught.clear()
-        if until.done:
-            break
     last = fed.now
     return replace(fed, now=until.best or last), last, until
 
@@ -304,95 +359,7 @@ def _measured(fed: Federation, metric: Ranking) -> dict[str, float]:
     return fed.evaluate(metric=metric, clients=_holders(fed, metric))
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
     """The mean of what was measured; NaN if nothing was."""
     there = [value for value in values if not math.isnan(value)]
     return sum(there) / len(there) if there else math.nan
-
-
-# -- a cell of a recipe --------------------------------------------------------------------------
-
-
-def run_cell(
-    cell: Cell,
-    folder: Path,
-    again: bool = False,
-    watch: Sequence[Watch] = (),
-    dataset: Dataset | None = None,
-) -> Result:
-    """Run the stream of one cell and measure it; writes `folder/run.json` and `folder/model/`.
-
-    `rounds` counts inside a block. A stream that was stopped begins again, whatever `again` says.
-    """
-    if again:
-        log.info("a stream is not resumed: it begins again with its first block")
-    dataset = dataset or prepare(cell.data)
-    params.make_folder(folder)
-    (folder / "run.json").unlink(missing_ok=True)
-    fed, facts = measured(cell, dataset, watch)
-    save_federation(fed, folder / "model")
-    write_facts(folder, facts)
-    return Result(fed, facts, folder)
-
-
-def measured(
-    cell: Cell, dataset: Dataset, watch: Sequence[Watch] = ()
-) -> tuple[Federation, dict[str, Any]]:
-    """The stream of one cell and what run.json says of it; nothing is written."""
-    guards, settings, meter = cell.guards, cell.run, Meter()
-    if cell.sharing is not None or (guards and guards.epsilon is not None):
-        raise ConfigError(
-            "a stream of blocks takes neither [sharing] nor guards.epsilon yet. Leave them out."
-        )
-    how = Blocks(
-        rounds=settings.rounds, patience=settings.patience, every=settings.evaluate_every,
-        value=settings.measure, k=settings.k,
-    )  # fmt: skip
-    executor = InProcess(device=settings.device, guards=guards.guards if guards else ())
-    stream = Stream.of(dataset, settings.seed)
-    done = run_stream(stream, cell.method, settings.seed, how, executor, (meter, *watch))
-    return done.fed, _facts(cell, dataset, done, meter)
-
-
-def _facts(cell: Cell, dataset: Dataset, done: Streamed, meter: Meter) -> dict[str, Any]:
-    """What run.json says of a stream: the matrix, and Table 2's averages as its metrics."""
-    counted, state, vault = meter.read(), done.fed.now.state, done.fed.now.vault
-    names = [f"{name}@{k}" for k in cell.run.k for name in ("NDCG", "Recall", "HR")]
-    test = {name: done.summary(name)["new"] for name in names}
-    for name in names[:2]:
-        test |= {f"D{b.number} {name}": b.test[-1][name] for b in done.blocks}
-        test |= {f"{n} {name}": v for n, v in done.summary(name).items() if n != "new"}
-    best = [v for b in done.blocks[1:] for r, v in b.history if r == b.begun + b.round]
-    return {
-        "cell": cell.name,
-        "seed": cell.run.seed,
-        "configuration": cell.configuration,
-        "digest": cell.digest,
-        "settings": cell.settings,
-        "data": {
-            "name": dataset.name, "digest": dataset.digest, "source": dataset.source,
-            "users": len(dataset.users), "items": len(dataset.items), "rows": len(dataset),
-            "split": "drawn inside blocks" if dataset.split is None else "as given",
-        },
-        "versions": versions(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "rounds": sum(block.rounds for block in done.blocks),
-        "round": state.round,
-        "blocks": [
-            {"block": b.number, "round": b.round, "rounds": b.rounds, "trained": b.trained,
-             "returning": b.returning, "valid": [dict(v, round=r) for r, v in b.history]}
-            for b in done.blocks
-        ],
-        "matrix": {name: done.matrix(name) for name in names},
-        "metrics": {"test": test, "valid": {n: _mean([v[n] for v in best]) for n in names}},
-        "seconds": {"wall": counted["wall"], "cpu": counted["cpu"]},
-        "bytes": {"up": counted["up"], "down": counted["down"]},
-        "client_rounds": counted["client_rounds"],
-        "refused": counted["refused"],
-        "privacy": cell.promise(meter.most_often(), done.fed.world.sizes.clients),
-        "kept_bytes": {
-            "server": params.nbytes(state.public) + params.nbytes(state.own) + state.memory.nbytes,
-            "devices": vault.nbytes,
-        },
-        "model": {"public": params.digest(state.public), "private": params.digest(vault.private)},
-    }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,14 +15,15 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from rescind import params
+from rescind.cell import Cell
 from rescind.clock import Clock
 from rescind.cohort import Cohort, Lot
-from rescind.data import load
+from rescind.data import Dataset, load
 from rescind.data.blocks import arrange
 from rescind.errors import ConfigError, DataError
 from rescind.executor import InProcess
 from rescind.experiment import prepare
-from rescind.federation import EarlyStop, Federation
+from rescind.federation import EarlyStop, Federation, Moment
 from rescind.holdings import TRAIN, Holdings
 from rescind.method import Method
 from rescind.methods.distill import KD
@@ -37,7 +39,8 @@ from rescind.recipe import read
 from rescind.records import Arrive, Records
 from rescind.state import Private
 from rescind.storage import load_federation, save_federation
-from rescind.streams import Blocks, Stream, next_block, run_cell, run_stream, train_block
+from rescind.stream_cell import run_cell
+from rescind.streams import Blocks, Stream, next_block, run_stream, train_block
 from rescind.tasks.metrics import Ranking
 from rescind.update import Update
 from worlds import Pair, held, pairs, tiny_rows
@@ -431,3 +434,106 @@ def test_a_stream_that_lends_is_refused_by_name(tmp_path: Path) -> None:
     path.write_text(RECIPE + "[sharing]\nratio = [1, 2, 7]\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="sharing"):
         run_cell(read(path).cells[0], tmp_path / "run")
+
+
+# -- stopped and resumed -------------------------------------------------------------------------
+
+
+class Killed(Exception):
+    """Somebody pulled the plug."""
+
+
+def killer(at: int) -> Callable[[Moment], None]:
+    """A watcher that strikes after so many rounds."""
+    seen: list[Moment] = []
+
+    def look(moment: Moment) -> None:
+        seen.append(moment)
+        if len(seen) == at:
+            raise Killed
+
+    return look
+
+
+def small(folder: Path, cell: int = 0, rounds: int = 4) -> tuple[Cell, Dataset]:
+    path = folder / "small.toml"
+    text = RECIPE.replace("rounds = 2", f"rounds = {rounds}\ncheckpoint_every = 3")
+    path.write_text(text, encoding="utf-8")
+    found = read(path).cells[cell]
+    return found, arrange(prepare(found.data))
+
+
+def beginnings(fed: Federation) -> dict[str, Any]:
+    """Who took part since when, and the model at the beginning of the block."""
+    assert fed.past is not None
+    assert fed.past.base is not None
+    return {"first": fed.past.first.tolist(), "base": params.digest(fed.past.base.state.public)}
+
+
+SAME = ("matrix", "blocks", "metrics", "round", "rounds", "model", "bytes", "client_rounds")
+
+
+@pytest.mark.parametrize("published", [0, 1])
+@pytest.mark.parametrize("at", [1, 4, 7, 10, 15])
+def test_a_stream_killed_anywhere_goes_on_bit_for_bit(
+    at: int, published: int, tmp_path: Path
+) -> None:
+    cell, data = small(tmp_path, published)
+    whole = run_cell(cell, tmp_path / "whole", dataset=data)
+    with pytest.raises(Killed):
+        run_cell(cell, tmp_path / "run", dataset=data, watch=(killer(at),))
+    assert not (tmp_path / "run" / "run.json").exists()
+    made: list[int] = []
+    again = run_cell(
+        cell, tmp_path / "run", again=True, dataset=data,
+        watch=(lambda moment: made.append(moment.now.state.round),),
+    )  # fmt: skip
+    assert bits(again.fed) == bits(whole.fed)
+    assert {n: again.facts[n] for n in SAME} == {n: whole.facts[n] for n in SAME}
+    # At most as many rounds are made again as lie between two checkpoints.
+    assert whole.facts["rounds"] - at <= len(made) <= whole.facts["rounds"] - at + 3
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    for name in ("first", "base"):  # whoever is forgotten later goes back to the same point
+        one, two = (beginnings(fed)[name] for fed in (again.fed, whole.fed))
+        assert one == two
+
+
+def test_a_block_that_was_not_written_whole_is_passed_over(tmp_path: Path) -> None:
+    cell, data = small(tmp_path)
+    whole = run_cell(cell, tmp_path / "whole", dataset=data)
+    with pytest.raises(Killed):
+        run_cell(cell, tmp_path / "run", dataset=data, watch=(killer(6),))
+    (torn,) = (tmp_path / "run" / "checkpoints").glob("block-*")
+    (torn / "begun.json").write_text("{", encoding="utf-8")
+    again = run_cell(cell, tmp_path / "run", again=True, dataset=data)
+    assert bits(again.fed) == bits(whole.fed)
+
+
+def test_a_stream_of_other_settings_is_not_taken_up(tmp_path: Path) -> None:
+    cell, data = small(tmp_path)
+    with pytest.raises(Killed):
+        run_cell(cell, tmp_path / "run", dataset=data, watch=(killer(6),))
+    other = replace(cell, method=replace(cell.method, top_n=7))
+    with pytest.raises(ConfigError, match="another run"):
+        run_cell(other, tmp_path / "run", again=True, dataset=data)
+    fresh = run_cell(other, tmp_path / "run", dataset=data)  # without --resume it begins anew
+    assert fresh.facts["blocks"][0]["rounds"] == 4
+
+
+def test_a_live_stream_is_asked_for_a_block_when_the_one_before_is_done() -> None:
+    told: list[str] = []
+
+    def blocks() -> Iterator[tuple[Records, Tensor]]:
+        for seed in range(3):
+            told.append(f"block {seed}")
+            yield part(7 + seed, 12 + seed, seed)
+
+    live = Stream.live(blocks())
+    assert told == ["block 0"]
+    rounds = run_stream(
+        live, OURS, 1, SHORT, watch=[lambda m: told.append(f"in {m.now.vault.holdings.now}")]
+    )
+    assert told.index("block 1") > told.index("in 0")
+    assert told.index("block 2") > told.index("in 1")
+    gathered = Stream.arriving([part(7 + seed, 12 + seed, seed) for seed in range(3)])
+    assert bits(rounds.fed) == bits(run_stream(gathered, OURS, 1, SHORT).fed)

@@ -49,12 +49,29 @@ class RoundBar(AbstractContextManager["RoundBar"]):
         self.bar.stop()
 
     def __call__(self, moment: Moment) -> None:
-        at = moment.now.state.round
+        self._show(moment, moment.now.state.round, f"round {moment.now.state.round}")
+
+    def _show(self, moment: Moment, at: int, where: str) -> None:
         said = ""
         history = moment.until.history if moment.until else ()
         if history:
             said = f"valid {self.measure} {history[-1][1][self.measure]:.4f}"
         self.bar.update(self.task, completed=at, said=said)
         if not self.terminal and len(history) > self.seen:
-            print(f"  round {at}: {said}", file=sys.stderr, flush=True)
+            print(f"  {where}: {said}", file=sys.stderr, flush=True)
         self.seen = len(history)
+
+
+class BlockBar(RoundBar):
+    """Shows the rounds of each block of a stream; the bar begins anew with every block."""
+
+    block, begun = -1, 0
+
+    def __call__(self, moment: Moment) -> None:
+        block, at = moment.now.vault.holdings.now, moment.now.state.round
+        if block != self.block:  # a run that goes on inside a block has measured rounds behind it
+            history = moment.until.history if moment.until else ()
+            self.block, self.begun = block, (history[0][0] if history else at) - 1
+            self.seen = max(len(history) - 1, 0)
+            self.bar.reset(self.task, description=f"{self.title}, block {block}", said="")
+        self._show(moment, at - self.begun, f"block {block}, round {at - self.begun}")

@@ -114,8 +114,8 @@ def _warn(facts: dict[str, Any]) -> None:
 def _one(
     recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str, place: tuple[Path, int]
 ) -> dict[str, Any]:
-    from rescind import experiment, streams
-    from rescind.cli.progress import RoundBar
+    from rescind import experiment, stream_cell
+    from rescind.cli.progress import BlockBar, RoundBar
     from rescind.experiment import append_facts, read_facts, tidy
 
     done = read_facts(folder) if resume else None
@@ -126,14 +126,15 @@ def _one(
             append_facts(recipe, done)
         return done
     try:
-        with RoundBar(title, cell.run.rounds, cell.run.measure) as bar, _heard():
+        bar_of = BlockBar if cell.data.variant else RoundBar
+        with bar_of(title, cell.run.rounds, cell.run.measure) as bar, _heard():
             if cell.forget is not None:
                 from rescind import trials
 
                 room = trials.Room(place[0], resume, place[1], (bar,), _retrains)
                 result = trials.run_cell(cell, folder, room)
             else:
-                run_cell = streams.run_cell if cell.data.variant else experiment.run_cell
+                run_cell = stream_cell.run_cell if cell.data.variant else experiment.run_cell
                 result = run_cell(cell, folder, again=resume, watch=(bar,))
     except KeyboardInterrupt:
         typer.echo("\nstopped. Give the same command with --resume to go on.", err=True)
