@@ -56,7 +56,9 @@ class Room:
     """Told (retrains there, retrains wanted)."""
 
 
-def run_cell(cell: Cell, folder: Path, room: Room) -> Result:
+def run_cell(
+    cell: Cell, folder: Path, room: Room, dataset: Dataset | GraphDataset | None = None
+) -> Result:
     """Answer a cell's request by its unlearner, and write `folder/run.json`.
 
     Figures are the unlearner's own: nothing is escalated, but whether it would be is said.
@@ -64,17 +66,30 @@ def run_cell(cell: Cell, folder: Path, room: Room) -> Result:
     wanted = cell.forget
     if wanted is None:
         raise ConfigError(f"cell '{cell.name}' names no unlearner, so it is no trial.")
-    dataset = experiment.obtained(cell)
+    dataset = dataset or experiment.obtained(cell)
     plain = replace(cell, forget=None)
     base, facts = learned(plain, dataset, room)
     before = base
     if wanted.learner is not None:
         before, facts = learned(replace(plain, method=wanted.learner), dataset, room)
+    after, facts = answered(cell, before, base, facts, room)
+    params.make_folder(folder)
+    experiment.write_facts(folder, facts)
+    return Result(after, facts, folder)
+
+
+def answered(
+    cell: Cell, before: Federation, base: Federation, facts: Facts, room: Room
+) -> tuple[Federation, Facts]:
+    """Every request of a cell, answered; the first's federation, and what run.json says.
+
+    before: the federation that forgets    base: what the method alone learnt    facts: of `before`
+    """
     found = [_trial(cell, before, base, event, room) for event in events(cell, base)]
     after, told = found[0][0], mean_of([facts for _, facts in found])
     if len(found) > 1:  # a mean over leavers hides the worst of them
         told["each"] = each_of([facts for _, facts in found])
-    facts = {
+    return after, {
         **facts,
         "cell": cell.name,
         "configuration": cell.configuration,
@@ -90,9 +105,6 @@ def run_cell(cell: Cell, folder: Path, room: Room) -> Result:
         "round": after.now.state.round,
         "model": {"public": params.digest(after.now.state.public)},
     }
-    params.make_folder(folder)
-    experiment.write_facts(folder, facts)
-    return Result(after, facts, folder)
 
 
 # -- what trials share ----------------------------------------------------------------------------
