@@ -12,7 +12,9 @@ Section 4.1 speaks of a gradient track too; A.2 defines the loss only, and so do
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -92,8 +94,22 @@ def threshold(fed: Federation, without: int) -> Tensor:
 
 
 def losses(fed: Federation, clock: Clock | None = None) -> Losses:
-    """What the threshold is fitted on, client by client: noise fills every feature."""
-    clock = clock or Clock(fed.clock.seed)
+    """What the threshold is fitted on, client by client: noise fills every feature.
+
+    That of the model asked about last is kept: leavers are held against one model, one by one.
+    """
+    if clock is None and _LAST and _LAST[0]() is fed.now:
+        return cast(Losses, _LAST[1])
+    found = _losses(fed, clock or Clock(fed.clock.seed))
+    if clock is None:
+        _LAST[:] = [weakref.ref(fed.now), found]
+    return found
+
+
+_LAST: list[Any] = []
+
+
+def _losses(fed: Federation, clock: Clock) -> Losses:
     held = fed.now.vault.holdings
     if held.graph is None:
         raise DataError("this attack is on nodes of a graph; these clients hold none.")
