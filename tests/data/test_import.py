@@ -269,3 +269,15 @@ def test_any_bytes_give_a_dataset_or_a_clean_error(tmp_path, content):
     except RescindError as error:
         data, said = None, str(error)
     assert "any.csv" in said if data is None else len(data) >= 2
+
+
+def test_an_import_with_times_can_be_cut_into_blocks(save):
+    rows = "".join(f"u{n % 5},i{n % 7},{1000 + n}\n" for n in range(50))
+    import_file(save("user,item,time\n" + rows), "mine")
+    blocks = load("mine", variant="blocks")
+    assert np.bincount(blocks.block).tolist() == [30, 6, 6, 8]
+    assert (np.diff(blocks.time) > 0).all()
+    with pytest.raises(ConfigError, match="there is 'blocks'"):
+        load("mine", variant="f3crec")
+    with pytest.raises(ConfigError, match="no argument 'users'"):
+        load("mine", users=3)

@@ -52,8 +52,9 @@ def load(
     users, items, interactions, topics, drift and seed. `say` is told what is being fetched;
     `given` is a publisher's archive or folder that is already at hand.
     """
-    if name not in ENTRIES and name in imported_names() and not arguments:
-        return load_imported(name)
+    if name not in ENTRIES and name in imported_names():
+        _check_arguments(name, arguments, {"variant"})
+        return load_imported(name) if not arguments else _blocks(name, arguments["variant"])
     about = entry(name)
     if name == "synthetic":
         return _synthetic(arguments)
@@ -69,6 +70,15 @@ def load(
     data = variants.in_blocks(about, variant, found.data, found.place)
     check_digest(data, f"{name}/{variant}", str(found.place))
     return data
+
+
+def _blocks(name: str, variant: Any) -> Dataset:
+    """What somebody brought, cut into blocks by its times."""
+    from rescind.data.blocks import arrange
+
+    if variant != "blocks":
+        raise ConfigError(f"dataset '{name}' has no variant '{variant}'; there is 'blocks'.")
+    return arrange(load_imported(name))
 
 
 def _synthetic(arguments: dict[str, Any]) -> Dataset:
