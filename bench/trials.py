@@ -96,9 +96,7 @@ def work(given: argparse.Namespace, begun: float) -> None:
             except Exception:  # a row that fails must not take the others along
                 print(f"{name} {cell.name}: {traceback.format_exc()[-1500:]}", flush=True)
                 continue
-            append_line(
-                given.out / f"{path.parent.name}.{path.stem}.jsonl", experiment._line(facts)
-            )
+            append_line(lines, experiment._line(facts))
             test = {k: round(v, 4) for k, v in facts["metrics"]["test"].items() if "NDCG" in k}
             told = facts["forget"].get("verdict", ""), time.time() - start
             print(f"{name} {cell.name}: {test} {told[0]} {told[1]:.0f} s", flush=True)
