@@ -273,6 +273,10 @@ class Holdings:
         rest = self._keep(~self.records.among(records))
         return replace(rest, graph=_without_nodes(self.graph, records))
 
+    def without_loans(self, records: Records) -> Holdings:
+        """These holdings with nothing of the records lent; nobody has to ask."""
+        return replace(self, lent=self.lent & ~self.records.among(records))
+
     def without_client(self, client: int) -> Holdings:
         """These holdings less everything of one client."""
         graph = self.graph

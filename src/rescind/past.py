@@ -108,11 +108,8 @@ class Past:
             return replace(self, origin=origin, story=story)
         if isinstance(event, Unshare | Erase):
             records = event.records
-            if isinstance(event, Erase):
-                origin = origin.without(records)
-            else:
-                back = origin.records.among(records)
-                origin = replace(origin, lent=origin.lent & ~back)
+            erased = isinstance(event, Erase)
+            origin = origin.without(records) if erased else origin.without_loans(records)
             story = tuple(
                 (at, told)
                 for at, told in ((at, _without_records(e, records)) for at, e in self.story)

@@ -53,8 +53,8 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
     """
     folder = Path(folder)
     server, facts = _pack_server(fed)
-    devices, device_facts = _pack_vault(fed.now.vault)
-    held, held_facts = _pack_holdings(fed.now.vault.holdings)
+    devices, device_facts = pack_vault(fed.now.vault)
+    held, held_facts = pack_holdings(fed.now.vault.holdings)
     devices, device_facts = {**devices, **held}, {**device_facts, **held_facts, "format": FORMAT}
     labels: Facts = {
         k: list(v) for k, v in vars(fed.labels).items() if k in ("users", "items", "titles")
@@ -86,8 +86,8 @@ def _pack_server(fed: Federation) -> Packed:
     for number, ((client, data), vault) in enumerate(
         zip(fed.world.hosted, fed.now.hosted, strict=True)
     ):
-        (kept, kept_facts), (held, held_facts) = _pack_vault(vault), _pack_holdings(data)
-        tensors |= _under(f"host{number}", {**kept, **held})
+        (kept, kept_facts), (held, held_facts) = pack_vault(vault), pack_holdings(data)
+        tensors |= under(f"host{number}", {**kept, **held})
         hosts[f"host{number}"] = {**kept_facts, **held_facts, "client": client}
     facts |= {
         "format": FORMAT,
@@ -101,7 +101,7 @@ def _pack_server(fed: Federation) -> Packed:
         "keep_every": fed.keep_every,
         "past": fed.past is not None,
     }
-    tensors |= _under("shared", _columns(fed.world.shared)) | _under("flags", flags)
+    tensors |= under("shared", _columns(fed.world.shared)) | under("flags", flags)
     return tensors, facts
 
 
@@ -126,12 +126,15 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
     method = from_table(find(*METHODS, facts["method"]["name"]), facts["method"], {"model": MODELS})
     executor = method.carried_by(executor or InProcess())
     device = getattr(executor, "device", "cpu")
-    vault = _unpack_vault(devices, device_facts, _unpack_holdings(devices, device_facts), device)
-    flags = {n: v.to(device) for n, v in _of("flags", server).items()}
-    shared = Records(**_of("shared", server)).to(device)
+    vault = unpack_vault(devices, device_facts, unpack_holdings(devices, device_facts), device)
+    flags = {n: v.to(device) for n, v in drawer("flags", server).items()}
+    shared = Records(**drawer("shared", server)).to(device)
     world = World(facts["task"], Sizes(**facts["sizes"]), flags["members"], vault.announced, shared)
     hosts = [
-        (f["client"], _unpack_vault(_of(n, server), f, _unpack_holdings(_of(n, server), f), "cpu"))
+        (
+            f["client"],
+            unpack_vault(drawer(n, server), f, unpack_holdings(drawer(n, server), f), "cpu"),
+        )
         for n, f in facts["hosts"].items()
     ]
     hosted = tuple((client, vault.holdings) for client, vault in hosts)
@@ -169,17 +172,17 @@ def _pack_past(fed: Federation) -> Packed:
     facts["same"] = same and torch.equal(past.origin.records.pairs(), held.records.pairs())
     if facts["same"]:  # nothing but consent has changed since: no second copy of the records
         masks = {"lent": past.origin.lent, "members": past.origin.members}
-        tensors |= _under("origin", masks)
+        tensors |= under("origin", masks)
     else:
-        origin, facts["origin"] = _pack_holdings(past.origin)
-        tensors |= _under("origin", origin)
+        origin, facts["origin"] = pack_holdings(past.origin)
+        tensors |= under("origin", origin)
     for number, (at, event) in enumerate(past.story):
         name, told = f"event{number}", {"kind": type(event).__name__, "round": at}
         if isinstance(event, Share | Unshare):
-            tensors |= _under(name, _columns(event.records))
+            tensors |= under(name, _columns(event.records))
         elif isinstance(event, Host):
-            data, told["data"] = _pack_holdings(event.data)
-            tensors |= _under(name, data)
+            data, told["data"] = pack_holdings(event.data)
+            tensors |= under(name, data)
         if isinstance(event, Join | Host):
             told["client"] = event.client
         facts["story"].append(told)
@@ -187,7 +190,7 @@ def _pack_past(fed: Federation) -> Packed:
     facts["base"] = past.base is not None
     for number, point in enumerate(points):
         packed, point_facts = _pack_now(_as_now(point, held))
-        tensors |= _under(f"point{number}", packed)
+        tensors |= under(f"point{number}", packed)
         facts["points"].append({**point_facts, "hosts": len(point.hosted)})
     return tensors, facts
 
@@ -207,25 +210,25 @@ def _read_past(path: Path, server: Facts, vault: Vault) -> Past:
             f"Make the run again, or go on with --resume."
         )
     device, held = str(vault.holdings.members.device), vault.holdings
-    origin = _of("origin", tensors)
+    origin = drawer("origin", tensors)
     if facts["same"]:
         masks = {n: v.to(device) for n, v in origin.items()}
         start = replace(held, lent=masks["lent"], members=masks["members"])
     else:
-        start = _unpack_holdings(origin, facts["origin"]).to(device)
+        start = unpack_holdings(origin, facts["origin"]).to(device)
     points = []
     for number, told in enumerate(facts["points"]):
-        mine = _of(f"point{number}", tensors)
+        mine = drawer(f"point{number}", tensors)
         hosts = [
-            _unpack_vault(_of(f"host{i}", mine), told[f"host{i}"], held, "cpu")
+            unpack_vault(drawer(f"host{i}", mine), told[f"host{i}"], held, "cpu")
             for i in range(told["hosts"])
         ]
-        model = _unpack_vault(mine, told, held, device)
+        model = unpack_vault(mine, told, held, device)
         pairs = tuple((v.private, v.log) for v in hosts)
         points.append(Point(_unpack_state(mine, told, device), model.private, model.log, pairs))
     base = points.pop(0) if facts["base"] else None
     story = tuple(
-        (told["round"], _unpack_event(told, _of(f"event{number}", tensors), device))
+        (told["round"], _unpack_event(told, drawer(f"event{number}", tensors), device))
         for number, told in enumerate(facts["story"])
     )
     return Past(start, tensors["first"].to(device), base, story, tuple(points))
@@ -238,7 +241,7 @@ def _unpack_event(told: Facts, tensors: Params, device: str) -> Event:
         case "Unshare":
             return Unshare(Records(**tensors).to(device))
         case "Host":
-            return Host(told["client"], _unpack_holdings(tensors, told["data"]))
+            return Host(told["client"], unpack_holdings(tensors, told["data"]))
         case _:
             return Join(told["client"])
 
@@ -283,7 +286,7 @@ class Checkpoints:
     def write(self, now: Now, until: EarlyStop | None, past: Past | None = None) -> Path:
         """Write one checkpoint now. Of the past it carries who took part, not the points."""
         tensors, facts = _pack_now(now)
-        tensors = _under("now", tensors)
+        tensors = under("now", tensors)
         if past is not None:
             tensors["first"] = past.first
         notes: Facts = {"format": FORMAT, "key": self.key, "now": facts, "extra": self.extra()}
@@ -291,7 +294,7 @@ class Checkpoints:
             same = until.best is now
             if until.best is not None and not same:
                 best, best_facts = _pack_now(until.best)
-                tensors |= _under("best", best)
+                tensors |= under("best", best)
                 notes["best"] = best_facts
             notes["until"] = {
                 "best_is_now": same,
@@ -348,7 +351,7 @@ def resume(
                 f"{path} is a checkpoint of another run: its configuration or data differ. "
                 f"Choose another --out, or remove {folder} to start anew."
             )
-        now = _unpack_now(_of("now", tensors), facts["now"], fed)
+        now = _unpack_now(drawer("now", tensors), facts["now"], fed)
         if until is not None and "until" in facts:
             until = _unpack_until(until, facts, tensors, now, fed)
         return Resumed(now, until, facts["extra"], path, tensors.get("first"), tuple(skipped))
@@ -363,7 +366,7 @@ def _unpack_until(
     seen = facts["until"]
     best = now if seen["best_is_now"] else None
     if "best" in facts:
-        best = _unpack_now(_of("best", tensors), facts["best"], fed)
+        best = _unpack_now(drawer("best", tensors), facts["best"], fed)
     history = tuple((r, v) for r, v in seen["history"])
     return replace(
         until, best=best, best_score=seen["best_score"], history=history, done=seen["done"]
@@ -375,11 +378,11 @@ def _unpack_until(
 
 def _pack_now(now: Now) -> Packed:
     state, facts = _pack_state(now.state)
-    vault, vault_facts = _pack_vault(now.vault)
+    vault, vault_facts = pack_vault(now.vault)
     tensors = {**state, **vault}
     for number, host in enumerate(now.hosted):
-        packed, host_facts = _pack_vault(host)
-        tensors |= _under(f"host{number}", packed)
+        packed, host_facts = pack_vault(host)
+        tensors |= under(f"host{number}", packed)
         facts[f"host{number}"] = host_facts
     return tensors, {**facts, **vault_facts}
 
@@ -388,69 +391,73 @@ def _unpack_now(tensors: Params, facts: Facts, fed: Federation) -> Now:
     holdings = fed.now.vault.holdings
     device = str(holdings.members.device)
     hosted = tuple(
-        _unpack_vault(_of(f"host{i}", tensors), facts[f"host{i}"], host.holdings, "cpu")
+        unpack_vault(drawer(f"host{i}", tensors), facts[f"host{i}"], host.holdings, "cpu")
         for i, host in enumerate(fed.now.hosted)
     )
-    vault = _unpack_vault(tensors, facts, holdings, device)
+    vault = unpack_vault(tensors, facts, holdings, device)
     return Now(_unpack_state(tensors, facts, device), vault, hosted)
 
 
 def _pack_state(state: ServerState) -> Packed:
-    tensors = {**_under("public", state.public), **_under("own", state.own)}
+    tensors = {**under("public", state.public), **under("own", state.own)}
     kept = []
     for number, snapshot in enumerate(state.memory):
-        tensors |= _under(f"memory{number}", snapshot.values)
+        tensors |= under(f"memory{number}", snapshot.values)
         kept.append([snapshot.name, snapshot.round])
     return tensors, {"round": state.round, "memory": kept}
 
 
 def _unpack_state(tensors: Params, facts: Facts, device: str) -> ServerState:
     snapshots = tuple(
-        Snapshot(name, at, params.to(_of(f"memory{number}", tensors), device))
+        Snapshot(name, at, params.to(drawer(f"memory{number}", tensors), device))
         for number, (name, at) in enumerate(facts["memory"])
     )
-    public = params.to(_of("public", tensors), device)
-    own = params.to(_of("own", tensors), device)
+    public = params.to(drawer("public", tensors), device)
+    own = params.to(drawer("own", tensors), device)
     return ServerState(public, own, Memory(snapshots), facts["round"])
 
 
-def _pack_vault(vault: Vault) -> Packed:
-    tensors = _under("private", vault.private)
+def pack_vault(vault: Vault) -> Packed:
+    """Private values and logs, without the holdings."""
+    tensors = under("private", vault.private)
     rounds = []
     for number, (at, name, rows) in enumerate(vault.log.entries):
-        tensors |= _under(
+        tensors |= under(
             f"log{number}", {"owner": rows.owner, "index": rows.index, "value": rows.value}
         )
         rounds.append([at, name, rows.size])
     return tensors, {"log": rounds}
 
 
-def _unpack_vault(tensors: Params, facts: Facts, holdings: Holdings, device: str) -> Vault:
+def unpack_vault(tensors: Params, facts: Facts, holdings: Holdings, device: str) -> Vault:
+    """What `pack_vault` packed, with these holdings."""
     entries = []
     for number, (at, name, size) in enumerate(facts["log"]):
-        rows = params.to(_of(f"log{number}", tensors), device)
+        rows = params.to(drawer(f"log{number}", tensors), device)
         entries.append((at, name, Rows(rows["owner"], rows["index"], rows["value"], size)))
-    private = params.to(_of("private", tensors), device)
+    private = params.to(drawer("private", tensors), device)
     return Vault(holdings.to(device), private, Log(tuple(entries)))
 
 
-def _pack_holdings(holdings: Holdings) -> Packed:
+def pack_holdings(holdings: Holdings) -> Packed:
+    """Everything held, as tensors and facts."""
     columns = {"split": holdings.split, "block": holdings.block, "lent": holdings.lent}
     columns |= _columns(holdings.records) | {"members": holdings.members}
-    tensors = _under("held", columns)
+    tensors = under("held", columns)
     facts: Facts = {"items": holdings.items, "now": holdings.now, "task": holdings.task}
     if holdings.graph is not None:
         parts = vars(holdings.graph)
-        tensors |= _under("graph", {n: v for n, v in parts.items() if isinstance(v, Tensor)})
+        tensors |= under("graph", {n: v for n, v in parts.items() if isinstance(v, Tensor)})
         facts["graph"] = {n: v for n, v in parts.items() if isinstance(v, int)}
     return tensors, facts
 
 
-def _unpack_holdings(tensors: Params, facts: Facts) -> Holdings:
-    held = _of("held", tensors)
+def unpack_holdings(tensors: Params, facts: Facts) -> Holdings:
+    """What `pack_holdings` packed."""
+    held = drawer("held", tensors)
     graph = None
     if "graph" in facts:
-        graph = Graph(**cast(Facts, _of("graph", tensors)), **facts["graph"])
+        graph = Graph(**cast(Facts, drawer("graph", tensors)), **facts["graph"])
     return Holdings(
         records=Records(held["client"], held["item"], held["time"]),
         split=held["split"],
@@ -468,13 +475,14 @@ def _columns(records: Records) -> dict[str, Tensor]:
     return {"client": records.client, "item": records.item, "time": records.time}
 
 
-def _under(drawer: str, values: Params) -> dict[str, Tensor]:
-    """Names with the drawer in front."""
-    return {f"{drawer}|{name}": value.detach() for name, value in values.items()}
+def under(name: str, values: Params) -> dict[str, Tensor]:
+    """Names with the drawer they belong to in front."""
+    return {f"{name}|{each}": value.detach() for each, value in values.items()}
 
 
-def _of(drawer: str, tensors: Params) -> dict[str, Tensor]:
-    start = f"{drawer}|"
+def drawer(name: str, tensors: Params) -> dict[str, Tensor]:
+    """What is in a drawer, under the names it was put in with."""
+    start = f"{name}|"
     return {n[len(start) :]: v for n, v in tensors.items() if n.startswith(start)}
 
 
