@@ -104,6 +104,32 @@ def test_corrected_steps_equal_npo_projected_off_the_others_with_one_adam(sharpn
     assert after.own == {}  # moments made of the leaver's gradients are gone
 
 
+def test_with_batches_a_step_is_on_one_batch_of_every_client_drawn_anew():
+    fed = trained()
+    held = fed.now.vault.holdings
+    many = {c: int(((held.split == TRAIN) & (held.records.client == c)).sum()) for c in range(4)}
+    method = FedGCV(model=SMALL, batch_size=3)
+    seen = []
+    for role, ids in ((FORGET, [LEAVER]), (KEEP, [0, 1, 3])):
+        cohort = replace(held.cohort(torch.tensor(ids)), role=role)
+        for round_ in (1, 2):
+            plan = method.client_plan(fed.now.state.public, None, cohort, Clock(0, round_))
+            count = torch.bincount(plan.owner, minlength=len(ids)).tolist()
+            assert count == [min(3, many[c]) for c in ids]
+            assert plan.sizes == (sum(count),)
+            seen.append(sorted(plan.values["node"].tolist()))
+    assert seen[0] != seen[1]
+    # A batch that holds everything is the full batch, to the last bit.
+    full, whole = (
+        FedGCV(model=SMALL, forget_rounds=3, repair_rounds=0, batch_size=size)
+        .unlearn(fed, Withdraw(LEAVER)).now.state.public
+        for size in (None, 1000)
+    )  # fmt: skip
+    small = replace(method, forget_rounds=3, repair_rounds=0).unlearn(fed, Withdraw(LEAVER))
+    assert_close(dict(full), dict(whole))
+    assert float((small.now.state.public["one/weight"] - full["one/weight"]).abs().max()) > 1e-3
+
+
 def test_projection_takes_away_conflicts_only():
     # step (1, 1), others (-1, 0): dot -1, so the part along others goes: (0, 1).
     step, others = {"w": torch.tensor([1.0, 1.0])}, {"w": torch.tensor([-1.0, 0.0])}

@@ -32,9 +32,9 @@ from rescind.methods.leaving import (
 from rescind.models.vgae import VGAE
 from rescind.optim import server_move
 from rescind.params import Params, add, dot, times
-from rescind.plan import Batch
+from rescind.plan import Batch, Plan
 from rescind.records import Event, Host, Records, Withdraw
-from rescind.state import ServerState
+from rescind.state import Private, ServerState
 from rescind.tasks import nodes
 from rescind.update import Sum
 from rescind.world import World
@@ -53,8 +53,9 @@ class FedGCV(GraphFedAvg):
     (`literal`) the "residual" w - p_j w_j is nearly .9 w, so a step rescales all weights, which
     hardly changes what a ReLU network answers: nothing is forgotten.
 
-    DEPARTS section 4.1: a client's training nodes are one batch, not batches of 128
-    (`batch_size`): no client of Cora or CiteSeer has as many, so there it is the same.
+    DEPARTS section 4.1: a step is on all training nodes of a client, not on batches of 128
+    (`batch_size`, drawn anew in every round): no client of Cora or CiteSeer has as many, so there
+    it is the same.
 
     DEPARTS section 3.2: the repair rounds have no virtual client. It adds 0 to .5 points over
     the same rounds without it and gives away the leaver's edges (fedgcv.md 2.7).
@@ -128,7 +129,7 @@ class FedGCV(GraphFedAvg):
             began = dict(weights(fed.now.state.public))
             if self.margin:
                 began["threshold"] = mait.threshold(fed, without=leaver(roles))
-            one = one_step(self, dropout=self.forget_dropout)
+            one = one_step(self, dropout=self.forget_dropout, batch_size=self.batch_size)
             return referring(fed, began).run(self.forget_rounds, method=one, roles=roles)
 
         if not self.virtual or not isinstance(event, Withdraw):
@@ -139,6 +140,15 @@ class FedGCV(GraphFedAvg):
         return after.apply(Withdraw(host.client))
 
     # -- client side -----------------------------------------------------------------------------
+
+    def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
+        """While somebody is forgotten, one batch of every client: the first of those drawn."""
+        plan = super().client_plan(public, private, cohort, clock)
+        if cohort.role not in (FORGET, KEEP) or len(plan.sizes) <= 1:
+            return plan
+        first = plan.sizes[0]
+        values = {name: value[:first] for name, value in plan.values.items()}
+        return Plan(plan.owner[:first], (first,), {}, values)
 
     def client_objective(
         self, own: Params, batch: Batch, public: Params, cohort: Cohort, clock: Clock
