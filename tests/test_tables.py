@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from rescind.errors import ConfigError, DataError
 from rescind.recipe import Recipe, read
@@ -187,12 +189,16 @@ def test_what_cannot_be_drawn_is_said(tmp_path):
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("recipes/*/fig*.toml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("recipes/fedshare/fig*.toml")), ids=lambda p: p.stem
+)
 def test_every_recipe_of_a_figure_says_what_it_sweeps(path, tmp_path):
     recipe = read(path)
     assert recipe.plot is not None
     results = {name: {0: (0.5, 0.1), 1: (0.6, 0.1)} for name in recipe.names}
-    hr, _ = sweeps(collect(written(tmp_path, path.read_text(), results)))
+    table = tomllib.loads(path.read_text())
+    table.pop("table", None)  # HR@20 and NDCG@20, and results of this test alone
+    hr, _ = sweeps(collect(written(tmp_path, tomli_w.dumps(table), results)))
     assert sum(len(points) for points in hr.lines.values()) == len(recipe.names)
     lengths = {len(points) for points in hr.lines.values()}
     assert len(lengths) == 1
@@ -277,10 +283,46 @@ def test_popularity_is_no_floor_for_seconds(tmp_path):
         ('["NDCG@20", "NDCG@20"]', "two columns are called 'NDCG@20'"),
         ('[{ title = "x" }]', "needs a path"),
         ('[{ path = "x", digit = 1 }]', "did you mean 'digits'"),
-        ('"NDCG@20"', "a list of what is shown"),
+        ('"NDCG@20"\nalso = ["no/such"]', "a list of what is shown"),
+        ('["NDCG@20"]\nalso = ["no/such"]', "there is no recipe 'no/such'"),
+        ('["NDCG@20"]\nalos = []', "did you mean 'also'"),
         ("[]", "a list of what is shown"),
     ],
 )
 def test_columns_that_cannot_be_shown_are_refused(tmp_path, columns, said):
     with pytest.raises(ConfigError, match=said):
         written(tmp_path, f"[table]\ncolumns = {columns}\n", {})
+
+
+def test_results_of_another_recipe_count_where_the_settings_are_the_same(tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    axes = '[axes]\nmethod = [{ label = "LABEL", name = "FedAvg" }, "EASE"]\nseed = [0, 1]\n'
+    written(tmp_path / "one", axes.replace("LABEL", "theirs"), {"theirs": {0: (0.5, 0.1)},
+                                                             "EASE": {0: (0.7, 0.2)}})  # fmt: skip
+    mine = axes.replace("LABEL", "mine").replace(', "EASE"', "")
+    also = mine + '[table]\nalso = ["one/table"]\n'
+    recipe = written(tmp_path / "two", also, {"mine": {1: (0.6, 0.2)}})
+    table = collect(recipe)
+    found = {(e.cell, e.metric): e for e in table.entries}
+    assert found["mine", "HR@20"].values == (0.5, 0.6)
+    assert found["mine", "HR@20"].seeds == (0, 1)
+    assert table.stale == 0
+
+
+def test_columns_can_be_added_up(tmp_path):
+    text = (
+        '[axes]\nmethod = ["FedAvg"]\n[table]\ncolumns = [{ path = "a.x + a.y", title = "sum" }]\n'
+    )
+    recipe = written(tmp_path, text, {"FedAvg": {0: (0.5, 0.1)}})
+    assert collect(recipe).entries[0].values == ()
+    assert collect(with_more(recipe, "FedAvg", [{"a": {"x": 2, "y": 3}}])).entries[0].values == (5,)
+
+
+def test_cells_are_compared_by_bars(tmp_path):
+    text = SWEEP.replace('x = "sharing.ratio"', 'x = "sharing.ratio"\nbars = true')
+    table = collect(written(tmp_path, text, {"a/few": {0: (0.5, 0.0)}, "b/few": {0: (900, 0.2)}}))
+    draw(table, tmp_path / "bars.png")
+    lines = collect(written(tmp_path, SWEEP, {"a/few": {0: (0.5, 0.0)}, "b/few": {0: (900, 0.2)}}))
+    draw(lines, tmp_path / "lines.png")
+    assert (tmp_path / "bars.png").read_bytes() != (tmp_path / "lines.png").read_bytes()

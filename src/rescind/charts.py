@@ -68,6 +68,28 @@ def bars(ax: Axes, values: Mapping[str, float], name: str, colours: Sequence[str
     ax.margins(y=0.15)
 
 
+def bars_across(ax: Axes, values: Mapping[str, tuple[float, float]], name: str) -> None:
+    """A lying bar per name with its spread, so that long names stay legible.
+
+    values: (mean, spread) by name. Where they differ by a factor of fifty, lengths are logarithms.
+    """
+    means = [mean for mean, _ in values.values()]
+    places = range(len(values))
+    ax.barh(places, means, xerr=[s for _, s in values.values()], color=BLUE, height=0.6, capsize=3)
+    ax.set_yticks(list(places), list(values), fontsize=10)
+    ax.invert_yaxis()
+    above = [mean for mean in means if mean > 0]
+    wide = bool(above) and max(above) > 50 * min(above)
+    if wide:
+        ax.set_xscale("log")
+    for place, mean in zip(places, means, strict=True):
+        at = (max(mean, min(above)) if wide else mean, place)  # a logarithm has no place for 0
+        text = f"{mean:,.4g}" if mean < 1e4 else f"{mean:,.0f}"
+        ax.annotate(text, at, textcoords="offset points", xytext=(4, 0), va="center", fontsize=9)
+    ax.margins(x=0.3)
+    ax.set_xlabel(name, fontsize=11)
+
+
 def histograms(
     ax: Axes, values: Mapping[str, Sequence[float]], name: str, colours: Sequence[str]
 ) -> None:

@@ -15,6 +15,7 @@
     [paper."ml-1m/FedAvg, 4"]  "HR@20" = 0.4656    published numbers, by cell
     [plot]     x = "method.negatives"              optional: the setting that is swept
     [table]    columns = ["NDCG@20", "seconds.cpu"]   optional: what of a line is shown
+               also = ["unlearning/ml-1m"]         optional: results that count here, too
 
 A cell is named by its labels along the axes other than seed, joined by "/".
 """
@@ -69,7 +70,7 @@ class Column:
     """One value of the result lines that a table shows."""
 
     path: str
-    """A name in `test`, or the way to it from the top of a line: "seconds.cpu"."""
+    """A name in `test`, or the way to it from the top of a line: "seconds.cpu"; or "a + b"."""
     title: str | None = None
     """What stands above it; the path unless given."""
     digits: int = 4
@@ -82,14 +83,22 @@ class Column:
 
     def of(self, line: Mapping[str, Any]) -> float | str | None:
         """Its value in a result line: a number, a word, or None where the line has no such."""
-        test = line.get("test", {})
-        place: Any = line
-        for part in self.path.split("."):
-            place = place.get(part) if isinstance(place, Mapping) else None
-        place = test.get(self.path, place)
-        if isinstance(place, bool):
-            return "yes" if place else "no"
-        return place if isinstance(place, int | float | str) else None
+        found = [_found(line, path) for path in self.path.split(" + ")]
+        if len(found) > 1:
+            numbers = [v for v in found if isinstance(v, int | float)]
+            return sum(numbers) if len(numbers) == len(found) else None
+        return found[0]
+
+
+def _found(line: Mapping[str, Any], path: str) -> float | str | None:
+    """What stands at a path of a line, or under this name in its `test`."""
+    place: Any = line
+    for part in path.split("."):
+        place = place.get(part) if isinstance(place, Mapping) else None
+    place = line.get("test", {}).get(path, place)
+    if isinstance(place, bool):
+        return "yes" if place else "no"
+    return place if isinstance(place, int | float | str) else None
 
 
 COLUMNS = (Column("HR@20"), Column("NDCG@20"))
@@ -103,6 +112,8 @@ class PlotSettings:
     """The swept setting, such as "method.contrast"; the lines are the other axes."""
     across: str | None = None
     """The words below the figure; the setting unless given."""
+    bars: bool = False
+    """Whether it compares cells by name: bars in place of lines."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +131,8 @@ class Recipe:
     plot: PlotSettings | None = None
     columns: tuple[Column, ...] | None = None
     """What its table shows, where it says so."""
+    also: tuple[Path, ...] = ()
+    """Other files of results whose lines count, too, where their settings are the same."""
     changed: bool = False
     """Settings other than the seed were overridden, so results do not belong to its table."""
 
@@ -179,17 +192,18 @@ def read(path: Path, changes: Sequence[str] = (), only: str | None = None) -> Re
         cells=tuple(cells),
         paper=table.get("paper", {}),
         plot=_settings(PlotSettings, table["plot"]) if "plot" in table else None,
-        columns=_columns(path, table["table"]) if "table" in table else None,
+        columns=_columns(path, table["table"]) if "columns" in table.get("table", {}) else None,
+        also=_also(path, table.get("table", {})),
         changed=any(change is not None for change in settled),
     )
 
 
 def _columns(path: Path, table: Any) -> tuple[Column, ...]:
     """The columns of `[table]`: names, or tables with path, title and digits."""
-    given = table.get("columns") if isinstance(table, Mapping) else None
-    if not isinstance(given, list) or not given or set(table) != {"columns"}:
+    given = table["columns"]
+    if not isinstance(given, list) or not given:
         raise ConfigError(
-            f"{path}: [table] takes one key, columns, a list of what is shown: "
+            f"{path}: columns is a list of what is shown: "
             f'columns = ["NDCG@20", {{ path = "seconds.cpu", title = "s", digits = 1 }}].'
         )
     try:
@@ -201,6 +215,23 @@ def _columns(path: Path, table: Any) -> tuple[Column, ...]:
         if names.count(name) > 1:
             raise ConfigError(f"{path}: two columns are called '{name}'. Give one another title.")
     return tuple(found)
+
+
+def _also(path: Path, table: Mapping[str, Any]) -> tuple[Path, ...]:
+    """The results of other recipes, named as paper/table, that `[table] also` counts in."""
+    for key in table:
+        if key not in ("columns", "also"):
+            raise ConfigError(
+                f"{path}: [table] has no '{key}'; {suggest(key, ('columns', 'also'))}"
+            )
+    names = table.get("also", [])
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        raise ConfigError(f'{path}: also is a list of recipes, such as also = ["basics/floor"].')
+    found = [path.parent.parent / f"{name}.toml" for name in names]
+    for name, other in zip(names, found, strict=True):
+        if not other.is_file():
+            raise ConfigError(f"{path}: there is no recipe '{name}' ({other}) to count in.")
+    return tuple(other.with_suffix(".jsonl") for other in found)
 
 
 def _change(axes: Table, change: str) -> tuple[list[str], Any] | None:

@@ -74,10 +74,26 @@ def draw(table: ResultTable, path: Path) -> None:
     found = sweeps(table)
     plot = table.recipe.plot
     across = "" if plot is None else plot.across or plot.x
+    if plot is not None and plot.bars:
+        _bars(table, path)
+        return
     made, axes = charts.figure(len(found))
     for ax, one in zip(axes, found, strict=True):
         charts.sweep(ax, one.lines, one.metric, across, one.ticks)
     charts.names_above(made, axes[0])
+    charts.write(made, path)
+
+
+def _bars(table: ResultTable, path: Path) -> None:
+    """A panel per column, a bar per cell."""
+    metrics = list(dict.fromkeys(e.metric for e in table.entries if e.values))
+    made, axes = charts.figure(len(metrics))
+    for ax, metric in zip(axes, metrics, strict=True):
+        mine = [e for e in table.entries if e.metric == metric and e.mean is not None]
+        told = {
+            e.cell.rsplit("/", 1)[-1]: (e.mean, e.spread or 0.0) for e in mine if e.mean is not None
+        }
+        charts.bars_across(ax, told, metric)
     charts.write(made, path)
 
 
@@ -104,4 +120,5 @@ def _axis(path: str, cells: Mapping[str, Cell]) -> str:
     known = next(iter(cells.values())).labels
     if path.startswith("method.model.") and "model" in known:
         return "model"
-    return path.split(".", maxsplit=1)[0]
+    first = path.split(".", maxsplit=1)[0]
+    return "forget" if first in ("unlearner", "learner") else first

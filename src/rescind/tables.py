@@ -6,6 +6,7 @@ import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rescind.errors import DataError
@@ -122,16 +123,22 @@ class Difference:
 
 
 def lines(recipe: Recipe) -> list[dict[str, Any]]:
-    """The result lines of a recipe, oldest first."""
-    if not recipe.results.is_file():
+    """The result lines of a recipe, oldest first; before them, those of others that count, too."""
+    names = {cell.digest: name for name, cell in cells_by_name(recipe).items()}
+    others = [line for path in recipe.also for line in _lines(path) if line["digest"] in names]
+    return [{**line, "cell": names[line["digest"]]} for line in others] + _lines(recipe.results)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
         return []
     out = []
-    for number, text in enumerate(recipe.results.read_text(encoding="utf-8").splitlines(), 1):
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             out.append(json.loads(text))
         except json.JSONDecodeError as error:
             raise DataError(
-                f"{recipe.results}:{number}:{error.colno}: not a line of JSON. "
+                f"{path}:{number}:{error.colno}: not a line of JSON. "
                 f"Remove the line; `rescind run` writes it anew."
             ) from None
     return out

@@ -11,7 +11,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -54,6 +54,8 @@ class Room:
     watch: tuple[Watch, ...] = ()
     told: Callable[[int, int], Any] = lambda *_: None
     """Told (retrains there, retrains wanted)."""
+    last: dict[str, tuple[Federation, Facts]] = field(default_factory=dict)
+    """The last federation that kept logs, which is too large to be written."""
 
 
 def run_cell(
@@ -115,15 +117,14 @@ def learned(
 ) -> tuple[Federation, dict[str, Any]]:
     """The federation of a cell and what its run wrote down; trained once, then read.
 
-    Who logs single updates keeps gigabytes, which are not written: it learns anew.
+    Who logs single updates keeps gigabytes, which are not written: only the last is held.
     """
-    if cell.method.logs or cell.method.individual:
-        cell = replace(cell, run=replace(cell.run, keep_every=None))
-        meter, rounds = experiment.Meter(), cell.run.rounds
-        fed = experiment.start(cell, dataset)
-        fed = fed.run(rounds, until=experiment.stopping(cell), watch=(meter, *room.watch))
-        return fed, experiment._facts(cell, dataset, fed, None, meter)
     name = sha256(f"{cell.digest}/{cell.run.seed}/{dataset.digest}".encode()).hexdigest()[:16]
+    if cell.method.logs or cell.method.individual:
+        if name not in room.last:
+            room.last.clear()
+            room.last[name] = _with_logs(cell, dataset, room)
+        return room.last[name]
     folder = room.home / "learned" / f"{name}-seed-{cell.run.seed}"
     done = experiment.read_facts(folder)
     if (
@@ -133,6 +134,16 @@ def learned(
     ):
         done = experiment.run_cell(cell, folder, room.again, room.watch, dataset).facts
     return load_federation(folder / "model", InProcess(device=cell.run.device)), done
+
+
+def _with_logs(
+    cell: Cell, dataset: Dataset | GraphDataset, room: Room
+) -> tuple[Federation, dict[str, Any]]:
+    cell = replace(cell, run=replace(cell.run, keep_every=None))
+    meter, fed = experiment.Meter(), experiment.start(cell, dataset)
+    until = experiment.stopping(cell)
+    fed = fed.run(cell.run.rounds, until=until, watch=(meter, *room.watch))
+    return fed, experiment._facts(cell, dataset, fed, None, meter)
 
 
 def _libraries(made_with: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from rescind.recipe import Cell, Recipe
+    from rescind.trials import Room
 
 
 def command(
@@ -58,6 +60,7 @@ def command(
     cells = found.choose(cell, None if seeds is None else range(seeds))
     stem = f"{found.path.stem}-changed" if found.changed else found.path.stem
     home = out or Path("runs") / found.path.parent.name / stem
+    room = _room(home, resume, workers)
     finished = []
     for number, chosen in enumerate(cells, 1):
         folder = home
@@ -68,7 +71,7 @@ def command(
         title = f"{chosen.name} seed {chosen.run.seed}"
         if len(cells) > 1:
             title = f"[{number}/{len(cells)}] {title}"
-        facts = _one(found, chosen, folder, resume, title, (home, workers))
+        facts = _one(found, chosen, folder, resume, title, room)
         finished.append(
             {
                 "cell": chosen.name,
@@ -112,7 +115,7 @@ def _warn(facts: dict[str, Any]) -> None:
 
 
 def _one(
-    recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str, place: tuple[Path, int]
+    recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str, room: Room
 ) -> dict[str, Any]:
     from rescind import experiment, stream_cell
     from rescind.cli.progress import BlockBar, RoundBar
@@ -131,8 +134,7 @@ def _one(
             if cell.forget is not None:
                 from rescind import trials
 
-                room = trials.Room(place[0], resume, place[1], (bar,), _retrains)
-                result = trials.run_cell(cell, folder, room)
+                result = trials.run_cell(cell, folder, replace(room, watch=(bar,)))
             else:
                 run_cell = stream_cell.run_cell if cell.data.variant else experiment.run_cell
                 result = run_cell(cell, folder, again=resume, watch=(bar,))
@@ -142,6 +144,13 @@ def _one(
     if not recipe.changed:
         append_facts(recipe, result.facts)
     return result.facts
+
+
+def _room(home: Path, resume: bool, workers: int) -> Room:
+    """Where cells that forget keep what they share."""
+    from rescind.trials import Room
+
+    return Room(home, resume, workers, told=_retrains)
 
 
 def _retrains(there: int, wanted: int) -> None:
