@@ -33,9 +33,9 @@ from rescind.models.gram_pairs import (
     weight_of,
 )
 from rescind.models.gram_release import Published
-from rescind.models.gram_solve import Ridge, changed, inverse_of, weights_of
+from rescind.models.gram_solve import Ridge, Temper, changed, inverse_of, weights_of
 from rescind.recipe import read
-from rescind.records import Records, Share
+from rescind.records import Erase, Records, Share
 from rescind.tables import collect
 from worlds import lendable, next_block, randoms, silent, tiny_holdings
 
@@ -403,3 +403,38 @@ def test_a_catalogue_that_does_not_fit_is_refused_with_its_size():
         begin(Gram(max_items=13))
     with pytest.raises(ConfigError, match="16 items"):
         begin(Gram(max_items=15)).apply(next_block(clients=10, items=16))
+
+
+# -- bending the weights --------------------------------------------------------------------------
+
+
+def test_bent_weights_are_a_function_of_the_inverse_one_by_one():
+    root = randoms(6, 6).double()
+    inverse = torch.linalg.inv(root @ root.T + torch.eye(6))
+    bent = weights_of(inverse, Temper(own=0.2, shown=0.1, sharp=1.1))
+    for i in range(6):
+        for j in range(6):
+            plain = 0.0 if i == j else -float(inverse[i, j] / inverse[j, j])
+            scaled = plain * float(inverse[i, i]) ** 0.2 * float(inverse[j, j]) ** 0.1
+            expected = math.copysign(abs(scaled) ** 1.1, scaled)
+            assert float(bent[i, j]) == pytest.approx(expected, rel=1e-5, abs=1e-9)
+    assert torch.equal(weights_of(inverse, Temper()), weights_of(inverse))
+
+
+def test_the_tuned_form_publishes_bent_weights_and_forgets_as_exactly():
+    tuned = Gram.tuned(ridge=3.0)
+    assert (tuned.ridge, tuned.ridge_per_item, tuned.sharpen) == (3.0, 0.5, 1.1)
+    fed = begin(tuned, 0, 2).run(1)
+    inverse = fed.now.state.own["inverse"]
+    assert torch.equal(fed.now.state.public["weights"], weights_of(inverse, Temper(0.2, 0.1, 1.1)))
+    event = Erase(fed.world.shared[:2])
+    after, fresh = tuned.unlearn(fed, event), fed.apply(event).restart().run(1)
+    assert torch.equal(after.now.state.public["weights"], fresh.now.state.public["weights"])
+    assert not torch.equal(after.now.state.public["weights"], fed.now.state.public["weights"])
+
+
+@pytest.mark.parametrize("wrong", [{"own_power": 2.0}, {"shown_power": -0.1}, {"sharpen": 0.0}])
+def test_weights_cannot_be_bent_beyond_reason(wrong):
+    (field,) = wrong
+    with pytest.raises(ConfigError, match=field):
+        Gram(**wrong)

@@ -205,3 +205,5 @@ def test_the_control_counts_what_was_lent_and_asks_nobody():
         assert not bool((after.now.state.own["counted"] >= 0).any())
     with pytest.raises(ConfigError, match="nothing would be counted"):
         LocalGram(source="shared", cross=True)
+    with pytest.raises(ConfigError, match="no inverse that own_power"):
+        LocalGram(own_power=0.2)

@@ -13,7 +13,7 @@ from rescind.errors import ConfigError
 from rescind.executor import InProcess
 from rescind.federation import Federation
 from rescind.methods.softmax import Softmax
-from rescind.models.bag import Bag
+from rescind.models.bag import Bag, TwoBags
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
 from rescind.records import Share
@@ -92,6 +92,29 @@ def test_the_dense_form_is_the_fold_of_single_updates(
             fast.touched[name].double(), slow.touched[name].double(), rtol=1e-6, atol=0
         )
     assert (fast.up, fast.clients, fast.weight) == (slow.up, slow.clients, slow.weight)
+
+
+def test_two_vectors_for_an_item_one_as_owned_and_one_as_shown() -> None:
+    method = Softmax(model=TwoBags(dim=4), local_includes_shared=True)
+    fed = federation(method).run(2)
+    public = {n: v.double() for n, v in fed.now.state.public.items()}
+    ids = fed.now.vault.holdings.keeps.nonzero().squeeze(1)
+    cohort = InProcess().cohort(method, fed.now.vault, ids)
+    private = fed.now.vault.read(ids)
+    found = method.client_scores(public, private, cohort)
+    for place, client in enumerate(ids.tolist()):
+        own = fed.now.vault.holdings.of_clients("own", torch.tensor([client])).item.tolist()
+        u = public["item"][own].sum(0)
+        for j, v in enumerate(public["shown"]):
+            logit = float(u @ v / (u.norm() * v.norm())) / 0.2 + float(public["bias"][j, 0])
+            assert float(found[place, j]) == pytest.approx(logit, abs=1e-9)
+    update, _ = method.client_train(public, private, cohort, fed.clock.at(9))
+    fast, _ = method.client_sum(public, private, cohort, fed.clock.at(9))
+    slow = update.fold(cohort.weight)
+    assert set(slow.totals) == {"item", "shown", "bias"}
+    for name, total in slow.totals.items():
+        assert bool(total.any()), name
+        torch.testing.assert_close(fast.totals[name], total, rtol=1e-10, atol=1e-12)
 
 
 def test_sampled_candidates_give_the_whole_softmax_on_average() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ from rescind.models.gram_sides import (
     grown_flags,
     owners_in,
 )
-from rescind.models.gram_solve import WEIGHTS, Ridge, changed, emptied, inverse_of
+from rescind.models.gram_solve import WEIGHTS, Ridge, Temper, changed, emptied, inverse_of
 from rescind.models.item_item import ItemWeights
 from rescind.params import Params
 from rescind.records import Arrive, Erase, Event, Share, Unshare, Withdraw
@@ -73,6 +73,7 @@ class Gram(Dial, Method):
     paper: ClassVar[str] = "ours; EASE (Steck, WWW 2019) on sums that can be taken back"
     seedless: ClassVar[bool] = True
     unlearning: ClassVar[str] = "Subtract"
+    presets: ClassVar[tuple[str, ...]] = ("tuned",)
 
     model: ItemWeights = ItemWeights()
     ridge: float = 45.0
@@ -81,6 +82,13 @@ class Gram(Dial, Method):
     """Added to an item's ridge, times (G_ii / 4096) ** ridge_power; every change is then solved
     anew. With ridge 60 and power 1, .3 is the best of 0, .1, .3, .5, 1 on validation of ML-1M."""
     ridge_power: float = 1.0
+    own_power: float = 0.0
+    """B_ij is multiplied by C_ii ** own_power: above 0, popular items say less about a person."""
+    shown_power: float = 0.0
+    """B_ij is multiplied by C_jj ** shown_power: above 0, popular items are shown less."""
+    sharpen: float = 1.0
+    """|B_ij| is raised to this power, so that above 1 large weights count more. `tuned` sets all of
+    these to what validation of ML-1M chose."""
     cross: bool = False
     """A device sends the pairs of all its items, lent ones too, and the server counts nothing for
     it: a little better, but nothing is forgotten without the device. `local_includes_shared`
@@ -105,6 +113,9 @@ class Gram(Dial, Method):
                 0 < self.forgetting <= 1,
                 "above 0 and at most 1, which forgets nothing",
             ),
+            "own_power": (0 <= self.own_power <= 1, "between 0 and 1"),
+            "shown_power": (0 <= self.shown_power <= 1, "between 0 and 1"),
+            "sharpen": (0 < self.sharpen <= 2, "above 0 and at most 2"),
             "resolve_every": (self.resolve_every >= 1, "1 or more"),
             "solve_above": (0 <= self.solve_above <= 1, "between 0 and 1"),
         }
@@ -117,6 +128,13 @@ class Gram(Dial, Method):
     def carried_by(self, executor: Executor) -> Executor:
         """With two servers, sums go through both of them."""
         return shared_sums.carried_by(executor) if self.servers == 2 else executor
+
+    @classmethod
+    def tuned(cls, **fields: Any) -> Gram:
+        """With what validation of ML-1M chose (docs/additive.md); every change is solved anew."""
+        chosen = {"ridge": 60.0, "ridge_per_item": 0.5}
+        chosen |= {"own_power": 0.2, "shown_power": 0.1, "sharpen": 1.1}
+        return cls(**{**chosen, **fields})
 
     # -- server side -----------------------------------------------------------------------------
 
@@ -156,7 +174,8 @@ class Gram(Dial, Method):
         block = torch.tensor([world.block], device=world.members.device)
         rare = own[OWNERS] < self.min_count if self.min_count else None
         noised = (lambda: self.server_noised(own, world)) if self.noise else None
-        release = Release(self.release, self.release_size, rare, noised)
+        temper = Temper(self.own_power, self.shown_power, self.sharpen)
+        release = Release(self.release, self.release_size, rare, noised, temper)
         return Published(own["inverse"], world.sizes.items, {BLOCK: block}, release)
 
     def server_noised(self, own: Params, world: World) -> Tensor:

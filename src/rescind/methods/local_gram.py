@@ -42,6 +42,7 @@ class LocalGram(Gram):
 
     paper: ClassVar[str] = "ours; local ridge on sums that can be taken back"
     individual: ClassVar[bool] = True
+    presets: ClassVar[tuple[str, ...]] = ()
 
     model: LocalWeights = LocalWeights()  # type: ignore[assignment]
     ridge: float = 1.0
@@ -66,6 +67,11 @@ class LocalGram(Gram):
                 "LocalGram publishes neighbours as it is (LocalWeights.many) and needs single "
                 "histories; release, min_count, servers, noise and release_every are settings of "
                 "Gram. Leave them out."
+            )
+        if (self.own_power, self.shown_power, self.sharpen) != (0.0, 0.0, 1.0):
+            raise ConfigError(
+                "LocalGram has no inverse that own_power, shown_power and sharpen could bend its "
+                "weights by; they are settings of Gram. Leave them out."
             )
         if self.source == "shared" and self.cross:
             raise ConfigError(

@@ -56,3 +56,26 @@ class Bag(RankingModel):
         user = functional.normalize(own["user"], dim=-1)
         cosine = user @ functional.normalize(public["item"], dim=-1).T
         return cosine / self.temperature + public["bias"].squeeze(-1)
+
+
+@dataclass(frozen=True)
+class TwoBags(Bag):
+    """Bag with two vectors for an item: one as what people have, one as what they are shown.
+
+    score = cos(sum of own v_i, t_j) / temperature + b_j; twice the numbers to send.
+    """
+
+    tables: ClassVar[tuple[str, ...]] = ("item", "shown", "bias")
+
+    def public(self, sizes: Sizes, clock: Clock) -> Params:
+        """item: [I, d]    shown: [I, d]    bias: [I, 1]"""
+        shown = gaussian("shown", torch.arange(sizes.items), self.dim, self.spread, clock)
+        return {**super().public(sizes, clock), "shown": shown}
+
+    def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
+        """The logit of flat samples."""
+        return super().score({**rows, "item": rows["shown"]}, own, owner)
+
+    def scores(self, public: Params, own: Params) -> Tensor:
+        """[C, I]"""
+        return super().scores({**public, "item": public["shown"]}, own)

@@ -18,7 +18,7 @@ from rescind.clock import Clock
 from rescind.errors import ConfigError
 from rescind.guards import Gaussian
 from rescind.models.gram_pairs import UNIT, half_each, weight_of
-from rescind.models.gram_solve import WEIGHTS, weights_of
+from rescind.models.gram_solve import WEIGHTS, Temper, weights_of
 from rescind.params import Params
 from rescind.update import Sum
 
@@ -174,10 +174,12 @@ class Release:
     """[I] bool: items of which nothing is published."""
     noised: Callable[[], Tensor] | None = None
     """Makes C from a sum under fresh noise; the exact one is then not read."""
+    temper: Temper = Temper()
+    """How the weights are bent before they are cut."""
 
     def of(self, inverse: Tensor) -> Tensor:
         """The weights as they are published. inverse: [I, I] -> [I, I] float32"""
-        weights = weights_of(self.noised() if self.noised else inverse)
+        weights = weights_of(self.noised() if self.noised else inverse, self.temper)
         if self.rare is not None:
             weights = weights.masked_fill(self.rare[:, None] | self.rare[None, :], 0.0)
         if self.form == "neighbours":

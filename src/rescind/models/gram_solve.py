@@ -118,7 +118,33 @@ def emptied(inverse: Tensor, parts: Parts, grams: Sequence[Tensor], ridge: float
     return inverse
 
 
-def weights_of(inverse: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class Temper:
+    """How item weights are bent before they are published; a function of C alone.
+
+    B_ij = -C_ij / C_jj is multiplied by C_ii^own C_jj^shown and its size raised to `sharp`. C_ii is
+    small where an item weighs much, so the two powers let popular items say less and be shown less.
+    At (0, 0, 1) nothing is changed.
+    """
+
+    own: float = 0.0
+    shown: float = 0.0
+    sharp: float = 1.0
+
+    def of(self, weights: Tensor, inverse: Tensor) -> Tensor:
+        """The weights, bent in place. weights: [I, I] float32    inverse: [I, I]"""
+        each = inverse.diagonal()
+        if self.own:
+            weights.mul_((each**self.own).to(weights.dtype).unsqueeze(1))
+        if self.shown:
+            weights.mul_((each**self.shown).to(weights.dtype))
+        if self.sharp != 1:
+            weights.copy_(weights.sign() * weights.abs() ** self.sharp)
+        return weights
+
+
+def weights_of(inverse: Tensor, temper: Temper | None = None) -> Tensor:
     """B = I - C / diag(C), so B_ij = -C_ij / C_jj and 0 on the diagonal. [I, I] float32"""
     weights = (inverse * inverse.diagonal().reciprocal().neg()).float()
-    return weights.fill_diagonal_(0.0)
+    weights.fill_diagonal_(0.0)
+    return weights if temper is None else temper.of(weights, inverse)
