@@ -22,9 +22,7 @@ from rescind.accountant import epsilon_of
 from rescind.audits import leak
 from rescind.audits.defences import Defence, Key, Stream, add, view_through, with_dummies
 from rescind.audits.leak import View
-from rescind.audits.peeling import SLACK, Peeled, gram_from_weights, peel, releases
 from rescind.clock import Clock
-from rescind.cohort import Lot
 from rescind.data import Dataset
 from rescind.errors import ConfigError, DataError, suggest
 from rescind.executor import InProcess
@@ -32,11 +30,8 @@ from rescind.federation import Federation
 from rescind.guards import Clip, Gaussian
 from rescind.method import Method
 from rescind.methods.fedavg import FedAvg
-from rescind.methods.gram import Gram
-from rescind.models.gram_pairs import square
 from rescind.models.mf import MF
 from rescind.provenance import versions
-from rescind.records import Withdraw
 from rescind.settings import find
 from rescind.sharing import NOTHING, draw_groups, draw_share
 from rescind.storage import METHODS, MODELS
@@ -82,6 +77,15 @@ def cases(
             f"Choose one of {', '.join(c.name for c in cases(dataset))}."
         )
     return kept
+
+
+def case_of(method: Method, dataset: Dataset) -> Case:
+    """A method as it is set, if it sends rows trained by gradients."""
+    if method.model.task != "ranking" or not _sends_rows(method, dataset):
+        raise ConfigError(
+            f"{_name(method)} sends no rows trained by gradients, so there is nothing to split."
+        )
+    return Case(_name(method), method)
 
 
 def _method(name: str, model: str | None) -> Method:
@@ -341,74 +345,3 @@ def facts_of(
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-# -- what sums tell -------------------------------------------------------------------------------
-
-COHORTS = (10, 30, 100, 256)
-"""People in a sum, as secure aggregation would open it: additive.md section 4."""
-LEAVERS = 5
-"""People who leave between two releases."""
-KEPT_NEIGHBOURS, KEPT_FACTORS = 50, 128
-"""What is published of the weights in the cut forms; additive.md keeps about as much accuracy."""
-
-
-def peeled_lines(dataset: Dataset, seed: int = 0) -> list[dict[str, Any]]:
-    """Complete histories that peeling reads out of the additive learner, a line for each view.
-
-    Nobody lends: what is read out is what people kept to themselves. The exact sum, undefended, is
-    the control: an attack that finds nothing there says nothing of the rest.
-    """
-    method = Gram()
-    fed = Federation.start(dataset, method, seed).run(1)
-    holdings = fed.now.vault.holdings
-    histories = _histories(holdings.of_clients("own", torch.arange(holdings.clients)))
-    there = torch.tensor(sorted(histories))
-    order = there[torch.argsort(fed.clock.at(0).bits("peeled", there), stable=True)]
-    left = fed
-    for client in order[:LEAVERS].tolist():
-        left = method.unlearn(left, Withdraw(client))
-    out = [_peeled("the exact sum", peel(_whole(fed)), set(histories.values()))]
-    for many in COHORTS:
-        if many < len(order):
-            out.append(_cohort_line(fed, order[:many], histories))
-    weights = fed.now.state.public["weights"]
-    for name, seen in releases(weights, KEPT_NEIGHBOURS, KEPT_FACTORS):
-        found = peel(gram_from_weights(seen, method.ridge), SLACK)
-        out.append(_peeled(f"published weights, {name}", found, set(histories.values())))
-    gone = {histories[client] for client in order[:LEAVERS].tolist()}
-    apart = peel(_whole(fed) - _whole(left))
-    out.append(_peeled(f"two sums, {LEAVERS} people left between them", apart, gone))
-    two = [gram_from_weights(f.now.state.public["weights"], method.ridge) for f in (fed, left)]
-    apart = peel(two[0] - two[1], SLACK)
-    out.append(_peeled(f"two releases, {LEAVERS} people left between them", apart, gone))
-    return out
-
-
-def _histories(lot: Lot) -> dict[int, frozenset[int]]:
-    found: dict[int, set[int]] = {}
-    for client, item in zip(lot.owner.tolist(), lot.item.tolist(), strict=True):
-        found.setdefault(client, set()).add(item)
-    return {client: frozenset(mine) for client, mine in found.items()}
-
-
-def _whole(fed: Federation) -> Tensor:
-    lower = square(fed.now.state.own["gram/0000"], fed.world.sizes.items)
-    return lower + lower.tril(-1).T
-
-
-def _cohort_line(
-    fed: Federation, who: Tensor, histories: Mapping[int, frozenset[int]]
-) -> dict[str, Any]:
-    ids = who.sort().values
-    cohort = InProcess().cohort(fed.method, fed.restart().now.vault, ids)
-    first = fed.restart().now
-    total, _ = fed.method.client_sum(first.state.public, first.vault.read(ids), cohort, fed.clock)
-    lower = square(total.totals["gram/0000"].squeeze(1), fed.world.sizes.items)
-    truth = {histories[client] for client in ids.tolist()}
-    return _peeled(f"a sum over {len(ids)} people", peel(lower + lower.tril(-1).T), truth)
-
-
-def _peeled(view: str, found: Peeled, truth: set[frozenset[int]]) -> dict[str, Any]:
-    return {"view": view, "found": found.right(truth), "claimed": len(found.histories),
-            "people": len(truth)}  # fmt: skip

@@ -11,10 +11,14 @@ and docs/additive.md says why that is not enough. `Gram(servers=2)` runs over it
 
 from __future__ import annotations
 
+import os
 import secrets
+import sys
 from dataclasses import dataclass, field
-from multiprocessing import get_context
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Listener
+from subprocess import PIPE, Popen
+from threading import Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +32,8 @@ if TYPE_CHECKING:
 SEED, NAME = 32, 16
 """Bytes of a seed (256 bits, ChaCha20's key) and of a contribution's name."""
 HERE = "127.0.0.1"
-_SEEDED, _MASKED, _OPEN, _COUNT, _LOOK, _STOP = b"SMOCLQ"
+BEGIN = "from rescind.two_servers import serve; serve()"
+_SEEDED, _MASKED, _OPEN, _COUNT, _LOOK = b"SMOCL"
 _FINE, _REFUSED = b"K", b"R"
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -108,17 +113,28 @@ def _numbers(load: bytes) -> Numbers:
     return np.frombuffer(load, dtype="<u8").astype(np.uint64)
 
 
-def serve(ready: Connection, size: int, least: int, shown: bool, secret: bytes) -> None:
-    """A server's whole life: one connection after another, until it is told to stop."""
-    share = Share(np.zeros(size, dtype=np.uint64), least, shown)
-    with Listener((HERE, 0), authkey=secret) as listener:
-        ready.send_bytes(str(listener.address[1]).encode())
+def serve() -> None:
+    """A server's whole life: one connection after another, until whoever started it is gone.
+
+    It is told its size, its rules and the secret of its callers in one line, and says its port.
+    """
+    size, least, shown, secret = sys.stdin.readline().split()
+    share = Share(np.zeros(int(size), dtype=np.uint64), int(least), shown == "1")
+    with Listener((HERE, 0), authkey=bytes.fromhex(secret)) as listener:
+        print(listener.address[1], flush=True)
+        Thread(target=_until_alone, daemon=True).start()
         while True:
-            with listener.accept() as caller:
-                message = caller.recv_bytes()
-                if message[0] == _STOP:
-                    return
-                caller.send_bytes(share.answer(message))
+            try:
+                with listener.accept() as caller:
+                    caller.send_bytes(share.answer(caller.recv_bytes()))
+            except (AuthenticationError, EOFError, ConnectionError):  # somebody else knocked
+                continue
+
+
+def _until_alone() -> None:
+    """End this process when its standard input ends: nobody can ask it any more."""
+    sys.stdin.read()
+    os._exit(0)
 
 
 # -- both of them ---------------------------------------------------------------------------------
@@ -146,24 +162,24 @@ class TwoServers:
             raise ConfigError(
                 f"TwoServers needs a size and a least of 1 or more; got {self.size}, {self.least}."
             )
-        self._processes: list[Any] = []
+        self._processes: list[Popen[bytes]] = []
         self._ports: list[int] = []
         self._secrets = [secrets.token_bytes(32) for _ in range(2)]
 
     def __enter__(self) -> TwoServers:
-        context = get_context("spawn")  # nothing of this process, data least of all, goes along
-        for secret in self._secrets:
-            mine, theirs = context.Pipe()
-            process = context.Process(
-                target=serve, args=(theirs, self.size, self.least, self.shown, secret), daemon=True
-            )
-            process.start()
-            theirs.close()
+        for secret in self._secrets:  # both at once; nothing of this process but these words
+            process = Popen([sys.executable, "-c", BEGIN], stdin=PIPE, stdout=PIPE)
+            assert process.stdin is not None
+            words = f"{self.size} {self.least} {int(self.shown)} {secret.hex()}\n"
+            process.stdin.write(words.encode())
+            process.stdin.flush()
             self._processes.append(process)
-            try:
-                self._ports.append(int(mine.recv_bytes()))
-            except EOFError:
-                raise DataError("a server did not start. Look at what it printed.") from None
+        for process in self._processes:
+            assert process.stdout is not None
+            port = process.stdout.readline()
+            if not port:
+                raise DataError("a server did not start. Look at what it printed.")
+            self._ports.append(int(port))
         return self
 
     def __exit__(
@@ -172,11 +188,8 @@ class TwoServers:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        for number, process in enumerate(self._processes):
-            if process.is_alive() and number < len(self._ports):
-                with Client((HERE, self._ports[number]), authkey=self._secrets[number]) as line:
-                    line.send_bytes(bytes([_STOP]))
-            process.join()
+        for process in self._processes:
+            process.communicate()  # whoever started a server and is gone is waited for no longer
 
     def add(self, values: Tensor) -> None:
         """A device's contribution, to both; a negative one takes an earlier one back. [size]"""

@@ -7,14 +7,12 @@ is certain up to coincidence, and a test holds it against the truth.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rescind.models.gram_pairs import UNIT, weight_of
-from rescind.models.gram_release import factors, neighbours
 
 SLACK = 0.05
 """Weights read off published numbers may be wrong by so much of themselves; exact sums by none."""
@@ -36,45 +34,48 @@ class Peeled:
         return len(truth & set(self.histories))
 
 
-def peel(gram: Tensor, slack: float = 0.0) -> Peeled:
+def peel(gram: Tensor, slack: float = 0.0, longest: int = 0) -> Peeled:
     """Take people out of a sum one by one, as long as some item has a single owner.
 
-    Such an item's row holds one number, n times: the weight of n items, round(4096 / sqrt(n)).
-    After a person is taken out only the rows of their items are looked at again.
+    Such an item's row holds one number, n times: the weight of n items, `weight_of`. After a person
+    is taken out only the rows of their items are looked at again. longest: the setting, which is
+    public
 
     gram: [I, I] symmetric, in units of 1 / 4096; whole numbers, or real ones read with slack
     """
     left = gram.double().clone()
-    many = (left > _floor(left, slack)).sum(1)
+    many = (left > _floor(left, slack, longest)).sum(1)
     top = left.amax(1)
     found: list[frozenset[int]] = []
     open_rows = torch.ones(len(left), dtype=torch.bool)
     while True:
-        row = _single(left, many, top, open_rows, slack)
+        row = _single(left, many, top, open_rows, slack, longest)
         if row is None:
             return Peeled(tuple(found))
-        there = (left[row] > _floor(left, slack)).nonzero().squeeze(1)
-        mine = weight_of(torch.tensor(len(there))).double()
+        there = (left[row] > _floor(left, slack, longest)).nonzero().squeeze(1)
+        mine = weight_of(torch.tensor(len(there)), longest).double()
         left[there[:, None], there[None, :]] -= mine
         if slack:
             left[row], left[:, row] = 0.0, 0.0  # whatever rounding left behind
         found.append(frozenset(there.tolist()))
-        many[there] = (left[there] > _floor(left, slack)).sum(1)
+        many[there] = (left[there] > _floor(left, slack, longest)).sum(1)
         top[there] = left[there].amax(1)
         open_rows[there] = True
 
 
-def _floor(left: Tensor, slack: float) -> float:
+def _floor(left: Tensor, slack: float, longest: int) -> float:
     """What is taken for zero: half the weight of somebody who has every item."""
-    return float(weight_of(torch.tensor(len(left)))) / 2 if slack else 0.0
+    return float(weight_of(torch.tensor(len(left)), longest)) / 2 if slack else 0.0
 
 
-def _single(left: Tensor, many: Tensor, top: Tensor, open_rows: Tensor, slack: float) -> int | None:
+def _single(
+    left: Tensor, many: Tensor, top: Tensor, open_rows: Tensor, slack: float, longest: int
+) -> int | None:
     """An item with one owner: its largest number is the weight of as many items as it meets."""
-    due = weight_of(many).double()
+    due = weight_of(many, longest).double()
     likely = open_rows & (many > 0) & ((top - due).abs() <= slack * due)
     for row in likely.nonzero().squeeze(1).tolist():
-        there = left[row] > _floor(left, slack)
+        there = left[row] > _floor(left, slack, longest)
         same = (left[row][there] - due[row]).abs() <= slack * due[row]
         if bool(same.all()) and bool(there[row]):
             return int(row)
@@ -137,11 +138,3 @@ def _scales(rows: Tensor) -> Tensor:
         via = torch.where(better, new, via)
     scale[~known] = rows.diagonal()[~known] / rows.diagonal()[start] * scale[start]
     return torch.where(scale.abs() > 1e-300, scale, 1.0)
-
-
-def releases(weights: Tensor, many: int, rank: int) -> Iterator[tuple[str, Tensor]]:
-    """What may be published of the weights, by name: as they are, rounded, cut, or of low rank."""
-    yield "dense", weights
-    yield "float16", weights.half().float()
-    yield f"{many} neighbours", neighbours(weights, many)
-    yield f"{rank} factors", factors(weights, rank)

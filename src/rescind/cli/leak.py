@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from rescind.audits.defences import Defence
     from rescind.data import Dataset
+    from rescind.federation import Federation
+    from rescind.leaks import Case
 
 SHOWN = ("split", "split, then popularity", "split, then least moved", "IMIA")
 
 
 def command(
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[RUN]",
+            help="The folder of a finished run: its method, data and settings are attacked.",
+        ),
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option(
-            help="One method; all that send updates, if left out. Gram sends sums: "
-            "they are peeled, whole histories at a time."
+            help="One method; if left out, all that send updates, and Gram, whose sums and "
+            "releases are peeled, whole histories at a time."
         ),
     ] = None,
     model: Annotated[
@@ -45,33 +55,75 @@ def command(
     out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/leak"),
     as_json: Annotated[bool, typer.Option("--json", help="Print leak.json.")] = False,
 ) -> None:
-    """Attack people's single updates as the server could, with and without defences.
+    """Attack what people send, and what an additive learner publishes, with and without defences.
 
-    People take part in every round of a small run; the attacker names as many items as a person
-    has. Writes leak.json, leak.png and leak.svg; finished methods are kept in leak.jsonl, so that
-    the same command goes on after an interrupt. Noise and pseudo-items come from the operating
-    system's entropy, so two runs differ a little in the lines that have them.
+    Single updates: people take part in every round of a small run; the attacker names as many items
+    as a person has. Sums and releases of Gram: complete histories are peeled out of the sum, of
+    what comes in from a few people, of the published weights in every form, and of the difference
+    of two releases, for each setting of its privacy dial beside nothing set.
+
+    Writes leak.json, leak.png, leak.svg and peeling.json; finished methods are kept in leak.jsonl,
+    so that the same command goes on after an interrupt. Noise, shares and pseudo-items come from
+    the operating system's entropy, so two runs differ a little in the lines that have them.
     """
     from rescind.accountant import check_delta
     from rescind.audits.defences import defences
     from rescind.errors import ConfigError
     from rescind.experiment import prepare
-    from rescind.leaks import cases, facts_of, measure, measured, remember
+    from rescind.leaks import case_of, cases, facts_of
+    from rescind.methods.gram import Gram
     from rescind.params import write_atomically
+    from rescind.peeled import peeled_lines, peeled_run
     from rescind.recipe import DataSettings
-    from rescind.settings import to_table
 
     check_delta(delta)
     windows = tuple(sorted({int(n) for n in _numbers(rounds, "--rounds", whole=True)}))
     epsilons = _numbers(epsilon, "--epsilon")
     if not 0 < clip < float("inf"):
         raise ConfigError(f"--clip must be a finite number above 0, got {clip}.")
+    given = None
+    if run is not None:
+        if method is not None or model is not None:
+            raise ConfigError("a run has a method and a model; leave out --method and --model.")
+        given, data, seed = _of_run(run)
     dataset = prepare(DataSettings(name=data))
-    if method == "Gram" and model is None:
-        _peel(dataset, data, seed, out, as_json)
+    if given is not None and isinstance(given.method, Gram):
+        _peel(lambda: peeled_run(given), dataset, data, seed, out, as_json)
         return
-    chosen = cases(dataset, method, model)
+    if method is not None and method.lower() == "gram" and model is None:
+        _peel(lambda: peeled_lines(dataset, seed, _told), dataset, data, seed, out, as_json)
+        return
+    chosen = cases(dataset, method, model) if given is None else (case_of(given.method, dataset),)
     wanted = defences(windows[-1], epsilons, clip, delta)
+    lines = _all_lines(dataset, chosen, wanted, users, windows, delta, seed, out)
+    facts = facts_of(dataset, data, users, windows, delta, seed, lines)
+    write_atomically(out / "leak.json", _text(facts).encode())
+    draw(facts, out)
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    _say(facts)
+    typer.echo(f"\nWritten: {out}/leak.json, leak.png and leak.svg")
+    if run is None and method is None and model is None:
+        typer.echo("")
+        _peel(lambda: peeled_lines(dataset, seed, _told), dataset, data, seed, out, as_json)
+    typer.echo("Next: docs/privacy.md says which guard promises what")
+
+
+def _all_lines(
+    dataset: Dataset,
+    chosen: Sequence[Case],
+    wanted: Sequence[Defence],
+    users: int,
+    windows: tuple[int, ...],
+    delta: float,
+    seed: int,
+    out: Path,
+) -> list[dict[str, Any]]:
+    """The lines of all cases; each is written down as it is finished."""
+    from rescind.leaks import measure, measured, remember
+    from rescind.settings import to_table
+
     lines: list[dict[str, Any]] = []
     try:
         with _Bar(len(chosen)) as bar:
@@ -95,21 +147,36 @@ def command(
     except KeyboardInterrupt:
         typer.echo("\nstopped. Give the same command to go on.", err=True)
         raise typer.Exit(130) from None
-    facts = facts_of(dataset, data, users, windows, delta, seed, lines)
-    write_atomically(out / "leak.json", _text(facts).encode())
-    draw(facts, out)
-    if as_json:
-        typer.echo(json.dumps(facts))
-        return
-    _say(facts)
-    typer.echo(f"\nWritten: {out}/leak.json, leak.png and leak.svg")
-    typer.echo("Next: docs/privacy.md says which guard promises what")
+    return lines
 
 
-def _peel(dataset: Dataset, name: str, seed: int, out: Path, as_json: bool) -> None:
+def _of_run(run: Path) -> tuple[Federation, str, int]:
+    """A finished run with the name of its data and its seed."""
+    from rescind.errors import DataError
+    from rescind.experiment import read_facts
+    from rescind.storage import load_federation
+
+    facts = read_facts(run)
+    if facts is None or not (run / "model").is_dir():
+        raise DataError(f"{run} holds no finished run. Give the folder of one, such as runs/demo.")
+    return load_federation(run / "model"), str(facts["data"]["name"]), int(facts["seed"])
+
+
+def _told(name: str, done: int, total: int) -> None:
+    print(f"  {done} of {total}: Gram, {name}", file=sys.stderr, flush=True)
+
+
+def _peel(
+    measure: Callable[[], list[dict[str, Any]]],
+    dataset: Dataset,
+    name: str,
+    seed: int,
+    out: Path,
+    as_json: bool,
+) -> None:
     """The additive learner sends sums, not updates: whole histories are read out of those."""
-    from rescind.leaks import peeled_lines
     from rescind.params import write_atomically
+    from rescind.peeled import grid
     from rescind.provenance import versions
 
     facts: dict[str, Any] = {
@@ -117,16 +184,23 @@ def _peel(dataset: Dataset, name: str, seed: int, out: Path, as_json: bool) -> N
         "data": name,
         "digest": dataset.digest,
         "seed": seed,
-        "lines": peeled_lines(dataset, seed),
+        "lines": measure(),
         "versions": versions(),
     }
     write_atomically(out / "peeling.json", _text(facts).encode())
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    typer.echo(f"Complete histories read out of the additive learner ({name}), of how many:")
-    for line in facts["lines"]:
-        typer.echo(f"  {line['view']:48}{line['found']:>6} of {line['people']}")
+    typer.echo(f"Complete histories read out of the additive learner, Gram ({name}):")
+    names, rows = grid(facts["lines"])
+    for number, setting in enumerate(names, 1):
+        typer.echo(f"  [{number}] {setting}")
+    typer.echo(
+        f"  {'':40}{'there':>7}" + "".join(f"{f'[{n}]':>7}" for n in range(1, len(names) + 1))
+    )
+    for view, people, cells in rows:
+        typer.echo(f"  {view:40}{people:>7}" + "".join(f"{cell:>7}" for cell in cells))
+    typer.echo("0 is what this attack finds and no promise; that takes noise with an epsilon.")
     typer.echo(f"\nWritten: {out}/peeling.json")
     typer.echo("Next: docs/additive.md says what follows from it")
 
