@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rescind.errors import ConfigError
 from rescind.pages import BLOCK, filled
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,6 +26,14 @@ def test_a_number_changed_by_hand_is_noticed():
     changed = text.replace(block[0], block[0].replace("0.8", "0.9"), 1)
     assert changed != text
     assert filled(changed, ROOT / "recipes") == text
+
+
+def test_a_page_picks_columns_by_their_titles():
+    text = "<!-- table fedshare/table4 of NDCG@20, verdict -->\nold\n<!-- end -->"
+    head = filled(text, ROOT / "recipes").splitlines()[2]
+    assert head == "| cell | seeds | NDCG@20 ours | NDCG@20 paper | verdict |"
+    with pytest.raises(ConfigError, match="did you mean 'verdict'"):
+        filled(text.replace("verdict", "verdikt"), ROOT / "recipes")
 
 
 def test_there_are_such_pages():

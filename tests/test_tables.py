@@ -256,7 +256,10 @@ def test_a_recipe_says_which_values_of_a_line_its_table_shows(tmp_path):
     assert text[2] == (
         "| FedAvg | 2 | 0.2000 ± 0.1414 | 0.2500 | 1,500.0 ± 707.1 | PASS 1, FAIL 1 |"
     )
-    assert text[3] == "| EASE | 1 | 0.4000 |  | not run | not run |"
+    # What a result has no value for does not apply to it; "not run" is for cells without results.
+    assert text[3] == "| EASE | 1 | 0.4000 |  |  |  |"
+    recipe.results.unlink()
+    assert markdown(collect(recipe)).count("not run") == 6
 
 
 def test_words_that_agree_are_said_once(tmp_path):

@@ -2,9 +2,9 @@
 
     python -m rescind.pages docs/fedshare.md      fills the tables of a page anew
 
-A page holds lines `<!-- table PAPER/TABLE [valid] [against CELL] -->` and `<!-- end -->`; what
-stands between them is made from the committed results of that recipe, and a test fails when it is
-stale.
+A page holds lines `<!-- table PAPER/TABLE [valid] [of COLUMN, ...] [against CELL] -->` and
+`<!-- end -->`; what stands between them is made from the committed results of that recipe, and a
+test fails when it is stale. `of` picks some of the recipe's columns by their titles.
 """
 
 from __future__ import annotations
@@ -14,25 +14,42 @@ import statistics
 import sys
 from pathlib import Path
 
+from rescind.errors import ConfigError, suggest
 from rescind.params import write_atomically
-from rescind.recipe import COLUMNS, Recipe, read
+from rescind.recipe import COLUMNS, Column, Recipe, read
 from rescind.tables import collect, differences, lines, markdown, markdown_differences
 
-BLOCK = re.compile(r"(<!-- table (\S+?)( valid)?(?: against (.+?))? -->\n).*?(<!-- end -->)", re.S)
+BLOCK = re.compile(
+    r"(?P<head><!-- table (?P<name>\S+?)(?P<valid> valid)?(?: of (?P<of>.+?))?"
+    r"(?: against (?P<against>.+?))? -->\n).*?(?P<end><!-- end -->)",
+    re.S,
+)
 
 
 def filled(text: str, recipes: Path) -> str:
     """The page with every table made anew."""
 
     def table(found: re.Match[str]) -> str:
-        recipe = read(recipes / f"{found[2]}.toml")
-        body = on_validation(recipe) if found[3] else markdown(collect(recipe))
-        if found[4]:
-            apart = differences(collect(recipe), found[4])
-            body += f"\n\nPaired by seed:\n\n{markdown_differences(apart, found[4])}"
-        return f"{found[1]}\n{body}\n\n{found[5]}"
+        recipe, against = read(recipes / f"{found['name']}.toml"), found["against"]
+        shown = _chosen(recipe, found["of"])
+        body = on_validation(recipe) if found["valid"] else markdown(collect(recipe, shown))
+        if against:
+            apart = differences(collect(recipe, shown), against)
+            body += f"\n\nPaired by seed:\n\n{markdown_differences(apart, against)}"
+        return f"{found['head']}\n{body}\n\n{found['end']}"
 
     return BLOCK.sub(table, text)
+
+
+def _chosen(recipe: Recipe, titles: str | None) -> tuple[Column, ...] | None:
+    """The columns of these titles, in their order; None for all."""
+    if titles is None:
+        return None
+    known = {column.name: column for column in recipe.columns or COLUMNS}
+    for title in titles.split(", "):
+        if title not in known:
+            raise ConfigError(f"{recipe.path} has no column '{title}'; {suggest(title, known)}")
+    return tuple(known[title] for title in titles.split(", "))
 
 
 def on_validation(recipe: Recipe) -> str:

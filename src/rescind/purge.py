@@ -183,7 +183,7 @@ def _same_rows(fed: Federation, before: Federation, event: Event) -> dict[str, i
             continue
         begun = first.get(name, torch.zeros_like(old))
         same = (value[who] == old[who]).flatten(1).all(1)
-        untouched = (old[who] == begun[who].to(old)).flatten(1).all(1)
+        untouched = (old[who] == begun.to(old)[who]).flatten(1).all(1)
         found[f"server rows '{name}'"] = int((same & ~untouched).sum())
     return found
 

@@ -33,6 +33,8 @@ class Entry:
     words: tuple[str, ...] = ()
     """What stands there instead of numbers, such as verdicts; one for each seed."""
     digits: int = 4
+    ran: bool = False
+    """Whether the cell has results at all; then what it lacks does not apply to it."""
 
     @property
     def mean(self) -> float | None:
@@ -57,7 +59,7 @@ class Entry:
     def ours(self) -> str:
         """As it is printed."""
         if self.mean is None:
-            return _counted(self.words) if self.words else "not run"
+            return _counted(self.words) if self.words else "" if self.ran else "not run"
         spread = "" if self.spread is None else f" ± {self.spread:,.{self.digits}f}"
         return f"{self.mean:,.{self.digits}f}{spread}{BELOW if self.ours_below_floor else ''}"
 
@@ -176,7 +178,7 @@ def collect(recipe: Recipe, columns: Sequence[Column] | None = None) -> ResultTa
             entries.append(
                 Entry(
                     name, column.name, tuple(numbers.values()), paper, tuple(numbers), floor,
-                    words, column.digits,
+                    words, column.digits, any(cell == name for cell, _ in newest),
                 )
             )  # fmt: skip
     # The additive learner draws nothing either, but it is what is measured, not a control.

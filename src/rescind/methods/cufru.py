@@ -68,5 +68,6 @@ class CUFRUR(FedAccum):
             }
         by = far / length(step).clamp(min=1e-30)
         assert fresh is not None
-        scaled = fresh[1].scale(torch.full((len(fresh[0]),), float(far / fast)))
+        by_each = torch.full((len(fresh[0]),), float(far / fast), device=fresh[0].device)
+        scaled = fresh[1].scale(by_each)
         return {n: v * by.to(v) for n, v in step.items()}, (fresh[0], scaled)
