@@ -421,6 +421,21 @@ def test_bent_weights_are_a_function_of_the_inverse_one_by_one():
     assert torch.equal(weights_of(inverse, Temper()), weights_of(inverse))
 
 
+@pytest.mark.parametrize("rows", [3, 512])
+def test_a_gpu_multiplies_to_the_same_whole_numbers(monkeypatch, rows):
+    lot, items = some_lot(), 14
+    weight = torch.tensor([5, -7, 2**40 + 4096, 2**40 - 3, -4096, 2**40, 11])
+    monkeypatch.setattr(gram_pairs, "ROWS", rows)
+    matrix = torch.zeros(7, items, dtype=torch.int64)
+    matrix[lot.owner, lot.item] = 1
+    expected = (matrix.T @ (matrix * weight[:, None])).tril()
+    found = torch.zeros(half(items), dtype=torch.int64)
+    for place, value in gram_pairs._dense_product(lot, weight, items):
+        found[place] = value
+    row, column = torch.tril_indices(items, items)
+    assert torch.equal(found, expected[row, column])
+
+
 def test_the_tuned_form_publishes_bent_weights_and_forgets_as_exactly():
     tuned = Gram.tuned(ridge=3.0)
     assert (tuned.ridge, tuned.ridge_per_item, tuned.sharpen) == (3.0, 0.5, 1.1)

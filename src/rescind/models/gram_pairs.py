@@ -25,6 +25,7 @@ AT_ONCE = 2**18
 change of at most 2 * 4096 is 2**31."""
 FEW = 2**17
 """Up to so many pairs are added one by one instead of by a sparse product; changes speed only."""
+_CUT = 20
 _COUNT = 40  # counts stand above this bit of a product, weights (below 2**39 in size) under it
 
 
@@ -155,6 +156,9 @@ def pair_sums(lot: Lot, weight: Tensor, items: int) -> tuple[Tensor, Tensor]:
 
 def _product(lot: Lot, weight: Tensor, items: int) -> Iterator[tuple[Tensor, Tensor]]:
     """X^T diag(weight) X, some rows at a time: (places in the half, whole numbers), each once."""
+    if lot.item.device.type != "cpu":
+        yield from _dense_product(lot, weight, items)
+        return
     from scipy.sparse import csr_array
 
     first = torch.cat([lot.first, lot.first.new_tensor([len(lot)])]).cpu().numpy()
@@ -171,6 +175,25 @@ def _product(lot: Lot, weight: Tensor, items: int) -> Iterator[tuple[Tensor, Ten
         high, low = high[lower], low[lower]
         place = (high * (high + 1) // 2 + low).to(lot.item.device)
         yield place, torch.from_numpy(found.data)[lower].to(lot.item.device)
+
+
+def _dense_product(lot: Lot, weight: Tensor, items: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same by products of float64, where those are fast: on a GPU.
+
+    A weight is cut into two parts of which every sum stays below 2**53, so nothing is rounded.
+    """
+    high, low = weight >> _CUT, weight & (2**_CUT - 1)
+    total = torch.zeros(items, items, dtype=torch.int64, device=lot.item.device)
+    for start in range(0, lot.clients, ROWS):
+        here = (lot.owner >= start) & (lot.owner < start + ROWS)
+        many = min(ROWS, lot.clients - start)
+        owns = torch.zeros(many, items, dtype=torch.float64, device=lot.item.device)
+        owns[lot.owner[here] - start, lot.item[here]] = 1.0
+        for part, shift in ((high, _CUT), (low, 0)):
+            weighed = owns * part[start : start + many].double().unsqueeze(1)
+            total += (owns.T @ weighed).long() << shift
+    row, column = torch.tril_indices(items, items, device=lot.item.device)
+    yield row * (row + 1) // 2 + column, total[row, column]
 
 
 def half_each(count: Tensor) -> Tensor:
