@@ -27,7 +27,6 @@ from rescind.methods.fedaccum import (
     length,
     mean_of,
     read_log,
-    targets,
     to_log,
     without,
 )
@@ -39,6 +38,7 @@ from rescind.methods.fru import FRU, KEPT, STORED, TOOK_PART, longest
 from rescind.methods.nothing import Nothing
 from rescind.methods.purge_only import PurgeOnly
 from rescind.methods.retrain import Retrain
+from rescind.methods.server_path import targets
 from rescind.models.graph_steps import GraphSteps
 from rescind.models.lightgcn import LightGCN
 from rescind.models.shared_graph import graph_of

@@ -14,14 +14,13 @@ from rescind.methods.fedaccum import (
     LOG,
     FedAccum,
     mean_of,
-    one_story,
     read_log,
-    targets,
     to_log,
     without,
 )
 from rescind.methods.fru import longest
 from rescind.methods.purge_only import no_way_back
+from rescind.methods.server_path import one_story, targets
 from rescind.params import Params
 from rescind.records import Event
 from rescind.state import Memory, ServerState

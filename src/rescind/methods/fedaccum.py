@@ -17,8 +17,9 @@ from rescind.clock import Clock
 from rescind.errors import ConfigError
 from rescind.method import Method
 from rescind.methods.fedshare import FedShare
+from rescind.methods.server_path import one_story, targets
 from rescind.params import Params
-from rescind.records import Erase, Event, Withdraw
+from rescind.records import Event
 from rescind.state import Memory, ServerState, Snapshot
 from rescind.update import Rows, Sum, Update
 from rescind.world import World
@@ -152,23 +153,6 @@ class FedAccum(FedShare):
 def history_of(memory: Memory, round_: int) -> Snapshot | None:
     """What is to be replayed in a round, or None."""
     return next((s for s in memory.named(HISTORY) if s.round == round_ - 1), None)
-
-
-def one_story(fed: Federation) -> bool:
-    """Whether nothing happened between the rounds, so that they can be made again in one go."""
-    past = fed.past
-    return past is not None and past.base is None and all(at == 0 for at, _ in past.story)
-
-
-def targets(fed: Federation, event: Event, method: Method) -> Tensor:
-    """Whose own updates were made with the records: the others only lent them. [n]"""
-    if isinstance(event, Withdraw):
-        return torch.tensor([event.client])
-    if not isinstance(event, Erase):  # a device keeps what is unshared
-        return torch.zeros(0, dtype=torch.int64)
-    records = event.records
-    local = records if method.local_includes_shared else records[~records.among(fed.world.shared)]
-    return torch.unique(local.client)
 
 
 # -- the log ---------------------------------------------------------------------------------------
