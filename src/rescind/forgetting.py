@@ -217,6 +217,11 @@ def _limits(fed: Federation, event: Event) -> list[str]:
             "What the model learnt from the records in earlier blocks: their data is gone, so "
             "those rounds cannot be made again."
         )
+    elif fed.world.block:
+        said.append(
+            "What the people concerned gave in earlier blocks, which this request does not name: "
+            "the rounds of the present block were made again, those before it were not."
+        )
     if isinstance(event, Unshare):
         said.append("The records themselves: the device keeps its own, and trains on them.")
     if torch.any(torch.isin(concerned(event), torch.tensor([n for n, _ in fed.world.hosted]))):

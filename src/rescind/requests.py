@@ -27,6 +27,7 @@ from rescind.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.releases import promise, published
 from rescind.sharing import draw_regret
 from rescind.storage import load_federation, save_federation, went_on
+from rescind.stream_cell import measured_again
 from rescind.withheld import Withheld
 
 Kind = Literal["erase", "unshare", "withdraw"]
@@ -193,15 +194,18 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
         "client_rounds": done.client_rounds,
         "seconds": done.seconds,
     }
+    made: dict[str, Any] = {"metrics": {s: after.evaluate(s, k) for s in ("valid", "test")}}
+    if "matrix" in facts:
+        made = measured_again(facts, after)
     return {
         **facts,
+        **made,
         "shared": len(after.world.shared),
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "round": state.round,
         "per_round": [],  # of a model that is gone
         "seconds": {"wall": done.seconds, "cpu": done.seconds},
-        "metrics": {s: after.evaluate(s, k) for s in ("valid", "test")},
         "kept_bytes": {
             "server": nbytes(state.public) + nbytes(state.own) + state.memory.nbytes,
             "devices": vault.nbytes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,19 @@ from rescind.experiment import Meter, Result, prepare, tidy, write_facts
 from rescind.federation import EarlyStop, Federation
 from rescind.provenance import versions
 from rescind.storage import Checkpoints, load_federation, resume, save_federation
-from rescind.streams import Block, Blocks, Keeper, Stream, Streamed, Watch, mean, run_stream
+from rescind.streams import (
+    Block,
+    Blocks,
+    Keeper,
+    Stream,
+    Streamed,
+    Watch,
+    mean,
+    on_block,
+    run_stream,
+    summary,
+)
+from rescind.tasks.metrics import Ranking
 from rescind.withheld import Withheld
 
 log = logging.getLogger(__name__)
@@ -180,10 +192,7 @@ def _facts(cell: Cell, dataset: Dataset, done: Streamed, meter: Meter) -> dict[s
     """What run.json says of a stream: the matrix, and Table 2's averages as its metrics."""
     counted, state, vault = meter.read(), done.fed.now.state, done.fed.now.vault
     names = [f"{name}@{k}" for k in cell.run.k for name in ("NDCG", "Recall", "HR")]
-    test = {name: done.summary(name)["new"] for name in names}
-    for name in names[:2]:
-        test |= {f"D{b.number} {name}": b.test[-1][name] for b in done.blocks}
-        test |= {f"{n} {name}": v for n, v in done.summary(name).items() if n != "new"}
+    matrix = {name: done.matrix(name) for name in names}
     best = [v for b in done.blocks[1:] for r, v in b.history if r == b.begun + b.round]
     return {
         "cell": cell.name,
@@ -205,8 +214,10 @@ def _facts(cell: Cell, dataset: Dataset, done: Streamed, meter: Meter) -> dict[s
              "returning": b.returning, "valid": [dict(v, round=r) for r, v in b.history]}
             for b in done.blocks
         ],
-        "matrix": {name: done.matrix(name) for name in names},
-        "metrics": {"test": test, "valid": {n: mean([v[n] for v in best]) for n in names}},
+        "matrix": matrix,
+        "metrics": {
+            "test": averages(matrix), "valid": {n: mean([v[n] for v in best]) for n in names}
+        },
         "seconds": {"wall": counted["wall"], "cpu": counted["cpu"]},
         "bytes": {"up": counted["up"], "down": counted["down"]},
         "client_rounds": counted["client_rounds"],
@@ -218,3 +229,29 @@ def _facts(cell: Cell, dataset: Dataset, done: Streamed, meter: Meter) -> dict[s
         },
         "model": {"public": params.digest(state.public), "private": params.digest(vault.private)},
     }  # fmt: skip
+
+
+def averages(matrix: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, float]:
+    """The metrics of a stream: of new blocks (Table 2), of each block when it was new, and more."""
+    test = {name: summary(rows)["new"] for name, rows in matrix.items()}
+    for name, rows in list(matrix.items())[:2]:
+        test |= {f"D{number} {name}": row[-1] for number, row in enumerate(rows)}
+        test |= {f"{n} {name}": v for n, v in summary(rows).items() if n != "new"}
+    return test
+
+
+def measured_again(facts: Mapping[str, Any], fed: Federation) -> dict[str, Any]:
+    """What run.json of a stream says after a request was answered in its last block.
+
+    Rows of earlier blocks tell of models that had not met the records; the last row is new.
+    """
+    matrix = {name: [*rows[:-1], []] for name, rows in facts["matrix"].items()}
+    k = tuple(sorted({int(name.split("@")[1]) for name in matrix}))
+    for block in range(len(facts["blocks"])):
+        metric = Ranking(split="test", k=k, mask=("own", "valid"), block=block)
+        values = on_block(fed, metric)
+        for name, rows in matrix.items():
+            rows[-1].append(values[name])
+    blocks = [dict(block) for block in facts["blocks"]]
+    blocks[-1]["valid"] = []  # of a model that is gone
+    return {"matrix": matrix, "blocks": blocks, "metrics": {"test": averages(matrix), "valid": {}}}

@@ -164,19 +164,24 @@ class Streamed:
         return [[cell[value] for cell in block.test] for block in self.blocks]
 
     def summary(self, value: str) -> dict[str, float]:
-        """Learning (mean diagonal), retention (mean last row), their harmonic mean; `new` is the
-        mean diagonal without the first block, which is what F3CRec's Table 2 averages.
-        """
-        rows = self.matrix(value)
-        learning = mean([row[-1] for row in rows])
-        retention = mean(rows[-1])
-        both = learning + retention
-        return {
-            "new": mean([row[-1] for row in rows[1:]]),
-            "learning": learning,
-            "retention": retention,
-            "harmonic": 2 * learning * retention / both if both else 0.0,
-        }
+        """Learning, retention and their harmonic mean, and what new blocks gave."""
+        return summary(self.matrix(value))
+
+
+def summary(rows: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Learning (mean diagonal), retention (mean last row), their harmonic mean; `new` is the mean
+    diagonal without the first block, which is what F3CRec's Table 2 averages.
+
+    rows: a_(t,s), s <= t
+    """
+    learning, retention = mean([row[-1] for row in rows]), mean(rows[-1])
+    both = learning + retention
+    return {
+        "new": mean([row[-1] for row in rows[1:]]),
+        "learning": learning,
+        "retention": retention,
+        "harmonic": 2 * learning * retention / both if both else 0.0,
+    }
 
 
 class Keeper:
@@ -241,7 +246,7 @@ def run_stream(
                     trained=int(able.sum()),
                     returning=int((able[: len(known)] & known).sum()),
                     history=until.history,
-                    test=tuple(_measured(fed, metric) for metric in asked),
+                    test=tuple(on_block(fed, metric) for metric in asked),
                 )
             )
         known = torch.cat([known, torch.zeros(len(there) - len(known), dtype=torch.bool)]) | there
@@ -355,7 +360,8 @@ def _asking(fed: Federation, ids: Tensor) -> Callable[[Now, Metric], dict[str, f
     return lambda _, metric: fed.evaluate(metric=metric, clients=ids)
 
 
-def _measured(fed: Federation, metric: Ranking) -> dict[str, float]:
+def on_block(fed: Federation, metric: Ranking) -> dict[str, float]:
+    """Quality on the held-out items of a block."""
     return fed.evaluate(metric=metric, clients=_holders(fed, metric))
 
 

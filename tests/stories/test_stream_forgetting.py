@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -19,6 +21,7 @@ from rescind.cohort import Cohort
 from rescind.data import load
 from rescind.data.blocks import arrange, chronological
 from rescind.examine import seeds_of
+from rescind.experiment import prepare
 from rescind.federation import Federation
 from rescind.findings import Finding
 from rescind.forgetting import forget
@@ -26,11 +29,16 @@ from rescind.holdings import TRAIN
 from rescind.methods.f3crec import F3CRec
 from rescind.models.mf import MF
 from rescind.params import Params
+from rescind.recipe import read
 from rescind.records import Arrive, Erase, Records
+from rescind.requests import answer
 from rescind.state import Private, ServerState
+from rescind.stream_cell import run_cell
 from rescind.streams import Block, Blocks, Keeper, Stream, run_stream
+from rescind.tasks.metrics import Ranking
 from rescind.update import Sum
 from rescind.world import World
+from worlds import pairs
 
 SETTINGS: dict[str, Any] = {
     "model": MF(dim=16, spread=0.1), "rate": 0.3, "private_rate": 3.0, "inertia": 0.5,
@@ -202,3 +210,50 @@ def test_forgetting_in_a_stream_is_audited_and_says_what_it_reaches() -> None:
     _, more = forget(before, both, audits="none")
     assert more.receipt.done.level == "L2"
     assert any("earlier blocks" in said for said in more.receipt.not_covered)
+
+
+RECIPE = """
+[data]
+name = "synthetic"
+users = 30
+items = 40
+interactions = 600
+[method]
+name = "F3CRec"
+top_n = 5
+[run]
+rounds = 4
+evaluate_every = 1
+patience = 3
+"""
+
+
+def test_a_stream_on_disk_forgets_and_is_measured_again(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(RECIPE, encoding="utf-8")
+    (cell,) = read(tmp_path / "small.toml").cells
+    data = arrange(prepare(cell.data))
+    run = run_cell(cell, tmp_path / "run", dataset=data)
+    held = run.fed.now.vault.holdings
+    mine = held.records[(held.split == TRAIN) & (held.block == held.now)]
+    gone = [(run.fed.labels.user_id(c), run.fed.labels.item_id(i))
+            for c, i in sorted(pairs(mine)) if c % 2]  # fmt: skip
+    asked = tmp_path / "ask.csv"
+    asked.write_text("user,item\n" + "".join(f"{u},{i}\n" for u, i in gone), encoding="utf-8")
+    done = answer(tmp_path / "run", "erase", str(asked), audits="none")
+    old, new = run.facts, json.loads((done.folder / "run.json").read_text(encoding="utf-8"))
+    rows, before = new["matrix"]["NDCG@20"], old["matrix"]["NDCG@20"]
+    assert rows[:-1] == before[:-1]
+    for block in range(4):
+        expected = done.fed.evaluate(
+            metric=Ranking(mask=("own", "valid"), block=block), clients=torch.arange(held.clients)
+        )
+        assert rows[-1][block] == pytest.approx(expected["NDCG@20"])
+    assert rows[-1] != before[-1]
+    assert new["metrics"]["test"]["NDCG@20"] == pytest.approx(sum(r[-1] for r in rows[1:]) / 3)
+    assert any("earlier blocks" in said for said in done.evidence.receipt.not_covered)
+    # Who makes the run again into the old folder does not learn the records again.
+    again = run_cell(cell, tmp_path / "run", dataset=data)
+    assert not pairs(again.fed.now.vault.holdings.records) & {
+        (c, i) for c, i in pairs(mine) if c % 2
+    }
+    assert bits(again.fed) != bits(run.fed)
