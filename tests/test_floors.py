@@ -56,14 +56,14 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(["tables", "pages", "charts", "bench"], 4),
     **dict.fromkeys(["value", "counterfactual", "sweeps", "departures"], 4),
     **dict.fromkeys(["keys", "verification", "receipt_page"], 4),
-    **dict.fromkeys(["examine", "workers"], 4),
+    **dict.fromkeys(["examine", "workers", "flower"], 4),
     **dict.fromkeys(["leaks", "peeled", "streams", "stream_cell", "claims", "releases"], 4),
     **dict.fromkeys(["cli", "demo", "flower", "service"], 5),
 }
 LIBRARIES_BELOW_3 = {"torch", "numpy"}
 # Compiled code needs a compiler. It is an extra that only a function may ask for.
 COMPILED = {"rescind.kernels", "rescind.linear_kernels", "rescind.rowops"}
-COMPILED |= {"rescind.models.graph_kernels"}
+COMPILED |= {"rescind.models.graph_kernels", "rescind.models.memory_kernels"}
 COMPILERS = {"numba", "llvmlite"}
 
 

@@ -9,6 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from rescind import flat, fused
+from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.executor import InProcess
 from rescind.federation import Federation
@@ -140,6 +141,24 @@ def test_the_compiled_round_of_a_second_block_equals_the_readable_one(name, back
     assert_close(total.touched["item"], folded.touched["item"])
     assert (total.weight, total.clients, total.up) == (folded.weight, folded.clients, folded.up)
     assert float(folded.totals["item"].abs().max()) > 1e-3
+
+
+@needs_numba
+@pytest.mark.parametrize(("nearest", "sharpness"), [(4, 0.1), (4, 1e-4), (1, 0.5), (12, 0.5)])
+def test_the_compiled_error_memory_equals_the_readable_one(nearest, sharpness, monkeypatch):
+    method = ReLoop2(capacity=12, nearest=nearest, sharpness=sharpness)
+    clock, who = Clock(3), torch.arange(9)
+    item = torch.argsort(clock.bits("held", who.unsqueeze(1), torch.arange(60)))[:, :12]
+    item[0], item[1, 2:], item[2, 5:] = -1, -1, -1  # an empty memory, and two with room
+    error = clock.normal("error", who.unsqueeze(1), torch.arange(12))
+    memory = Private({"wrong/item": item, "wrong/error": error})
+    table = clock.normal("table", torch.arange(60).unsqueeze(1), torch.arange(5))
+    fast = method.client_correction(table, memory)
+    monkeypatch.setattr(fused, "compiled", lambda: False)
+    slow = method.client_correction(table, memory)
+    assert_close(fast, slow, atol=1e-10, rtol=1e-10)
+    assert not bool(slow[0].any())
+    assert bool(slow[1:].any(1).all())
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("ego")])

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rescind.beside import Beside, Rehearsal
+from rescind.beside import Beside, Rehearsal, ranks
 from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.errors import ConfigError
@@ -120,14 +120,13 @@ class SPP(FineTune):
         """
         scores = self.client_scores(public, private, cohort)
         scores[cohort.own.owner, cohort.own.item] = -torch.inf
-        rank = torch.argsort(torch.argsort(scores, dim=1, descending=True, stable=True), dim=1)
         items, labels = [], []
         same = (private["stable/list"] == private["plastic/list"]).all(1, keepdim=True)
         for proxy in PROXIES:
             top = private[f"{proxy}/list"]
             there = (top >= 0) & (scores.gather(1, top.clamp(min=0)) > -torch.inf)
             there &= ~same if proxy == "plastic" else True  # the first block has one proxy only
-            gap = rank.gather(1, top.clamp(min=0)) - (torch.cumsum(there, 1) - 1)
+            gap = ranks(scores, top) - (torch.cumsum(there, 1) - 1)
             luck = clock.uniform(f"draw {proxy}", cohort.ids.unsqueeze(1), top.clamp(min=0))
             key = self.gap_scale * gap - torch.log(-torch.log(luck.clamp(min=1e-300)))
             key = torch.where(there, key, -torch.inf)

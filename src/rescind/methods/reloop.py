@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind import jagged
+from rescind import fused, jagged
 from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.errors import ConfigError
@@ -25,6 +25,9 @@ from rescind.state import Private
 
 # Similarities (clients x items x memory) held at a time: 64 MB of float32. Changes speed only.
 _CELLS = 2**24
+# Neighbours that are tried for each one wanted; a full memory of 200 among 1,136 items has one in
+# six of them, so that nearly all searches end among these. Changes speed only.
+_TRIED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,32 +80,50 @@ class ReLoop2(FineTune):
         scores = torch.sigmoid(super().client_scores(public, private, cohort))
         if not self.trust:
             return scores
-        table = functional.normalize(public["item"], dim=1)
-        item, error = private["wrong/item"], private["wrong/error"]
-        together = max(1, _CELLS // max(1, len(table) * self.capacity))
-        for cut in torch.split(torch.arange(len(cohort), device=item.device), together):
-            more = self.client_correction(table, item[cut], error[cut])
-            scores[cut] += self.trust * more
-        return scores
+        return scores + self.trust * self.client_correction(public["item"], private)
 
-    def client_correction(self, table: Tensor, item: Tensor, error: Tensor) -> Tensor:
+    def client_correction(self, table: Tensor, private: Private) -> Tensor:
         """The error that similar items of the memory suggest for every item. [C, I]
 
         a_m = softmax over the nearest of cos(q_i, q_m) / sharpness; the sum of a_m e_m.
-        table: [I, d], rows of length 1    item, error: [C, M]
         """
-        near = torch.einsum("id,cmd->cim", table, table[item.clamp(min=0)])
-        near = torch.where((item >= 0).unsqueeze(1), near, -torch.inf)
-        value, at = near.topk(min(self.nearest, item.shape[1]), dim=2)
-        weight = torch.softmax(value / self.sharpness, 2).nan_to_num(0.0)  # an empty memory
-        wrong = error.to(near.dtype).unsqueeze(1).expand(-1, len(table), -1).gather(2, at)
-        return (weight * wrong).sum(2)
+        unit = functional.normalize(table, dim=1)
+        near = unit @ unit.T
+        item, error = private["wrong/item"], private["wrong/error"].to(near.dtype)
+        if fused.compiled() and near.device.type == "cpu":
+            return self._compiled(near, item, error)
+        together = max(1, _CELLS // max(1, len(near) * self.capacity))
+        cuts = torch.split(torch.arange(len(item), device=item.device), together)
+        parts = [self._readable(near, item[cut], error[cut]) for cut in cuts]
+        return torch.cat(parts) if parts else near.new_zeros((0, len(near)))
+
+    def _readable(self, near: Tensor, item: Tensor, error: Tensor) -> Tensor:
+        """near: [I, I]    item, error: [C, M]"""
+        mine = torch.where((item >= 0).unsqueeze(2), near[item.clamp(min=0)], -torch.inf)
+        value, at = mine.topk(min(self.nearest, item.shape[1]), dim=1)
+        weight = torch.softmax(value / self.sharpness, 1).nan_to_num(0.0)  # an empty memory
+        wrong = error.unsqueeze(2).expand(-1, -1, len(near)).gather(1, at)
+        return (weight * wrong).sum(1)
+
+    def _compiled(self, near: Tensor, item: Tensor, error: Tensor) -> Tensor:
+        from rescind.models import memory_kernels
+
+        out = near.new_zeros((len(item), len(near)))
+        cosine, order = near.topk(min(_TRIED * self.nearest, len(near)), dim=1)
+        share = torch.exp((cosine - cosine[:, :1]).double() / self.sharpness)
+        there, wrong = torch.zeros((2, len(near)), dtype=torch.float64).numpy()
+        value, slot = torch.zeros((2, self.nearest), dtype=torch.float64).numpy()
+        memory_kernels.corrections(
+            near.numpy(), order.int().numpy(), share.numpy(), item.numpy(), error.numpy(),
+            self.nearest, float(self.sharpness), there, wrong, value, slot, out.numpy(),
+        )  # fmt: skip
+        return out
 
 
 def _labels(said: Said, cohort: Cohort) -> Tensor:
     """1 where a copied row is one the client trains on, 0 where it was drawn. [n]"""
     mine = cohort.train.owner * cohort.items + cohort.train.item
-    return torch.isin(said.owner * cohort.items + said.item, mine)
+    return _among(said.owner * cohort.items + said.item, mine, len(cohort) * cohort.items)
 
 
 def remembered(
@@ -120,7 +141,7 @@ def remembered(
     old_owner, place = (held >= 0).nonzero(as_tuple=True)
     old = held[old_owner, place]
     width = 1 + int(max(item.max() if len(item) else 0, old.max() if len(old) else 0))
-    stale = torch.isin(old_owner * width + old, owner * width + item)
+    stale = _among(old_owner * width + old, owner * width + item, clients * width)
     old_owner, place, old = old_owner[~stale], place[~stale], old[~stale]
     owners = torch.cat([owner, old_owner])
     by = torch.argsort(owners, stable=True)  # new ones come first in the list, old ones in order
@@ -133,3 +154,10 @@ def remembered(
     new_item[owners[fits], at[fits]] = items[fits]
     new_error[owners[fits], at[fits]] = wrong[fits]
     return {"wrong/item": new_item, "wrong/error": new_error}
+
+
+def _among(cell: Tensor, wanted: Tensor, cells: int) -> Tensor:
+    """Which cells are among the wanted ones, by a table: `torch.isin` would sort them. [n] bool"""
+    there = torch.zeros(cells, dtype=torch.bool, device=cell.device)
+    there[wanted] = True
+    return there[cell]
