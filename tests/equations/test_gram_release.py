@@ -17,7 +17,7 @@ from rescind.federation import Federation
 from rescind.methods import gram as gram_method
 from rescind.methods.fedavg import FedAvg
 from rescind.methods.gram import Gram
-from rescind.models import gram_release
+from rescind.models import gram_events, gram_release
 from rescind.models.gram_pairs import weight_of
 from rescind.models.gram_release import factors, noise_ridge, noisy, sensitivity
 from rescind.models.gram_solve import Ridge, inverse_of, weights_of
@@ -89,7 +89,7 @@ def sums_of(fed: Federation) -> str:
 @pytest.mark.parametrize("few", [0, 32])
 @pytest.mark.parametrize("method", DIALS)
 def test_forgetting_is_never_having_had_it_with_every_dial(method, few, monkeypatch):
-    monkeypatch.setattr(gram_method, "ALONE", few)  # devices answer in one sum, or each alone
+    monkeypatch.setattr(gram_events, "ALONE", few)  # devices answer in one sum, or each alone
     fed = lending(method).run(1)
     mine = fed.world.shared[fed.world.shared.client == 2]
     some = [lendable(fed.now.vault.holdings, client)[:2] for client in (7, 4)]

@@ -14,8 +14,8 @@ from rescind.errors import ConsentError
 from rescind.executor import InProcess, OneByOne
 from rescind.federation import Federation
 from rescind.holdings import Holdings
-from rescind.methods import gram as gram_method
 from rescind.methods.gram import Gram
+from rescind.models import gram_events
 from rescind.models.gram_pairs import half, square, weight_of
 from rescind.models.gram_sides import outstanding
 from rescind.models.gram_solve import Ridge, inverse_of
@@ -256,7 +256,7 @@ EVENTS = {
 @pytest.mark.parametrize("few", [0, 32])
 @pytest.mark.parametrize("method", [Gram(), Gram(cross=True), Gram(ridge_per_item=0.3)])
 def test_forgetting_is_never_having_had_it(name, few, method, monkeypatch):
-    monkeypatch.setattr(gram_method, "ALONE", few)  # devices answer in one sum, or each alone
+    monkeypatch.setattr(gram_events, "ALONE", few)  # devices answer in one sum, or each alone
     fed = lending(method).run(1)
     event = EVENTS[name](fed)
     after = method.unlearn(fed, event)

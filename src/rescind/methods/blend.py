@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -213,9 +213,9 @@ class Blend(Gram):
 
     # -- the story of forgetting -----------------------------------------------------------------
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
+    def forget(self, fed: Federation, event: Event, absent: Sequence[int] = ()) -> Federation:
         """Subtract from the sum, exactly; make the rounds of the softmax learner again."""
-        subtracted, again = self.forget(fed, event), fed.retrained(event)
+        subtracted, again = super().forget(fed, event, absent), fed.retrained(event)
         if not fed.now.state.round:
             return again
         now = subtracted.now

@@ -13,8 +13,9 @@ from rescind import shared_sums
 from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.errors import ConfigError
-from rescind.executor import Executor, InProcess
+from rescind.executor import Executor
 from rescind.method import Method
+from rescind.models.gram_events import subtracted
 from rescind.models.gram_pairs import AT_ONCE, Parts, add_pairs, half, items_of, whole
 from rescind.models.gram_release import (
     Dial,
@@ -27,12 +28,10 @@ from rescind.models.gram_release import (
 )
 from rescind.models.gram_sides import (
     BLOCK,
-    CHANGE,
     LEAVE,
     OWNERS,
     Lent,
     alone,
-    client_erased,
     client_folded,
     client_parts,
     client_rows,
@@ -44,17 +43,13 @@ from rescind.models.gram_sides import (
 from rescind.models.gram_solve import WEIGHTS, Ridge, Temper, changed, emptied, inverse_of
 from rescind.models.item_item import ItemWeights
 from rescind.params import Params
-from rescind.records import Arrive, Erase, Event, Share, Unshare, Withdraw
+from rescind.records import Event
 from rescind.state import Private, ServerState
 from rescind.update import Sum, Update
 from rescind.world import World
 
 if TYPE_CHECKING:
-    from rescind.executor import Vault
     from rescind.federation import Federation
-
-ALONE = 32
-"""Up to so many devices answer an event each for itself; more are added up and solved anew."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,6 +309,11 @@ class Gram(Dial, Method):
         return total
 
     @property
+    def asks_devices(self) -> bool:
+        """Whether devices are counted at all; where not, loans are all there is."""
+        return True
+
+    @property
     def exactness(self) -> tuple[str, ...]:
         """What of the model is not covered by the exactness of its sum, for a receipt."""
         return ()
@@ -428,92 +428,4 @@ class Gram(Dial, Method):
         What they lent is forgotten all the same. What they kept stays counted: it is owed until
         they are next online, and lost if they have withdrawn (`outstanding` of the state tells).
         """
-        from rescind.federation import Moment
-
-        after = fed.apply(event)
-        if not fed.now.state.round:
-            return after
-        leaving, arriving = isinstance(event, Withdraw), isinstance(event, Arrive)
-        state, vault = after.now.state, after.now.vault
-        asked, lenders = self._concerned(fed, after, event)
-        away = torch.isin(asked, asked.new_tensor(list(absent)))
-        flags = grown_flags(state.own, after.world)
-        if leaving:
-            flags["lost"][asked[away]] = True
-            flags["counted"][lenders], flags["owes"][lenders] = -1, False
-            sums, _ = self._asked(fed, fed.now.vault, asked[~away], LEAVE)
-        else:
-            flags["owes"][asked[away]] = not arriving  # a new block is no debt
-            if isinstance(event, Erase):
-                records = event.records.to(asked.device)
-                noted = client_erased(vault.private, records, after.world.block)
-                vault = replace(vault, private=noted)
-            sums, vault = self._asked(after, vault, asked[~away], CHANGE)
-        hosts, hosted = self._hosts(fed, after)
-        state = replace(state, own={**state.own, **flags})
-        state = self.server_absorb(
-            state, {**sums, **hosts}, after.world, None if arriving else lenders
-        )
-        after = replace(after, now=replace(after.now, state=state, vault=vault, hosted=hosted))
-        for look in fed.watch if sums else ():  # devices had to be online for this
-            look(Moment(after.now, sums, None, after.past))
-        return after
-
-    def _concerned(self, fed: Federation, after: Federation, event: Event) -> tuple[Tensor, Tensor]:
-        """Which devices have something to send after an event, and whose loans may have changed."""
-        world, state = after.world, after.now.state
-        none = torch.zeros(0, dtype=torch.int64, device=world.members.device)
-        if isinstance(event, Arrive):
-            return self.server_sample(state, world, fed.clock.at(state.round)), none
-        counted = grown_flags(state.own, world)["counted"]
-        if isinstance(event, Withdraw) and not fed.world.only_hosts(event):
-            who = none.new_tensor([event.client])
-            return who[counted[who] >= 0], who
-        if not isinstance(event, Share | Unshare | Erase):
-            return none, none
-        who = torch.unique(event.records.client).to(none.device)
-        # After a round, a device that had nothing to send is as up to date as one that was counted.
-        empty = ~(fed.world.available if self.cross else fed.world.announced.keeps)
-        current = int(state.own["rounds"]) == world.block
-        asked = (counted[who] == world.block) | (empty[who] & current)
-        if isinstance(event, Erase):  # also of what it counted in blocks that are over
-            asked |= counted[who] >= 0
-        return who[asked], who
-
-    def _asked(
-        self, fed: Federation, vault: Vault, ids: Tensor, role: str
-    ) -> tuple[dict[str, Sum], Vault]:
-        """What these devices send: a few each for itself, many as one sum of pairs."""
-        if not len(ids):
-            return {}, vault
-        single = ids.tolist() if role == LEAVE or len(ids) <= ALONE else []
-        roles = {i: f"{role}/{i}" for i in single} or None
-        public = {BLOCK: fed.now.state.public[BLOCK]}  # no weights are needed for a difference
-        return fed.executor.train(self, public, None, vault, ids, roles, fed.clock)
-
-    def _hosts(
-        self, fed: Federation, after: Federation
-    ) -> tuple[dict[str, Sum], tuple[Vault, ...]]:
-        """The differences of clients that the server hosts itself."""
-        sums: dict[str, Sum] = {}
-        stay = {number for number, _ in after.world.hosted}
-        asked = [
-            (n, v, CHANGE) for (n, _), v in zip(after.world.hosted, after.now.hosted, strict=True)
-        ]
-        asked += [
-            (n, v, LEAVE)
-            for (n, _), v in zip(fed.world.hosted, fed.now.hosted, strict=True)
-            if n not in stay
-        ]
-        hosted = []
-        for number, vault, role in asked:
-            device = vault.holdings.members.device
-            ids = torch.tensor([number], device=device)
-            public = {BLOCK: after.now.state.public[BLOCK]}
-            named = {number: f"host/{role}/{number}"}
-            mine, new = InProcess(str(device)).train(
-                self, public, None, vault, ids, named, fed.clock
-            )
-            sums |= mine
-            hosted += [new] if role == CHANGE else []
-        return sums, tuple(hosted)
+        return subtracted(self, fed, event, absent)

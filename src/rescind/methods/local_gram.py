@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -18,13 +18,9 @@ from rescind.models.gram_sides import BLOCK, client_items, client_parts, from_pa
 from rescind.models.item_item import must_fit
 from rescind.models.local_ridge import LocalWeights, Near, SparseGram
 from rescind.params import Params
-from rescind.records import Event
 from rescind.state import Private, ServerState
 from rescind.update import Sum, Update
 from rescind.world import World
-
-if TYPE_CHECKING:
-    from rescind.federation import Federation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +82,12 @@ class LocalGram(Gram):
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
         """Whoever has not been counted in this block; nobody where loans are all that counts."""
         ids = super().server_sample(state, world, clock)
-        return ids[:0] if self.source == "shared" else ids
+        return ids if self.asks_devices else ids[:0]
+
+    @property
+    def asks_devices(self) -> bool:
+        """Not where what was lent is all that counts."""
+        return self.source == "everyone"
 
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
         """No pairs and no neighbours: (own, public)."""
@@ -150,10 +151,3 @@ class LocalGram(Gram):
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         """x B with the device's own items. [C, I]"""
         return self.model.of_lot(public, cohort.own)
-
-    # -- the story of forgetting -----------------------------------------------------------------
-
-    def _concerned(self, fed: Federation, after: Federation, event: Event) -> tuple[Tensor, Tensor]:
-        """Which devices have something to send after an event, and whose loans may have changed."""
-        asked, lenders = super()._concerned(fed, after, event)
-        return (asked[:0] if self.source == "shared" else asked), lenders
