@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import which
@@ -12,6 +13,7 @@ import torch
 
 from rescind import charts
 from rescind.audits.battery import NO_OP, RETRAIN
+from rescind.claims import AFTER, check, rebuilt, sum_digest
 from rescind.cli.progress import RoundBar
 from rescind.data import Dataset
 from rescind.errors import DataError
@@ -19,12 +21,13 @@ from rescind.experiment import Result, prepare, run_cell, write_facts
 from rescind.federation import Federation, Recommendation
 from rescind.forgetting import Evidence, forget
 from rescind.methods.fedshare import FedShare
+from rescind.methods.gram import Gram
 from rescind.methods.popularity import Popularity
 from rescind.params import digest, write_atomically
 from rescind.receipt import Issued, write
 from rescind.receipt_page import page as page_of
 from rescind.recipe import Cell, DataSettings, RunSettings, SharingSettings
-from rescind.records import Erase, Records
+from rescind.records import Erase, Records, Share
 from rescind.report import Page
 from rescind.sharing import ALL, NOTHING, PART, draw_groups, draw_regret
 from rescind.storage import save_federation
@@ -33,6 +36,8 @@ from rescind.withheld import Withheld
 GROUPS = {ALL: "lend everything", PART: "lend a part", NOTHING: "lend nothing"}
 
 
+ADDITIVE = "additive"
+"""The folder of the model that forgets by subtraction, beside the report."""
 REGRET = 0.3
 """The share of lenders who take their loans back, as in FedShare V-C. One person's few records are
 too few for any audit; thousands are not."""
@@ -89,7 +94,11 @@ def play(out: Path, rounds: int, seed: int, synthetic: bool, picture: Path | Non
     floor = Federation.start(dataset, Popularity(), seed).run(1).evaluate()
     say_quality("   popularity   ", floor)
     say_quality("   federated    ", result.metrics)
-    erasure = take_back(result.fed, result.facts["data"]["digest"])
+    begun = time.perf_counter()
+    additive = counted(result.fed, dataset, seed)
+    seconds = time.perf_counter() - begun
+    say_quality("   additive     ", additive.evaluate(), f"one round, {seconds:.1f} s, no gradient")
+    erasure = take_back(result.fed, additive, result.facts["data"]["digest"], out / ADDITIVE)
     quality = erasure.after.evaluate()
     say_quality("   after erasure", quality)
     made = draw(result, floor, quality, erasure)
@@ -122,8 +131,46 @@ def groups_table(fed: Federation) -> list[tuple[str, int, int]]:
     ]
 
 
-def take_back(fed: Federation, data: str) -> Erasure:
-    """Recommend for somebody who lent a part; they and others erase what they lent; again."""
+def counted(fed: Federation, dataset: Dataset, seed: int) -> Federation:
+    """The same people and the same loans under the additive learner, which counts them once."""
+    additive = Federation.start(dataset, Gram(), seed)
+    return additive.apply(Share(fed.world.shared)).run(1)
+
+
+def subtract(additive: Federation, lent: Records, user: str, data: str, folder: Path) -> None:
+    """Take the loans out of the additive learner's sum, with a proof anybody can repeat."""
+    mine = lent[lent.client == additive.labels.client(user, additive.world.sizes.clients)]
+    begun = time.process_time()
+    additive.method.unlearn(additive, Erase(mine))
+    alone = time.process_time() - begun
+    begun = time.process_time()
+    after, evidence = forget(additive, Erase(lent), audits="none", data=data)
+    together = time.process_time() - begun
+    save_federation(after, folder / "model")
+    (folder / "receipt.key").unlink(missing_ok=True)  # of an earlier demonstration
+    write(Issued(evidence.receipt, evidence.key), folder / "receipt.json")
+    proof = check(evidence.receipt, after, "hand")
+    before, stated = sum_digest(additive.now.state.own), evidence.receipt.claims[AFTER]
+    print(
+        f"   additive model: user {user} subtracted in {1000 * alone:.0f} ms, "
+        f"everybody in {1000 * together:.0f} ms of CPU"
+    )
+    print(f"     sum before                   {short(before)}")
+    print(f"     sum after, by subtraction    {short(stated)}")
+    print(f"     sum of what remains, anew    {short(sum_digest(rebuilt(after)))}")
+    print(f"   proof: {'exact, bit for bit' if proof.holds else 'FAILED: ' + proof.says}")
+
+
+def short(digest: str) -> str:
+    """The beginning of a digest, for people."""
+    return digest.removeprefix("sha256:")[:16]
+
+
+def take_back(fed: Federation, additive: Federation, data: str, folder: Path) -> Erasure:
+    """Recommend for somebody who lent a part; they and others erase what they lent; again.
+
+    folder: where the additive learner that forgot goes, with its receipt
+    """
     lent = draw_regret(fed.world.shared, fed.clock, REGRET)
     count = torch.bincount(lent.client, minlength=fed.world.sizes.clients)
     groups = draw_groups(fed.world.sizes.clients, fed.clock)
@@ -133,10 +180,9 @@ def take_back(fed: Federation, data: str) -> Erasure:
     print(f"3. User {user} gets recommendations")
     for place, item in enumerate(shown[:5], 1):
         print(f"   {place}. {item.title or 'item ' + item.item}")
-    print(
-        f"4. User {user} and {people - 1} others erase the {len(lent):,} records they lent; "
-        f"the same rounds again, without them"
-    )
+    print(f"4. User {user} and {people - 1} others erase the {len(lent):,} records they lent")
+    subtract(additive, lent, user, data, folder)
+    print("   federated model: has no sum to subtract from, so the same rounds without them")
     with RoundBar("   training again", fed.now.state.round) as bar:
         after, evidence = forget(
             replace(fed, watch=(bar,)), Erase(lent), data=data, watch=say_retrains
@@ -297,9 +343,10 @@ def finish(
     write_atomically(out / "report.html", page.html().encode())
 
 
-def say_quality(name: str, metrics: dict[str, float]) -> None:
+def say_quality(name: str, metrics: dict[str, float], note: str = "") -> None:
     """One line of the comparison."""
-    print(f"{name}  HR@20 {metrics['HR@20']:.4f}   NDCG@20 {metrics['NDCG@20']:.4f}")
+    more = f"   ({note})" if note else ""
+    print(f"{name}  HR@20 {metrics['HR@20']:.4f}   NDCG@20 {metrics['NDCG@20']:.4f}{more}")
 
 
 def closing(out: Path, erasure: Erasure) -> None:
@@ -309,5 +356,6 @@ def closing(out: Path, erasure: Erasure) -> None:
     print("Next, try:")
     print(f"  {command} recommend {out} --user {erasure.user} -k 10")
     print(f"  {command} verify {out}/receipt.json")
+    print(f"  {command} verify {out / ADDITIVE}/receipt.json --data {out / ADDITIVE}")
     print(f"  {command} forget {out} --withdraw {erasure.user} --audits none")
     print(f"  {command} table fedshare/table3")

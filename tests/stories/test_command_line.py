@@ -289,6 +289,10 @@ def test_the_demonstration_runs_without_any_data(rescind):
     assert out.count("rescind ") >= 3
     assert erased["verdict"] in VERDICTS
     assert rescind("verify", "demo/receipt.json")[0] == 0
+    # The proof of the subtraction stands above the retrain, and can be repeated from disk.
+    assert out.index("proof: exact, bit for bit") < out.index("the same rounds without them")
+    additive = "demo/additive"
+    assert rescind("verify", f"{additive}/receipt.json", "--data", additive)[0] == 0
     user = out.split("User ")[1].split()[0]
     code, out, _ = rescind("recommend", "demo", "--user", user, "-k", "5", "--json")
     assert len(json.loads(out)["items"]) == 5
