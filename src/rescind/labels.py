@@ -11,6 +11,9 @@ from rescind.errors import ConsentError, DataError, suggest
 if TYPE_CHECKING:
     from rescind.data import Dataset
 
+GONE = "(left "
+"""What the name of a user who left begins with."""
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -54,7 +57,7 @@ class Labels:
         """The same names without that of one who left."""
         if not self.users:
             return self
-        gone = f"(left {client})"
+        gone = f"{GONE}{client})"
         return Labels(
             (*self.users[:client], gone, *self.users[client + 1 :]), self.items, self.titles
         )
@@ -95,6 +98,12 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
         return int(later)
     if not known:
         raise DataError(f"there is no {kind} '{name}': {kind}s are numbered 0 to {size - 1} here.")
+    left = sum(k.startswith(GONE) for k in known)
+    if left:  # a name near that of somebody who left would be taken for theirs
+        raise DataError(
+            f"there is no {kind} '{name}' among {len(known) - left} {kind}s. Of {left} more who "
+            f"left no name is kept: if '{name}' was one of them, nothing of theirs is here."
+        )
     few = list(known)[:5]
     hint = suggest(name, known).split("? ")[0] + "? " if len(known) < 50_000 else ""
     hint = hint if hint.startswith("did you") else ""

@@ -50,19 +50,24 @@ class Answer:
     """The requester's key."""
 
 
-def read_request(fed: Federation, kind: Kind, source: str) -> Event:
+def read_request(
+    fed: Federation, kind: Kind, source: str, withheld: Withheld | None = None
+) -> Event:
     """The event of a request. source: a CSV file, `draw:0.3`, or a user's id for a withdrawal.
 
     The file has a column `user` and perhaps `item`, with original ids; a user without items asks
     for everything: all they hold (erase) or all they lend (unshare). `draw:0.3` lets a share of the
     people who lend regret it, for experiments.
+
+    withheld: what the run keeps of earlier requests, so that who left is told so
     """
+    withheld = withheld or Withheld()
     if kind == "withdraw":
-        return Withdraw(fed.labels.client(source, fed.world.sizes.clients))
+        return Withdraw(_client(fed, source, withheld))
     if source.startswith(DRAW):
         records = draw_regret(fed.world.shared, fed.clock, _share(source))
     else:
-        records = _from_file(fed, Path(source), kind)
+        records = _from_file(fed, Path(source), kind, withheld)
     if not len(records):
         raise ConsentError(
             f"the request names no records that could be {kind}d. "
@@ -78,7 +83,17 @@ def _share(source: str) -> float:
         raise ConfigError(f"'{source}' is no share: write draw:0.3 for 30 %.") from None
 
 
-def _from_file(fed: Federation, path: Path, kind: Kind) -> Records:
+def _client(fed: Federation, user: str, withheld: Withheld) -> int:
+    """The number of a user; whoever left is told so, and no near name."""
+    if withheld.left(user, fed.labels):
+        raise ConsentError(
+            f"user '{user}' has left this run, and nothing of theirs is in it any more: the "
+            f"receipt of that request says so. There is nothing left to forget."
+        )
+    return fed.labels.client(user, fed.world.sizes.clients)
+
+
+def _from_file(fed: Federation, path: Path, kind: Kind, withheld: Withheld) -> Records:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             table = csv.DictReader(file)
@@ -104,7 +119,7 @@ def _from_file(fed: Federation, path: Path, kind: Kind) -> Records:
                 f"with the column 'user' alone to ask for everything of a person."
             )
         try:
-            client = fed.labels.client(user, sizes.clients)
+            client = _client(fed, user, withheld)
             if item:
                 pairs.append((client, fed.labels.item(item, sizes.items)))
             else:
@@ -140,7 +155,7 @@ def answer(
         hint = went_on(run) or "Give the folder of a finished run, such as runs/demo."
         raise DataError(f"{run} holds no finished run. {hint}")
     fed = load_federation(run / "model")
-    event = read_request(fed, kind, source)
+    event = read_request(fed, kind, source, Withheld.read(run))
     gone = requested(fed, event)
     new = out or _next(run)
     if new.exists() and any(new.iterdir()):

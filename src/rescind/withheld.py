@@ -73,6 +73,11 @@ class Withheld:
         assert isinstance(event, Unshare)
         return replace(self, people=people, unshared=self.unshared | pairs, _key=key)
 
+    def left(self, user: str, labels: Labels) -> bool:
+        """Whether somebody of this name asked for something once and is no member any more."""
+        known = self._key and _digest(self._key, user) in self.people
+        return bool(known) and user not in labels.users
+
     def left_of(self, dataset: Dataset) -> Dataset:
         """The dataset without what was erased."""
         if not self.erased:

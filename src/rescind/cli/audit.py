@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from rescind.audits import Report
     from rescind.examine import Unlearner
     from rescind.federation import Federation
-    from rescind.method import Method
+
+FAILED = ("FAIL", "VOID")
+"""Verdicts after which a script must not go on. INCONCLUSIVE is a lack of records: no fault was
+found, and none could have been; whoever needs a PASS reads audit.json."""
 
 
 def command(
@@ -43,11 +46,14 @@ def command(
 
     Writes audit.json. Retrains and shadows are kept in RUN/audits, so that the next audit of the
     same request, or the same command after an interrupt, goes on from there.
+
+    Ends with 0 where the verdict is PASS or INCONCLUSIVE, and with 1 where it is FAIL or VOID.
     """
     from rescind.errors import ConfigError
     from rescind.examine import examine, forgotten
     from rescind.params import write_atomically
     from rescind.requests import Kind, read_request
+    from rescind.withheld import Withheld
 
     asked: dict[Kind, str | None] = {"erase": erase, "unshare": unshare, "withdraw": withdraw}
     given = [(kind, source) for kind, source in asked.items() if source is not None]
@@ -57,7 +63,7 @@ def command(
             f"{len(given)} were given. `--erase draw:0.3` lets 30 % of the lenders regret it."
         )
     before = _opened(run)
-    event = read_request(before, *given[0])
+    event = read_request(before, *given[0], Withheld.read(run))
     unlearner = _unlearner(method)
     try:
         after = forgotten(unlearner, before, event)
@@ -73,9 +79,11 @@ def command(
     write_atomically(run / "audit.json", (json.dumps(facts, indent=2) + "\n").encode())
     if as_json:
         typer.echo(json.dumps(facts))
-        return
-    _print(report)
-    typer.echo(f"\nWritten: {run}/audit.json")
+    else:
+        _print(report)
+        typer.echo(f"\nWritten: {run}/audit.json")
+    if report.verdict in FAILED:
+        raise typer.Exit(1)
 
 
 def _opened(run: Path) -> Federation:
@@ -99,15 +107,9 @@ def _opened(run: Path) -> Federation:
 
 
 def _unlearner(name: str | None) -> Unlearner:
-    from rescind.settings import find, from_table
-    from rescind.storage import METHODS, MODELS
+    from rescind.cli.forget import unlearner
 
-    if name is None:
-        return None
-    if name == "nothing":
-        return "nothing"
-    found: Method = from_table(find(*METHODS, name), {"name": name}, {"model": MODELS})
-    return found
+    return "nothing" if name == "nothing" else unlearner(name)
 
 
 def facts_of(report: Report, method: str | None, kind: str, seed: int) -> dict[str, Any]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rescind.method import Method
 
 
 def command(
@@ -64,8 +67,6 @@ def command(
     from rescind.receipt import event_text
     from rescind.records import Event
     from rescind.requests import Kind, answer
-    from rescind.settings import find, from_table
-    from rescind.storage import METHODS, MODELS
 
     asked: dict[Kind, str | None] = {"erase": erase, "unshare": unshare, "withdraw": withdraw}
     given = [(kind, source) for kind, source in asked.items() if source is not None]
@@ -75,9 +76,7 @@ def command(
             f"{len(given)} were given."
         )
     kind, source = given[0]
-    unlearner = None
-    if method is not None:
-        unlearner = from_table(find(*METHODS, method), {"name": method}, {"model": MODELS})
+    how = unlearner(method)
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
     bars: list[RoundBar] = []
@@ -96,7 +95,7 @@ def command(
             bars[0](moment)
 
         done = answer(
-            run, kind, source, unlearner, audits, out, workers,  # type: ignore[arg-type]
+            run, kind, source, how, audits, out, workers,  # type: ignore[arg-type]
             watch=(seen,), told=_retrains, begun=begun, away=away or (),
         )  # fmt: skip
     receipt = done.evidence.receipt
@@ -113,6 +112,28 @@ def command(
     typer.echo(f"\nWritten: {done.folder}/receipt.json and receipt.html; new run in {done.folder}")
     typer.echo(f"For the requester alone: {done.key_file}")
     typer.echo(f"Next: rescind verify {done.folder}/receipt.json")
+
+
+def unlearner(name: str | None) -> Method | None:
+    """The unlearner of a name; None where none was given: the run's own method then forgets."""
+    from rescind.errors import ConfigError, suggest
+    from rescind.method import Method
+    from rescind.methods.retrain import Retrain
+    from rescind.settings import classes, from_table
+    from rescind.storage import METHODS, MODELS
+
+    if name is None:
+        return None
+    known = {
+        given: cls
+        for given, cls in classes(*METHODS).items()
+        if cls is Retrain or cls.unlearn is not Method.unlearn  # type: ignore[attr-defined]
+    }
+    cls = {given.lower(): cls for given, cls in known.items()}.get(name.lower())
+    if cls is None:
+        raise ConfigError(f"there is no unlearner '{name}': {suggest(name, known)}")
+    found: Method = from_table(cls, {"name": name}, {"model": MODELS})
+    return found
 
 
 def _retrains(there: int, wanted: int) -> None:
