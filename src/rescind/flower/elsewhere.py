@@ -1,0 +1,209 @@
+"""The devices as the server sees them on a network: names of moments, and what devices announce."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from rescind.cohort import Graph
+from rescind.errors import BoundaryError, DataError
+from rescind.executor import Vault
+from rescind.holdings import Holdings
+from rescind.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
+from rescind.storage import Facts
+from rescind.world import Announced
+
+MOMENT = "moment"
+"""The one private value of a vault elsewhere: [silos] which private moment each silo is at."""
+FORGETTING = (Erase, Unshare, Withdraw)
+
+
+def _none() -> Tensor:
+    return torch.zeros(0, dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class Elsewhere(Holdings):
+    """Holdings that are not here: no record is in it, only where to ask.
+
+    It is a value like other holdings, so federations on a network can be compared, gone back to
+    and retrained; what it names is kept on the silos until `FlowerExecutor.settle`.
+    """
+
+    moment: Tensor = field(default_factory=_none)
+    """[silos] which moment of its holdings each silo is meant to use."""
+    said: Announced | None = None
+    owed: tuple[tuple[int, Event], ...] = ()
+    """(silo, event) that the silo has not acknowledged yet, oldest first."""
+    nevers: tuple[tuple[int, Event], ...] = ()
+    """(silo, event) whose records are to be left out when devices begin anew from here."""
+    epoch: int = 0
+    """How often something was forgotten so far."""
+
+    @property
+    def silos(self) -> int:
+        """How many silos there are."""
+        return len(self.moment)
+
+    @property
+    def available(self) -> Tensor:
+        """What the devices said of themselves. [clients] bool"""
+        return self._said.available
+
+    @property
+    def keeps(self) -> Tensor:
+        """What the devices said of themselves. [clients] bool"""
+        return self._said.keeps
+
+    @property
+    def _said(self) -> Announced:
+        if self.said is None:
+            raise DataError("the silos have not said yet who is there: open them first.")
+        return self.said
+
+    def lot(self, name: str, block: int | None = None) -> NoReturn:
+        """Nobody here can look."""
+        raise BoundaryError(
+            f"what devices hold ('{name}') is on their silos. Ask through the executor: train, "
+            f"measure, or query where a silo allows it."
+        )
+
+    # -- histories without something, for retraining -----------------------------------------------
+
+    def without(self, records: Records) -> Elsewhere:
+        """Begin anew without these records."""
+        return self._never(Erase(records))
+
+    def without_loans(self, records: Records) -> Elsewhere:
+        """Begin anew with nothing of these records lent."""
+        return self._never(Unshare(records))
+
+    def without_client(self, client: int) -> Elsewhere:
+        """Begin anew without this client."""
+        return self._never(Withdraw(client))
+
+    def apply(self, event: Event) -> Elsewhere:
+        """A history in which a client never was."""
+        if not isinstance(event, Withdraw):
+            raise BoundaryError("events on devices elsewhere go through the executor.")
+        members = self.members.clone()
+        members[event.client] = False
+        return replace(self._never(event), members=members)
+
+    def _never(self, event: Event) -> Elsewhere:
+        parts = ((silo, part_for(event, silo, self.silos)) for silo in range(self.silos))
+        new = tuple((silo, part) for silo, part in parts if part is not None)
+        return replace(self, nevers=self.nevers + new)
+
+
+def elsewhere(vault: Vault) -> Elsewhere:
+    """The holdings of a vault whose devices are on a network."""
+    if not isinstance(vault.holdings, Elsewhere) or MOMENT not in vault.private:
+        raise BoundaryError(
+            "this federation's devices are in this process. Start it with the holdings that "
+            "`FlowerExecutor.gather` gives."
+        )
+    return vault.holdings
+
+
+def part_for(event: Event, silo: int, silos: int) -> Event | None:
+    """What of an event concerns a silo; None: nothing."""
+    match event:
+        case Share(records) | Unshare(records) | Erase(records):
+            part = records[records.client % silos == silo]
+            return type(event)(part) if len(part) else None
+        case Withdraw(client) | Join(client):
+            return event if client % silos == silo else None
+        case Arrive(records, split, clients, items):
+            mine = records.client % silos == silo
+            return Arrive(records[mine], split[mine], clients, items)
+        case _:
+            return None
+
+
+def after(holdings: Elsewhere, event: Event) -> Elsewhere:
+    """The server's view of an event before anybody has acknowledged it.
+
+    What it cannot know without the silos (who has something left to train on) stays as it was,
+    but nobody who left is available, and sizes grow.
+    """
+    parts = ((silo, part_for(event, silo, holdings.silos)) for silo in range(holdings.silos))
+    owed = holdings.owed + tuple((silo, part) for silo, part in parts if part is not None)
+    members, items, now = holdings.members, holdings.items, holdings.now
+    if isinstance(event, Withdraw) and 0 <= event.client < len(members):
+        members = members.clone()
+        members[event.client] = False
+    if isinstance(event, Join):
+        members = _longer(members, event.client + 1)
+        members[event.client] = True
+    if isinstance(event, Arrive):
+        new = torch.ones(event.clients, dtype=torch.bool)
+        new[: len(members)] = members
+        members, items, now = new, event.items, now + 1
+    many = len(members)
+    said = holdings._said
+    flags = Announced(_longer(said.available, many) & members, _longer(said.keeps, many) & members)
+    epoch = holdings.epoch + isinstance(event, FORGETTING)
+    return replace(
+        holdings, owed=owed, members=members, items=items, now=now, said=flags, epoch=epoch
+    )
+
+
+def heard(holdings: Elsewhere, silo: int, facts: Facts, said: Mapping[str, Tensor]) -> Elsewhere:
+    """The same holdings after a silo has acknowledged everything and said who is there."""
+    moment = holdings.moment.clone()
+    moment[silo] = int(facts["held"])
+    many = max(holdings.clients, int(facts["clients"]))
+    here = torch.arange(many) % holdings.silos == silo
+    before = holdings.said or Announced(torch.zeros(many).bool(), torch.zeros(many).bool())
+    flags = {}
+    for name, old in (
+        ("available", before.available), ("keeps", before.keeps), ("member", holdings.members)
+    ):  # fmt: skip
+        new = _longer(old, many) & ~here
+        ids = said[name]
+        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= many or not bool(here[ids].all())):
+            raise DataError(f"silo {silo} speaks for clients that do not live there.")
+        new[ids] = True
+        flags[name] = new
+    return replace(
+        holdings,
+        moment=moment,
+        members=flags["member"],
+        said=Announced(flags["available"], flags["keeps"]),
+        owed=tuple((s, e) for s, e in holdings.owed if s != silo),
+    )
+
+
+def unseen(silos: int, facts: Facts) -> Elsewhere:
+    """Holdings of which only the sizes are known."""
+    nothing = torch.zeros(0)
+    graph = None
+    if facts["features"]:  # an empty graph, for the sizes in it
+        whole = _none()
+        graph = Graph(
+            whole, whole, whole.view(2, 0), whole, whole, nothing, whole,
+            int(facts["features"]), int(facts["classes"]),
+        )  # fmt: skip
+    return Elsewhere(
+        records=Records.none(),
+        split=nothing.to(torch.int8),
+        block=nothing.to(torch.int16),
+        lent=nothing.bool(),
+        members=torch.zeros(int(facts["clients"]), dtype=torch.bool),
+        items=int(facts["items"]),
+        now=int(facts["block"]),
+        task=str(facts["task"]),
+        graph=graph,
+        moment=torch.zeros(silos, dtype=torch.int64),
+    )
+
+
+def _longer(flags: Tensor, many: int) -> Tensor:
+    longer = flags.new_zeros(max(many, len(flags)))
+    longer[: len(flags)] = flags
+    return longer

@@ -1,0 +1,398 @@
+"""`FlowerExecutor`: the clients' work is done on silos; only sums come back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from rescind.clock import Clock
+from rescind.cohort import Mail
+from rescind.errors import ConfigError, DataError
+from rescind.executor import Vault
+from rescind.federation import Federation, Moment
+from rescind.flower.elsewhere import MOMENT, Elsewhere, after, elsewhere, heard, unseen
+from rescind.flower.line import FAILED, Line
+from rescind.flower.wire import Letter, metric_table, pack_event, unpack_sum
+from rescind.gate import gate, gate_sum
+from rescind.holdings import Holdings
+from rescind.method import Method
+from rescind.params import Params
+from rescind.past import Past
+from rescind.records import Arrive, Event, Records, Share
+from rescind.settings import to_table
+from rescind.storage import Facts, drawer, under
+from rescind.tasks import Metric, Question
+from rescind.update import Sum
+
+log = logging.getLogger(__name__)
+
+OTHERS = "speaks for others"
+
+
+@dataclass(frozen=True)
+class FlowerExecutor:
+    """Silos on a network, asked one after another's letter in one exchange.
+
+    Missing replies shrink a round's sum and are counted under `refused`; a silo whose reply was
+    not accepted stays, for the server, at the private state it had before.
+    """
+
+    line: Line
+    run: str = "run"
+    """A name for this run: replies of any other are refused."""
+    least: float = 0.5
+    """A round with replies from less than this share of the silos asked is abandoned."""
+    limit: float = 1e6
+    """Sums of a larger norm per client are refused (gate.py)."""
+    device: str = "cpu"
+    alive: dict[str, list[int]] = field(default_factory=dict)
+    """The private moments that the server may come back to, as its watcher last saw them."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= 1:
+            raise ConfigError(f"a share of silos is between 0 and 1; got least = {self.least}.")
+
+    # -- before the first round --------------------------------------------------------------------
+
+    def gather(self, seed: int, wait: float = 300.0) -> Elsewhere:
+        """Wait until every silo is there; the holdings to start a federation with."""
+        letter = self._letter("hold", Clock(seed))
+        replies = self.line.wait(letter, wait)
+        told = [reply.facts for reply in replies.values()]
+        if len({(t["task"], t["features"], t["classes"], t["block"]) for t in told}) > 1:
+            raise DataError("the silos hold data of different kinds; give all the same recipe.")
+        sizes = {n: max(int(t[n]) for t in told) for n in ("clients", "items")}
+        holdings = unseen(self.line.silos, {**told[0], **sizes})
+        for silo, reply in sorted(replies.items()):
+            holdings = heard(holdings, silo, reply.facts, drawer("said", reply.tensors))
+        return holdings
+
+    def lend(self, fed: Federation, ratio: tuple[int, int, int], part: float) -> Share:
+        """What the simulated people on all silos lend; the event is still to be applied."""
+        extra = {"ratio": list(ratio), "part": part, "clients": fed.world.sizes.clients}
+        replies = self._everybody("lend", fed.method, fed.now.vault, fed.clock, extra)
+        loans = Records.none()
+        for reply in replies.values():
+            loans = loans + Records(**drawer("loan", reply.tensors))
+        return Share(loans.sorted())
+
+    # -- the five verbs ----------------------------------------------------------------------------
+
+    def open(self, method: Method, holdings: Holdings, clock: Clock) -> Vault:
+        """Devices with their first private values. Every silo must be there."""
+        if not isinstance(holdings, Elsewhere):
+            raise ConfigError(
+                "on a network the data is on the silos. Start the federation with the holdings "
+                "that `FlowerExecutor.gather` gives."
+            )
+        letters = {}
+        for silo in range(holdings.silos):
+            told, tensors = _packed("never", _of_silo(holdings.nevers, silo))
+            extra = {**told, "held": int(holdings.moment[silo]), "method": to_table(method)}
+            extra |= {"clients": holdings.clients, "items": holdings.items}
+            letters[silo] = self._letter("open", clock, extra, tensors, holdings.epoch)
+        replies = self._all(letters)
+        fresh = replace(holdings, owed=(), nevers=())
+        moment = torch.zeros(holdings.silos, dtype=torch.int64)
+        for silo, reply in replies.items():
+            fresh = heard(fresh, silo, reply.facts, drawer("said", reply.tensors))
+            moment[silo] = int(reply.facts["private"])
+        return Vault(fresh, {MOMENT: moment})
+
+    def train(
+        self,
+        method: Method,
+        public: Params,
+        mail: Mail | None,
+        vault: Vault,
+        ids: Tensor,
+        roles: Mapping[int, str] | None,
+        clock: Clock,
+    ) -> tuple[dict[str, Sum], Vault]:
+        """One letter to every silo with a client in the round; the sums of those who answer."""
+        held, letters = elsewhere(vault), {}
+        asked = {silo: ids[ids % held.silos == silo] for silo in range(held.silos)}
+        keep = {"keep": self.alive["private"]} if self.alive else {}
+        for silo, mine in asked.items():
+            if not len(mine):
+                continue
+            theirs = {int(c): roles[int(c)] for c in mine.tolist() if c in roles} if roles else {}
+            extra: Facts = {"roles": [[c, r] for c, r in theirs.items()], **keep}
+            tensors = {"ids": mine, **under("public", public)}
+            if mail is not None:
+                tensors |= under("mail", _letters_for(mail, mine))
+            letters[silo] = self._about("train", method, vault, silo, clock, extra, tensors)
+        replies, why = self.line.ask(letters)
+        refused = {why[s].partition(":")[0]: 0 for s in why}
+        for silo, reason in why.items():
+            refused[reason.partition(":")[0]] += len(asked[silo])
+            log.warning("silo %d is not in round %d: %s", silo, clock.round, reason)
+        if letters and not replies and all(r.startswith(FAILED) for r in why.values()):
+            raise DataError(f"no silo can take part in round {clock.round}. {why[min(why)]}")
+        if letters and len(replies) < self.least * len(letters):
+            log.warning("round %d is abandoned: %d answered", clock.round, len(replies))
+            return {"train": Sum({}, 0.0, 0, refused=refused)}, vault
+        sums: dict[str, Sum] = {}
+        own = type(method).server_step is not Method.server_step
+        for silo, reply in replies.items():
+            found = self._accepted(method, public, asked[silo], reply, own)
+            if isinstance(found, str):
+                refused[found] = refused.get(found, 0) + len(asked[silo])
+                self.line.refused[found] += 1
+                continue
+            for role, total in found.items():
+                sums[role] = sums[role] + total if role in sums else total
+            vault = _moved(vault, silo, reply)
+        if refused or not sums:
+            role = next(iter(sums), "train")
+            rest = Sum({}, 0.0, 0, refused=refused)
+            sums[role] = sums[role] + rest if role in sums else rest
+        return (sums if len(replies) == 1 else dict(sorted(sums.items()))), vault
+
+    def measure(
+        self, method: Method, public: Params, vault: Vault, ids: Tensor, metric: Metric
+    ) -> Sum:
+        """Totals over the silos that answer."""
+        held, letters = elsewhere(vault), {}
+        for silo in range(held.silos):
+            mine = ids[ids % held.silos == silo]
+            if len(mine):
+                tensors = {"ids": mine, **under("public", public)}
+                extra = {"metric": metric_table(metric)}
+                letters[silo] = self._about(
+                    "measure", method, vault, silo, Clock(0), extra, tensors
+                )
+        replies, why = self.line.ask(letters)
+        if letters and not replies:
+            raise DataError(f"no silo answered when asked to measure: {why}.")
+        if why:
+            log.warning("measured without silos %s: %s", sorted(why), why)
+        total = Sum({}, 0.0, 0)
+        for number, reply in enumerate(replies.values()):
+            one = _sums_of(reply)["measure"]
+            total = one if number == 0 else total + one
+        return total
+
+    def query(
+        self, method: Method, public: Params, vault: Vault, records: Records, ask: Question
+    ) -> Tensor:
+        """An answer per record, from silos that answer such questions. [n]"""
+        held, letters, places = elsewhere(vault), {}, {}
+        out = torch.zeros(len(records), dtype=torch.float64)
+        for silo in range(held.silos):
+            places[silo] = (records.client % held.silos == silo).nonzero().squeeze(1)
+            if len(places[silo]):
+                mine = records[places[silo]]
+                columns = {"client": mine.client, "item": mine.item, "time": mine.time}
+                tensors = {**under("public", public), **under("records", columns)}
+                letters[silo] = self._about(
+                    "query", method, vault, silo, Clock(0), {"ask": ask}, tensors
+                )
+        for silo, reply in self._all(letters).items():
+            out[places[silo]] = reply.tensors["answer"]
+        return out
+
+    def apply(
+        self, method: Method, public: Params, event: Event, vault: Vault, clock: Clock
+    ) -> Vault:
+        """Tell the silos concerned. Who is away owes it, and catches up before anything else."""
+        held = after(elsewhere(vault), event)
+        vault = replace(vault, holdings=held)
+        concerned = sorted({silo for silo, _ in held.owed})
+        seen = under("public", public) if any(isinstance(e, Arrive) for _, e in held.owed) else {}
+        letters = {
+            silo: self._about("apply", method, vault, silo, clock, {}, seen) for silo in concerned
+        }
+        replies, why = self.line.ask(letters)
+        for silo, reply in replies.items():
+            vault = _moved(vault, silo, reply)
+        for silo, reason in why.items():
+            log.warning("silo %d has yet to hear of a %s: %s", silo, type(event).__name__, reason)
+        return vault
+
+    # -- forgetting for good -----------------------------------------------------------------------
+
+    def waiting(self, fed: Federation) -> tuple[int, ...]:
+        """The silos that have not acknowledged every event yet."""
+        return tuple(sorted({silo for silo, _ in elsewhere(fed.now.vault).owed}))
+
+    def settle(self, fed: Federation) -> Federation:
+        """Let the silos remove every moment but those this federation needs, for good.
+
+        Until then the devices as they were before an erasure are still on the silos' disks, since
+        somebody might compare with them. A silo that is away is settled the next time.
+        """
+        held = elsewhere(fed.now.vault)
+        kept_held, kept_private = self._needed(fed.now.vault, fed.past)
+        origin = fed.past.origin if fed.past else None
+        nevers = origin.nevers if isinstance(origin, Elsewhere) else ()
+        letters = {}
+        for silo in range(held.silos):
+            told, tensors = _packed("never", _of_silo(nevers, silo))
+            tensors |= under("public", fed.now.state.public)  # a block may have to be turned
+            extra = {**told, "keep_held": kept_held, "keep_private": kept_private}
+            letters[silo] = self._about(
+                "keep", fed.method, fed.now.vault, silo, fed.clock, extra, tensors
+            )
+        replies, why = self.line.ask(letters)
+        vault, past = fed.now.vault, fed.past
+        for silo, reply in replies.items():
+            vault = _moved(vault, silo, reply)
+        for silo, reason in why.items():
+            log.warning("silo %d still has what was forgotten: %s", silo, reason)
+        if past is not None and isinstance(origin, Elsewhere):
+            left = tuple((s, e) for s, e in nevers if s not in replies)
+            past = replace(past, origin=replace(origin, nevers=left))
+        return replace(fed, now=replace(fed.now, vault=vault), past=past)
+
+    def watch(self, checkpoints: int = 2) -> Callable[[Moment], None]:
+        """A watcher that tells silos which private moments may still be needed.
+
+        checkpoints: how many of the last looks stay, whatever else happens
+        """
+        seen: list[set[int]] = []
+
+        def look(moment: Moment) -> None:
+            _, private = self._needed(moment.now.vault, moment.past)
+            best = moment.until.best if moment.until else None
+            if best is not None:
+                private = [*private, *best.vault.private[MOMENT].tolist()]
+            seen.append(set(private))
+            del seen[:-checkpoints]
+            self.alive["private"] = sorted(set.union(*seen))
+
+        return look
+
+    def _needed(self, vault: Vault, past: Past | None) -> tuple[list[int], list[int]]:
+        """The moments that a vault and its past refer to: of holdings, and private ones."""
+        held, private = {*elsewhere(vault).moment.tolist()}, {*vault.private[MOMENT].tolist()}
+        if past is not None:
+            if isinstance(past.origin, Elsewhere):
+                held |= {*past.origin.moment.tolist()}
+            for point in (past.base, *past.points):
+                if point is not None and MOMENT in point.private:
+                    private |= {*point.private[MOMENT].tolist()}
+        return sorted(held), sorted(private)
+
+    # -- letters -----------------------------------------------------------------------------------
+
+    def _letter(
+        self,
+        verb: str,
+        clock: Clock,
+        extra: Facts | None = None,
+        tensors: Params | None = None,
+        epoch: int = 0,
+    ) -> Letter:
+        facts = {"verb": verb, "run": self.run, "seed": clock.seed, "round": clock.round}
+        return Letter({**facts, "epoch": epoch, **(extra or {})}, dict(tensors or {}))
+
+    def _about(
+        self,
+        verb: str,
+        method: Method,
+        vault: Vault,
+        silo: int,
+        clock: Clock,
+        extra: Facts,
+        tensors: Params,
+    ) -> Letter:
+        """A letter about a silo's devices, with the events it has not acknowledged."""
+        held = elsewhere(vault)
+        owed, packed = _packed("owed", _of_silo(held.owed, silo))
+        facts: Facts = {
+            "method": to_table(method),
+            "held": int(held.moment[silo]),
+            "private": int(vault.private[MOMENT][silo]),
+            **owed,
+            **extra,
+        }
+        return self._letter(verb, clock, facts, {**packed, **tensors}, held.epoch)
+
+    def _everybody(
+        self, verb: str, method: Method, vault: Vault, clock: Clock, extra: Facts
+    ) -> dict[int, Letter]:
+        silos = range(elsewhere(vault).silos)
+        return self._all(
+            {silo: self._about(verb, method, vault, silo, clock, extra, {}) for silo in silos}
+        )
+
+    def _all(self, letters: Mapping[int, Letter]) -> dict[int, Letter]:
+        """Replies of every silo asked; here nobody may be missing."""
+        replies, why = self.line.ask(letters)
+        if why:
+            told = "; ".join(f"silo {silo}: {reason}" for silo, reason in sorted(why.items()))
+            raise DataError(
+                f"every silo must answer this, but: {told}. Bring them back, try again."
+            )
+        return replies
+
+    def _accepted(
+        self, method: Method, public: Params, asked: Tensor, reply: Letter, own: bool
+    ) -> dict[str, Sum] | str:
+        """The sums of a reply by role, or why they are refused."""
+        try:
+            sums = _sums_of(reply)
+        except DataError:
+            return "cannot be read"
+        found: dict[str, Sum] = {}
+        for role, total in sums.items():
+            also = tuple(total.totals) if own else ()
+            one = gate_sum(total, public, self.limit, also)
+            if one is not total:
+                return next(iter(one.refused))
+            if len(total.who) and not bool(torch.isin(total.who, asked).all()):
+                return OTHERS
+            if total.parts and not method.individual:
+                return "single updates"
+            for ids, update in total.parts:
+                _, kept, flaws = gate(update, self.limit, public, None, also)
+                if not bool(kept.all()):
+                    return next(iter(flaws))
+                if not bool(torch.isin(ids, asked).all()):
+                    return OTHERS
+            found[role] = total
+        return found
+
+
+def _sums_of(reply: Letter) -> dict[str, Sum]:
+    try:
+        told = dict(reply.facts["sums"])
+        return {
+            role: unpack_sum(one, drawer(f"sum{one['place']}", reply.tensors))
+            for role, one in told.items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise DataError("a reply holds no sums; its sender is broken.") from None
+
+
+def _moved(vault: Vault, silo: int, reply: Letter) -> Vault:
+    """The vault after a silo's reply was accepted."""
+    held = heard(elsewhere(vault), silo, reply.facts, drawer("said", reply.tensors))
+    moment = vault.private[MOMENT].clone()
+    moment[silo] = int(reply.facts["private"])
+    return replace(vault, holdings=held, private={**vault.private, MOMENT: moment})
+
+
+def _of_silo(events: tuple[tuple[int, Event], ...], silo: int) -> list[Event]:
+    return [event for at, event in events if at == silo]
+
+
+def _packed(name: str, events: list[Event]) -> tuple[Facts, dict[str, Tensor]]:
+    facts: list[Facts] = []
+    tensors: dict[str, Tensor] = {}
+    for number, event in enumerate(events):
+        told, packed = pack_event(event)
+        facts.append(told)
+        tensors |= under(f"{name}{number}", packed)
+    return {name: facts}, tensors
+
+
+def _letters_for(mail: Mail, ids: Tensor) -> dict[str, Tensor]:
+    """The letters of a silo's own clients, and no others."""
+    mine = torch.isin(mail.ids, ids)
+    return {"ids": mail.ids[mine], **{name: value[mine] for name, value in mail.values.items()}}

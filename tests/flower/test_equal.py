@@ -1,0 +1,200 @@
+"""The same seed and the same method, in process and over silos: the same model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+pytest.importorskip("flwr")
+
+from flower.grids import silos_of
+from graphs import tiny_subgraphs
+from rescind import methods
+from rescind.federation import Federation
+from rescind.flower.executor import FlowerExecutor
+from rescind.flower.node import Node
+from rescind.holdings import Holdings
+from rescind.method import Method
+from rescind.methods.f3crec import F3CRec
+from rescind.methods.fedgcv import FedGCV
+from rescind.methods.fedshare import FedShare, FedShareUnlearn
+from rescind.methods.gram import Gram
+from rescind.records import Erase, Event, Records, Share, Unshare, Withdraw
+from rescind.sharing import draw_groups, draw_share
+from worlds import next_block, tiny_holdings
+
+pytestmark = pytest.mark.flower
+
+WORLDS = {
+    "ranking": lambda: tiny_holdings(clients=9, items=14),
+    "nodes": lambda: tiny_subgraphs(clients=9),
+}
+SEED = 3
+EVERY = [
+    pytest.param(cls, task, id=f"{name}-{task}")
+    for name, cls in methods.found().items()
+    for task in cls.tasks
+]
+
+
+def begin(cls: type[Method], task: str) -> Federation:
+    """In process: a small federation in which some people lend."""
+    fed = Federation.start(WORLDS[task](), replace(cls(), clients_per_round=6), SEED)
+    groups = draw_groups(fed.world.sizes.clients, fed.clock, (1, 1, 1))
+    return fed.apply(draw_share(fed.now.vault.holdings, groups, fed.clock, part=0.5))
+
+
+def begin_over(
+    cls: type[Method], task: str, silos: int, folder: Path
+) -> tuple[Federation, FlowerExecutor]:
+    """Over silos: the same, and the people lend on their silos."""
+    executor, _ = silos_of(WORLDS[task](), silos, folder, single_updates=True, questions=True)
+    method = replace(cls(), clients_per_round=6)
+    fed = Federation.start(executor.gather(SEED), method, SEED, executor)
+    return fed.apply(executor.lend(fed, (1, 1, 1), 0.5)), executor
+
+
+def assert_same(here: Federation, there: Federation, close: float | None = None) -> None:
+    """Everything the server has is equal, bit for bit or to a tolerance."""
+    ours, theirs = here.now.state, there.now.state
+    assert ours.round == theirs.round
+    for mine, other in ((ours.public, theirs.public), (ours.own, theirs.own)):
+        assert mine.keys() == other.keys()
+        for name, value in mine.items():
+            if close is None or not value.is_floating_point():
+                assert torch.equal(value, other[name]), name
+            else:
+                assert_close(other[name], value, rtol=close, atol=close, equal_nan=True)
+    assert torch.equal(here.world.shared.pairs(), there.world.shared.pairs())
+    assert torch.equal(here.world.available, there.world.available)
+    assert torch.equal(here.world.announced.keeps, there.world.announced.keeps)
+    assert torch.equal(here.world.members, there.world.members)
+
+
+@pytest.mark.parametrize(("cls", "task"), EVERY)
+def test_one_silo_is_the_same_bit_for_bit(cls: type[Method], task: str, tmp_path: Path) -> None:
+    here = begin(cls, task).run(3)
+    there, _ = begin_over(cls, task, 1, tmp_path)
+    there = there.run(3)
+    assert_same(here, there)
+    assert here.evaluate("test") == there.evaluate("test")
+
+
+@pytest.mark.parametrize("silos", [2, 4])
+@pytest.mark.parametrize(
+    ("cls", "task"), [(FedShare, "ranking"), (F3CRec, "ranking"), (FedGCV, "nodes")]
+)
+def test_more_silos_add_up_in_another_order(
+    cls: type[Method], task: str, silos: int, tmp_path: Path
+) -> None:
+    there, _ = begin_over(cls, task, silos, tmp_path)
+    assert_same(begin(cls, task).run(5), there.run(5), close=1e-5)
+
+
+@pytest.mark.parametrize("silos", [2, 4])
+def test_whole_numbers_add_up_exactly(silos: int, tmp_path: Path) -> None:
+    there, _ = begin_over(Gram, "ranking", silos, tmp_path)
+    assert_same(begin(Gram, "ranking").run(1), there.run(1))
+
+
+def erased(holdings: Holdings) -> Event:
+    """Two people erase their first training record."""
+    train = holdings.records[holdings.split == 0]
+    first = torch.stack([(train.client == c).nonzero()[0, 0] for c in (0, 1)])
+    return Erase(train[first])
+
+
+@pytest.mark.parametrize("silos", [1, 2])
+def test_the_additive_learner_forgets_exactly(silos: int, tmp_path: Path) -> None:
+    here, (there, executor) = begin(Gram, "ranking"), begin_over(Gram, "ranking", silos, tmp_path)
+    here, there = here.run(1), there.run(1)
+    back = Unshare(here.world.shared[here.world.shared.client == here.world.shared.client[-1]])
+    for event in (erased(WORLDS["ranking"]()), back, Withdraw(2)):
+        here, there = here.method.unlearn(here, event), there.method.unlearn(there, event)
+        there = executor.settle(there)
+        assert_same(here, there)
+
+
+@pytest.mark.parametrize("silos", [1, 2])
+def test_the_additive_learner_forgets_what_it_counted_in_an_earlier_block(
+    silos: int, tmp_path: Path
+) -> None:
+    here, (there, _) = begin(Gram, "ranking"), begin_over(Gram, "ranking", silos, tmp_path)
+    here, there = here.run(1), there.run(1)
+    block = next_block(clients=9, items=14)
+    here, there = here.method.unlearn(here, block), there.method.unlearn(there, block)
+    held = here.now.vault.holdings.records
+    again = held[held.among(WORLDS["ranking"]().records)]  # counted before, and held again
+    event = Erase(again[again.client == again.client[0]])
+    here, there = here.method.unlearn(here, event), there.method.unlearn(there, event)
+    assert_same(here, there)
+
+
+@pytest.mark.parametrize("silos", [1, 2])
+def test_fedshare_forgets_what_is_taken_back(silos: int, tmp_path: Path) -> None:
+    unlearner = FedShareUnlearn(rounds=3)
+    here, (there, _) = begin(FedShare, "ranking"), begin_over(FedShare, "ranking", silos, tmp_path)
+    here, there = here.run(4), there.run(4)
+    lender = int(here.world.shared.client[0])
+    back = Unshare(here.world.shared[here.world.shared.client == lender])
+    here, there = unlearner.unlearn(here, back), unlearner.unlearn(there, back)
+    assert_same(here, there, None if silos == 1 else 1e-5)
+
+
+@pytest.mark.parametrize("silos", [1, 2])
+def test_a_client_leaves_a_graph(silos: int, tmp_path: Path) -> None:
+    method = FedGCV(forget_rounds=3, repair_rounds=2)
+    here, (there, _) = begin(FedGCV, "nodes"), begin_over(FedGCV, "nodes", silos, tmp_path)
+    here, there = here.run(4), there.run(4)
+    here, there = method.unlearn(here, Withdraw(4)), method.unlearn(there, Withdraw(4))
+    assert_same(here, there, None if silos == 1 else 1e-5)
+    assert not bool(there.world.members[4])
+
+
+@pytest.mark.parametrize("silos", [1, 2])
+def test_blocks_come_one_after_another(silos: int, tmp_path: Path) -> None:
+    here, (there, _) = begin(F3CRec, "ranking"), begin_over(F3CRec, "ranking", silos, tmp_path)
+    here, there = here.run(3), there.run(3)
+    block = next_block(clients=11, items=17)  # with new clients and new items
+    here, there = here.apply(block).run(3), there.apply(block).run(3)
+    assert_same(here, there, None if silos == 1 else 1e-5)
+
+
+@pytest.mark.parametrize("silos", [1, 2])
+def test_training_again_without_the_records_is_exact(silos: int, tmp_path: Path) -> None:
+    here, (there, executor) = (
+        begin(FedShare, "ranking"), begin_over(FedShare, "ranking", silos, tmp_path)
+    )  # fmt: skip
+    here, there = here.run(3), there.run(3)
+    event = erased(WORLDS["ranking"]())
+    here, there = here.retrained(event), there.retrained(event)
+    assert_same(here, there, None if silos == 1 else 1e-5)
+    there = executor.settle(there)
+    assert_same(here.retrained(Withdraw(3)), there.retrained(Withdraw(3)), 1e-5)
+
+
+def test_recommendations_are_those_of_one_process(tmp_path: Path) -> None:
+    here, (there, _) = begin(FedShare, "ranking"), begin_over(FedShare, "ranking", 2, tmp_path)
+    here, there = here.run(2), there.run(2)
+    records = Records.of([5] * 14, list(range(14)))
+    assert_close(there.query(records), here.query(records), rtol=1e-5, atol=1e-5)
+
+
+def test_only_sums_leave_a_silo(tmp_path: Path) -> None:
+    """Between opening and measuring, no tensor that leaves has a row for each client."""
+    executor, grid = silos_of(WORLDS["ranking"](), 2, tmp_path)
+    fed = Federation.start(executor.gather(SEED), FedShare(), SEED, executor)
+    fed = fed.apply(Share(executor.lend(fed, (1, 1, 1), 0.5).records)).run(2)
+    fed.evaluate("test")
+    private = {"user"}
+    trained = [told for _, told in grid.said if told.facts["verb"] in ("train", "measure")]
+    assert trained
+    for told in trained:
+        assert not told.facts.get("sums", {}).get("train", {}).get("parts")
+        for name in told.tensors:
+            assert name.split("|")[-1] not in private, name
+    assert all(isinstance(node, Node) for node in grid.nodes.values())
