@@ -1,86 +1,64 @@
-"""Clients that leave graphs, by every method, on another machine: torch and numpy are enough there.
+"""Recipes of clients that leave graphs, on another machine: torch and numpy are enough there.
 
-    python bench/graphs.py prepare gpu-input/graphs               where rescind and the graphs are
-    python bench/graphs.py run gpu-input/graphs OUT --data cora citeseer --bases fedavg fedsgd
-    python bench/graphs.py ulira gpu-input/graphs OUT --data cora --leavers 0 3 6 --pairs 32
-    python bench/graphs.py time gpu-input/graphs OUT              fifty runs of FedGCV on Cora
+    python bench/graphs.py prepare IN RECIPE...            where rescind and the graphs are
+    python bench/graphs.py run IN OUT RECIPE... [--processes 12] [--device cuda] [--commit C]
+    python bench/graphs.py shadows IN OUT RECIPE           what U-LiRA's shadows say of every node
+    python bench/graphs.py time IN OUT                     fifty runs of FedGCV on Cora
 
-`run` writes a line per (seed, leaver, method) into OUT/DATA-BASE.jsonl; runs that are in the files
-named by --done are not made again. `ulira` writes what every shadow says of every node into
-OUT/DATA-BASE.ulira.jsonl, a line per (leaver, shadow). With --device cpu it runs anywhere.
+`run` writes OUT/PAPER.TABLE.jsonl, a line per cell and seed as `rescind run` writes it; cells whose
+line stands beside the recipe already are not made again, and a cell that two recipes have is made
+once. A process makes some rows of a (data, seed), which share what was learnt and retrained. Cells
+with `audits = "ulira"` need `shadows` before, into the same OUT. Append the lines to the .jsonl
+beside the recipe.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from rescind import Federation, InProcess, Withdraw, methods
-from rescind.audits import mait
-from rescind.audits.probe import Case
-from rescind.audits.ulira import said, trained
-from rescind.data import GraphDataset
-from rescind.data.partition import subgraphs
-from rescind.federation import Moment
-from rescind.holdings import TRAIN
-from rescind.method import Method
-from rescind.params import digest
-from rescind.provenance import versions
-from rescind.settings import to_table
+from grid import unmade
 
-found = methods.found()
-FedGCV: Any = found["FedGCV"]
-BASES: dict[str, Method] = {"fedavg": found["ULKD"](), "fedsgd": found["GraphFedSGD"]()}
-"""ULKD learns as FedAvg does, bit for bit, and keeps what it needs to forget later."""
-UNLEARNERS: dict[str, Method | None] = {
-    "before": None,
-    "retrain": found["Retrain"](),
-    "drop": found["Drop"](),
-    "FedGCV": FedGCV(),
-    "FedGCV, before repair": FedGCV(repair_rounds=0),
-    "FedGCV as published": FedGCV.as_published(),
-    "FedGCV as published, before repair": FedGCV.as_published(repair_rounds=0),
-    "FedGCV, virtual client": FedGCV(virtual=True),
-    "FedGCV, literal": FedGCV(literal=True, repair_rounds=0),
-    "FedGCV, w/o correction": FedGCV.without_correction(),
-    "FedGCV, w/o correction, before repair": FedGCV.without_correction(repair_rounds=0),
-    "PGA": found["PGA"](),
-    "SGA-Random": found["SGARandom"](),
-    "SGA-Degree": found["SGADegree"](),
-    "EWC-SGA": found["EWCSGA"](),
-    "Noisy-GD": found["NoisyGD"](),
-    "ULKD": found["ULKD"](),
-    "ReGEn proxy": found["ReGEnProxy"](),
-    "FedOSD": found["FedOSD"](),
-}
-SEEDS = [2025, 2026, 2027, 2028, 2029]
-LEAVERS = list(range(10))
+from rescind import Federation, Withdraw, experiment, trials
+from rescind.audits.probe import Case
+from rescind.audits.ulira import judge, said, trained
+from rescind.cell import NO_OP, Cell
+from rescind.data import GraphDataset
+from rescind.method import Method
+from rescind.recipe import read
+from rescind.records import Event
+
+Key = tuple[Any, ...]
+ROWS = 4  # of one (data, seed) in a unit: enough to share a training, few enough to share out
 
 
 # -- graphs that travel ---------------------------------------------------------------------------
 
 
-def prepare(folder: Path, names: list[str]) -> None:
-    """Pack graphs with the parts that come with the package."""
-    from rescind.data import load
-    from rescind.data.partition import _entries, published_parts
+def prepare(folder: Path, recipes: list[Path]) -> None:
+    """Pack the graphs that the recipes name."""
+    from rescind.data.partition import _entries
 
     folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        graph = load(name)
-        assert isinstance(graph, GraphDataset)
+    for name in dict.fromkeys(c.data.name for r in recipes for c in read(r).cells):
+        cell = next(c for r in recipes for c in read(r).cells if c.data.name == name)
+        graph = experiment.prepare_graph(cell.data)
         node, feature, value = _entries(graph.features)
         path = folder / f"{name}.npz"
         np.savez_compressed(
@@ -92,14 +70,13 @@ def prepare(folder: Path, names: list[str]) -> None:
             value=value,
             shape=np.asarray(graph.features.shape),
             classes=graph.num_classes,
-            part=published_parts(graph).astype(np.int8),
             digest=graph.digest,
         )
         print(f"{path}: {len(graph)} nodes, {path.stat().st_size} bytes, {graph.digest[:20]}")
 
 
-def carried(folder: Path, name: str) -> tuple[GraphDataset, np.ndarray, str]:
-    """A graph that `prepare` packed, the client of each node, and the digest of the original."""
+def carried(folder: Path, name: str) -> GraphDataset:
+    """A graph that `prepare` packed, under the digest of the original."""
     with np.load(folder / f"{name}.npz", allow_pickle=False) as file:
         features = np.zeros(tuple(file["shape"]), dtype=np.float32)
         features[file["node"], file["feature"]] = file["value"]
@@ -107,209 +84,237 @@ def carried(folder: Path, name: str) -> tuple[GraphDataset, np.ndarray, str]:
         none = np.zeros(len(y), dtype=np.bool_)
         edge, classes = file["edge"].astype(np.int64), int(file["classes"])
         graph = GraphDataset(name, edge, features, y, none, none, none, classes)
-        return graph, file["part"].astype(np.int64), str(file["digest"])
+        vars(graph)["digest"] = str(file["digest"])  # dense or sparse, the features are the same
+        return graph
 
 
-# -- one run --------------------------------------------------------------------------------------
+# -- what the rows of one (data, seed) share, in memory -------------------------------------------
 
 
-class Spent:
-    """A watcher that counts rounds and who took part in them."""
+class Shared:
+    """Graphs, federations and retrains of one process; the last few are kept."""
 
-    def __init__(self) -> None:
-        self.rounds, self.who = 0, set[int]()
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given, self.kept = given, dict[Key, Any]()
 
-    def __call__(self, moment: Moment) -> None:
-        self.rounds += 1
-        for role, total in moment.sums.items():
-            if role != "host":
-                self.who |= set(total.who.tolist())
+    def once(self, key: Key, make: Callable[[], Any]) -> Any:
+        """Made, or found; what belongs to another (data, seed) goes."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
+
+    def learned(self, cell: Cell, method: Method) -> tuple[Federation, dict[str, Any]]:
+        """A trained federation and what its run wrote down."""
+        cell = replace(cell, method=method, forget=None)
+
+        def make() -> tuple[Federation, dict[str, Any]]:
+            graph = carried(self.given.folder, cell.data.name)
+            meter = experiment.Meter()
+            fed = experiment.start(cell, graph)
+            fed = fed.run(cell.run.rounds, until=experiment.stopping(cell), watch=(meter,))
+            return fed, experiment._facts(cell, graph, fed, None, meter)
+
+        found: tuple[Federation, dict[str, Any]] = self.once(("learned", cell.digest), make)
+        return found
+
+    def exact(self, base: Federation, event: Event, _: Any) -> Any:
+        """In place of `trials._exact`, which keeps its models on disk."""
+        assert isinstance(event, Withdraw)
+        key = ("exact", id(base), event.client)
+        return self.once(key, lambda: (base, base.retrained(event).now.state.public))[1]
+
+    def retrains(
+        self, before: Federation, event: Event, many: int, seed: int, *_: Any
+    ) -> list[Federation]:
+        """In place of `examine.retrains`: other seeds, in this process."""
+        from rescind.examine import _light, retrain, seeds_of
+
+        assert isinstance(event, Withdraw)
+        key = ("retrains", id(before), event.client, many)
+        light = _light(before)
+        return list(
+            self.once(
+                key, lambda: (before, [retrain(light, event, s) for s in seeds_of(seed, many)])
+            )[1]
+        )
 
 
-def loss_auc(member: torch.Tensor, other: torch.Tensor) -> float:
-    """How often a member's loss is below another's: .5 tells nothing, either side of it does."""
-    less = (member.unsqueeze(1) < other).double() + (member.unsqueeze(1) == other).double() / 2
-    return float(less.mean())
+def line_of(shared: Shared, cell: Cell) -> dict[str, Any]:
+    """One row of a recipe."""
+    assert cell.forget is not None
+    base, facts = shared.learned(cell, cell.method)
+    before = base
+    if cell.forget.learner is not None:
+        before, facts = shared.learned(cell, cell.forget.learner)
+    trials._exact = shared.exact
+    trials.retrains = shared.retrains
+    trials.examine_records = lambda *a, **_: told_by_shadows(shared.given.out, cell, *a)
+    room = trials.Room(shared.given.out, workers=1)
+    return experiment._line(trials.answered(cell, before, base, facts, room)[1])
 
 
-def measured(fed: Federation, after: Federation, client: int, cut: float) -> dict[str, float]:
-    """How well a model does for those who stay, for all and for the leaver; two attacks."""
-    held, asked = fed.now.vault.holdings, fed.with_(state=after.now.state)
-    mine = held.records.client == client
-    losses = [
-        asked.query(held.records[mine & part], "loss")
-        for part in (held.split == TRAIN, held.split != TRAIN)
+# -- U-LiRA ---------------------------------------------------------------------------------------
+
+
+def shadows(shared: Shared, cells: Sequence[Cell], client: int, number: int) -> Iterator[Any]:
+    """What one shadow says of every node: before, and after each row's method."""
+    for cell in cells:
+        assert cell.forget is not None
+        base, _ = shared.learned(cell, cell.forget.learner or cell.method)
+        case = Case.of(base, Withdraw(client))
+        about = (cell.data.name, base.method, cell.run.rounds, client, number, cell.forget.pairs)
+        if len(shared.kept) > 8:  # shadows of earlier units
+            shared.kept = {k: v for k, v in shared.kept.items() if k[0] == "learned"}
+        fed, event = shared.once(
+            ("shadow", *map(str, about)), lambda c=case, p=cell.forget.pairs: trained(c, number, p)
+        )
+        method = cell.forget.unlearner
+        after = fed if cell.forget.name == NO_OP else (method or fed.method).unlearn(fed, event)
+        yield {
+            "cell": cell.name, "digest": cell.digest, "seed": cell.run.seed, "client": client,
+            "shadow": number,
+            "before": [round(v, 5) for v in said(case, fed)["output"].tolist()],
+            "after": [round(v, 5) for v in said(case, after)["output"].tolist()],
+        }  # fmt: skip
+
+
+def told_by_shadows(out: Path, cell: Cell, before: Federation, event: Event, *_: Any) -> Any:
+    """In place of `examine_records`: the finding of shadows that were made before."""
+    assert cell.forget is not None
+    assert isinstance(event, Withdraw)
+    rows = []
+    for path in sorted(out.glob("shadows*.jsonl")):
+        rows += [json.loads(x) for x in path.read_text(encoding="utf-8").splitlines()]
+    wanted = (cell.digest, cell.run.seed, event.client)
+    mine = {r["shadow"]: r for r in rows if (r["digest"], r["seed"], r["client"]) == wanted}
+    pairs = cell.forget.pairs
+    told = [
+        {f"output/{when}": torch.tensor(mine[n][when]) for when in ("before", "after")}
+        for n in range(2 * pairs)
     ]
-    ids = torch.arange(held.clients, device=held.members.device)
-    out = {}
-    for name, who in (("kept", ids[ids != client]), ("all", ids), ("leaver", ids[ids == client])):
-        out |= {f"{name} {k}": v for k, v in asked.evaluate(clients=who).items()}
-    valid = asked.evaluate(split="valid", clients=ids[ids != client])
-    out |= {f"kept valid {k}": v for k, v in valid.items()}
-    right = asked.query(held.records[mine & (held.split == TRAIN)]) > 0
-    out["leaver train odds above 0"] = float(right.double().mean())
-    out["loss AUC"] = loss_auc(*losses)
-    out["MIA"] = float((losses[0] < cut).double().mean())
-    return {name: round(value, 6) for name, value in out.items()}
-
-
-def one(name: str, fed: Federation, client: int, cut: float) -> dict[str, Any]:
-    """One method on one leaver."""
-    unlearner, spent, began = UNLEARNERS[name], Spent(), time.perf_counter()
-    after = fed
-    if unlearner is not None:
-        watched = Federation(**{**vars(fed), "watch": (spent,)})
-        after = unlearner.unlearn(watched, Withdraw(client))
-    seconds = round(time.perf_counter() - began, 3)
-    row = measured(fed, after, client, cut)
-    cost = {"rounds": spent.rounds, "leaver online": client in spent.who, "seconds": seconds}
-    asked = {} if unlearner is None else to_table(unlearner)
-    return {**row, **cost, "settings": asked, "model": digest(after.now.state.public)[:23]}
+    return judge(Case.of(before.with_(), event), told, pairs)
 
 
 # -- many of them ---------------------------------------------------------------------------------
 
 
-class Crew:
-    """What one process has at hand: graphs, and the base it trained last."""
-
-    def __init__(self, given: argparse.Namespace) -> None:
-        self.given, self.graphs, self.last = given, {}, {}
-
-    def graph(self, name: str) -> Any:
-        """A graph, read once."""
-        if name not in self.graphs:
-            self.graphs[name] = carried(self.given.folder, name)
-        return self.graphs[name]
-
-    def base(self, data: str, base: str, rounds: int, seed: int) -> tuple[Federation, Any]:
-        """A trained federation and what its membership threshold is fitted on."""
-        key = (data, base, rounds, seed)
-        if key not in self.last:
-            graph, part, _ = self.graph(data)
-            held = subgraphs(graph, part, seed=seed)
-            fed = Federation.start(held, BASES[base], seed, InProcess(device=self.given.device))
-            fed = fed.run(rounds)
-            self.last = {key: (fed, mait.losses(fed) if self.given.verb != "ulira" else None)}
-        return self.last[key]
-
-
-def units(given: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
-    """(data, base, rounds, seed, leaver), and for U-LiRA the number of a shadow."""
-    for data in given.data:
-        for base in given.bases:
-            for rounds in given.rounds:
-                for seed in given.seeds if given.verb != "ulira" else given.seeds[:1]:
-                    for leaver in given.leavers:
-                        if given.verb != "ulira":
-                            yield data, base, rounds, seed, leaver
-                            continue
-                        for number in range(2 * given.pairs):
-                            yield data, base, rounds, seed, leaver, number
+def units(given: argparse.Namespace) -> Iterator[tuple[str, Path, list[Cell], Key]]:
+    """(name, recipe, cells, the rest) that one process does in turn."""
+    device = {"device": given.device, "keep_every": None}
+    seen: set[Key] = set()
+    for path in given.recipes:
+        cells = [c for _, c in unmade(read(path)) if c.forget is not None]
+        cells = [c for c in cells if not given.data or c.data.name in given.data]
+        cells = [c for c in cells if (c.digest, c.run.seed) not in seen]
+        seen |= {(c.digest, c.run.seed) for c in cells}
+        cells = [replace(c, run=replace(c.run, **device)) for c in cells]
+        groups: dict[Key, list[Cell]] = {}
+        for cell in cells:
+            assert cell.forget is not None
+            where = (str(cell.method), cell.run.rounds, cell.data.name, cell.run.seed)
+            if given.verb != "shadows":
+                groups.setdefault(where, []).append(cell)
+                continue
+            for client in cell.forget.clients if cell.forget.audits == "ulira" else ():
+                for number in range(2 * cell.forget.pairs):
+                    groups.setdefault((*where, client, number), []).append(cell)
+        rows = [(key, c[i : i + ROWS]) for key, c in groups.items() for i in range(0, len(c), ROWS)]
+        for place, (key, mine) in enumerate(groups.items() if given.verb == "shadows" else rows):
+            yield f"{given.verb}-{path.parent.name}.{path.stem}-{place}", path, mine, key
 
 
-def lines_of(crew: Crew, unit: tuple[Any, ...], done: set[Any]) -> Iterator[dict[str, Any]]:
-    """The lines of one unit that are still missing."""
-    data, base, rounds, seed, leaver = unit[:5]
-    names = [n for n in crew.given.methods if (*unit, n) not in done]
-    names = [n for n in names if n != "ULKD" or base == "fedavg"]  # it takes back plain sums
-    if not names:
-        return
-    fed, fitted = crew.base(data, base, rounds, seed)
-    about = {"data": data, "base": base, "trained": rounds, "seed": seed, "leaver": leaver}
-    from_here = {"digest": crew.graph(data)[2], "device": crew.given.device}
-    from_here |= {"versions": versions()}
-    if crew.given.verb == "ulira":
-        case = Case.of(fed, Withdraw(leaver))
-        shadow, event = trained(case, unit[5], crew.given.pairs)
-        about |= {"shadow": unit[5], "pairs": crew.given.pairs}
-        for name in names:
-            unlearner = UNLEARNERS[name]
-            after = shadow if unlearner is None else unlearner.unlearn(shadow, event)
-            told = [round(v, 4) for v in said(case, after)["output"].tolist()]
-            yield {**about, "method": name, "said": told, **from_here}
-        return
-    cut = float(fitted.threshold(leaver))
-    for name in names:
-        yield {**about, "method": name, **one(name, fed, leaver, cut), **from_here}
-
-
-def work(given: argparse.Namespace) -> None:
+def work(given: argparse.Namespace, begun: float) -> None:
     """Every unit whose turn it is."""
+    if importlib.util.find_spec("scipy") is None:
+        from trials import student  # the neighbour of this file
+
+        sys.modules["scipy"], sys.modules["scipy.stats"] = types.ModuleType("scipy"), student()
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = False
-    crew, done = Crew(given), known(given.done)
-    for unit in units(given):
-        claim = given.out / ".claims" / "-".join([given.verb, *map(str, unit)])
+    shared = Shared(given)
+    for name, path, cells, key in units(given):
         try:
-            os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
+            os.close(os.open(given.out / ".claims" / name, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             continue
-        end = "ulira.jsonl" if given.verb == "ulira" else "jsonl"
-        path = given.out / f"{unit[0]}-{unit[1]}.{end}"
+        if given.verb == "shadows" and time.time() - begun < given.seconds:
+            out = given.out / f"shadows-{path.stem}.jsonl"
+            written(out, lambda c=cells, k=key: shadows(shared, c, *k[-2:]), name)
+        if given.verb == "shadows":
+            continue
+        shared.kept.clear()
+        for cell in cells:
+            if time.time() - begun > given.seconds:
+                print(f"{name}: out of time before {cell.name}", flush=True)
+                break
+            out = given.out / f"{path.parent.name}.{path.stem}.jsonl"
+            written(out, lambda c=cell: iter([line_of(shared, c)]), f"{name} {cell.name}")
+
+
+def written(path: Path, make: Callable[[], Iterator[Any]], name: str) -> None:
+    """Append lines as they come; a row that fails must not take the others along."""
+    try:
+        for line in make():
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+    except Exception:
+        print(f"{name}: {traceback.format_exc(limit=-5)}", flush=True)
+
+
+def fifty(given: argparse.Namespace, begun: float) -> None:
+    """FedGCV on Cora: a seed at a time, trained and left by every client in turn."""
+    torch.set_num_threads(1)
+    cells = [c for c in read(given.recipes[0]).cells if c.name == "cora/FedGCV"]
+    for given_cell in cells:
+        cell = replace(given_cell, run=replace(given_cell.run, device=given.device))
         try:
-            for line in lines_of(crew, unit, done):
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
-        except Exception:  # a run that fails must not take the others along
-            print(unit, traceback.format_exc(limit=-6), flush=True)
-
-
-def known(files: list[Path]) -> set[Any]:
-    """The runs that are there already."""
-    rows = [json.loads(x) for f in files for x in f.read_text(encoding="utf-8").splitlines()]
-    names = ("data", "base", "trained", "seed", "leaver", "shadow", "method")
-    return {tuple(row[n] for n in names if n in row) for row in rows}
-
-
-def spread(given: argparse.Namespace) -> float:
-    """All units on so many processes; how long it took."""
-    import torch.multiprocessing as mp
-
-    (given.out / ".claims").mkdir(parents=True, exist_ok=True)
-    began = time.perf_counter()
-    if given.processes == 1:
-        work(given)
-        return time.perf_counter() - began
-    context = mp.get_context("spawn")
-    crew = [context.Process(target=work, args=(given,)) for _ in range(given.processes)]
-    for member in crew:
-        member.start()
-    for member in crew:
-        member.join()
-    return time.perf_counter() - began
+            os.close(
+                os.open(given.out / ".claims" / f"time-{cell.run.seed}", os.O_CREAT | os.O_EXCL)
+            )
+        except FileExistsError:
+            continue
+        assert cell.forget is not None
+        assert cell.forget.unlearner is not None
+        graph = carried(given.folder, "cora")
+        fed = experiment.start(cell, graph).run(cell.run.rounds)
+        for client in cell.forget.clients:
+            cell.forget.unlearner.unlearn(fed, Withdraw(client))
+        spent = round(time.time() - begun, 1), round(time.process_time(), 1)
+        print(f"seed {cell.run.seed}: ten leavers; {spent[0]} s on the wall, {spent[1]} CPU s of "
+              f"this process so far", flush=True)  # fmt: skip
 
 
 def main() -> None:
     """Read the words and do it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("verb", choices=["prepare", "run", "ulira", "time"])
+    parser.add_argument("verb", choices=["prepare", "run", "shadows", "time"])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("out", type=Path, nargs="?")
-    parser.add_argument("--data", nargs="+", default=["cora"])
-    parser.add_argument("--bases", nargs="+", choices=BASES, default=["fedavg"])
-    parser.add_argument("--rounds", type=int, nargs="+", default=[30])
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    parser.add_argument("--leavers", type=int, nargs="+", default=LEAVERS)
-    parser.add_argument("--methods", nargs="+", choices=UNLEARNERS, default=list(UNLEARNERS))
-    parser.add_argument("--pairs", type=int, default=32, help="U-LiRA: half as many as shadows")
-    parser.add_argument("--done", type=Path, nargs="+", default=[])
+    parser.add_argument("rest", type=Path, nargs="+")
     parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--commit", default="")
+    parser.add_argument("--data", nargs="+", default=[], help="only these graphs")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no row is begun that late")
     given = parser.parse_args()
+    if given.verb == "prepare":
+        prepare(given.folder, given.rest)
+        return
     if given.commit:  # the copy that travelled knows no history
         os.environ["RESCIND_COMMIT"] = given.commit
-    if given.verb == "prepare":
-        prepare(given.folder, given.data)
-        return
-    if given.verb == "time":
-        given.methods = ["FedGCV"]
-    wall = spread(given)
-    many = sum(1 for _ in units(given))
-    print(json.dumps({"verb": given.verb, "units": many, "wall": round(wall, 1),
-                      "methods": len(given.methods), "processes": given.processes,
-                      "device": given.device}))  # fmt: skip
+    given.out, given.recipes = given.rest[0], given.rest[1:] or [Path("recipes/fedgcv/table1.toml")]
+    (given.out / ".claims").mkdir(parents=True, exist_ok=True)
+    import torch.multiprocessing as mp
+
+    begun, target = time.time(), fifty if given.verb == "time" else work
+    context = mp.get_context("spawn")
+    crew = [context.Process(target=target, args=(given, begun)) for _ in range(given.processes)]
+    for member in crew:
+        member.start()
+    for member in crew:
+        member.join()
+    print(
+        f"{given.verb}: {time.time() - begun:.1f} s on {given.device}, {given.processes} processes"
+    )
 
 
 if __name__ == "__main__":
