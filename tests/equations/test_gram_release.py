@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
+from typer.testing import CliRunner
 
 from rescind import params
 from rescind.claims import EPSILON, NEXT, PUBLISHED, claims_of, rebuilt, sum_digest
+from rescind.cli import app
 from rescind.errors import ConfigError
 from rescind.executor import InProcess, OneByOne
+from rescind.experiment import read_facts, write_facts
 from rescind.federation import Federation
 from rescind.methods import gram as gram_method
 from rescind.methods.fedavg import FedAvg
@@ -232,6 +235,25 @@ def test_a_release_can_be_made_at_any_time():
         release_now(lending(Gram()))
     with pytest.raises(ConfigError, match="FedAvg"):
         release_now(Federation.start(tiny_holdings(), FedAvg()))
+
+
+def test_the_command_makes_the_release_that_waits(tmp_path):
+    fed = lending(Gram(release_every=100, noise=1.0, longest_history=2)).run(1)
+    after = fed.method.unlearn(fed, Withdraw(6))
+    old = after.now.state.public["weights"]
+    save_federation(after, tmp_path / "model")
+    write_facts(tmp_path, {"seed": 0})
+    done = CliRunner().invoke(app, ["release", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "release 2 of" in done.output
+    back = load_federation(tmp_path / "model")
+    assert waiting(back) == 0
+    assert not torch.equal(back.now.state.public["weights"], old)
+    facts = read_facts(tmp_path)
+    assert facts["privacy"]["epsilon"] == promise(back)["epsilon"] > promise(after)["epsilon"]
+    assert facts["published"]["releases"] == 2
+    missing = CliRunner().invoke(app, ["release", str(tmp_path / "nowhere")])
+    assert "holds no finished run" in str(missing.exception)
 
 
 def test_a_schedule_survives_blocks_and_the_disk(tmp_path):

@@ -16,6 +16,7 @@ from rescind.cli import (
     forget,
     leak,
     recommend,
+    release,
     run,
     table,
     value,
@@ -40,6 +41,7 @@ app.command("table")(table.command)
 app.command("value")(value.command)
 app.command("leak")(leak.command)
 app.command("forget")(forget.command)
+app.command("release")(release.command)
 app.command("verify")(verify.command)
 app.command("audit")(audit.command)
 app.command("bench")(bench.command)
