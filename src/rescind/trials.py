@@ -209,6 +209,9 @@ def _trial(
         "learnt_as_the_method": same,
         "kept": kept_for_forgetting(before),
     }
+    nodes = before.world.task == "nodes"
+    if not audited and not nodes:  # a distance costs a retraining
+        return after, facts
     exact = _exact(beside, event, room)
     far = _apart(before.now.state.public, exact)
     facts["distance"] = _ratio(_apart(after.now.state.public, exact), far)
@@ -216,7 +219,7 @@ def _trial(
         others = [_apart(r.now.state.public, exact) for r in references[:FEWEST]]
         facts["floor"] = _ratio(statistics.fmean(others), far)
         facts |= _judged(before, after, event, references[:FEWEST], wanted, room)
-    if isinstance(event, Withdraw) and before.world.task == "nodes":
+    if isinstance(event, Withdraw) and nodes:
         facts["leaver"] = _of_a_leaver(before, after, exact, event.client)
     return after, facts
 
