@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.testing import assert_close
 
+from graphs import Dense
 from rescind import Clock, Federation, Holdings, Host, InProcess, OneByOne, Records, Withdraw
 from rescind import jagged as jag
 from rescind.cohort import Cohort, Graph, Lot
@@ -213,47 +214,6 @@ def start(method: Method, executor: InProcess | None = None) -> Federation:
 
 def with_public(fed: Federation, public: Params) -> Federation:
     return replace(fed, now=replace(fed.now, state=replace(fed.now.state, public=public)))
-
-
-@dataclass
-class Dense:
-    """One client's subgraph as dense matrices: the slow oracle."""
-
-    near: Tensor
-    features: Tensor
-    label: Tensor
-    index: Tensor
-    train: Tensor
-
-    @classmethod
-    def of(cls, held: Holdings, client: int) -> Dense:
-        graph = held.graph
-        mine = (graph.owner == client).nonzero().squeeze(1).tolist()
-        near = torch.eye(len(mine), dtype=torch.float64)
-        for a, b in graph.edge.T.tolist():
-            if a in mine:
-                near[mine.index(a), mine.index(b)] = 1.0
-        features = torch.zeros(len(mine), FEATURES, dtype=torch.float64)
-        for node, column in zip(graph.node.tolist(), graph.feature.tolist(), strict=True):
-            if node in mine:
-                features[mine.index(node), column] = 1.0
-        scale = near.sum(1).rsqrt().diag()
-        index = graph.index[mine]
-        train = torch.tensor([int(i) % 3 != 2 for i in index])
-        return cls(scale @ near @ scale, features, graph.label[mine], index, train)
-
-    def entropy(self, w: Params, drop: float = 0.0, clock: Clock | None = None) -> Tensor:
-        """Cross-entropy of the training nodes. [n]"""
-        hidden = torch.relu(self.near @ self.features @ w["one/weight"] + w["one/bias"])
-        if clock is not None:
-            for row, node in enumerate(self.index):
-                kept = [float(clock.uniform("dropout", node, k)) >= drop for k in range(5)]
-                mask = torch.zeros_like(hidden)
-                mask[row] = 1.0
-                scaled = hidden * torch.tensor(kept, dtype=torch.float64) / (1 - drop)
-                hidden = torch.where(mask > 0, scaled, hidden)
-        logits = self.near @ hidden @ w["two/weight"] + w["two/bias"]
-        return -torch.log_softmax(logits, 1)[torch.arange(len(logits)), self.label][self.train]
 
 
 def copies(public: Params) -> dict[str, Tensor]:

@@ -25,9 +25,9 @@ from rescind.state import Private
 
 # Similarities (clients x items x memory) held at a time: 64 MB of float32. Changes speed only.
 _CELLS = 2**24
-# Neighbours that are tried for each one wanted; a full memory of 200 among 1,136 items has one in
-# six of them, so that nearly all searches end among these. Changes speed only.
-_TRIED = 10
+# How many times as many neighbours are tried as hold the wanted ones on average, so that nearly
+# all searches end among these. Changes speed only.
+_TRIED = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,9 @@ class ReLoop2(FineTune):
         from rescind.models import memory_kernels
 
         out = near.new_zeros((len(item), len(near)))
-        cosine, order = near.topk(min(_TRIED * self.nearest, len(near)), dim=1)
+        kept = float((item >= 0).sum()) / max(len(item), 1)
+        tried = int(_TRIED * self.nearest * len(near) / max(kept, 1))
+        cosine, order = near.topk(min(max(tried, self.nearest), len(near)), dim=1)
         share = torch.exp((cosine - cosine[:, :1]).double() / self.sharpness)
         there, wrong = torch.zeros((2, len(near)), dtype=torch.float64).numpy()
         value, slot = torch.zeros((2, self.nearest), dtype=torch.float64).numpy()
