@@ -242,3 +242,9 @@ def test_most_histories_of_ml_100k_are_read_out_of_its_sum():
     found = {(x["dial"], x["view"]): x["found"] for x in peeled_lines(load("ml-100k"))}
     assert found[UNDEFENDED, "the sum that the server keeps"] >= 860
     assert found[UNDEFENDED, "the published weights"] >= 860
+
+
+def test_the_page_shows_what_was_measured():
+    root = Path(__file__).parents[2]
+    facts = json.loads((root / "recipes" / "leak" / "peeling-ml-100k.json").read_text("utf-8"))
+    assert markdown(facts["lines"]) in (root / "docs" / "additive.md").read_text("utf-8")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from torch.testing import assert_close
 from typer.testing import CliRunner
 
 from rescind import params
+from rescind.accountant import epsilon_of
 from rescind.claims import EPSILON, NEXT, PUBLISHED, claims_of, rebuilt, sum_digest
 from rescind.cli import app
 from rescind.errors import ConfigError
@@ -184,6 +187,14 @@ def test_epsilon_counts_every_release():
     assert float(given) == pytest.approx(1e-5, rel=1e-3)
     assert "user level" in two["protects"]
     assert promise(lending(Gram()).run(1)) == {}
+
+
+def test_the_page_states_the_epsilon_of_its_example():
+    page = (Path(__file__).parents[2] / "docs" / "additive.md").read_text("utf-8")
+    said = re.search(r"noise = (\S+) .*delta = (\S+) .* of (\S+) for one .*, (\S+) for two", page)
+    noise, delta, one, two = (float(word) for word in said.groups())
+    assert one == round(epsilon_of(noise, delta, 1), 1)
+    assert two == round(epsilon_of(noise, delta, 2), 1)
 
 
 def test_what_promises_nothing_is_refused():
