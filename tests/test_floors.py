@@ -57,7 +57,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(["value", "counterfactual", "sweeps", "departures"], 4),
     **dict.fromkeys(["keys", "verification", "receipt_page"], 4),
     **dict.fromkeys(["examine", "workers", "flower"], 4),
-    **dict.fromkeys(["leaks", "peeled", "streams", "stream_cell", "claims", "releases"], 4),
+    **dict.fromkeys(["leaks", "peeled", "streams", "stream_cell", "drift", "claims", "releases"], 4),
     **dict.fromkeys(["cli", "demo", "flower", "service"], 5),
 }
 LIBRARIES_BELOW_3 = {"torch", "numpy"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -169,6 +170,22 @@ def sweep(
         ax.set_xticks(list(ticks), list(ticks.values()), fontsize=10)
     ax.set_xlabel(across, fontsize=11)
     ax.set_ylabel(name, fontsize=11)
+
+
+def heat(ax: Axes, rows: Sequence[Sequence[float]], name: str) -> None:
+    """A triangle of numbers as a heat map: row t is what was measured after block t."""
+    many = len(rows)
+    grid = [[*row, *[float("nan")] * (many - len(row))] for row in rows]
+    ax.imshow(grid, cmap="cividis", vmin=0)
+    top = max((v for row in rows for v in row if not math.isnan(v)), default=0.0)
+    for t, row in enumerate(rows):
+        for s, value in enumerate(row):
+            colour = "black" if value > 0.6 * top else "white"
+            text = "" if math.isnan(value) else f"{value:.3f}"
+            ax.text(s, t, text, ha="center", va="center", fontsize=10, color=colour)
+    ax.set_xticks(range(many), [f"D{n}" for n in range(many)])
+    ax.set_yticks(range(many), [f"after D{n}" for n in range(many)])
+    ax.set_xlabel(f"{name} on the test items of a block", fontsize=11)
 
 
 def names_above(made: Figure, ax: Axes) -> None:

@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rescind import params
+from rescind import charts, params
 from rescind.cell import Cell
 from rescind.data import Dataset
 from rescind.data.blocks import block_split
+from rescind.drift import Drift
 from rescind.errors import ConfigError, DataError
 from rescind.executor import Executor, InProcess
 from rescind.experiment import Meter, Result, prepare, tidy, write_facts
@@ -38,6 +39,7 @@ from rescind.withheld import Withheld
 
 log = logging.getLogger(__name__)
 
+PICTURE = "matrix.svg"
 BEGUN = "begun.json"
 """Written last into the folder of a block that begins, so that a torn one is not taken up."""
 
@@ -90,10 +92,12 @@ def measured(
     meter = Meter()
     if halts is not None:
         meter, halts.executor = halts.meter, executor
+    drift = Drift()
     done = run_stream(
-        stream, cell.method, settings.seed, how, executor, (meter, *watch), keeper=halts
-    )
-    return done.fed, _facts(cell, dataset, done, meter)
+        stream, cell.method, settings.seed, how, executor, (meter, drift, *watch),
+        keeper=halts, answer=drift.ended,
+    )  # fmt: skip
+    return done.fed, _facts(cell, dataset, done, meter, drift.found())
 
 
 def _left(dataset: Dataset, seed: int, withheld: Withheld | None) -> Dataset:
@@ -188,7 +192,9 @@ def _block(facts: dict[str, Any]) -> Block:
     return Block(**{**facts, "history": history, "test": tuple(facts["test"])})
 
 
-def _facts(cell: Cell, dataset: Dataset, done: Streamed, meter: Meter) -> dict[str, Any]:
+def _facts(
+    cell: Cell, dataset: Dataset, done: Streamed, meter: Meter, drift: Mapping[str, float]
+) -> dict[str, Any]:
     """What run.json says of a stream: the matrix, and Table 2's averages as its metrics."""
     counted, state, vault = meter.read(), done.fed.now.state, done.fed.now.vault
     names = [f"{name}@{k}" for k in cell.run.k for name in ("NDCG", "Recall", "HR")]
@@ -216,7 +222,8 @@ def _facts(cell: Cell, dataset: Dataset, done: Streamed, meter: Meter) -> dict[s
         ],
         "matrix": matrix,
         "metrics": {
-            "test": averages(matrix), "valid": {n: mean([v[n] for v in best]) for n in names}
+            "test": {**averages(matrix), **drift},
+            "valid": {n: mean([v[n] for v in best]) for n in names},
         },
         "seconds": {"wall": counted["wall"], "cpu": counted["cpu"]},
         "bytes": {"up": counted["up"], "down": counted["down"]},
@@ -240,6 +247,15 @@ def averages(matrix: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, float
     return test
 
 
+def draw(facts: Mapping[str, Any], path: Path) -> None:
+    """The matrix a_(t,s) of a run as heat maps, a panel for each of its first two metrics."""
+    shown = list(facts["matrix"].items())[:2]
+    made, axes = charts.figure(len(shown))
+    for ax, (name, rows) in zip(axes, shown, strict=True):
+        charts.heat(ax, rows, name)
+    charts.write(made, path)
+
+
 def measured_again(facts: Mapping[str, Any], fed: Federation) -> dict[str, Any]:
     """What run.json of a stream says after a request was answered in its last block.
 
@@ -254,4 +270,8 @@ def measured_again(facts: Mapping[str, Any], fed: Federation) -> dict[str, Any]:
             rows[-1].append(values[name])
     blocks = [dict(block) for block in facts["blocks"]]
     blocks[-1]["valid"] = []  # of a model that is gone
-    return {"matrix": matrix, "blocks": blocks, "metrics": {"test": averages(matrix), "valid": {}}}
+    return {
+        "matrix": matrix,
+        "blocks": blocks,
+        "metrics": {"test": averages(matrix), "valid": {}},
+    }

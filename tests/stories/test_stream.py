@@ -39,7 +39,7 @@ from rescind.recipe import read
 from rescind.records import Arrive, Records
 from rescind.state import Private
 from rescind.storage import load_federation, save_federation
-from rescind.stream_cell import run_cell
+from rescind.stream_cell import draw, run_cell
 from rescind.streams import Blocks, Stream, next_block, run_stream, train_block
 from rescind.tasks.metrics import Ranking
 from rescind.update import Update
@@ -489,6 +489,11 @@ def test_a_stream_killed_anywhere_goes_on_bit_for_bit(
         watch=(lambda moment: made.append(moment.now.state.round),),
     )  # fmt: skip
     assert bits(again.fed) == bits(whole.fed)
+    for facts in (again.facts, whole.facts):  # only who saw all blocks can tell what moved
+        names = [n for n in facts["metrics"]["test"] if n.startswith(("static", "dynamic"))]
+        facts["metrics"]["test"] = {
+            n: v for n, v in facts["metrics"]["test"].items() if n not in names
+        }
     assert {n: again.facts[n] for n in SAME} == {n: whole.facts[n] for n in SAME}
     # At most as many rounds are made again as lie between two checkpoints.
     assert whole.facts["rounds"] - at <= len(made) <= whole.facts["rounds"] - at + 3
@@ -537,3 +542,19 @@ def test_a_live_stream_is_asked_for_a_block_when_the_one_before_is_done() -> Non
     assert told.index("block 2") > told.index("in 1")
     gathered = Stream.arriving([part(7 + seed, 12 + seed, seed) for seed in range(3)])
     assert bits(rounds.fed) == bits(run_stream(gathered, OURS, 1, SHORT).fed)
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_the_matrix_is_drawn_with_gaps_where_nothing_was_measured(
+    ending: str, tmp_path: Path
+) -> None:
+    rows = [[0.2], [0.1, 0.3], [0.05, math.nan, 0.25]]
+    path = tmp_path / f"matrix.{ending}"
+    draw({"matrix": {"NDCG@20": rows, "Recall@20": rows, "HR@20": rows}}, path)
+    if ending == "png":
+        assert path.read_bytes().startswith(b"\x89PNG")
+        return
+    text = path.read_text(encoding="utf-8")
+    assert text.count("after D2") == 2  # two panels
+    assert text.count("0.050") == 2
+    assert "nan" not in text

@@ -138,6 +138,8 @@ def _one(
             else:
                 run_cell = stream_cell.run_cell if cell.data.variant else experiment.run_cell
                 result = run_cell(cell, folder, again=resume, watch=(bar,))
+                if cell.data.variant:
+                    stream_cell.draw(result.facts, folder / stream_cell.PICTURE)
     except KeyboardInterrupt:
         typer.echo("\nstopped. Give the same command with --resume to go on.", err=True)
         raise typer.Exit(130) from None
@@ -183,6 +185,8 @@ def _next(recipe: Recipe, finished: list[dict[str, Any]]) -> None:
     where = finished[-1]["out"]
     trial = recipe.cells[-1].forget is not None
     typer.echo(f"\nWritten: {where}/run.json" + ("" if trial else f" and {where}/model/"))
+    if recipe.cells[-1].data.variant and not trial:
+        typer.echo(f"Drawn: {where}/matrix.svg, every block measured again after each")
     if recipe.changed:
         typer.echo("Settings were changed, so no line was added to the recipe's results.")
     else:
