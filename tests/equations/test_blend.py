@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from rescind.methods.blend import Blend
 from rescind.methods.gram import Gram
 from rescind.methods.softmax import Softmax
 from rescind.models.bag import Bag
+from rescind.recipe import read
 from rescind.records import Erase, Event, Share, Unshare, Withdraw
 from worlds import lendable, next_block, tiny_holdings
 
@@ -156,3 +159,16 @@ def test_a_device_that_is_away_owes_its_part_and_the_tables_are_made_again_all_t
     assert bool(after.now.state.own["owes"][2])
     assert torch.equal(after.now.state.public["item"], again.now.state.public["item"])
     assert sum_digest(after.now.state.own) != sum_digest(again.now.state.own)
+
+
+def test_the_tuned_form_is_the_one_that_validation_chose():
+    root = Path(__file__).resolve().parents[2] / "recipes" / "additive"
+    recipe, seen = read(root / "blend.toml"), dict[str, list[float]]()
+    for line in (root / "blend.jsonl").read_text("utf-8").splitlines():
+        made = json.loads(line)
+        value = made["valid"]["HR@20"] + made["valid"]["NDCG@20"]
+        seen.setdefault(made["cell"], []).append(value)
+    mean = {name: sum(values) / len(values) for name, values in seen.items()}
+    best = max(mean, key=lambda name: mean[name])
+    (chosen,) = {cell.name: cell.method for cell in recipe.cells if cell.name == best}.values()
+    assert Blend.tuned(cross=chosen.cross) == chosen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.errors import ConfigError
-from rescind.methods.gram import Gram
+from rescind.methods.gram import TUNED, Gram
 from rescind.methods.softmax import Softmax
 from rescind.models.bag import Bag
 from rescind.models.gram_pairs import Parts
@@ -50,9 +50,8 @@ class Blend(Gram):
     unlearning: ClassVar[str] = "Subtract, and retrain the softmax learner"
 
     model: Bag = Bag()  # type: ignore[assignment]
-    share: float = 0.4
-    """What the softmax learner counts beside B: the best of .1, .2, .3, .4, .5, .7, 1 on validation
-    of ML-1M."""
+    share: float = 1.0
+    """What the softmax learner counts beside B. `tuned` sets what validation of ML-1M chose."""
     clients_per_round: int | None = 256
     """Devices that send a gradient in a round; everybody is counted for B at once."""
     loss: Literal["bpr", "bce", "softmax"] = "softmax"
@@ -78,6 +77,12 @@ class Blend(Gram):
                 "nothing. Leave noise and release_every out, or use Gram."
             )
         _ = self.learner  # its own settings are checked now, not in the first round
+
+    @classmethod
+    def tuned(cls, **fields: Any) -> Blend:
+        """With what validation of ML-1M chose (recipes/additive/blend.toml)."""
+        small: dict[str, Any] = {"model": Bag(dim=32, temperature=0.15), "server_decay": 600}
+        return cls(**{**TUNED, **small, "share": 1.2, **fields})
 
     @property
     def learner(self) -> Softmax:
