@@ -218,7 +218,13 @@ def units(given: argparse.Namespace) -> Iterator[tuple[str, Path, list[Cell], Ke
             for client in cell.forget.clients if cell.forget.audits == "ulira" else ():
                 for number in range(2 * cell.forget.pairs):
                     groups.setdefault((*where, client, number), []).append(cell)
-        rows = [(key, c[i : i + ROWS]) for key, c in groups.items() for i in range(0, len(c), ROWS)]
+        most = max((len(c) for c in groups.values()), default=0)  # first rows of all come first
+        rows = [
+            (key, c[i : i + ROWS])
+            for i in range(0, most, ROWS)
+            for key, c in groups.items()
+            if c[i:]
+        ]
         for place, (key, mine) in enumerate(groups.items() if given.verb == "shadows" else rows):
             yield f"{given.verb}-{path.parent.name}.{path.stem}-{place}", path, mine, key
 

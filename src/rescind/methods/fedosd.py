@@ -94,16 +94,25 @@ def single(total: Sum) -> list[dict[str, Tensor]]:
 
 def orthonormal(vectors: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
     """Directions of length 1 at right angles with the same span (Gram and Schmidt, twice)."""
-    found: list[dict[str, Tensor]] = []
-    for vector in vectors:
-        left, size = vector, dot(vector, vector)
+    if not vectors:
+        return []
+    flat = torch.stack([torch.cat([v.reshape(-1) for v in one.values()]) for one in vectors])
+    found = flat.new_zeros(0, flat.shape[1], dtype=torch.float64)
+    for vector in flat.double():
+        left, size = vector, float(vector @ vector)
         for _ in range(2):  # once leaves rounding errors of nearly parallel gradients
-            for other in found:
-                left = add(left, other, -dot(left, other))
-        rest = dot(left, left)
+            left = left - found.T @ (found @ left)
+        rest = float(left @ left)
         if rest > 1e-12 * max(size, 1e-30):
-            found.append({name: value / rest**0.5 for name, value in left.items()})
-    return found
+            found = torch.cat([found, left.unsqueeze(0) / rest**0.5])
+    sizes = [value.numel() for value in vectors[0].values()]
+    return [
+        {
+            name: part.view(like.shape).to(like.dtype)
+            for (name, like), part in zip(vectors[0].items(), one.split(sizes), strict=True)
+        }
+        for one in found
+    ]
 
 
 def recovered(before: Federation, after: Federation, began: Params) -> Federation:
