@@ -23,7 +23,7 @@ def command(
     run: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[RUN]",
+            metavar="RUN",
             help="The folder of a finished run: its method, data and settings are attacked.",
         ),
     ] = None,
