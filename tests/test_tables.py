@@ -329,3 +329,13 @@ def test_cells_are_compared_by_bars(tmp_path):
     lines = collect(written(tmp_path, SWEEP, {"a/few": {0: (0.5, 0.0)}, "b/few": {0: (900, 0.2)}}))
     draw(lines, tmp_path / "lines.png")
     assert (tmp_path / "bars.png").read_bytes() != (tmp_path / "lines.png").read_bytes()
+
+
+def test_a_line_belongs_to_the_cell_of_its_settings_whatever_it_was_called(tmp_path):
+    text = '[axes]\nmethod = [{ label = "old", name = "FedAvg" }]\n'
+    recipe = written(tmp_path, text, {"old": {0: (0.5, 0.1)}})
+    now = '[{ label = "old", name = "FedAvg", rate = 0.3 }, { label = "new", name = "FedAvg" }]'
+    recipe.path.write_text(f"[axes]\nmethod = {now}\n")
+    found = {(e.cell, e.metric): e for e in collect(read(recipe.path)).entries}
+    assert found["new", "HR@20"].values == (0.5,)
+    assert found["old", "HR@20"].values == ()

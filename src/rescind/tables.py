@@ -125,10 +125,20 @@ class Difference:
 
 
 def lines(recipe: Recipe) -> list[dict[str, Any]]:
-    """The result lines of a recipe, oldest first; before them, those of others that count, too."""
-    names = {cell.digest: name for name, cell in cells_by_name(recipe).items()}
+    """The result lines of a recipe, oldest first; before them, those of others that count, too.
+
+    A line belongs to the cell of its settings, whatever that was called when it was made.
+    """
+    cells = cells_by_name(recipe)
+    names = {cell.digest: name for name, cell in cells.items()}
     others = [line for path in recipe.also for line in _lines(path) if line["digest"] in names]
-    return [{**line, "cell": names[line["digest"]]} for line in others] + _lines(recipe.results)
+    found = []
+    for line in (*others, *_lines(recipe.results)):
+        name = line["cell"]
+        if name not in cells or cells[name].digest != line["digest"]:
+            name = names.get(line["digest"], name)
+        found.append({**line, "cell": name})
+    return found
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
