@@ -1,7 +1,7 @@
 """Recipes that forget, on another machine with a GPU: torch and numpy are enough there.
 
     python bench/grid.py prepare IN/carried.npz RECIPE...       where rescind and the data are
-    python bench/trials.py run IN OUT RECIPE... [--processes 6] [--seconds 540] [--only LABEL,LABEL]
+    python bench/trials.py run IN OUT RECIPE... [--processes 6] [--seconds 540] [--only "ROW;ROW"]
 
 IN/site may hold modules that the machine lacks, such as a copy of safetensors. Each process takes
 one seed of one recipe at a time (rows that keep a log apart), since its rows share what was learnt
@@ -21,6 +21,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src"), str(Path(__file__).parent)]
 
@@ -48,7 +49,10 @@ def groups(recipes: list[Path], only: list[str]) -> Iterator[tuple[str, Path, li
 
     for path in recipes:
         cells = [c for c in read(path).cells if c.forget is not None]
-        cells = [c for c in cells if not only or c.name.split("/", 1)[-1] in only]
+        label = {c.name: c.name.split("/", 1)[-1] for c in cells}
+        cells = [c for c in cells if not only or label[c.name] in only]
+        if only:  # the most important first
+            cells.sort(key=lambda c: only.index(label[c.name]))
         logs = [c.forget.learner and (c.forget.learner.logs or c.forget.learner.individual)
                 for c in cells]  # fmt: skip
         for seed in dict.fromkeys(c.run.seed for c in cells):
@@ -58,6 +62,46 @@ def groups(recipes: list[Path], only: list[str]) -> Iterator[tuple[str, Path, li
                 if mine:
                     name = f"{path.parent.name}.{path.stem}-{seed}-{'logs' if heavy else 'plain'}"
                     yield name, path, mine
+
+
+def prepared(room: Any, cells: list, data: Any) -> None:
+    """What the rows of a seed share, made by two processes at once: claims say who makes what."""
+    from rescind import examine, trials
+    from rescind.audits.verdict import FEWEST
+
+    plain = replace(cells[0], forget=None)
+    room.home.mkdir(parents=True, exist_ok=True)
+    if claimed(room.home / ".base"):
+        base, _ = trials.learned(plain, data, room)
+        (room.home / "base-is-there").touch()
+    else:
+        if (logger := cells[0].forget.learner) is not None:
+            trials.learned(replace(plain, method=logger), data, room)
+        while not (room.home / "base-is-there").exists():
+            time.sleep(0.5)
+        base, _ = trials.learned(plain, data, room)
+    (event,) = trials.events(cells[0], base)
+    light = examine._light(base)
+    key, kept = examine._key(light, event), room.home / "retrains"
+    seeds = examine.seeds_of(0, FEWEST)
+    for seed in seeds:
+        if claimed(room.home / f".retrain-{seed}"):
+            examine._retrain(light, event, seed, str(kept), key)
+    if claimed(room.home / ".exact"):
+        trials._exact(base, event, room)
+    places = [examine._place(kept, key, seed) for seed in seeds]
+    while not all(any(place.glob("round-*.safetensors")) for place in places):
+        time.sleep(0.5)
+
+
+def claimed(path: Path) -> bool:
+    """Whether it is ours to do."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
 
 
 def work(given: argparse.Namespace, begun: float) -> None:
@@ -75,15 +119,16 @@ def work(given: argparse.Namespace, begun: float) -> None:
 
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = False
-    for name, path, cells in groups(given.recipes, given.only.split(",") if given.only else []):
-        claim = given.out / ".claims" / name
-        claim.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
+    for name, path, cells in groups(given.recipes, given.only.split(";") if given.only else []):
+        if not claimed(given.out / ".claims" / name):
             continue
-        room = trials.Room(Path(given.room) / name, workers=1)
+        home = Path(given.room) / name.rpartition("-")[0]
+        room = trials.Room(home, workers=1)
         data = carried(given.carried / "carried.npz", name_of(cells[0]))
+        if cells[0].forget.audits != "none":
+            device = replace(cells[0].run, device=given.device)
+            prepared(room, [replace(cells[0], run=device)], data)
+            print(f"{name}: prepared after {time.time() - begun:.0f} s", flush=True)
         lines = given.out / f"{path.parent.name}.{path.stem}.jsonl"
         for given_cell in cells:
             cell = replace(given_cell, run=replace(given_cell.run, device=given.device))
@@ -92,7 +137,7 @@ def work(given: argparse.Namespace, begun: float) -> None:
                 break
             start = time.time()
             try:
-                facts = trials.run_cell(cell, room.home / "now", room, data).facts
+                facts = trials.run_cell(cell, room.home / f"now-{os.getpid()}", room, data).facts
             except Exception:  # a row that fails must not take the others along
                 print(f"{name} {cell.name}: {traceback.format_exc()[-1500:]}", flush=True)
                 continue
@@ -113,7 +158,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--commit", default="")
     parser.add_argument("--seconds", type=float, default=1e9)
-    parser.add_argument("--only", default="", help="labels of rows, with commas")
+    parser.add_argument("--only", default="", help="labels of rows, with semicolons, in this order")
     parser.add_argument("--room", default="/tmp/trials-room", help="for what rows share")
     given = parser.parse_args()
     if given.commit:  # the copy that travelled knows no history

@@ -117,10 +117,10 @@ def learned(
 ) -> tuple[Federation, dict[str, Any]]:
     """The federation of a cell and what its run wrote down; trained once, then read.
 
-    Who logs single updates keeps gigabytes, which are not written: only the last is held.
+    Who logs updates or sums keeps up to gigabytes, which are not written: only the last is held.
     """
     name = sha256(f"{cell.digest}/{cell.run.seed}/{dataset.digest}".encode()).hexdigest()[:16]
-    if cell.method.logs or cell.method.individual:
+    if cell.method.logs or cell.method.individual or getattr(cell.method, "keep_sums", False):
         if name not in room.last:
             room.last.clear()
             room.last[name] = _with_logs(cell, dataset, room)
