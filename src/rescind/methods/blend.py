@@ -13,12 +13,12 @@ from torch import Tensor
 from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.errors import ConfigError
-from rescind.methods.gram import TUNED, Gram
+from rescind.methods.gram import Gram
 from rescind.methods.softmax import Softmax
 from rescind.models.bag import Bag
 from rescind.models.gram_pairs import Parts
 from rescind.models.gram_sides import alone
-from rescind.models.gram_solve import WEIGHTS
+from rescind.models.gram_solve import TUNED, WEIGHTS
 from rescind.models.item_item import ItemWeights
 from rescind.params import Params
 from rescind.records import Event
@@ -75,6 +75,11 @@ class Blend(Gram):
             raise ConfigError(
                 "Blend sends gradients in every round, so noise on the releases of B promises "
                 "nothing. Leave noise and release_every out, or use Gram."
+            )
+        if self.servers != 1:
+            raise ConfigError(
+                f"Blend.servers must be 1: gradients are no whole numbers that two servers could "
+                f"hold in shares; got {self.servers}. Use Gram."
             )
         _ = self.learner  # its own settings are checked now, not in the first round
 

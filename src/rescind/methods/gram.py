@@ -40,7 +40,7 @@ from rescind.models.gram_sides import (
     grown_flags,
     owners_in,
 )
-from rescind.models.gram_solve import WEIGHTS, Ridge, Temper, changed, emptied, inverse_of
+from rescind.models.gram_solve import TUNED, WEIGHTS, Solving, changed, emptied, inverse_of
 from rescind.models.item_item import ItemWeights
 from rescind.params import Params
 from rescind.records import Event
@@ -52,18 +52,8 @@ if TYPE_CHECKING:
     from rescind.federation import Federation
 
 
-TUNED: dict[str, Any] = {
-    "ridge": 60.0,
-    "ridge_per_item": 0.5,
-    "own_power": 0.2,
-    "shown_power": 0.1,
-    "sharpen": 1.1,
-}
-"""What validation of ML-1M chose: the highest HR@20 + NDCG@20, mean of three seeds."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Gram(Dial, Method):
+class Gram(Solving, Dial, Method):
     """A weighted Gram matrix of items, summed over people; forgetting subtracts (docs/additive.md).
 
     G = sum of w_u x_u x_u^T over people and blocks, w_u = round(4096 / sqrt(n_u)), in whole
@@ -81,53 +71,24 @@ class Gram(Dial, Method):
     presets: ClassVar[tuple[str, ...]] = ("tuned",)
 
     model: ItemWeights = ItemWeights()
-    ridge: float = 45.0
-    """Lambda, on the scale of G / 4096: additive.md section 3, tuned on ML-1M."""
-    ridge_per_item: float = 0.0
-    """Added to an item's ridge, times (G_ii / 4096) ** ridge_power; every change is then solved
-    anew. With ridge 60 and power 1, .3 is the best of 0, .1, .3, .5, 1 on validation of ML-1M."""
-    ridge_power: float = 1.0
-    own_power: float = 0.0
-    """B_ij is multiplied by C_ii ** own_power: above 0, popular items say less about a person."""
-    shown_power: float = 0.0
-    """B_ij is multiplied by C_jj ** shown_power: above 0, popular items are shown less."""
-    sharpen: float = 1.0
-    """|B_ij| is raised to this power, so that above 1 large weights count more. `tuned` sets all of
-    these to what validation of ML-1M chose."""
     cross: bool = False
     """A device sends the pairs of all its items, lent ones too, and the server counts nothing for
     it: a little better, but nothing is forgotten without the device. `local_includes_shared`
     follows this field."""
     forgetting: float = 1.0
     """Delta: what a block counts in the next, as a factor. Below 1 a matrix is kept per block."""
-    resolve_every: int = 1000
-    """Solve anew after so many rank-one changes of the inverse, before rounding adds up."""
-    solve_above: float = 0.25
-    """Solve anew where more than this share of the items would be the rank of a change."""
     max_items: int = 20_000
     """Refuse larger catalogues, which want neighbours only (LocalGram): 8 bytes a pair, twice."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "local_includes_shared", self.cross)
-        allowed = {
-            "ridge": (0 < self.ridge < float("inf"), "above 0 and finite"),
-            "ridge_per_item": (0 <= self.ridge_per_item < float("inf"), "0 or above and finite"),
-            "ridge_power": (0 < self.ridge_power <= 2, "above 0 and at most 2"),
-            "forgetting": (
-                0 < self.forgetting <= 1,
-                "above 0 and at most 1, which forgets nothing",
-            ),
-            "own_power": (0 <= self.own_power <= 1, "between 0 and 1"),
-            "shown_power": (0 <= self.shown_power <= 1, "between 0 and 1"),
-            "sharpen": (0 < self.sharpen <= 2, "above 0 and at most 2"),
-            "resolve_every": (self.resolve_every >= 1, "1 or more"),
-            "solve_above": (0 <= self.solve_above <= 1, "between 0 and 1"),
-        }
-        for field, (fits, what) in allowed.items():
-            if not fits:
-                name = type(self).__name__
-                raise ConfigError(f"{name}.{field} must be {what}; got {getattr(self, field)}.")
+        if not 0 < self.forgetting <= 1:
+            raise ConfigError(
+                f"{type(self).__name__}.forgetting must be above 0 and at most 1, which forgets "
+                f"nothing; got {self.forgetting}."
+            )
+        self.check_solving()
         self.check_dial()
 
     def carried_by(self, executor: Executor) -> Executor:
@@ -177,8 +138,7 @@ class Gram(Dial, Method):
         block = torch.tensor([world.block], device=world.members.device)
         rare = own[OWNERS] < self.min_count if self.min_count else None
         noised = (lambda: self.server_noised(own, world)) if self.noise else None
-        temper = Temper(self.own_power, self.shown_power, self.sharpen)
-        release = Release(self.release, self.release_size, rare, noised, temper)
+        release = Release(self.release, self.release_size, rare, noised, self.temper)
         return Published(own["inverse"], world.sizes.items, {BLOCK: block}, release)
 
     def server_noised(self, own: Params, world: World) -> Tensor:
@@ -325,11 +285,6 @@ class Gram(Dial, Method):
     def exactness(self) -> tuple[str, ...]:
         """What of the model is not covered by the exactness of its sum, for a receipt."""
         return ()
-
-    @property
-    def ridges(self) -> Ridge:
-        """What the diagonal is given."""
-        return Ridge(self.ridge, self.ridge_per_item, self.ridge_power)
 
     def server_solved(self, own: Params, world: World) -> Tensor:
         """C from the whole numbers alone. [I, I] float64"""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rescind.errors import DataError
+from rescind.errors import ConfigError, DataError
 from rescind.models.gram_pairs import ROWS, UNIT, Parts, square
 
 WEIGHTS = "weights"
@@ -32,6 +34,91 @@ class Ridge:
     def of(self, each: Tensor) -> Tensor:
         """The ridge of every item. each: [I] the diagonal of G / 4096"""
         return self.same + self.per_item * each**self.power
+
+
+@dataclass(frozen=True)
+class Temper:
+    """How item weights are bent before they are published; a function of C alone.
+
+    B_ij = -C_ij / C_jj is multiplied by C_ii^own C_jj^shown and its size raised to `sharp`. C_ii is
+    small where an item weighs much, so the two powers let popular items say less and be shown less.
+    At (0, 0, 1) nothing is changed.
+    """
+
+    own: float = 0.0
+    shown: float = 0.0
+    sharp: float = 1.0
+
+    def of(self, weights: Tensor, inverse: Tensor) -> Tensor:
+        """The weights, bent in place. weights: [I, I] float32    inverse: [I, I]"""
+        each = inverse.diagonal()
+        if self.own:
+            weights.mul_((each**self.own).to(weights.dtype).unsqueeze(1))
+        if self.shown:
+            weights.mul_((each**self.shown).to(weights.dtype))
+        if self.sharp != 1:
+            weights.copy_(weights.sign() * weights.abs() ** self.sharp)
+        return weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solving:
+    """How weights are made from a sum: the settings of an additive learner that decide them."""
+
+    ridge: float = 45.0
+    """Lambda, on the scale of G / 4096: additive.md section 3, tuned on ML-1M."""
+    ridge_per_item: float = 0.0
+    """Added to an item's ridge, times (G_ii / 4096) ** ridge_power; every change is then solved
+    anew. With ridge 60 and power 1, .3 is the best of 0, .1, .3, .5, 1 on validation of ML-1M."""
+    ridge_power: float = 1.0
+    own_power: float = 0.0
+    """B_ij is multiplied by C_ii ** own_power: above 0, popular items say less about a person."""
+    shown_power: float = 0.0
+    """B_ij is multiplied by C_jj ** shown_power: above 0, popular items are shown less."""
+    sharpen: float = 1.0
+    """|B_ij| is raised to this power, so that above 1 large weights count more. `tuned` sets all of
+    these to what validation of ML-1M chose."""
+    resolve_every: int = 1000
+    """Solve anew after so many rank-one changes of the inverse, before rounding adds up."""
+    solve_above: float = 0.25
+    """Solve anew where more than this share of the items would be the rank of a change."""
+
+    def check_solving(self) -> None:
+        """Refuse settings under which nothing could be solved."""
+        allowed = {
+            "ridge": (0 < self.ridge < math.inf, "above 0 and finite"),
+            "ridge_per_item": (0 <= self.ridge_per_item < math.inf, "0 or above and finite"),
+            "ridge_power": (0 < self.ridge_power <= 2, "above 0 and at most 2"),
+            "own_power": (0 <= self.own_power <= 1, "between 0 and 1"),
+            "shown_power": (0 <= self.shown_power <= 1, "between 0 and 1"),
+            "sharpen": (0 < self.sharpen <= 2, "above 0 and at most 2"),
+            "resolve_every": (self.resolve_every >= 1, "1 or more"),
+            "solve_above": (0 <= self.solve_above <= 1, "between 0 and 1"),
+        }
+        for field, (fits, what) in allowed.items():
+            if not fits:
+                name = type(self).__name__
+                raise ConfigError(f"{name}.{field} must be {what}; got {getattr(self, field)}.")
+
+    @property
+    def ridges(self) -> Ridge:
+        """What the diagonal is given."""
+        return Ridge(self.ridge, self.ridge_per_item, self.ridge_power)
+
+    @property
+    def temper(self) -> Temper:
+        """How the weights are bent."""
+        return Temper(self.own_power, self.shown_power, self.sharpen)
+
+
+TUNED: dict[str, Any] = {
+    "ridge": 60.0,
+    "ridge_per_item": 0.5,
+    "own_power": 0.2,
+    "shown_power": 0.1,
+    "sharpen": 1.1,
+}
+"""What validation of ML-1M chose: the highest HR@20 + NDCG@20, mean of three seeds."""
 
 
 def inverse_of(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) -> Tensor:
@@ -116,31 +203,6 @@ def emptied(inverse: Tensor, parts: Parts, grams: Sequence[Tensor], ridge: float
     inverse[:, gone] = 0.0
     inverse[gone, gone] = 1 / ridge
     return inverse
-
-
-@dataclass(frozen=True)
-class Temper:
-    """How item weights are bent before they are published; a function of C alone.
-
-    B_ij = -C_ij / C_jj is multiplied by C_ii^own C_jj^shown and its size raised to `sharp`. C_ii is
-    small where an item weighs much, so the two powers let popular items say less and be shown less.
-    At (0, 0, 1) nothing is changed.
-    """
-
-    own: float = 0.0
-    shown: float = 0.0
-    sharp: float = 1.0
-
-    def of(self, weights: Tensor, inverse: Tensor) -> Tensor:
-        """The weights, bent in place. weights: [I, I] float32    inverse: [I, I]"""
-        each = inverse.diagonal()
-        if self.own:
-            weights.mul_((each**self.own).to(weights.dtype).unsqueeze(1))
-        if self.shown:
-            weights.mul_((each**self.shown).to(weights.dtype))
-        if self.sharp != 1:
-            weights.copy_(weights.sign() * weights.abs() ** self.sharp)
-        return weights
 
 
 def weights_of(inverse: Tensor, temper: Temper | None = None) -> Tensor:
