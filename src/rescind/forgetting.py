@@ -83,7 +83,9 @@ def forget(
     folder: where the audit keeps its retrains    watch: told (retrains there, retrains wanted)
     away: clients whose devices cannot be reached; what they kept stays, and the receipt says so
 
-    An approximate unlearner whose audit fails is followed by an exact one, and the receipt says so.
+    An approximate unlearner whose audit fails, or could not have failed, is followed by an exact
+    one; a request of fewer than FEWEST records, which no audit can judge, goes there at once. The
+    receipt says so. Whoever asks for no audit gets the unlearner they named.
     """
     if not isinstance(event, Unshare | Erase | Withdraw):
         raise ConfigError(
@@ -99,18 +101,22 @@ def forget(
             examine, fed, event=event, level="full" if audits == "full" else "standard",
             workers=workers, folder=folder or Path(room), watch=watch,
         )  # fmt: skip
-        unlearner = method or fed.method
+        unlearner, tried = method or fed.method, None
+        if audits != "none" and many < FEWEST and not unlearner.exact and fed.past is not None:
+            unlearner, tried = Retrain(), _unproven(unlearner, many)
         after, seconds = _forgotten(fed, event, unlearner, spent, away)
         stale = waiting(after) > 0  # devices are still sent a release that has the records
         enough = audits != "none" and many >= FEWEST and not stale
         report = audit(after, unlearner=unlearner) if enough else None
-        if report and report.verdict == "FAIL" and not unlearner.exact:
+        if report and not unlearner.exact and (report.verdict == "FAIL" or _blind(report)):
             tried, unlearner = _failed(unlearner, report), Retrain()
             after, more = _forgotten(fed, event, unlearner, spent)
             seconds, report = seconds + more, audit(after, unlearner=unlearner)
+        if report and tried:
             report = replace(report, findings=(tried, *report.findings))
     done = _done(fed, after, unlearner, event, spent, seconds, data)
-    findings = report.findings if report else [_unaudited(audits, many, stale)]
+    alone = [tried] if tried else []
+    findings = report.findings if report else [*alone, _unaudited(audits, many, stale)]
     claims = claims_of(fed, after)
     issued = issue(
         event,
@@ -153,15 +159,33 @@ def _forgotten(
     return after, seconds
 
 
+def _blind(report: Report) -> bool:
+    """Whether no check of an audit could have noticed that nothing was done."""
+    forgetting = [j for j in report.judged if j.check.kind == "forgetting"]
+    return bool(forgetting) and not any(j.powered for j in forgetting)
+
+
 def _failed(unlearner: Method, report: Report) -> Finding:
     """For the receipt: what was tried first, and why it was not enough."""
     checks = ", ".join(f.check for f in report.findings if f.verdict == "FAIL")
+    why = f"failed its audit ({checks})" if checks else "no check of its audit could have failed"
     name = type(unlearner).__name__
     return Finding(
         "escalation",
         "SHOWN",
-        note=f"{name} was tried first and failed its audit ({checks}). Its model was thrown away, "
-        f"and the rounds were made again without the records. Costs are those of both.",
+        note=f"{name} was tried first: {why}. Its model was thrown away, and the rounds were made "
+        f"again without the records. Costs are those of both.",
+    )
+
+
+def _unproven(unlearner: Method, many: int) -> Finding:
+    """For the receipt: why the unlearner that was asked for was not even tried."""
+    return Finding(
+        "escalation",
+        "SHOWN",
+        note=f"{type(unlearner).__name__} was asked for. It is approximate, and of {many} records "
+        f"no audit could tell what it leaves ({FEWEST} are needed), so the rounds were made again "
+        f"without the records instead. Requests that come together in one file are audited as one.",
     )
 
 

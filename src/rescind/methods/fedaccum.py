@@ -62,6 +62,11 @@ class FedAccum(FedShare):
                 f"{type(self).__name__} adds up stored updates in which clients count alike: "
                 f"aggregate must be 'clients', got '{self.aggregate}'."
             )
+        if self.keep_sums:
+            raise ConfigError(
+                f"{type(self).__name__} keeps every update, so sums beside them serve nobody. "
+                f"Leave keep_sums out."
+            )
 
     # -- learning: FedShare, and a log ------------------------------------------------------------
 
