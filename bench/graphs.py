@@ -45,7 +45,6 @@ from rescind.recipe import read
 from rescind.records import Event
 
 Key = tuple[Any, ...]
-ROWS = 4  # of one (data, seed) in a unit: enough to share a training, few enough to share out
 
 
 # -- graphs that travel ---------------------------------------------------------------------------
@@ -220,8 +219,8 @@ def units(given: argparse.Namespace) -> Iterator[tuple[str, Path, list[Cell], Ke
                     groups.setdefault((*where, client, number), []).append(cell)
         most = max((len(c) for c in groups.values()), default=0)  # first rows of all come first
         rows = [
-            (key, c[i : i + ROWS])
-            for i in range(0, most, ROWS)
+            (key, c[i : i + given.rows])
+            for i in range(0, most, given.rows)
             for key, c in groups.items()
             if c[i:]
         ]
@@ -299,6 +298,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--commit", default="")
+    parser.add_argument("--rows", type=int, default=4, help="of one (data, seed) in a unit")
     parser.add_argument("--data", nargs="+", default=[], help="only these graphs")
     parser.add_argument("--seconds", type=float, default=1e9, help="no row is begun that late")
     given = parser.parse_args()
