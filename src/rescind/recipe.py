@@ -75,6 +75,8 @@ class Column:
     """What stands above it; the path unless given."""
     digits: int = 4
     """How many of them stand behind the point."""
+    per: float = 1.0
+    """The unit it is shown in: 1e6 makes megabytes of bytes."""
 
     @property
     def name(self) -> str:
@@ -84,10 +86,10 @@ class Column:
     def of(self, line: Mapping[str, Any]) -> float | str | None:
         """Its value in a result line: a number, a word, or None where the line has no such."""
         found = [_found(line, path) for path in self.path.split(" + ")]
-        if len(found) > 1:
-            numbers = [v for v in found if isinstance(v, int | float)]
-            return sum(numbers) if len(numbers) == len(found) else None
-        return found[0]
+        if len(found) == 1 and isinstance(found[0], str):
+            return found[0]
+        numbers = [v for v in found if isinstance(v, int | float)]
+        return sum(numbers) / self.per if len(numbers) == len(found) else None
 
 
 def _found(line: Mapping[str, Any], path: str) -> float | str | None:
