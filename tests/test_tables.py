@@ -313,15 +313,15 @@ def test_results_of_another_recipe_count_where_the_settings_are_the_same(tmp_pat
     assert table.stale == 0
 
 
-def test_columns_can_be_added_up(tmp_path):
-    text = (
-        '[axes]\nmethod = ["FedAvg"]\n[table]\ncolumns = [{ path = "a.x + a.y", title = "sum" }]\n'
-    )
+def test_columns_can_be_added_up_and_shown_in_another_unit(tmp_path):
+    columns = '[{ path = "a.x + a.y", per = 10 }, "a.x + b"]'
+    text = f'[axes]\nmethod = ["FedAvg"]\n[table]\ncolumns = {columns}\n'
     recipe = written(tmp_path, text, {"FedAvg": {0: (0.5, 0.1)}})
     assert collect(recipe).entries[0].values == ()
-    assert collect(with_more(recipe, "FedAvg", [{"a": {"x": 2, "y": 3}}])).entries[0].values == (
-        0.5,
-    )
+    with_more(recipe, "FedAvg", [{"a": {"x": 2, "y": 3}, "b": "word"}])
+    total, nonsense = collect(recipe).entries
+    assert total.values == (0.5,)
+    assert (nonsense.values, nonsense.words) == ((), ())
 
 
 def test_cells_are_compared_by_bars(tmp_path):
