@@ -372,6 +372,7 @@ def append_facts(recipe: Recipe, facts: dict[str, Any]) -> None:
 
 
 def _line(facts: dict[str, Any]) -> dict[str, Any]:
+    epsilon = (facts.get("privacy") or {}).get("epsilon")
     return {
         "cell": facts["cell"],
         "seed": facts["seed"],
@@ -386,6 +387,7 @@ def _line(facts: dict[str, Any]) -> dict[str, Any]:
         "bytes": facts["bytes"],
         "kept_bytes": facts["kept_bytes"],
         **({"forget": facts["forget"]} if "forget" in facts else {}),
+        **({"privacy": {"epsilon": epsilon}} if epsilon is not None else {}),
         "digest": facts["digest"],
         "settings": facts["settings"],
         "data": facts["data"]["digest"],
