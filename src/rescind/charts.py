@@ -83,11 +83,16 @@ def bars_across(ax: Axes, values: Mapping[str, tuple[float, float]], name: str) 
     wide = bool(above) and max(above) > 50 * min(above)
     if wide:
         ax.set_xscale("log")
-    for place, mean in zip(places, means, strict=True):
-        at = (max(mean, min(above)) if wide else mean, place)  # a logarithm has no place for 0
-        text = f"{mean:,.4g}" if mean < 1e4 else f"{mean:,.0f}"
-        ax.annotate(text, at, textcoords="offset points", xytext=(4, 0), va="center", fontsize=9)
-    ax.margins(x=0.3)
+    for place, (mean, spread) in enumerate(values.values()):
+        end = max(mean, min(above)) if wide else mean  # a logarithm has no place for 0
+        text = f"{mean:,.3g}" if mean < 1e3 else f"{mean:,.0f}"
+        ax.annotate(
+            text, (end + spread, place), textcoords="offset points", xytext=(5, 0), va="center",
+            fontsize=9,
+        )  # fmt: skip
+    ax.margins(x=0.35)
+    if not wide:
+        ax.set_xlim(left=0)
     ax.set_xlabel(name, fontsize=11)
 
 
