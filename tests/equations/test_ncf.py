@@ -14,6 +14,7 @@ from rescind import Clock, Federation, Holdings, InProcess, OneByOne, Records
 from rescind.errors import ConfigError
 from rescind.methods.finetune import FineTune
 from rescind.models.ncf import NCF
+from rescind.models.pfedrec import PFedRec
 
 SIZES = (2, 7, 1, 4)  # records of each client: 6, 21, 3 and 12 samples, so 1, 4, 1 and 2 batches
 LINEAR = NCF(dim=4, spread=0.5, faster=3.0)
@@ -124,7 +125,7 @@ def test_only_hidden_layers_let_the_user_vector_change_a_ranking() -> None:
 
 
 def test_first_values_have_the_spread_of_the_spec_and_belong_to_the_id() -> None:
-    model = NCF(layers=(64, 16))
+    model = NCF(layers=(64, 16), alike=False)
     all_, two = (model.private(torch.tensor(i), Clock(1)) for i in (list(range(200)), [7, 100]))
     for name, value in two.items():
         assert torch.equal(value, all_[name][[7, 100]])
@@ -141,3 +142,14 @@ def test_first_values_have_the_spread_of_the_spec_and_belong_to_the_id() -> None
 def test_a_layer_without_width_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"NCF\.layers"):
         NCF(layers=(16, 0))
+
+
+@pytest.mark.parametrize("model", [NCF(dim=3), NCF(dim=3, layers=(4,)), PFedRec(dim=3)])
+def test_devices_begin_with_one_network_unless_they_are_to_differ(model) -> None:
+    ids = torch.tensor([4, 9, 2])
+    same, apart = (replace(model, alike=a).private(ids, Clock(1)) for a in (True, False))
+    for name, value in same.items():
+        equal = name != "user"  # a vector is a person's own
+        assert torch.equal(value[0], value[1]) == equal
+        assert not torch.equal(apart[name][0], apart[name][1])
+        assert torch.equal(value[2], replace(model).private(ids[2:], Clock(1))[name][0])
