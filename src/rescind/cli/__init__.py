@@ -13,6 +13,7 @@ from rescind.cli import (
     data,
     demo,
     doctor,
+    flower,
     forget,
     leak,
     recommend,
@@ -44,6 +45,7 @@ app.command("forget")(forget.command)
 app.command("release")(release.command)
 app.command("verify")(verify.command)
 app.command("audit")(audit.command)
+app.add_typer(flower.app, name="flower")
 app.command("bench")(bench.command)
 app.command("doctor")(doctor.command)
 

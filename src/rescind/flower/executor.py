@@ -249,21 +249,21 @@ class FlowerExecutor:
             past = replace(past, origin=replace(origin, nevers=left))
         return replace(fed, now=replace(fed.now, vault=vault), past=past)
 
-    def watch(self, checkpoints: int = 2) -> Callable[[Moment], None]:
+    def watch(self, every: int = 1) -> Callable[[Moment], None]:
         """A watcher that tells silos which private moments may still be needed.
 
-        checkpoints: how many of the last looks stay, whatever else happens
+        every: rounds between two checkpoints, of which the last two stay whatever else happens
         """
-        seen: list[set[int]] = []
+        written: list[set[int]] = []
 
         def look(moment: Moment) -> None:
-            _, private = self._needed(moment.now.vault, moment.past)
+            _, needed = self._needed(moment.now.vault, moment.past)
             best = moment.until.best if moment.until else None
-            if best is not None:
-                private = [*private, *best.vault.private[MOMENT].tolist()]
-            seen.append(set(private))
-            del seen[:-checkpoints]
-            self.alive["private"] = sorted(set.union(*seen))
+            private = {*needed, *(best.vault.private[MOMENT].tolist() if best else ())}
+            if moment.now.state.round % every == 0:
+                written.append(private)
+                del written[:-2]
+            self.alive["private"] = sorted(private.union(*written))
 
         return look
 

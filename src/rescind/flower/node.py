@@ -239,6 +239,7 @@ class Node:
         public, ids = drawer("public", asked.tensors), asked.tensors["ids"]
         self._own(ids, vault)
         total = self.executor.measure(method, public, vault, ids, metric)
+        self.store.save_model(method, public, held, private)
         return _with_sums(self._state(held, private, vault.holdings), {"measure": total})
 
     def _query(self, asked: Letter) -> Letter:

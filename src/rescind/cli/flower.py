@@ -1,0 +1,250 @@
+"""`rescind flower`: the same recipes over silos on several machines."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from rescind.flower.deploy import Link
+
+app = typer.Typer(
+    help="Run recipes over silos on several machines, through Flower (docs/deploy.md).",
+    no_args_is_help=True,
+)
+
+Recipe = Annotated[str, typer.Argument(help="A TOML file, or paper/table under recipes/.")]
+Cell = Annotated[str | None, typer.Option(help="Which cell, if the recipe has several.")]
+Change = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="No TLS, no keys: to try things out on one machine.")
+]
+Server = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server listens.")]
+LOOPBACK = "127.0.0.1:8000"
+
+
+@app.command()
+def kit(
+    silos: Annotated[int, typer.Option(min=1, help="How many silos there will be.")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name or address under which silos reach the server; several allowed."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("kit"),
+) -> None:
+    """Make certificates and keys: one part for the server, one for every silo."""
+    _installed()
+    from rescind.flower.kit import make_kit
+
+    hosts = host or ["127.0.0.1", "localhost"]
+    make_kit(out, silos, hosts)
+    typer.echo(f"{out}/server is for the server ({', '.join(hosts)}).")
+    typer.echo(f"{out}/silo-0 to silo-{silos - 1} go to the silos, each to one machine only.")
+    typer.echo(f"{out}/ca.key can sign new certificates: keep it offline.")
+    typer.echo(f"Next: rescind flower up --kit {out}/server")
+
+
+@app.command()
+def up(
+    kit: Annotated[Path | None, typer.Option(help="The server's part of a kit.")] = None,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen.")] = LOOPBACK,
+    state: Annotated[Path, typer.Option(help="Where Flower keeps its state.")] = Path("flower"),
+    insecure: Insecure = False,
+) -> None:
+    """Start the server's side (a SuperLink) and let the silos of a kit in. Ctrl-C ends it."""
+    deploy, link = _deploy(listen, kit, insecure)
+    state.mkdir(parents=True, exist_ok=True)
+    home = link.home(state)
+    command = deploy.superlink(link, kit, state / "state.db")
+    with deploy.started(command, deploy.environment(home)) as process:
+        deploy.listening(link, process)
+        if kit is not None:
+            names = deploy.register(kit, home)
+            typer.echo(f"known silos: {', '.join(names)}; no other node is let in.")
+        typer.echo(f"listening on {link.address}. Next: rescind flower join, on every silo")
+        _until_ended(process)
+
+
+@app.command()
+def join(
+    recipe: Recipe,
+    silo: Annotated[str, typer.Option(metavar="I/N", help="Which silo of how many, such as 0/2.")],
+    server: Server = LOOPBACK,
+    kit: Annotated[Path | None, typer.Option(help="This silo's part of a kit.")] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Where the silo keeps its state; silo-I unless given.")
+    ] = None,
+    cell: Cell = None,
+    change: Change = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    port: Annotated[
+        int | None, typer.Option(help="A free port for the silo's own processes; 9094 + I.")
+    ] = None,
+    single_updates: Annotated[
+        bool, typer.Option(help="Allow methods that show single people's updates to the server.")
+    ] = False,
+    questions: Annotated[
+        bool, typer.Option(help="Answer the server's questions about single records.")
+    ] = False,
+    insecure: Insecure = False,
+) -> None:
+    """Join as a silo (a SuperNode), with the data that a recipe names. Ctrl-C leaves."""
+    deploy, link = _deploy(server, kit, insecure)
+    from rescind.flower.sources import one_cell
+
+    number, many = _place(silo)
+    path, _ = one_cell(recipe, cell, tuple(change or ()))
+    told = deploy.Silo(
+        number,
+        many,
+        str(path.resolve()),
+        str((store or Path(f"silo-{number}")).resolve()),
+        cell,
+        tuple(change or ()),
+        device,
+        single_updates,
+        questions,
+    )
+    home = link.home(Path(told.store))
+    command = deploy.supernode(link, told, kit, port or 9094 + number)
+    with deploy.started(command, deploy.environment(home)) as process:
+        typer.echo(f"silo {number} of {many}: {told.store}")
+        _until_ended(process)
+
+
+@app.command()
+def run(
+    recipe: Recipe,
+    silos: Annotated[int, typer.Option(min=1, help="How many silos take part.")],
+    server: Server = LOOPBACK,
+    kit: Annotated[Path | None, typer.Option(help="The server's part of a kit.")] = None,
+    cell: Cell = None,
+    change: Change = None,
+    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/flower"),
+    deadline: Annotated[
+        float, typer.Option(min=1.0, help="Seconds a silo has for an answer in a round.")
+    ] = 300.0,
+    wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for all silos.")] = 300.0,
+    least: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of silos a round needs to count.")
+    ] = 0.5,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")
+    ] = False,
+    take_back: Annotated[
+        int | None, typer.Option(help="Then client N takes back everything it lent.")
+    ] = None,
+    withdraw: Annotated[int | None, typer.Option(help="Then client N leaves.")] = None,
+    unlearner: Annotated[
+        str | None, typer.Option(help="Who forgets; the method's own way unless given.")
+    ] = None,
+    insecure: Insecure = False,
+) -> None:
+    """Run one cell of a recipe over the silos, and wait for it. On the server's machine."""
+    deploy, link = _deploy(server, kit, insecure)
+    from rescind.errors import DataError
+    from rescind.flower.serving import Serving
+    from rescind.flower.sources import one_cell
+
+    path, chosen = one_cell(recipe, cell, tuple(change or ()))
+    out.mkdir(parents=True, exist_ok=True)
+    done, failed = out / "run.json", out / "error.txt"
+    for old in (done, failed):
+        old.unlink(missing_ok=True)
+    asked = Serving(
+        str(path.resolve()), silos, str(out.resolve()), cell, tuple(change or ()), deadline, wait,
+        least, resume, take_back, withdraw, unlearner,
+    )  # fmt: skip
+    home = link.home(out)
+    number = deploy.submit(asked, home)
+    typer.echo(f"run {number}: {chosen.name} seed {chosen.run.seed} over {silos} silos")
+    looked = time.monotonic()
+    while not done.is_file() and not failed.is_file():
+        time.sleep(0.5)
+        if time.monotonic() - looked > 60:  # a process that was killed leaves neither file
+            looked, said = time.monotonic(), deploy.status(number, home)
+            if said.startswith("finished") and not done.is_file() and not failed.is_file():
+                raise DataError(
+                    f"run {number} ended ({said}) and wrote nothing. Go on from its last "
+                    f"checkpoint with --resume."
+                )
+    if failed.is_file():
+        raise DataError(failed.read_text(encoding="utf-8").strip())
+    facts = json.loads(done.read_text(encoding="utf-8"))
+    shown = ", ".join(f"{n} {v:.4f}" for n, v in facts["metrics"]["test"].items())
+    typer.echo(f"{shown} (round {facts['round']}, {facts['silos']['messages']} messages)")
+    if facts["silos"]["refused"]:
+        typer.echo(f"  not accepted: {facts['silos']['refused']}", err=True)
+    if facts["silos"]["waiting"]:
+        typer.echo(f"  silos {facts['silos']['waiting']} have yet to acknowledge", err=True)
+    typer.echo(f"Written: {done} and {out}/model/")
+
+
+@app.command()
+def recommend(
+    store: Annotated[Path, typer.Argument(help="The folder of a silo, on its own machine.")],
+    user: Annotated[int, typer.Option(help="The number of a client of this silo.")],
+    k: Annotated[int, typer.Option(min=1, help="How many items.")] = 20,
+) -> None:
+    """Recommend on the silo itself: neither data nor scores leave it."""
+    _installed()
+    from rescind.flower.local import recommend as best
+
+    for item, score in best(store, user, k):
+        typer.echo(f"{item:>8}  {score:.4f}")
+
+
+def _place(text: str) -> tuple[int, int]:
+    from rescind.errors import ConfigError
+
+    number, _, many = text.partition("/")
+    if not (number.isdigit() and many.isdigit() and int(number) < int(many)):
+        raise ConfigError(f"--silo says which of how many, such as 0/2 or 1/2; got '{text}'.")
+    return int(number), int(many)
+
+
+def _installed() -> None:
+    from rescind.errors import ConfigError
+
+    try:
+        import flwr  # noqa: F401
+    except ImportError:
+        raise ConfigError("Flower is not installed. Run: pip install 'rescind[flower]'") from None
+
+
+def _deploy(address: str, kit: Path | None, insecure: bool):
+    """The deployment module and the link, once it is clear how safe it is to be."""
+    _installed()
+    from rescind.errors import ConfigError
+    from rescind.flower import deploy
+
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"an address is host:port, such as {LOOPBACK}; got '{address}'.")
+    if (kit is None) != insecure:
+        raise ConfigError(
+            "give --kit FOLDER (made by: rescind flower kit), or --insecure to try things out on "
+            "one machine; " + ("both were given." if insecure else "neither was given.")
+        )
+    if insecure:
+        typer.echo(deploy.INSECURE, err=True)
+    link: Link = deploy.Link(host, int(port), None if kit is None else kit / "ca.pem")
+    return deploy, link
+
+
+def _until_ended(process: subprocess.Popen) -> None:
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        typer.echo("stopped.", err=True)
+        raise typer.Exit(130) from None
+    if code:
+        raise typer.Exit(code)

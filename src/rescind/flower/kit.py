@@ -1,0 +1,145 @@
+"""Keys and certificates for a deployment, made by one command.
+
+    kit/ca.key                 signs certificates; keep it offline, nobody needs it to run
+    kit/server/                ca.pem, server.pem, server.key, and silo-0.pub ... of the silos
+    kit/silo-0/ ...            ca.pem, node.key: to be carried to the silo's machine
+
+The server's certificate names its hosts; a silo is known by its key (ECDSA on P-384, which is what
+Flower's node authentication takes).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from rescind.errors import ConfigError
+from rescind.params import write_atomically
+
+DAYS = 365
+"""How long certificates are valid: whoever runs longer makes a new kit once a year."""
+SKEW = timedelta(hours=48)
+"""Certificates are valid from before now, so that a machine whose clock is behind can connect."""
+
+
+def make_kit(folder: Path, silos: int, hosts: Sequence[str], days: int = DAYS) -> Path:
+    """Write a kit for a server under these names or addresses, and this many silos."""
+    if silos < 1:
+        raise ConfigError(f"a federation has one silo or more; got {silos}.")
+    if not hosts or not all(hosts):
+        raise ConfigError("name at least one host under which silos reach the server.")
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(
+            f"{folder} is not empty. Making a kit again would lock out the silos that have the "
+            f"old one; choose another folder, or remove this one."
+        )
+    now = datetime.now(UTC)
+    span = now - SKEW, now + timedelta(days=days)
+    ca_key = ec.generate_private_key(ec.SECP384R1())
+    ca = _authority(ca_key, span)
+    server_key = ec.generate_private_key(ec.SECP384R1())
+    server = _certificate(server_key, hosts, ca, ca_key, span)
+    _secret(folder / "ca.key", ca_key, PrivateFormat.PKCS8)
+    _public(folder / "server" / "ca.pem", ca.public_bytes(Encoding.PEM))
+    _public(folder / "server" / "server.pem", server.public_bytes(Encoding.PEM))
+    _secret(folder / "server" / "server.key", server_key, PrivateFormat.PKCS8)
+    for silo in range(silos):
+        key = ec.generate_private_key(ec.SECP384R1())
+        mine = folder / f"silo-{silo}"
+        _public(mine / "ca.pem", ca.public_bytes(Encoding.PEM))
+        _secret(mine / "node.key", key, PrivateFormat.OpenSSH)
+        line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        _public(folder / "server" / f"silo-{silo}.pub", line + f" silo-{silo}\n".encode())
+    return folder
+
+
+def _authority(
+    key: ec.EllipticCurvePrivateKey, span: tuple[datetime, datetime]
+) -> x509.Certificate:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rescind federation")])
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    return (
+        _begun(name, name, key.public_key(), span)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(own, critical=False)
+        .add_extension(_usage(signs=True), critical=True)
+        .sign(key, hashes.SHA384())
+    )
+
+
+def _certificate(
+    key: ec.EllipticCurvePrivateKey,
+    hosts: Sequence[str],
+    ca: x509.Certificate,
+    ca_key: ec.EllipticCurvePrivateKey,
+    span: tuple[datetime, datetime],
+) -> x509.Certificate:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+    return (
+        _begun(name, ca.subject, key.public_key(), span)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(issuer, critical=False)
+        .add_extension(_usage(signs=False), critical=True)
+        .sign(ca_key, hashes.SHA384())
+    )
+
+
+def _begun(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    span: tuple[datetime, datetime],
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(span[0])
+        .not_valid_after(span[1])
+    )
+
+
+def _usage(signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, content_commitment=False,
+        key_encipherment=False, data_encipherment=False, key_agreement=False,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+
+
+def _host(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _public(path: Path, data: bytes) -> None:
+    write_atomically(path, data)
+
+
+def _secret(path: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> None:
+    """Write a private key that only its owner can read, from the first moment on."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(key.private_bytes(Encoding.PEM, form, NoEncryption()))

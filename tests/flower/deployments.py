@@ -1,0 +1,118 @@
+"""Real processes on this machine: started by the commands of the manual, ended by their groups."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+RECIPE = """
+[data]
+name = "synthetic"
+users = 40
+items = 30
+interactions = 500
+
+[method]
+name = "FedAvg"
+model = {{ name = "MF", dim = 4 }}
+
+[run]
+rounds = {rounds}
+evaluate_every = {rounds}
+checkpoint_every = 1
+"""
+PATIENCE = 600.0
+"""Seconds before a test gives up: a busy machine is slow, and only a broken one needs as many."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(there: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+    """Look until something is there."""
+    end = time.monotonic() + patience
+    while not there():
+        assert time.monotonic() < end, f"{what} did not come within {patience:g} s"
+        time.sleep(0.2)
+
+
+class Machines:
+    """A server and its silos, as three people would start them."""
+
+    def __init__(self, folder: Path, silos: int, rounds: int = 2) -> None:
+        self.folder, self.silos, self.port = folder, silos, free_port()
+        self.recipe = folder / "recipe.toml"
+        self.recipe.write_text(RECIPE.format(rounds=rounds))
+        self.processes: dict[str, subprocess.Popen] = {}
+        self._open = ExitStack()
+
+    def __enter__(self) -> Machines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in list(self.processes):
+            self.stop(name)
+        self._open.close()
+
+    @property
+    def server(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def log(self, name: str) -> str:
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.is_file() else ""
+
+    def start(self, name: str, *arguments: str) -> subprocess.Popen:
+        """One command of the manual, in a group of its own."""
+        log = self._open.enter_context((self.folder / f"{name}.log").open("ab"))
+        self.processes[name] = subprocess.Popen(
+            [sys.executable, "-m", "rescind.cli", "flower", *arguments],
+            cwd=self.folder, stdout=log, stderr=log, start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        return self.processes[name]
+
+    def stop(self, name: str, sign: signal.Signals = signal.SIGINT) -> None:
+        """End a command; the processes that it started end with it."""
+        process = self.processes.pop(name)
+        with suppress(ProcessLookupError):
+            process.send_signal(sign)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def up(self, *options: str) -> None:
+        up = self.start("up", "up", "--listen", self.server, *options)
+        ended = lambda: up.poll() is not None  # noqa: E731
+        until(lambda: ended() or "listening on" in self.log("up"), "the server")
+        assert not ended(), self.log("up")
+
+    def join(self, silo: int, *options: str) -> None:
+        self.start(
+            f"silo-{silo}", "join", str(self.recipe), "--silo", f"{silo}/{self.silos}",
+            "--server", self.server, "--store", f"silo-{silo}", "--port", str(free_port()),
+            *options,
+        )  # fmt: skip
+
+    def run(self, *options: str) -> None:
+        self.start(
+            "run", "run", str(self.recipe), "--silos", str(self.silos), "--server", self.server,
+            "--out", "out", *options,
+        )  # fmt: skip
+
+    def finished(self) -> None:
+        run = self.processes["run"]
+        until(lambda: run.poll() is not None, "the end of the run")
+        assert run.returncode == 0, self.log("run") + self.log("up")[-3000:]

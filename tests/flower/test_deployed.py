@@ -1,0 +1,55 @@
+"""One real deployment: TLS, registered keys, two silos, two rounds, as the manual has it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from torch.testing import assert_close
+
+pytest.importorskip("flwr")
+
+from flower.deployments import Machines
+from rescind import params
+from rescind.experiment import obtained, start
+from rescind.flower.local import recommend
+from rescind.flower.sources import one_cell
+
+pytestmark = pytest.mark.flower
+
+
+def test_two_silos_on_loopback_learn_what_one_process_learns(tmp_path: Path) -> None:
+    with Machines(tmp_path, silos=2) as machines:
+        made = machines.start("kit", "kit", "--silos", "2", "--out", "kit")
+        assert made.wait(120) == 0, machines.log("kit")
+        machines.up("--kit", "kit/server")
+        for silo in range(2):
+            machines.join(silo, "--kit", f"kit/silo-{silo}")
+        machines.run("--kit", "kit/server")
+        machines.finished()
+        assert "known silos: silo-0, silo-1" in machines.log("up")
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())
+    _, cell = one_cell(str(machines.recipe), None)
+    here = start(replace(cell, sharing=None), obtained(cell)).run(2)
+    there, _ = params.load(tmp_path / "out" / "model" / "public.safetensors")
+    assert there.keys() == here.now.state.public.keys()
+    for name, value in here.now.state.public.items():
+        assert_close(there[name], value, rtol=1e-5, atol=1e-5)
+    assert facts["metrics"]["test"] == pytest.approx(here.evaluate("test", cell.run.k), abs=1e-5)
+    assert facts["silos"]["refused"] == {}
+    asked = here.world.available.nonzero().squeeze(1)[0]
+    mine = recommend(tmp_path / f"silo-{int(asked) % 2}", int(asked), 3)
+    assert [item for item, _ in mine] == [int(r.item) for r in here.recommend(int(asked), 3)]
+
+
+def test_nothing_starts_without_keys_unless_asked(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rescind.cli", "flower", "up", "--state", str(tmp_path / "s")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert "--kit" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "s").exists()
