@@ -13,7 +13,7 @@ from torch.nn import functional
 from rescind import jagged
 from rescind.audits import mait
 from rescind.clock import Clock
-from rescind.cohort import Cohort
+from rescind.cohort import Cohort, Graph
 from rescind.errors import ConfigError
 from rescind.federation import Federation
 from rescind.holdings import Holdings
@@ -29,6 +29,7 @@ from rescind.methods.leaving import (
     referring,
     weights,
 )
+from rescind.models.block_model import BlockModel
 from rescind.models.vgae import VGAE
 from rescind.optim import server_move
 from rescind.params import Params, add, dot, times
@@ -95,6 +96,9 @@ class FedGCV(GraphFedAvg):
     virtual: bool = False
     """Let a synthetic stand-in of the leaver take part in the repair. It gives the leaver's edges
     and labels to the server (`audits/stand_in.py`); for comparison only."""
+    private_virtual: bool = False
+    """The stand-in is drawn from noisy counts that the leaver gave while it was enrolled
+    (`models/block_model.py`), instead."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,10 +136,10 @@ class FedGCV(GraphFedAvg):
             one = one_step(self, dropout=self.forget_dropout, batch_size=self.batch_size)
             return referring(fed, began).run(self.forget_rounds, method=one, roles=roles)
 
-        if not self.virtual or not isinstance(event, Withdraw):
+        if not (self.virtual or self.private_virtual) or not isinstance(event, Withdraw):
             return forgotten(fed, event, steps, self.repair_rounds)
         after = forgotten(fed, event, steps, 0)
-        host = hosted(fed, event.client)
+        host = (drawn if self.private_virtual else hosted)(fed, event.client)
         after = after.apply(host).run(self.repair_rounds, method=fed.method)
         return after.apply(Withdraw(host.client))
 
@@ -238,6 +242,34 @@ def hosted(fed: Federation, client: int) -> Host:
     split = torch.zeros(len(labelled), dtype=torch.int8)
     data = Holdings.of(records, split, number + 1, held.items, task="nodes", graph=graph)
     return Host(number, data)
+
+
+def drawn(fed: Federation, client: int) -> Host:
+    """A stand-in drawn from a private release of a client's subgraph, under a free number."""
+    held = fed.now.vault.holdings
+    if held.graph is None:
+        raise ConfigError("a virtual client stands for a subgraph; these clients hold no graph.")
+    mine = held.graph.keep(held.graph.owner == client).to("cpu")
+    model = BlockModel()
+    double = model.drawn(model.release(mine), held.items, Clock(fed.clock.seed))
+    number, many = held.clients, len(double.label)
+    node, feature = double.features.nonzero(as_tuple=True)
+    graph = Graph(
+        owner=torch.full((many,), number),
+        index=torch.arange(many),
+        edge=double.edge,
+        node=node,
+        feature=feature,
+        value=torch.ones(len(node), dtype=mine.value.dtype),
+        label=double.label,
+        features=mine.features,
+        classes=mine.classes,
+    )
+    records = Records.of(torch.full((many,), number), torch.arange(many))
+    split = torch.zeros(many, dtype=torch.int8)
+    return Host(
+        number, Holdings.of(records, split, number + 1, held.items, task="nodes", graph=graph)
+    )
 
 
 def projected(step: Params, others: Params) -> dict[str, Tensor]:
