@@ -289,6 +289,7 @@ def _judged(
     exact = wanted.unlearner.exact if wanted.unlearner else wanted.name == "own"
     return {
         "verdict": verdict,
+        "why": report.why,
         "escalates": verdict == "FAIL" and not exact,
         "failed": ", ".join(f.check for f in found if f.verdict == "FAIL") or "none",
         "value": {f.check: f.value for f in found},
