@@ -15,7 +15,15 @@ from rescind.audits.difference import by_lists
 from rescind.audits.distance import jaccard, tables
 from rescind.audits.membership import roc, tail
 from rescind.audits.probe import Case, evidence, lists
-from rescind.audits.state_attacks import kept, kept_rows, person_rows, spread_once, stale
+from rescind.audits.state_attacks import (
+    carried,
+    kept,
+    kept_rows,
+    person_rows,
+    rotation,
+    spread_once,
+    stale,
+)
 from rescind.errors import ConfigError, DataError
 from rescind.examine import examine, retrain, retrains, seeds_of
 from rescind.federation import Federation
@@ -24,6 +32,7 @@ from rescind.models.lightgcn import LightGCN
 from rescind.records import Erase, Records, Unshare, Withdraw
 from rescind.state import Memory
 from rescind.workers import read_event, write_event
+from worlds import randoms
 
 
 @pytest.fixture
@@ -209,6 +218,24 @@ def test_what_a_server_keeps_gives_the_no_op_away_and_a_retrain_not(story, case)
         means = [float((c.value * c.weight).sum() / c.size) for c in clean]
         assert no_op > max(means)
     assert stale(case, before).value.tolist() == kept_rows(case, before).value.tolist()
+
+
+def test_a_table_that_was_merely_turned_hides_from_an_old_row_and_not_from_who_turns_it_back(
+    story, case
+):
+    before, _, _ = story
+    table = before.now.state.public["item"]
+    turned, _ = torch.linalg.qr(randoms(table.shape[1], table.shape[1], seed=5))
+    public = {**before.now.state.public, "item": table @ turned.to(table)}
+    fake = before.with_(state=replace(before.now.state, public=public))
+    by_row, by_both, whole = (
+        float((found.value * found.weight).sum() / found.size)
+        for found in (stale(case, fake), carried(case, fake), stale(case, before))
+    )
+    assert abs(by_both - whole) < 0.002
+    assert whole - by_row > 0.03
+    back = rotation(table.double(), (table @ turned.to(table)).double())
+    assert torch.allclose(back, turned.double(), atol=1e-4)
 
 
 def test_a_server_that_dropped_its_rows_has_nothing_to_read(story, case):

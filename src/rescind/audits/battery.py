@@ -197,6 +197,7 @@ STANDARD: tuple[Check, ...] = (
     Quality("Q8 quality", bystanders.quality, kind="harm", ranking=True, note="NDCG@20, tenths."),
     Check("Q4 scores", difference.by_scores, kind="shown", ranking=True, note="With scores."),
     Check("stale", state_attacks.stale, kind="shown", ranking=True, note="Old rows, new table."),
+    Check("stale, carried", state_attacks.carried, kind="shown", ranking=True, note="Turned."),
     Check("Q6 tables", distance.tables, kind="shown", note="Relative distance of parameters."),
     Check("Q6 lists", distance.jaccard, kind="shown", ranking=True, note="Jaccard@20."),
     Check("Q6 scores", distance.divergence, kind="shown", ranking=True, note="KL to retrains."),

@@ -79,11 +79,32 @@ def stale(case: Case, fed: Federation) -> PerPerson | None:
     return _with_rows(case, case.before, fed, spread=False)
 
 
-def _with_rows(case: Case, holder: Federation, fed: Federation, spread: bool) -> PerPerson | None:
+def carried(case: Case, fed: Federation) -> PerPerson | None:
+    """The same by somebody who kept the old table, too, which was public, and carries rows over.
+
+    Models that were begun from other first values lie in other directions, where an old row finds
+    nothing; so would a table that was merely turned. The rotation that brings the old table nearest
+    to the new one undoes that (orthogonal Procrustes).
+    """
+    return _with_rows(case, case.before, fed, spread=False, turn=True)
+
+
+def rotation(old: Tensor, new: Tensor) -> Tensor:
+    """The Q that brings old Q nearest to new, both less their means: U V' of old' new. [d, d]
+
+    old, new: [I, d]
+    """
+    left, _, right = torch.linalg.svd((old - old.mean(0)).T @ (new - new.mean(0)))
+    return left @ right
+
+
+def _with_rows(
+    case: Case, holder: Federation, fed: Federation, spread: bool, turn: bool = False
+) -> PerPerson | None:
     """AUC of cos(row of the person, item less the mean item).
 
     One half for a server that dropped its rows; None where the server never had any.
-    holder: whose rows of people    fed: whose item table
+    holder: whose rows of people    fed: whose item table    turn: rows to where that table lies
     """
     targets = case.targets
     found = []
@@ -94,6 +115,9 @@ def _with_rows(case: Case, holder: Federation, fed: Federation, spread: bool) ->
         user, item = rows.double().cpu(), item.double().cpu()
         if spread:
             user, item = spread_once(holder, user, item)
+        old = item_table(holder, rows.shape[1]) if turn else None
+        if old is not None and len(old) == len(item):
+            user = user @ rotation(old.double().cpu(), item)
         # What all items have in common says how a person likes items, not which.
         user, item = (functional.normalize(t, dim=-1) for t in (user, item - item.mean(0)))
         at = targets.records

@@ -74,7 +74,7 @@ def moved(
     sums: Sequence[Params],
     damping: float,
 ) -> ServerState:
-    """A state moved by as much as the two runs are apart, with the rows of the second.
+    """A state moved by as much as the two runs are apart, with the second's rows and moments.
 
     The first run is the one that was, so V + V' - V_t is V'. Where an earlier request was answered
     by other steps, what those did stays.
@@ -86,8 +86,7 @@ def moved(
     memory = Memory(tuple(s for s in state.memory if s.name != SUMS))
     if not len(targets(before, event, method)):
         memory = Memory((*memory, *two.memory.named(SUMS)))
-    own = {**state.own, "user": two.own["user"]}
-    return replace(state, public=public, own=own, memory=memory)
+    return replace(state, public=public, own={**state.own, **two.own}, memory=memory)
 
 
 def one_story(fed: Federation) -> bool:
