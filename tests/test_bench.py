@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from torch.testing import assert_close
 
 from rescind import bench
+from rescind.bench import continual
 from rescind.bench.yardsticks import (
     Batches,
     Opening,
@@ -20,17 +22,23 @@ from rescind.bench.yardsticks import (
     twin_round,
 )
 from rescind.cli.bench import lines
+from rescind.data.blocks import arrange
 from rescind.data.synthetic import synthetic
 from rescind.errors import DataError
-from rescind.executor import InProcess
+from rescind.executor import InProcess, Vault
 from rescind.federation import Federation, holdings_of
 from rescind.holdings import Holdings
+from rescind.methods.f3crec import F3CRec
 from rescind.methods.fedshare import FedShare
+from rescind.methods.finetune import FineTune
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
+from rescind.models.ncf import NCF
+from rescind.models.pfedrec import PFedRec
 from rescind.models.shared_graph import graph_of
 from rescind.records import Share
-from worlds import lendable, silent, tiny_holdings
+from rescind.streams import Blocks, Stream
+from worlds import lendable, next_block, silent, tiny_holdings
 
 METHODS = {
     "FedMF": replace(
@@ -53,6 +61,22 @@ def small() -> Holdings:
     return holdings_of(synthetic(users=60, items=80, interactions=1200), 0)
 
 
+def planned(opening: Opening, vault: Vault) -> Callable[[int], Batches]:
+    """The batches that the product itself draws for a client."""
+    method = opening.method
+
+    def of_client(place: int) -> Batches:
+        ids = opening.cohort.ids[place : place + 1]
+        alone = InProcess().cohort(method, vault, ids)
+        plan = method.client_plan(opening.public, vault.read(ids), alone, opening.clock)
+        columns = {**plan.items, **plan.values}
+        cuts = torch.tensor(plan.sizes).cumsum(0).tolist()
+        starts = [0, *cuts[:-1]]
+        return [{n: c[a:b] for n, c in columns.items()} for a, b in zip(starts, cuts, strict=True)]
+
+    return of_client
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_the_naive_twin_computes_what_the_product_computes_from_the_same_samples(name):
     method = METHODS[name]
@@ -60,19 +84,42 @@ def test_the_naive_twin_computes_what_the_product_computes_from_the_same_samples
     vault = fed.now.vault
     opening = Opening.of(vault.holdings, method)
     assert silent(7) not in opening.cohort.ids.tolist()
-
-    def planned(place: int) -> Batches:
-        alone = InProcess().cohort(method, vault, opening.cohort.ids[place : place + 1])
-        plan = method.client_plan(opening.public, opening.private, alone, opening.clock)
-        columns = {**plan.items, **plan.values}
-        cuts = torch.tensor(plan.sizes).cumsum(0).tolist()
-        starts = [0, *cuts[:-1]]
-        return [{n: c[a:b] for n, c in columns.items()} for a, b in zip(starts, cuts, strict=True)]
-
-    total = twin_round(opening, torch.arange(len(opening.cohort)), planned)
+    total = twin_round(opening, torch.arange(len(opening.cohort)), planned(opening, vault))
     summed, _ = method.client_sum(opening.public, opening.private, opening.cohort, opening.clock)
     assert_close(total, summed.totals["item"], atol=1e-5, rtol=1e-4)
     assert float(total.abs().max()) > 1e-3
+
+
+LEARNERS = {
+    "FedNCF": FineTune(model=NCF(dim=8, faster=2.0), rate=0.02, batch_size=7),
+    "PFedRec": FineTune(model=PFedRec(dim=8, faster=2.0), rate=0.02, batch_size=7),
+    "F3CRec": F3CRec(
+        model=MF(dim=8, spread=0.3), rate=0.02, batch_size=7, top_n=5, distil=0.7, adaptive=False
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_the_naive_twin_of_a_second_block_computes_what_the_product_computes(name):
+    fed = Federation.start(tiny_holdings(clients=7, items=13), LEARNERS[name], seed=0)
+    fed = fed.run(2).apply(next_block(clients=8, items=15, seed=5))
+    opening = Opening.next_of(fed)
+    everybody = torch.arange(len(opening.cohort))
+    total = continual.twin_round(opening, everybody, planned(opening, fed.now.vault))
+    summed, _ = opening.method.client_sum(
+        opening.public, opening.private, opening.cohort, opening.clock
+    )
+    assert_close(total, summed.totals["item"], atol=1e-5, rtol=1e-4)
+    assert float(total.abs().max()) > 1e-3
+
+
+def test_rounds_and_a_whole_run_of_continual_learners_are_timed():
+    stream = Stream.of(arrange(synthetic(users=40, items=80, interactions=1200)))
+    found = {n: (o.method, dict(most)) for n, o, most in continual.openings(stream)}
+    assert [most["fused"] for _, most in found.values()] == [2.0, 2.0, 4.0]
+    took, ran = continual.whole_run(stream, Blocks(rounds=2))
+    assert took > 0
+    assert ran == {"blocks": 4, "rounds": 8}
 
 
 def test_numpy_draws_the_negatives_of_the_twin_outside_what_a_client_owns(small):

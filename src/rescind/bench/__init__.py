@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from rescind import fused
-from rescind.bench.yardsticks import Opening, alternate, naive, plain_step, touch
+from rescind.bench import continual
+from rescind.bench.yardsticks import Opening, alternate, naive, plain_step, touch, twin_round
 from rescind.errors import DataError
 from rescind.executor import InProcess
 from rescind.federation import Federation, holdings_of
@@ -32,10 +33,15 @@ from rescind.holdings import Holdings
 from rescind.method import Method
 from rescind.methods.fedavg import FedAvg
 from rescind.methods.fedshare import FedShare
+from rescind.methods.finetune import FineTune
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
 from rescind.models.shared_graph import graph_of
 from rescind.sharing import draw_groups, draw_share
+from rescind.streams import Stream
+
+if TYPE_CHECKING:
+    from rescind.data import Dataset
 
 REPEATS = 15
 TWINS = 32
@@ -106,7 +112,8 @@ def rounds(
         "fused": lambda: o.method.client_sum(*given),
     }
     yard = touch(rows, torch.zeros_like(o.public["item"]))
-    twin, scale = naive(o, twins)
+    one_round = continual.twin_round if isinstance(o.method, FineTune) else twin_round
+    twin, scale = naive(o, twins, one_round)
     slow = scale * alternate({"twin": twin}, min(repeats, 3))["twin"]
     figures = []
     for form, bound in most.items():
@@ -290,12 +297,33 @@ def everything(quick: bool = False, say: Say = lambda _: None) -> Iterator[Figur
             if not quick:
                 yield from (linear(data, method, COHORTS, form, 3) for form in forms)
                 yield from memory("ml-1m", {}, 1500.0)
+    yield from streams(quick)
     if not quick and len(forms) > 1:
         yield from first_calls(3.0)
 
 
+def streams(quick: bool) -> Iterator[Figure]:
+    """Continual learners on ML-100K: rounds as multiples of a touch, and a whole run."""
+    if (data := _dataset("ml-100k", lambda _: None)) is None:
+        return
+    stream = Stream.of(data)
+    if fused.compiled():
+        for name, opening, most in continual.openings(stream):
+            yield from rounds(name, opening, most)
+    if not quick:
+        took, ran = continual.whole_run(stream)
+        yield Figure("F3CRec with FedMF, all blocks of ML-100K", took, "CPU s", 10.0, 0.0, ran)
+
+
 def _holdings(source: str, say: Say) -> Holdings | None:
-    """A dataset on devices; None, and a word about it, where it is not to be had."""
+    """A dataset on devices, of a stream its first block; None where it is not to be had."""
+    if (data := _dataset(source, say)) is None:
+        return None
+    return holdings_of(data if data.block is None else data.select(data.block == 0).compact(), 0)
+
+
+def _dataset(source: str, say: Say) -> Dataset | None:
+    """A dataset; None, and a word about it, where it is not to be had."""
     from rescind.data import Dataset, load
 
     variant = "blocks" if source == "ml-100k" else None
@@ -305,6 +333,4 @@ def _holdings(source: str, say: Say) -> Holdings | None:
         say(f"{source} is missing, its figures are left out; run: rescind data get {source}")
         return None
     assert isinstance(data, Dataset)
-    if data.block is not None:
-        data = data.select(data.block == 0).compact()
-    return holdings_of(data, 0)
+    return data

@@ -49,8 +49,12 @@ class Opening:
     @classmethod
     def of(cls, data: Holdings, method: Method, seed: int = 0) -> Opening:
         """The first round of a fresh federation."""
-        fed = Federation.start(data, method, seed=seed)
-        vault, clock = fed.now.vault, fed.clock.at(1)
+        return cls.next_of(Federation.start(data, method, seed=seed))
+
+    @classmethod
+    def next_of(cls, fed: Federation) -> Opening:
+        """The round a federation would run next."""
+        method, vault, clock = fed.method, fed.now.vault, fed.clock.at(fed.now.state.round + 1)
         ids = method.server_sample(fed.now.state, fed.world, clock)
         cohort = InProcess().cohort(method, vault, ids)
         return cls(method, fed.now.state.public, vault.read(ids), cohort, clock)
@@ -150,7 +154,9 @@ def twin_round(opening: Opening, places: Tensor, batches: Callable[[int], Batche
     return total
 
 
-def naive(opening: Opening, twins: int) -> tuple[Callable[[], object], float]:
+def naive(
+    opening: Opening, twins: int, one_round: Callable[..., Tensor] = twin_round
+) -> tuple[Callable[[], Tensor], float]:
     """The naive twin on evenly spread clients as work to be timed, and what to scale it by."""
     cohort, method = opening.cohort, opening.method
     able = ((cohort.train.count > 0) & (cohort.own.count < cohort.items)).nonzero().squeeze(1)
@@ -158,7 +164,7 @@ def naive(opening: Opening, twins: int) -> tuple[Callable[[], object], float]:
 
     def work() -> Tensor:
         draw = np.random.default_rng(0)  # noqa: TID251
-        return twin_round(opening, places, lambda p: twin_batches(method, cohort, p, draw))
+        return one_round(opening, places, lambda p: twin_batches(method, cohort, p, draw))
 
     return work, len(able) / len(places)
 
