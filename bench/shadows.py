@@ -2,11 +2,13 @@
 
     python bench/shadows.py IN OUT recipes/fedgcv/ulira.toml [--device cuda] [--commit C]
     python bench/shadows.py IN OUT recipes/fedgcv/ulira.toml --check --device cpu
+    python bench/shadows.py IN OUT recipes/fedgcv/ulira.toml --gather --commit C
 
 Makes what `bench/graphs.py shadows` makes, for the rows no-op, Retrain, Drop, FedGCV and ULKD of
 federated averaging and of averaged gradients, many times as fast: a GPU that waits for one small
 run does not wait for 64. The draws are the package's own. `--check` holds two shadows of a few
-rounds against the package.
+rounds against the package. `--gather` turns what shadows said (OUT/shadows*.jsonl, made at commit
+C) into a line for each row, with the attack alone in it: OUT/PAPER.TABLE.jsonl.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +31,10 @@ from torch.nn import functional
 from graphs import Shared, carried, shadows
 from rescind import Federation, InProcess, Withdraw, clock, experiment
 from rescind.audits.probe import Case
-from rescind.audits.ulira import asked_about, halves
+from rescind.audits.ulira import asked_about, attack, halves, judge
 from rescind.cell import Cell
 from rescind.clock import Clock
+from rescind.provenance import versions
 from rescind.recipe import read
 from rescind.world import Sizes
 
@@ -364,6 +369,69 @@ def margins(method: Any) -> bool:
     return any(getattr(method, n, False) for n in ("margin", "literal", "virtual", "retention"))
 
 
+def gather(given: argparse.Namespace) -> None:
+    """A line for every row whose shadows are all there: the mean over leavers, and each of them."""
+    told: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for path in sorted(given.out.glob("shadows*.jsonl")):
+        for text in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(text)
+            told[row["digest"], row["seed"], row["client"], row["shadow"]] = row
+    start: dict[str, Federation] = {}
+    for cell in read(given.recipe).cells:
+        assert cell.forget is not None
+        pairs, name = cell.forget.pairs, cell.data.name
+        keys = [(cell.digest, cell.run.seed, c, n) for c in cell.forget.clients
+                for n in range(2 * pairs)]  # fmt: skip
+        if not all(key in told for key in keys):
+            print(f"{cell.name}: not all shadows are there")
+            continue
+        graph = carried(given.folder, name)
+        if name not in start:
+            start[name] = experiment.start(cell, graph)
+        found = []
+        for client in cell.forget.clients:
+            case = Case.of(start[name], Withdraw(client))
+            said = [told[cell.digest, cell.run.seed, client, n] for n in range(2 * pairs)]
+            inside = halves(len(asked_about(case)), pairs, case.clock)
+            person = torch.zeros(inside.shape[1], dtype=torch.int64)
+            phis = torch.tensor([row["after"] for row in said]).double()
+            found.append((attack(phis, inside, person, case.clock), judge_of(case, said, pairs)))
+        line = {
+            "cell": cell.name, "seed": cell.run.seed, "test": {}, "valid": {},
+            "forget": facts_of(found), "digest": cell.digest, "settings": cell.settings,
+            "data": graph.digest, "versions": {**versions(), "commit": f"{given.commit} (told)"},
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        }  # fmt: skip
+        out = given.out / f"{given.recipe.parent.name}.{given.recipe.stem}.jsonl"
+        with out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        print(cell.name, line["forget"]["ulira"])
+
+
+def judge_of(case: Case, said: list[dict[str, Any]], pairs: int) -> Any:
+    """The finding of the audit, with its controls."""
+    rows = [{f"output/{w}": torch.tensor(r[w]) for w in ("before", "after")} for r in said]
+    return judge(case, rows, pairs)[0]
+
+
+def facts_of(found: list[Any]) -> dict[str, Any]:
+    """Means over leavers, and every leaver's AUC with its interval."""
+    aucs = [a.auc[0] for a, _ in found]
+    words = [f.verdict for _, f in found]
+    return {
+        "ulira": {
+            "AUC": statistics.fmean(aucs),
+            "TPR at 5 %": statistics.fmean(a.tpr_5[0] for a, _ in found),
+            "before": statistics.fmean(f.controls["no-op"] for _, f in found),
+            "says": ", ".join(f"{w} {words.count(w)}" for w in dict.fromkeys(words)),
+            "worst": max(abs(v - 0.5) for v in aucs) + 0.5,
+        },
+        "each": {"AUC": [round(v, 5) for v in aucs],
+                 "low": [round(a.auc[1], 5) for a, _ in found],
+                 "high": [round(a.auc[2], 5) for a, _ in found]},
+    }  # fmt: skip
+
+
 def check(given: argparse.Namespace) -> None:
     """Two shadows of a few rounds, here and by the package."""
     groups = {k[3]: (k[1], cells) for k, cells in reversed(wanted(given.recipe).items())}
@@ -403,11 +471,16 @@ def main() -> None:
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--gather", action="store_true")
+    parser.add_argument("--commit", default="")
     given = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     InProcess()
     if given.check:
         check(given)
+        return
+    if given.gather:
+        gather(given)
         return
     given.out.mkdir(parents=True, exist_ok=True)
     for (data, client, pairs, learner, _), cells in wanted(given.recipe).items():
