@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -98,26 +99,33 @@ def join(
 ) -> None:
     """Join as a silo (a SuperNode), with the data that a recipe names. Ctrl-C leaves."""
     deploy, link = _deploy(server, kit, insecure)
-    from rescind.flower.sources import one_cell
+    from rescind.executor import InProcess
+    from rescind.flower.apps import read, written
+    from rescind.flower.node import Node
+    from rescind.flower.resident import Resident
+    from rescind.flower.sources import RecipeData
+    from rescind.flower.store import Store
+    from rescind.flower.wire import Letter
 
     number, many = _place(silo)
-    path, _ = one_cell(recipe, cell, tuple(change or ()))
-    told = deploy.Silo(
-        number,
-        many,
-        str(path.resolve()),
-        str((store or Path(f"silo-{number}")).resolve()),
-        cell,
-        tuple(change or ()),
-        device,
-        single_updates,
-        questions,
+    data = RecipeData(recipe, cell, tuple(change or ()))
+    folder = store or Path(f"silo-{number}")
+    executor = InProcess(device=device, guards=data.guards)
+    node = Node(Store(folder), data, number, many, executor, single_updates, questions)
+    resident = Resident(
+        lambda asked: written(node.answer(Letter.from_records(read(asked))).to_records())
     )
-    home = link.home(Path(told.store))
-    command = deploy.supernode(link, told, kit, port or 9094 + number)
-    with deploy.started(command, deploy.environment(home)) as process:
-        typer.echo(f"silo {number} of {many}: {told.store}")
-        _until_ended(process)
+    command = deploy.supernode(link, resident.path, kit, port or 9094 + number)
+    try:
+        with deploy.started(command, deploy.environment(link.home(folder))) as process:
+            typer.echo(f"silo {number} of {many}: {folder}")
+            resident.serve(lambda: process.poll() is None)
+            _until_ended(process)
+    except KeyboardInterrupt:
+        typer.echo("stopped.", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        resident.close()
 
 
 @app.command()
@@ -151,7 +159,7 @@ def run(
     """Run one cell of a recipe over the silos, and wait for it. On the server's machine."""
     deploy, link = _deploy(server, kit, insecure)
     from rescind.errors import DataError
-    from rescind.flower.serving import Serving
+    from rescind.flower.asked import Serving
     from rescind.flower.sources import one_cell
 
     path, chosen = one_cell(recipe, cell, tuple(change or ()))
@@ -236,8 +244,13 @@ def _deploy(address: str, kit: Path | None, insecure: bool):
         )
     if insecure:
         typer.echo(deploy.INSECURE, err=True)
+    signal.signal(signal.SIGTERM, _interrupted)  # Flower's processes are to end with this one
     link: Link = deploy.Link(host, int(port), None if kit is None else kit / "ca.pem")
     return deploy, link
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _until_ended(process: subprocess.Popen) -> None:

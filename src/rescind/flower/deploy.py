@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rescind.errors import ConfigError, DataError
-from rescind.flower.apps import ASKED, SILO
-from rescind.flower.serving import Serving
+from rescind.flower.asked import ASKED, SILO, Serving
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -136,29 +135,14 @@ def register(kit: Path, home: Path) -> list[str]:
     return names
 
 
-@dataclass(frozen=True)
-class Silo:
-    """What the owner of a silo says when it joins."""
+def supernode(link: Link, resident: Path, kit: Path | None, port: int) -> list[str]:
+    """The command that starts a SuperNode, whose messages are carried to a resident process.
 
-    silo: int
-    silos: int
-    recipe: str
-    store: str
-    cell: str | None = None
-    changes: tuple[str, ...] = ()
-    device: str = "cpu"
-    single_updates: bool = False
-    questions: bool = False
-
-    def config(self) -> str:
-        """As Flower carries it: hexadecimal, since its parser splits at spaces and quotes."""
-        return f'{SILO}="{json.dumps(vars(self)).encode().hex()}"'
-
-
-def supernode(link: Link, silo: Silo, kit: Path | None, port: int) -> list[str]:
-    """The command that starts a SuperNode. port: where its own apps reach it, on this machine"""
+    port: where its own apps reach it, on this machine
+    """
     command = [tool("flower-supernode"), "--superlink", link.address, "--port", str(port)]
-    command += ["--node-config", silo.config()]
+    # Hexadecimal, since Flower's parser splits at spaces and quotes.
+    command += ["--node-config", f'{SILO}="{str(resident).encode().hex()}"']
     if kit is None:
         return [*command, "--insecure"]
     command += ["--root-certificates", str(_there(kit / "ca.pem"))]

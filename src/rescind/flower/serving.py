@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from flwr.serverapp import Grid
 from rescind import params
 from rescind.experiment import Last, Meter, stopping, tidy, write_facts
 from rescind.federation import Federation, Moment
+from rescind.flower.asked import Serving
 from rescind.flower.executor import FlowerExecutor
 from rescind.flower.line import Line
 from rescind.flower.sources import one_cell
@@ -26,39 +26,6 @@ from rescind.settings import find
 from rescind.storage import METHODS, Checkpoints, resume
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Serving:
-    """What the server is asked to do, as it travels to the process that does it."""
-
-    recipe: str
-    silos: int
-    out: str
-    cell: str | None = None
-    changes: tuple[str, ...] = ()
-    deadline: float = 300.0
-    """Seconds in which a silo must answer."""
-    wait: float = 300.0
-    """Seconds in which all silos must have joined."""
-    least: float = 0.5
-    resume: bool = False
-    take_back: int | None = None
-    """After training, this client takes back everything it lent."""
-    withdraw: int | None = None
-    """After training, this client leaves."""
-    unlearner: str | None = None
-    """The method that forgets; the learner's own way unless given."""
-
-    def to_json(self) -> str:
-        """For the run's configuration."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Serving:
-        """What `to_json` wrote."""
-        told = json.loads(text)
-        return cls(**{**told, "changes": tuple(told["changes"])})
 
 
 def serve(grid: Grid, asked: Serving, watch: tuple[Callable[[Moment], Any], ...] = ()) -> None:

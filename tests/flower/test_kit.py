@@ -1,0 +1,88 @@
+"""Keys and certificates: made once, readable by their owner only, tried by a real handshake."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from rescind.errors import ConfigError
+from rescind.flower.kit import make_kit
+
+pytestmark = pytest.mark.flower
+
+
+def greeted(server: Path, ca: Path, name: str) -> str | None:
+    """What a client with this authority thinks of the server's certificate; None: it is right."""
+    here = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    here.load_cert_chain(server / "server.pem", server / "server.key")
+    one, other = socket.socketpair()
+    thread = threading.Thread(target=lambda: _serve(here, one))
+    thread.start()
+    try:
+        there = ssl.create_default_context(cafile=str(ca))
+        with there.wrap_socket(other, server_hostname=name):
+            return None
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message
+    finally:
+        other.close()
+        thread.join()
+
+
+def _serve(context: ssl.SSLContext, plain: socket.socket) -> None:
+    try:
+        context.wrap_socket(plain, server_side=True).close()
+    except (OSError, ssl.SSLError):
+        plain.close()
+
+
+def test_a_silo_accepts_the_server_of_its_kit_and_no_other(tmp_path: Path) -> None:
+    kit = make_kit(tmp_path / "one", 2, ["server.example", "127.0.0.1"])
+    other = make_kit(tmp_path / "two", 1, ["server.example"])
+    ca = kit / "silo-1" / "ca.pem"
+    assert greeted(kit / "server", ca, "server.example") is None
+    assert greeted(kit / "server", ca, "127.0.0.1") is None
+    assert "mismatch" in str(greeted(kit / "server", ca, "elsewhere.example"))
+    assert greeted(other / "server", ca, "server.example") is not None
+
+
+def test_every_silo_has_a_key_of_its_own(tmp_path: Path) -> None:
+    kit, seen = make_kit(tmp_path / "kit", 3, ["localhost"]), set()
+    for silo in range(3):
+        path = kit / f"silo-{silo}" / "node.key"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        private = load_ssh_private_key(path.read_bytes(), None)
+        assert isinstance(private, ec.EllipticCurvePrivateKey)
+        public = load_ssh_public_key((kit / "server" / f"silo-{silo}.pub").read_bytes())
+        assert private.public_key() == public
+        seen.add(private.private_numbers().private_value)
+    assert len(seen) == 3
+    for secret in (kit / "ca.key", kit / "server" / "server.key"):
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("silos", "hosts", "says"), [(0, ["localhost"], "one silo or more"), (1, [], "at least one")]
+)
+def test_a_kit_that_cannot_be_used_is_not_made(
+    silos: int, hosts: list[str], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make_kit(tmp_path / "kit", silos, hosts)
+    assert not (tmp_path / "kit").exists()
+
+
+def test_a_kit_is_never_made_over_another(tmp_path: Path) -> None:
+    make_kit(tmp_path / "kit", 1, ["localhost"])
+    with pytest.raises(ConfigError, match="not empty"):
+        make_kit(tmp_path / "kit", 1, ["localhost"])
