@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 pytest.importorskip("flwr")
 
-from flower.deployments import Machines
+from flower.deployments import PATIENCE, Machines
 from rescind import params
 from rescind.experiment import obtained, start
 from rescind.flower.local import recommend
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.flower
 def test_two_silos_on_loopback_learn_what_one_process_learns(tmp_path: Path) -> None:
     with Machines(tmp_path, silos=2) as machines:
         made = machines.start("kit", "kit", "--silos", "2", "--out", "kit")
-        assert made.wait(120) == 0, machines.log("kit")
+        assert made.wait(PATIENCE) == 0, machines.log("kit")
         machines.up("--kit", "kit/server")
         for silo in range(2):
             machines.join(silo, "--kit", f"kit/silo-{silo}")
@@ -48,7 +48,7 @@ def test_two_silos_on_loopback_learn_what_one_process_learns(tmp_path: Path) -> 
 
 def test_nothing_starts_without_keys_unless_asked(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rescind.cli", "flower", "up", "--state", str(tmp_path / "s")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 2
     assert "--kit" in done.stderr
     assert "Traceback" not in done.stderr

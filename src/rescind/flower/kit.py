@@ -28,7 +28,6 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from rescind.errors import ConfigError
-from rescind.params import write_atomically
 
 DAYS = 365
 """How long certificates are valid: whoever runs longer makes a new kit once a year."""
@@ -134,7 +133,8 @@ def _host(name: str) -> x509.GeneralName:
 
 
 def _public(path: Path, data: bytes) -> None:
-    write_atomically(path, data)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
 
 
 def _secret(path: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> None:
