@@ -112,6 +112,8 @@ def louvain(graph: GraphDataset, clients: int, seed: int = 0) -> Ints:
 
     Each goes to whoever holds fewest nodes so far. Needs networkx.
     """
+    if clients < 1:
+        raise ConfigError(f"a graph is dealt out to 1 client or more; got {clients}.")
     try:
         import networkx
     except ImportError:
