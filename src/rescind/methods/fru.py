@@ -16,6 +16,7 @@ from rescind.errors import ConfigError
 from rescind.method import Method
 from rescind.methods.fedshare import FedShare
 from rescind.params import Params
+from rescind.plan import Plan
 from rescind.records import Event
 from rescind.state import Memory, Private, ServerState
 from rescind.update import Rows, Sum, Update
@@ -60,6 +61,12 @@ class FRU(FedShare):
     """Lambda: the share of the local epochs that a replay takes, at least one."""
     calibration: Literal["table", "row"] = "table"
     """What keeps its old length: the whole table, or each row (rows without one are as fresh)."""
+    negatives_from: Literal["all", "semi_hard"] = "all"
+    """Where negatives are drawn: from all that a person does not have, or from what is near."""
+    near_share: float = 0.05
+    """R: of the items a person does not have, the share that counts as near (baselines.md 3.3)."""
+    near_negatives: float = 0.5
+    """Beta: so many times the usual negatives are drawn from what is near, at least one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,6 +74,11 @@ class FRU(FedShare):
             raise ConfigError(
                 f"FRU.kept_share and effort are above 0 and up to 1; "
                 f"got {self.kept_share} and {self.effort}."
+            )
+        if not (0 < self.near_share <= 1 and 0 < self.near_negatives <= 1):
+            raise ConfigError(
+                f"FRU.near_share and near_negatives are above 0 and up to 1; "
+                f"got {self.near_share} and {self.near_negatives}."
             )
         if self.aggregate == "rows":
             raise ConfigError("FRU calibrates a mean over clients: aggregate must not be 'rows'.")
@@ -120,6 +132,23 @@ class FRU(FedShare):
         return out | {n: fresh[n] * by.to(fresh[n]) for n in stored}
 
     # -- clients ----------------------------------------------------------------------------------
+
+    def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
+        """Semi-hard: uniform among the nearest R of what a person does not have."""
+        plain = super().client_plan(public, private, cohort, clock)
+        if self.negatives_from == "all" or self.loss != "bpr":
+            return plain
+        many, train = max(1, round(self.near_negatives * self.negatives)), cohort.train
+        pool, count = near_items(public["item"], private["user"], cohort, self.near_share)
+        owner = train.owner.repeat_interleave(many)
+        place = train.place.unsqueeze(1) * many + torch.arange(many, device=owner.device)
+        drawn = clock.uniform("semi-hard negatives", cohort.ids[owner], place.reshape(-1))
+        rank = (drawn * count[owner]).long().clamp(max=count[owner] - 1)
+        first = count.cumsum(0) - count
+        positive, there = train.item.repeat_interleave(many), count[owner] > 0
+        negative = pool[(first[owner] + rank)[there]]
+        named = {"positive": positive[there], "negative": negative}
+        return Plan.of(owner[there], len(cohort), self.batch_size, None, named)
 
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
@@ -178,6 +207,28 @@ class FRU(FedShare):
 
 
 _NOBODY = torch.zeros(0, dtype=torch.int64)
+
+
+def near_items(item: Tensor, user: Tensor, cohort: Cohort, share: float) -> tuple[Tensor, Tensor]:
+    """The items nearest to a person or to the mean of what they train on: ([n] by client, [C]).
+
+    V^u and V^v: of the items a person does not have, `share` nearest to u_k, and nearest to c_k. A
+    person without a vector of their own (all zeros) is known by the mean alone.
+
+    item: [I, d]    user: [C, d]
+    """
+    mean = jagged.segment_mean(item[cohort.train.item], cohort.train.owner, len(cohort))
+    user = torch.where(user.any(1, keepdim=True), user.to(mean), mean)
+    has = torch.zeros(len(cohort), len(item), dtype=torch.bool, device=item.device)
+    has[cohort.own.owner, cohort.own.item] = True
+    wanted = torch.ceil(share * (~has).sum(1))
+    near = torch.zeros_like(has)
+    for point in (user, mean):
+        far = torch.cdist(point, item).masked_fill(has, float("inf"))
+        order = torch.argsort(far, dim=1, stable=True)
+        near |= torch.argsort(order, dim=1) < wanted.unsqueeze(1)
+    near &= ~has
+    return near.nonzero()[:, 1], near.sum(1)
 
 
 def longest(rows: Rows, clients: int, share: float) -> Rows:
