@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -63,3 +65,20 @@ def test_every_knob_changes_what_a_later_block_learns(search: ModuleType) -> Non
     for number, knob in enumerate(search.TRIED, 1):
         assert not torch.equal(found.items[0], found.items[number]), knob
     assert len(search.trials()) == 30 + 3 * (sum(map(len, search.TRIED.values())) + 4)
+
+
+def test_the_page_says_what_the_search_found() -> None:
+    path = BENCH.parent / "recipes" / "f3crec" / "search.jsonl"
+    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    page = (BENCH.parent / "docs" / "f3crec.md").read_text(encoding="utf-8")
+    assert f"search over {len(found)} settings" in page
+
+    def new(line: dict[str, Any]) -> float:
+        return sum(line["halves"][1:]) / 3
+
+    plain = max(new(line) for line in found if set(line["knobs"]) == {"rate", "prate"})
+    assert "by more than three percent" in page
+    assert plain < max(map(new, found)) < 1.03 * plain
+    strong = [line for line in found if line["knobs"].get("kd") == 1]
+    assert "strong\ndistillation was clearly worse" in page
+    assert max(map(new, strong)) < 0.9 * plain
