@@ -188,6 +188,18 @@ def test_an_answer_from_a_node_that_was_not_asked_is_refused(tmp_path: Path) -> 
     assert executor.line.refused[UNKNOWN] == 1
 
 
+def test_a_silo_that_was_killed_may_come_back_as_another_node(tmp_path: Path) -> None:
+    """Flower still counts the old node as present: it is replaced once it does not answer."""
+    fed, executor, grid = start(tmp_path)
+    grid.nodes[FIRST + 50] = grid.nodes[FIRST + 1]
+    grid.away = {FIRST + 1}
+    fed, refused = seen(fed)
+    assert refused.keys() == {SILENT}
+    fed, refused = seen(fed)
+    assert refused == {}
+    assert executor.line.nodes[1] == FIRST + 50
+
+
 def test_who_was_away_when_something_was_erased_catches_up_first(tmp_path: Path) -> None:
     fed, executor, grid = start(tmp_path)
     fed = fed.run(1)

@@ -6,6 +6,7 @@ Telemetry, update checks and installations at run time are off.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -79,7 +80,12 @@ def environment(home: Path) -> dict[str, str]:
 @contextmanager
 def started(command: Sequence[str], env: Mapping[str, str]) -> Iterator[subprocess.Popen]:
     """A process in a group of its own; the whole group ends with the block."""
-    process = subprocess.Popen(list(command), env=dict(env), start_new_session=True)
+    process = subprocess.Popen(
+        list(command),
+        env=dict(env),
+        start_new_session=True,
+        preexec_fn=_end_with_parent,  # noqa: PLW1509 - these commands start no threads before
+    )
     try:
         yield process
     finally:
@@ -88,6 +94,12 @@ def started(command: Sequence[str], env: Mapping[str, str]) -> Iterator[subproce
                 os.killpg(process.pid, sign)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(patience)
+
+
+def _end_with_parent() -> None:
+    """Linux: ask for SIGTERM when the parent is killed, so that no node without a silo is left."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def listening(link: Link, process: subprocess.Popen, seconds: float = 300.0) -> None:

@@ -49,6 +49,8 @@ class Line:
     """Letters without a reply, by Flower's number of the message."""
     strangers: set[int] = field(default_factory=set)
     """Nodes that are no silo of ours."""
+    spares: dict[int, int] = field(default_factory=dict)
+    """Silo -> a second node that says it is this silo: perhaps the first was killed."""
     hello: Letter | None = None
     """The first letter, for nodes that come later."""
 
@@ -76,10 +78,12 @@ class Line:
             if "error" in reply.facts:
                 raise unpack_error(reply.facts)
             silo, silos = int(reply.facts.get("silo", -1)), reply.facts.get("silos")
-            known = self.nodes.get(silo, -1)
-            if silos != self.silos or not 0 <= silo < self.silos or known in present:
+            ours = silos == self.silos and 0 <= silo < self.silos
+            if not ours or self.nodes.get(silo, -1) in present:
                 self.strangers.add(node)
                 self.refused[UNKNOWN] += 1
+                if ours:
+                    self.spares[silo] = node
                 log.warning("a node that says it is silo %s of %s is not needed", silo, silos)
                 continue
             self.nodes[silo] = node
@@ -116,6 +120,8 @@ class Line:
             if silo not in replies:
                 why.setdefault(silo, SILENT)
                 self.refused[why[silo].partition(":")[0]] += 1
+                if silo in self.spares:  # who came second under its number is asked next time
+                    self.nodes[silo] = self.spares.pop(silo)
         return dict(sorted(replies.items())), why
 
     def _exchange(

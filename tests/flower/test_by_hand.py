@@ -1,0 +1,77 @@
+"""Minutes, by hand (`pytest -m slow tests/flower`): machines that are killed, and strangers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flower.deployments import Machines, until
+from rescind.flower.kit import make_kit
+
+pytestmark = [pytest.mark.flower, pytest.mark.slow]
+
+
+def rounds_of(machines: Machines) -> list[int]:
+    """The rounds whose checkpoints are there."""
+    found = (machines.folder / "out" / "checkpoints").glob("round-*.safetensors")
+    return sorted(int(path.stem.split("-")[1]) for path in found)
+
+
+def test_a_silo_that_is_killed_misses_rounds_and_comes_back(tmp_path: Path) -> None:
+    """The round closes with the others' sum; under the same key it is the same silo again."""
+    with Machines(tmp_path, silos=2, rounds=8) as machines:
+        machines.up("--insecure")
+        for silo in range(2):
+            machines.join(silo, "--insecure")
+        machines.run("--insecure", "--deadline", "60", "--least", "0.5")
+        until(lambda: bool(rounds_of(machines)), "the first round")
+        victim = machines.processes.pop("silo-1")
+        os.killpg(victim.pid, signal.SIGKILL)
+        at = rounds_of(machines)[-1]
+        until(lambda: max(rounds_of(machines), default=99) > at, "a round without it")
+        machines.join(1, "--insecure")
+        machines.finished()
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert facts["round"] == 8
+    assert facts["refused"]
+    assert sum(facts["silos"]["refused"].values()) >= 1
+
+
+def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    """SuperLink and all are killed in a round; the same commands go on, and nobody counts twice."""
+    with Machines(tmp_path, silos=2, rounds=6) as machines:
+        machines.up("--insecure")
+        for silo in range(2):
+            machines.join(silo, "--insecure")
+        machines.run("--insecure")
+        until(lambda: len(rounds_of(machines)) > 1, "two rounds")
+        for name in ("run", "up"):
+            machines.stop(name, signal.SIGTERM)
+        machines.up("--insecure")
+        machines.run("--insecure", "--resume")
+        machines.finished()
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())
+    everybody = facts["client_rounds"] / 6
+    assert everybody == int(everybody)
+
+
+def test_a_key_that_is_not_registered_is_not_let_in(tmp_path: Path) -> None:
+    with Machines(tmp_path, silos=1) as machines:
+        kit = make_kit(tmp_path / "kit", 1, ["127.0.0.1"])
+        stranger = make_kit(tmp_path / "other", 1, ["127.0.0.1"])
+        (stranger / "silo-0" / "ca.pem").write_bytes((kit / "silo-0" / "ca.pem").read_bytes())
+        machines.up("--kit", "kit/server")
+        machines.join(0, "--kit", "other/silo-0")
+        joined = machines.processes["silo-0"]
+        until(lambda: joined.poll() is not None, "the end of a node that is not let in")
+        assert joined.returncode != 0
+        machines.processes.pop("silo-0")
+        machines.join(0, "--kit", "kit/silo-0")
+        machines.run("--kit", "kit/server")
+        machines.finished()
