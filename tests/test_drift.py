@@ -12,6 +12,7 @@ from rescind.data.blocks import arrange, chronological
 from rescind.drift import Drift, moved_ranks, scores_of
 from rescind.federation import Federation, Moment
 from rescind.methods.f3crec import F3CRec
+from rescind.methods.gram import Gram
 from rescind.models.mf import MF
 from rescind.streams import Blocks, Stream, run_stream
 from rescind.tasks.metrics import Ranking
@@ -106,3 +107,11 @@ def test_watching_changes_nothing() -> None:
         for what in ("users NDCG@20", "users loss", "items")
     }
     assert len(seen.items["static"]) == 2
+
+
+def test_a_closed_form_has_no_rows_that_could_move_and_still_runs() -> None:
+    seen = Drift()
+    done = run_stream(stream(), Gram(), 1, Blocks(rounds=1), watch=[seen], answer=seen.ended)
+    assert len(done.blocks) == 3
+    assert {"static users NDCG@20", "dynamic users NDCG@20"} <= seen.found().keys()
+    assert not any("items" in name for name in seen.found())

@@ -92,8 +92,11 @@ def scores_of(fed: Federation, ids: Tensor) -> Tensor:
 def moved_ranks(before: Federation, after: Federation) -> dict[str, float]:
     """How much ranks changed for people who stayed away: |rank' - rank| / rank, by kind of item.
 
-    An item is static or dynamic by how far its row moved, Eq. (8). Ranks count from 1.
+    An item is static or dynamic by how far its row moved, Eq. (8). Ranks count from 1. Where items
+    have no rows of their own (a closed form), nothing is static or dynamic.
     """
+    if "item" not in before.now.state.public:
+        return {}
     old, new = (f.now.state.public["item"] for f in (before, after))
     there, here = (f.now.vault.holdings.available for f in (before, after))
     away = (there & ~here[: len(there)]).nonzero().squeeze(1)
