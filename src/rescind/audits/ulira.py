@@ -204,8 +204,8 @@ def attack(
     found = [
         _rates(ratio, inside, where, counts, mask) for mask in (valid, valid & (apart >= limit))
     ]
-    (auc, *rates), (worst, *_) = found
-    return Attack(auc, *rates, worst)
+    (auc, five, one, tenth), (worst, *_) = found
+    return Attack(auc, five, one, tenth, worst)
 
 
 Ends = tuple[float, float, float]
