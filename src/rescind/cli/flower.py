@@ -197,6 +197,26 @@ def run(
 
 
 @app.command()
+def simulate(
+    recipe: Recipe,
+    silos: Annotated[int, typer.Option(min=1, help="How many silos to simulate.")],
+    cell: Cell = None,
+    change: Change = None,
+    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/flower"),
+) -> None:
+    """Try a recipe out over silos that Flower simulates on this machine (needs Ray)."""
+    _installed()
+    from rescind.flower.asked import Serving
+    from rescind.flower.simulation import simulate as simulated
+    from rescind.flower.sources import one_cell
+
+    path, _ = one_cell(recipe, cell, tuple(change or ()))
+    where, changes = str(out.resolve()), tuple(change or ())
+    simulated(Serving(str(path.resolve()), silos, where, cell, changes))
+    typer.echo(f"Written: {out}/run.json and {out}/model/")
+
+
+@app.command()
 def recommend(
     store: Annotated[Path, typer.Argument(help="The folder of a silo, on its own machine.")],
     user: Annotated[int, typer.Option(help="The number of a client of this silo.")],

@@ -28,12 +28,8 @@ server_app = ServerApp()
 @node_app.query()
 def answer(message: Message, context: Context) -> Message:
     """A silo's reply; its state is in its own store, not in Flower's context."""
-    if SILO in context.node_config:
-        where = bytes.fromhex(str(context.node_config[SILO])).decode()
-        content = read(carried(where, written(message.content)))
-    else:
-        content = _simulated(message.content, context)
-    return Message(content, reply_to=message)
+    where = bytes.fromhex(str(context.node_config[SILO])).decode()
+    return Message(read(carried(where, written(message.content))), reply_to=message)
 
 
 def written(content: RecordDict) -> bytes:
@@ -44,22 +40,6 @@ def written(content: RecordDict) -> bytes:
 def read(data: bytes) -> RecordDict:
     """What `written` wrote."""
     return recorddict_from_proto(Written.FromString(data))
-
-
-def _simulated(content: RecordDict, context: Context) -> RecordDict:
-    """In a simulation every node is a silo by its number, with a store under the run's folder."""
-    from rescind.executor import InProcess
-    from rescind.flower.node import Node
-    from rescind.flower.sources import RecipeData
-    from rescind.flower.store import Store
-    from rescind.flower.wire import Letter
-
-    told = Serving.from_json(str(context.run_config[ASKED]))
-    silo = int(context.node_config["partition-id"])
-    data = RecipeData(told.recipe, told.cell, told.changes)
-    store = Store(Path(told.out) / "silos" / f"silo-{silo}")
-    node = Node(store, data, silo, told.silos, InProcess(guards=data.guards))
-    return node.answer(Letter.from_records(content)).to_records()
 
 
 @server_app.main()

@@ -1,0 +1,60 @@
+"""Silos that Flower simulates on one machine with Ray, to try a recipe out before deploying it.
+
+For speed use `rescind run`, which trains everybody side by side in one process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from rescind.errors import ConfigError
+from rescind.executor import InProcess
+from rescind.flower.asked import Serving
+from rescind.flower.deploy import QUIET
+from rescind.flower.node import Node
+from rescind.flower.serving import serve
+from rescind.flower.sources import RecipeData
+from rescind.flower.store import Store
+from rescind.flower.wire import Letter
+
+
+def simulate(asked: Serving, cpus: float = 1.0) -> None:
+    """Run a cell over simulated silos. cpus: how many one silo takes while it works"""
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError("Ray is not installed. Run: pip install 'rescind[simulation]'")
+    from flwr.simulation import run_simulation
+
+    os.environ.update(QUIET)
+    client_app, server_app = ClientApp(), ServerApp()
+
+    def answer(message: Message, context: Context) -> Message:
+        node = simulated(asked, int(context.node_config["partition-id"]))
+        reply = node.answer(Letter.from_records(message.content))
+        return Message(reply.to_records(), reply_to=message)
+
+    for kind in (client_app.train, client_app.evaluate, client_app.query):
+        kind()(answer)
+
+    def main(grid: Grid, _: Context) -> None:
+        serve(grid, asked)
+
+    server_app.main()(main)
+    run_simulation(
+        server_app,
+        client_app,
+        num_supernodes=asked.silos,
+        backend_config={"client_resources": {"num_cpus": cpus, "num_gpus": 0.0}},
+    )
+
+
+def simulated(asked: Serving, silo: int) -> Node:
+    """A silo whose store is under the run's folder."""
+    data = RecipeData(asked.recipe, asked.cell, asked.changes)
+    store = Store(Path(asked.out) / "silos" / f"silo-{silo}")
+    return Node(store, data, silo, asked.silos, InProcess(guards=data.guards))
