@@ -290,7 +290,7 @@ class FedShareUnlearn(FedShare):
         after = fed.apply(event)
         state = method.server_forgetting(fed.now.state, fed.world, after.world, fed.clock)
         sums = sums_of(fed.now.state.memory, state.round) if one_story(fed) else None
-        if method.replay and sums:
+        if method.replay and sums and len(after.world.shared) < len(fed.world.shared):
             state = moved(state, method, fed, after, event, sums, method.damping)
         after = after.with_(state=state).run(method.rounds, method=method)
         memory = Memory(tuple(s for s in after.now.state.memory if s.name != FORGOTTEN))
