@@ -159,7 +159,7 @@ def run(
     """Run one cell of a recipe over the silos, and wait for it. On the server's machine."""
     deploy, link = _deploy(server, kit, insecure)
     from rescind.errors import DataError
-    from rescind.flower.asked import Serving
+    from rescind.flower.asked import LOG, Serving
     from rescind.flower.sources import one_cell
 
     path, chosen = one_cell(recipe, cell, tuple(change or ()))
@@ -174,6 +174,7 @@ def run(
     home = link.home(out)
     number = deploy.submit(asked, home)
     typer.echo(f"run {number}: {chosen.name} seed {chosen.run.seed} over {silos} silos")
+    typer.echo(f"how it is doing: {out / LOG}")
     looked = time.monotonic()
     while not done.is_file() and not failed.is_file():
         time.sleep(0.5)

@@ -6,7 +6,6 @@ The first only carries messages (`resident.py`), so nothing heavy is imported at
 from __future__ import annotations
 
 import logging
-import sys
 from pathlib import Path
 
 from flwr.app import Context, Message, RecordDict
@@ -16,7 +15,7 @@ from flwr.proto.recorddict_pb2 import RecordDict as Written
 from flwr.serverapp import Grid, ServerApp
 
 from rescind.errors import RescindError
-from rescind.flower.asked import ASKED, SILO, Serving
+from rescind.flower.asked import ASKED, LOG, SILO, Serving
 from rescind.flower.resident import carried
 
 node_app = ClientApp()
@@ -47,14 +46,16 @@ def main(grid: Grid, context: Context) -> None:
     """Run what was asked; an error that a person can mend is one line for them to read."""
     from rescind.flower.serving import serve
 
+    asked = Serving.from_json(str(context.run_config[ASKED]))
+    Path(asked.out).mkdir(parents=True, exist_ok=True)
     voice = logging.getLogger("rescind")
-    voice.addHandler(logging.StreamHandler(sys.stdout))
+    file = logging.FileHandler(Path(asked.out) / LOG, encoding="utf-8")
+    file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    voice.addHandler(file)
     voice.setLevel(logging.INFO)
     voice.propagate = False
-    asked = Serving.from_json(str(context.run_config[ASKED]))
     try:
         serve(grid, asked)
     except RescindError as error:
-        Path(asked.out).mkdir(parents=True, exist_ok=True)
         (Path(asked.out) / "error.txt").write_text(f"{error}\n", encoding="utf-8")
         raise

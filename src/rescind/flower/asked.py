@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 
 SILO = "silo"
 """The one key of a node's configuration: where its resident process listens, in hexadecimal."""
+LOG = "server.log"
+"""Where a run says how it is doing, in its own folder."""
 ASKED = "asked"
 """The one key of a run's configuration: what `rescind flower run` was told, as JSON."""
 
