@@ -171,6 +171,9 @@ def sweep(
             capsize=3,
             label=label,
         )
+    low, high = ax.get_ylim()
+    if high - low < 0.005 * abs(high):  # a difference in the fourth digit must not look like a hill
+        ax.set_ylim(0.99 * low, 1.01 * high)
     if ticks is not None:
         ax.set_xticks(list(ticks), list(ticks.values()), fontsize=10)
     ax.set_xlabel(across, fontsize=11)
