@@ -58,7 +58,8 @@ def carried(path: str, message: bytes) -> bytes:
 
 def _send(there: socket.socket, data: bytes) -> None:
     there.sendall(LENGTH.pack(len(data)))
-    there.sendall(data)
+    if data:  # whoever was sent nothing may have answered and gone already
+        there.sendall(data)
 
 
 def _receive(there: socket.socket) -> bytes:
