@@ -21,6 +21,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src"), str(Path(__file__).parent)]
@@ -159,7 +160,7 @@ def main() -> None:
     parser.add_argument("--commit", default="")
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--only", default="", help="labels of rows, with semicolons, in this order")
-    parser.add_argument("--room", default="/tmp/trials-room", help="for what rows share")
+    parser.add_argument("--room", default=f"{gettempdir()}/trials", help="for what rows share")
     given = parser.parse_args()
     if given.commit:  # the copy that travelled knows no history
         os.environ["RESCIND_COMMIT"] = given.commit
