@@ -339,7 +339,7 @@ def test_the_command_writes_what_it_found_and_does_not_measure_twice(tmp_path):
         (("--clip", "0"), "--clip must be"),
         (("--method", "FedAvgg"), "did you mean 'FedAvg'"),
         (("--method", "Popularity"), "nothing to split"),
-        (("--method", "Softmax", "--model", "MF"), "nothing to split"),
+        (("--method", "Softmax", "--model", "MF"), "MF keeps user on each device"),
         (("--data", "nowhere"), "nowhere"),
         (("--users", "100000"), "Ask for at most"),
     ],

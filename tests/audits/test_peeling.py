@@ -129,11 +129,11 @@ def test_neighbours_and_factors_are_what_they_say():
 def small() -> Dataset:
     clock, rows = Clock(5), []
     for user in range(30):
-        order = torch.argsort(clock.bits("films", torch.tensor(user), torch.arange(60)))
+        order = torch.argsort(clock.bits("films", torch.tensor(user), torch.arange(90)))
         rows += [(user, int(item)) for item in order[:10]]
     pairs = np.array(rows, dtype=np.int64)
     users, items = (
-        np.array([f"{kind}-{n}" for n in range(m)]) for kind, m in (("p", 30), ("f", 60))
+        np.array([f"{kind}-{n}" for n in range(m)]) for kind, m in (("p", 30), ("f", 90))
     )
     time = np.zeros(len(pairs), dtype=np.int64)
     return Dataset("tiny", pairs[:, 0], pairs[:, 1], None, time, users, items)

@@ -335,7 +335,7 @@ def test_as_published_the_items_of_a_person_take_up_their_vector():
     assert weight.tolist() == [len(mine)], "Eq. (16): by the number of records"
     one_sided = replace(method, model=LightGCN(dim=4, user_spread=0.04))
     other = one_sided.client_loss(work, batch, public, private, cohort, fed.clock.at(1))[0]
-    assert abs(float(other - loss)) > 1e-6
+    assert abs(float((other - loss).detach())) > 1e-6
 
 
 def test_with_softmax_the_server_is_fedshares_and_its_rates_fall_too():

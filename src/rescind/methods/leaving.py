@@ -65,7 +65,7 @@ def wiped(after: Federation, before: Federation, client: int) -> Federation:
         for name, value in before.method.server_init(before.world, before.clock).own.items()
     }
     for name, value in before.now.state.own.items():
-        if name.endswith("/user") and len(value) > client:
+        if name.endswith("/user") and value.ndim and len(value) > client:
             own[name] = value.index_fill(0, torch.tensor([client], device=value.device), 0)
     return after.with_(state=replace(after.now.state, public=public, own=own))
 
