@@ -243,6 +243,17 @@ class Cell:
         table["run"] = {k: v for k, v in table["run"].items() if k not in IDLE}
         return table
 
+    @property
+    def stated(self) -> Table:
+        """What every run.json begins with: which cell, and with which settings."""
+        return {
+            "cell": self.name,
+            "seed": self.run.seed,
+            "configuration": self.configuration,
+            "digest": self.digest,
+            "settings": self.settings,
+        }
+
     def made(self, line: Mapping[str, Any]) -> bool:
         """Whether a result was made with these settings, defaults included.
 

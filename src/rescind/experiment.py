@@ -313,11 +313,7 @@ def _facts(
     counted = meter.read()
     state, vault = fed.now.state, fed.now.vault
     return {
-        "cell": cell.name,
-        "seed": cell.run.seed,
-        "configuration": cell.configuration,
-        "digest": cell.digest,
-        "settings": cell.settings,
+        **cell.stated,
         "data": about(dataset),
         "shared": len(fed.world.shared),
         "versions": versions(),

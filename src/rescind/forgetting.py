@@ -23,9 +23,9 @@ from rescind.method import Method
 from rescind.methods.gram import Gram
 from rescind.methods.retrain import Retrain
 from rescind.models.gram_sides import outstanding
-from rescind.purge import concerned, inventory, purge, requested, traces
+from rescind.purge import inventory, purge, requested, traces
 from rescind.receipt import Done, Receipt, issue
-from rescind.records import Erase, Event, Unshare, Withdraw
+from rescind.records import Erase, Event, Unshare, Withdraw, concerned
 from rescind.releases import waiting
 from rescind.settings import to_table
 

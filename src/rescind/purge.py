@@ -11,15 +11,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from rescind import params
 from rescind.federation import Federation
 from rescind.holdings import Holdings
 from rescind.past import Past
 from rescind.receipt import Kept
-from rescind.records import Erase, Event, Records, Share, Unshare, Withdraw
-from rescind.state import Memory, Snapshot
+from rescind.records import Erase, Event, Records, Share, Unshare, Withdraw, concerned
+from rescind.state import Memory, Snapshot, begun_anew, rows_of_people
 
 
 def requested(fed: Federation, event: Event) -> Records:
@@ -55,7 +54,7 @@ def purge(
     people = concerned(event)
     state, vault = after.now.state, after.now.vault
     fresh = after.method.server_init(after.world, after.clock).own
-    own = {n: _begun_anew(n, v, people, fresh.get(n), after) for n, v in state.own.items()}
+    own = begun_anew(state.own, fresh, people, after.world.sizes.clients)
     after = after.with_(state=replace(state, own=own))
     if isinstance(event, Erase):  # the device's own values were trained on what is erased
         first = after.method.client_init(people.to(vault.holdings.members.device), after.clock)
@@ -76,29 +75,6 @@ def influence(fed: Federation, event: Event) -> int | None:
     if fed.past is None:
         return 1 if fed.now.state.round else None
     return fed.past.influence(event, fed.now.state.round)
-
-
-def concerned(event: Event) -> Tensor:
-    """The people a request is about. [n] sorted"""
-    if isinstance(event, Withdraw):
-        return torch.tensor([event.client])
-    assert isinstance(event, Unshare | Erase)
-    return torch.unique(event.records.client)
-
-
-def rows_of_people(name: str, value: Tensor, clients: int) -> bool:
-    """Whether a value of the server has a row per client: its last name is "user"."""
-    return name.rsplit("/", 1)[-1] == "user" and value.dim() >= 1 and len(value) == clients
-
-
-def _begun_anew(
-    name: str, value: Tensor, people: Tensor, first: Tensor | None, fed: Federation
-) -> Tensor:
-    if not rows_of_people(name, value, fed.world.sizes.clients):
-        return value
-    new = value.clone()
-    new[people.to(value.device)] = 0 if first is None else first.to(value)[people]
-    return new
 
 
 def _clean_past(before: Past, after: Past, event: Event, fed: Federation) -> Past:

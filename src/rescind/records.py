@@ -202,3 +202,11 @@ class Host(Event):
 
     client: int
     data: Holdings
+
+
+def concerned(event: Event) -> Tensor:
+    """The people a request is about. [n] sorted"""
+    if isinstance(event, Withdraw):
+        return torch.tensor([event.client])
+    assert isinstance(event, Unshare | Erase)
+    return torch.unique(event.records.client)

@@ -23,13 +23,15 @@ NONE = "none"
 
 @lru_cache(maxsize=32)
 def classes(package: str, marker: str) -> dict[str, type]:
-    """Every public dataclass with attribute `marker` that a module of the package defines."""
+    """Every public, concrete dataclass with attribute `marker` that a module there defines."""
     found: dict[str, type] = {}
     home = importlib.import_module(package)
     for info in pkgutil.iter_modules(home.__path__):
         module = importlib.import_module(f"{package}.{info.name}")
         for name, value in vars(module).items():
             if not inspect.isclass(value) or value.__module__ != module.__name__:
+                continue
+            if inspect.isabstract(value):
                 continue
             if is_dataclass(value) and hasattr(value, marker) and not name.startswith("_"):
                 found[name] = cast(type, value)

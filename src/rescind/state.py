@@ -157,3 +157,29 @@ class Private:
     def with_(self, **values: Tensor) -> Private:
         """The same with some values set."""
         return replace(self, values={**self.values, **values})
+
+
+# -- what a server keeps of people -----------------------------------------------------------------
+
+
+def rows_of_people(name: str, value: Tensor, clients: int) -> bool:
+    """Whether a value of the server has a row per client: its last name is "user"."""
+    return name.rsplit("/", 1)[-1] == "user" and value.dim() >= 1 and len(value) == clients
+
+
+def begun_anew(own: Params, first: Params, who: Tensor, clients: int) -> dict[str, Tensor]:
+    """What a server keeps, with the rows of some people as they first were; 0 where none are known.
+
+    own, first: the server's values now, and those a new federation would have
+    """
+    out = dict(own)
+    for name, value in own.items():
+        if rows_of_people(name, value, clients):
+            out[name] = value.clone()
+            out[name][who.to(value.device)] = first[name].to(value)[who] if name in first else 0
+    return out
+
+
+def without_moments(own: Params) -> dict[str, Tensor]:
+    """What a server keeps, but for what its optimisers remember of gradients."""
+    return {name: value for name, value in own.items() if "server/" not in name}

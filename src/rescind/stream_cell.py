@@ -18,7 +18,7 @@ from rescind.data.blocks import block_split
 from rescind.drift import Drift
 from rescind.errors import ConfigError, DataError
 from rescind.executor import Executor, InProcess
-from rescind.experiment import Meter, Result, prepare, tidy, write_facts
+from rescind.experiment import Meter, Result, about, prepare, tidy, write_facts
 from rescind.federation import EarlyStop, Federation
 from rescind.provenance import versions
 from rescind.storage import Checkpoints, load_federation, resume, save_federation
@@ -201,14 +201,9 @@ def _facts(
     matrix = {name: done.matrix(name) for name in names}
     best = [v for b in done.blocks[1:] for r, v in b.history if r == b.begun + b.round]
     return {
-        "cell": cell.name,
-        "seed": cell.run.seed,
-        "configuration": cell.configuration,
-        "digest": cell.digest,
-        "settings": cell.settings,
+        **cell.stated,
         "data": {
-            "name": dataset.name, "digest": dataset.digest, "source": dataset.source,
-            "users": len(dataset.users), "items": len(dataset.items), "rows": len(dataset),
+            **about(dataset),
             "split": "drawn inside blocks" if dataset.split is None else "as given",
         },
         "versions": versions(),

@@ -33,8 +33,8 @@ from rescind.findings import overall
 from rescind.forgetting import Spent
 from rescind.params import Params
 from rescind.provenance import versions
-from rescind.purge import concerned, purge, requested, traces
-from rescind.records import Erase, Event, Unshare, Withdraw
+from rescind.purge import purge, requested, traces
+from rescind.records import Erase, Event, Unshare, Withdraw, concerned
 from rescind.sharing import draw_regret
 from rescind.storage import load_federation
 from rescind.workers import one_thread

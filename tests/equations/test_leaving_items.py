@@ -9,15 +9,17 @@ import torch
 from torch.nn import functional
 from torch.testing import assert_close
 
-from rescind import Erase, Federation, Withdraw
+from rescind import Erase, Federation, Share, Withdraw
 from rescind.errors import ConfigError
 from rescind.executor import InProcess
 from rescind.forgetting import forget
 from rescind.holdings import TRAIN
 from rescind.methods.corrected_ascent import CorrectedAscent
 from rescind.methods.fedavg import FedAvg
-from rescind.methods.leaving import FORGET, KEEP
+from rescind.methods.fedshare import FedShare
+from rescind.methods.leaving import FORGET, KEEP, wiped
 from rescind.methods.taken_back import LOST, PARTS, TakenBack
+from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
 from worlds import tiny_holdings
 
@@ -140,6 +142,22 @@ def test_the_old_model_teaches_the_scores_back():
         )
     ]
     assert apart[1] < 0.5 * apart[0]
+
+
+def test_the_servers_rows_of_those_who_stay_stay_and_its_moments_go():
+    method = FedShare(model=LightGCN(dim=4), clients_per_round=None, refine_pairs=32)
+    fed = Federation.start(tiny_holdings(9, 14), method, seed=3)
+    held = fed.now.vault.holdings
+    fed = fed.apply(Share(held.records[held.split == TRAIN])).run(4)
+    first = method.server_init(fed.world, fed.clock).own["user"]
+    old = fed.now.state.own["user"]
+    assert bool((old != first).any(1).sum() > 3)
+    after = wiped(fed, fed, LEAVER).now.state.own
+    stay = torch.arange(len(old)) != LEAVER
+    assert torch.equal(after["user"][stay], old[stay])
+    assert torch.equal(after["user"][LEAVER], first[LEAVER])
+    assert any("server/" in name for name in fed.now.state.own)
+    assert not any("server/" in name for name in after)
 
 
 @pytest.mark.parametrize("cls", BOTH)

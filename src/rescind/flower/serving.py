@@ -128,11 +128,7 @@ def _told(moment: Moment) -> None:
 def _facts(cell: Cell, fed: Federation, meter: Meter, seen: Last) -> dict[str, Any]:
     counted, until = meter.read(), seen.until
     return {
-        "cell": cell.name,
-        "seed": cell.run.seed,
-        "configuration": cell.configuration,
-        "digest": cell.digest,
-        "settings": cell.settings,
+        **cell.stated,
         "shared": len(fed.world.shared),
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -10,14 +9,12 @@ import torch
 from torch import Tensor
 
 from rescind.clock import Clock
-from rescind.cohort import Cohort
 from rescind.federation import Federation
 from rescind.holdings import TRAIN, VALID
+from rescind.methods.climbing import Climbing
 from rescind.methods.fedgcv import FedGCV
-from rescind.methods.graph_fedavg import GraphFedAvg
 from rescind.methods.leaving import (
     FORGET,
-    asked,
     clipped,
     forgotten,
     leaver,
@@ -29,11 +26,8 @@ from rescind.methods.leaving import (
 )
 from rescind.optim import server_move
 from rescind.params import Params, add, norm, to
-from rescind.plan import Batch
 from rescind.records import Event
 from rescind.state import ServerState
-from rescind.update import Sum
-from rescind.world import World
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +46,7 @@ class GraphAscent(FedGCV):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PGA(GraphFedAvg):
+class PGA(Climbing):
     """Projected gradient ascent (Halimi et al. 2022), the leaver alone, then rounds of the others.
 
     Begins at the mean of the others' models, w_ref = (w - p_j w_j) / (1 - p_j), and stays within a
@@ -61,11 +55,7 @@ class PGA(GraphFedAvg):
     """
 
     paper: ClassVar[str] = "Halimi et al. 2022 (PGA)"
-    exact: ClassVar[bool] = False
 
-    forget_rate: float = 0.01
-    clip: float = 5.0
-    """The longest gradient."""
     forget_rounds: int = 5
     """At most so many steps of ascent."""
     enough: float = 2.0
@@ -112,24 +102,8 @@ class PGA(GraphFedAvg):
         others = fed.query(held.records[~mine & (held.split == VALID)], "loss")
         return len(others) > 0 and float(own) >= self.enough * float(others.mean())
 
-    def client_objective(
-        self, own: Params, batch: Batch, public: Params, cohort: Cohort, clock: Clock
-    ) -> Tensor:
-        """Minus the cross-entropy, for the leaver. [C]"""
-        loss = super().client_objective(own, batch, public, cohort, clock)
-        return -loss if cohort.role == FORGET else loss
-
-    def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """While it is forgotten, the leaver alone."""
-        return asked(super().server_sample(state, world, clock), state.own)
-
-    def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
-    ) -> ServerState:
-        """A clipped step with momentum, back onto the ball."""
-        if FORGET not in sums:
-            return super().server_step(state, sums, world, clock)
-        step = clipped(sums[FORGET].mean(), self.clip)
+    def server_climb(self, state: ServerState, step: Params) -> ServerState:
+        """A step with momentum, back onto the ball."""
         after, own = server_move(state.public, state.own, step, "momentum", self.forget_rate)
         began = reference(state.public)
         gone = clipped({n: v - began[n] for n, v in weights(after).items()}, float(began["radius"]))

@@ -6,7 +6,7 @@ to forget, the rounds are made again from first values without the people concer
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
@@ -152,7 +152,7 @@ class FedAccum(FedShare):
                 f"{name} forgets with a log that is kept while learning, and this federation "
                 f"learnt by {type(learner).__name__}. Train it with {name}, or forget by Retrain."
             )
-        return replace(self, **{f.name: getattr(learner, f.name) for f in fields(FedShare)})
+        return super().learning_as(learner)
 
 
 def history_of(memory: Memory, round_: int) -> Snapshot | None:

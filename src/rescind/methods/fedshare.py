@@ -179,6 +179,15 @@ class FedShare(Method):
             weight=self.refine_bpr,
         )
 
+    def learning_as(self, learner: Method) -> Self:
+        """This unlearner with the learning of a federation's own method."""
+        if not isinstance(learner, FedShare) or type(learner).server_graph != FedShare.server_graph:
+            raise ConfigError(
+                f"{type(self).__name__} forgets for FedShare, not for {type(learner).__name__}. "
+                f"Choose another unlearner: Retrain works for every method."
+            )
+        return replace(self, **{f.name: getattr(learner, f.name) for f in fields(FedShare)})
+
 
 @dataclass(frozen=True, kw_only=True)
 class FedShareUnlearn(FedShare):
@@ -318,16 +327,6 @@ class FedShareUnlearn(FedShare):
         rows = own["user"].index_copy(0, graph.sharers, first[graph.sharers].to(own["user"]))
         own = {n: v for n, v in own.items() if not n.startswith(REFINE)} | {"user": rows}
         return replace(state, own=own, memory=memory)
-
-    def learning_as(self, learner: Method) -> Self:
-        """This unlearner with the learning of a federation's own method."""
-        if not isinstance(learner, FedShare) or type(learner).server_graph != FedShare.server_graph:
-            raise ConfigError(
-                f"FedShareUnlearn forgets for FedShare, not for {type(learner).__name__}. "
-                f"Choose another unlearner: Retrain works for every method."
-            )
-        learnt = {f.name: getattr(learner, f.name) for f in fields(FedShare)}
-        return replace(self, **learnt)
 
 
 def drawn(items: Tensor, many: int, clock: Clock) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import torch
@@ -205,7 +205,7 @@ class FRU(FedShare):
                 f"FRU forgets with logs that devices keep while learning, and this federation "
                 f"learnt by {type(learner).__name__}. Train it with FRU, or forget by Retrain."
             )
-        return replace(self, **{f.name: getattr(learner, f.name) for f in fields(FedShare)})
+        return super().learning_as(learner)
 
 
 _NOBODY = torch.zeros(0, dtype=torch.int64)

@@ -13,6 +13,7 @@ from rescind.federation import Federation
 from rescind.method import REFERENCE, Method
 from rescind.params import Params, norm, times
 from rescind.records import Event, Withdraw
+from rescind.state import begun_anew, rows_of_people, without_moments
 from rescind.update import Sum
 
 FORGET, KEEP = "forget", "keep"
@@ -58,15 +59,16 @@ def wiped(after: Federation, before: Federation, client: int) -> Federation:
 
     Rows that the server keeps by client stay, but for the leaver's.
     """
-    public = weights(after.now.state.public)
-    device = before.world.members.device
-    own = {
-        name: value.to(device)
-        for name, value in before.method.server_init(before.world, before.clock).own.items()
+    public, device = weights(after.now.state.public), before.world.members.device
+    first = before.method.server_init(before.world, before.clock).own
+    clients = before.world.sizes.clients
+    rows = {
+        name: value
+        for name, value in without_moments(before.now.state.own).items()
+        if rows_of_people(name, value, clients)
     }
-    for name, value in before.now.state.own.items():
-        if name.endswith("/user") and value.ndim and len(value) > client:
-            own[name] = value.index_fill(0, torch.tensor([client], device=value.device), 0)
+    own = {name: value.to(device) for name, value in first.items()}
+    own |= begun_anew(rows, first, torch.tensor([client]), clients)
     return after.with_(state=replace(after.now.state, public=public, own=own))
 
 

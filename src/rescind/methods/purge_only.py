@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import Tensor
-
 from rescind.methods.fedavg import FedAvg
-from rescind.records import Erase, Event, Unshare, Withdraw
-from rescind.state import Memory
+from rescind.records import Event, concerned
+from rescind.state import Memory, begun_anew, without_moments
 
 if TYPE_CHECKING:
     from rescind.federation import Federation
@@ -36,26 +33,10 @@ def cleared(fed: Federation, event: Event) -> Federation:
     snapshots, were made with the records, so they go.
     """
     after = fed.apply(event)
-    state, who = after.now.state, people(event)
+    state, clients = after.now.state, after.world.sizes.clients
     first = after.method.server_init(after.world, after.clock).own
-    own: dict[str, Tensor] = {}
-    for name, value in state.own.items():
-        if "server/" in name:  # moments, of any optimiser
-            continue
-        own[name], new = value, first.get(name)
-        of_people = name.rsplit("/", 1)[-1] == "user" and value.dim() == 2
-        if of_people and new is not None and new.shape == value.shape:
-            there = who.to(value.device)
-            own[name] = value.index_copy(0, there, new.to(value).index_select(0, there))
+    own = begun_anew(without_moments(state.own), first, concerned(event), clients)
     return after.with_(state=replace(state, own=own, memory=Memory()))
-
-
-def people(event: Event) -> Tensor:
-    """Whose records a request is about. [n] sorted"""
-    if isinstance(event, Withdraw):
-        return torch.tensor([event.client])
-    assert isinstance(event, Unshare | Erase)
-    return torch.unique(event.records.client)
 
 
 def no_way_back(before: Federation, after: Federation, event: Event) -> Federation:

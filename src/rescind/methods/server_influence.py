@@ -6,15 +6,14 @@ After influence functions for recommenders (IFRU, arXiv 2307.02147; baselines.md
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from rescind.clock import Clock
 from rescind.errors import ConfigError
-from rescind.method import Method
 from rescind.methods.fedshare import FedShare
 from rescind.methods.purge_only import cleared, no_way_back
 from rescind.methods.server_path import targets
@@ -124,15 +123,6 @@ class ServerInfluence(FedShare):
         none = torch.zeros(len(chosen), dtype=torch.bool, device=theta.device)
         tau = self.contrast_temperature
         return loss + self.contrast * contrastive_forgetting(local, other, nothing, none, tau)
-
-    def learning_as(self, learner: Method) -> Self:
-        """This unlearner with the learning of a federation's own method."""
-        if not isinstance(learner, FedShare) or type(learner).server_graph != FedShare.server_graph:
-            raise ConfigError(
-                f"ServerInfluence forgets for FedShare, not for {type(learner).__name__}. "
-                f"Choose another unlearner: Retrain works for every method."
-            )
-        return replace(self, **{f.name: getattr(learner, f.name) for f in fields(FedShare)})
 
 
 def propagated(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from rescind.errors import ConfigError
@@ -60,15 +60,10 @@ class ServerReplay(FedShare):
 
     def learning_as(self, learner: Method) -> Self:
         """This unlearner with the learning of a federation's own method."""
-        if not isinstance(learner, FedShare) or type(learner).server_graph != FedShare.server_graph:
-            raise ConfigError(
-                f"ServerReplay forgets for FedShare, not for {type(learner).__name__}. "
-                f"Choose another unlearner: Retrain works for every method."
-            )
-        learnt = {f.name: getattr(learner, f.name) for f in fields(FedShare)}
-        if self.sums == "kept" and not learnt["keep_sums"]:
+        ours = super().learning_as(learner)
+        if ours.sums == "kept" and not ours.keep_sums:
             raise ConfigError(
                 "ServerReplay needs what devices sent, and this federation kept none of it. Train "
                 "it with keep_sums = true, let it do without (sums = 'none'), or forget by Retrain."
             )
-        return replace(self, **learnt)
+        return ours

@@ -13,12 +13,10 @@ from rescind import jagged
 from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.federation import Federation
-from rescind.methods.graph_fedavg import GraphFedAvg
+from rescind.methods.climbing import Climbing
 from rescind.methods.leaving import (
     FORGET,
     KEEP,
-    asked,
-    clipped,
     forgotten,
     one_step,
     reference,
@@ -27,7 +25,7 @@ from rescind.methods.leaving import (
     weights,
 )
 from rescind.params import Params, add
-from rescind.plan import Batch, Plan, Work
+from rescind.plan import Plan, Work
 from rescind.records import Event
 from rescind.state import Private, ServerState
 from rescind.tasks import nodes
@@ -36,15 +34,11 @@ from rescind.world import World
 
 
 @dataclass(frozen=True, kw_only=True)
-class SGARandom(GraphFedAvg):
+class SGARandom(Climbing):
     """Ascent on a uniform half of the leaver's training nodes; the leaver alone (fedgcv.md 3)."""
 
     paper: ClassVar[str] = "SGA-Random, a baseline of Ma et al., arXiv 2605.02297"
-    exact: ClassVar[bool] = False
 
-    forget_rate: float = 0.01
-    clip: float = 5.0
-    """The longest gradient."""
     forget_rounds: int = 30
     repair_rounds: int = 0
 
@@ -75,24 +69,8 @@ class SGARandom(GraphFedAvg):
         late = -torch.log(drawn) / self.client_likes(public, cohort).clamp(min=1e-12)
         return halved(cohort, late)
 
-    def client_objective(
-        self, own: Params, batch: Batch, public: Params, cohort: Cohort, clock: Clock
-    ) -> Tensor:
-        """Minus the cross-entropy, for the leaver. [C]"""
-        loss = super().client_objective(own, batch, public, cohort, clock)
-        return -loss if cohort.role == FORGET else loss
-
-    def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """While it is forgotten, the leaver alone."""
-        return asked(super().server_sample(state, world, clock), state.own)
-
-    def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
-    ) -> ServerState:
-        """A clipped plain step."""
-        if FORGET not in sums:
-            return super().server_step(state, sums, world, clock)
-        step = clipped(sums[FORGET].mean(), self.clip)
+    def server_climb(self, state: ServerState, step: Params) -> ServerState:
+        """A plain step."""
         return state.next(add(state.public, step, self.forget_rate), state.own)
 
 

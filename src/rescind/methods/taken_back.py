@@ -17,11 +17,11 @@ from rescind.methods.corrected_ascent import AS_LEARNT, as_before, stepping
 from rescind.methods.fedavg import FedAvg
 from rescind.methods.leaving import KEEP, asked, forgotten, leaver, referring
 from rescind.methods.leaving import weights as trained
-from rescind.methods.purge_only import no_way_back, people
+from rescind.methods.purge_only import no_way_back
 from rescind.model import RankingModel
 from rescind.params import Params
 from rescind.plan import Batch, Work
-from rescind.records import Event, Withdraw
+from rescind.records import Event, Withdraw, concerned
 from rescind.state import Private, ServerState
 from rescind.update import Rows, Sum, Update
 from rescind.world import World
@@ -145,7 +145,7 @@ class _Teach(FedAvg):
 def retrained(fed: Federation, event: Event) -> Federation:
     """Exact; of whoever goes on without some records, nothing that was logged stays."""
     after = fed.retrained(event)
-    state, vault, gone = after.now.state, after.now.vault, people(event)
+    state, vault, gone = after.now.state, after.now.vault, concerned(event)
     vault = replace(vault, log=vault.log.without(gone.to(vault.holdings.members.device)))
     if LOST in state.own:
         lost = torch.unique(torch.cat([fed.now.state.own[LOST].cpu(), gone]))
