@@ -1,6 +1,7 @@
 """Pages whose tables are written by the results themselves.
 
     python -m rescind.pages docs/fedshare.md      fills the tables of a page anew
+    python -m rescind.pages --all                 those of every page, and the departures
 
 A page holds lines `<!-- table PAPER/TABLE [valid] [of COLUMN, ...] [against CELL] -->` and
 `<!-- end -->`; what stands between them is made from the committed results of that recipe, and a
@@ -12,12 +13,15 @@ from __future__ import annotations
 import re
 import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from rescind import departures
 from rescind.errors import ConfigError, suggest
 from rescind.params import write_atomically
 from rescind.recipe import COLUMNS, Column, Recipe, read
-from rescind.tables import collect, differences, lines, markdown, markdown_differences
+from rescind.significance import differences, markdown_differences, remark
+from rescind.tables import collect, lines, markdown
 
 BLOCK = re.compile(
     r"(?P<head><!-- table (?P<name>\S+?)(?P<valid> valid)?(?: of (?P<of>.+?))?"
@@ -36,6 +40,7 @@ def filled(text: str, recipes: Path) -> str:
         if against:
             apart = differences(collect(recipe, shown), against)
             body += f"\n\nPaired by seed:\n\n{markdown_differences(apart, against)}"
+            body += f"\n\n{remark(apart)}"
         return f"{found['head']}\n{body}\n\n{found['end']}"
 
     return BLOCK.sub(table, text)
@@ -67,14 +72,19 @@ def on_validation(recipe: Recipe) -> str:
     return "\n".join(rows)
 
 
-def main() -> None:
-    """Fill the pages that are named."""
-    for name in sys.argv[1:]:
-        path = Path(name)
-        text = filled(path.read_text(encoding="utf-8"), Path("recipes"))
-        write_atomically(path, text.encode())
-        print(f"written: {path}")
+def main(arguments: Sequence[str]) -> None:
+    """Fill the pages that are named, or all of them."""
+    every = list(arguments) == ["--all"]
+    pages = sorted(Path("docs").rglob("*.md")) if every else [Path(name) for name in arguments]
+    for path in pages:
+        text = path.read_text(encoding="utf-8")
+        made = filled(text, Path("recipes"))
+        if made != text:
+            write_atomically(path, made.encode())
+            print(f"written: {path}")
+    if every:
+        departures.main(["docs/departures.md"])
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -92,38 +92,6 @@ class ResultTable:
     """Of these, the cells of item popularity."""
 
 
-@dataclass(frozen=True)
-class Difference:
-    """What a cell has more than another, paired by seed: the same seed means the same split."""
-
-    cell: str
-    metric: str
-    values: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        """The mean difference."""
-        return statistics.fmean(self.values)
-
-    @property
-    def error(self) -> float | None:
-        """Its standard error; None for a single pair."""
-        if len(self.values) < 2:
-            return None
-        return statistics.stdev(self.values) / len(self.values) ** 0.5
-
-    @property
-    def clear(self) -> bool | None:
-        """Whether it is above twice its standard error; None for a single pair."""
-        return None if self.error is None else abs(self.mean) > 2 * self.error
-
-    def verdict(self) -> str:
-        """In one word."""
-        if self.clear is None:
-            return "one seed"
-        return ("higher" if self.mean > 0 else "lower") if self.clear else "no"
-
-
 def lines(recipe: Recipe) -> list[dict[str, Any]]:
     """The result lines of a recipe, oldest first; before them, those of others that count, too.
 
@@ -210,37 +178,6 @@ def _floor(newest: Newest, name: str, column: Column) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-def differences(table: ResultTable, against: str) -> tuple[Difference, ...]:
-    """Every other cell on the data of one cell, less that cell, over the seeds both have."""
-    cells = cells_by_name(table.recipe)
-    base = {
-        e.metric: dict(zip(e.seeds, e.values, strict=True))
-        for e in table.entries
-        if e.cell == against
-    }
-    out = []
-    for entry in table.entries:
-        if entry.cell == against or cells[entry.cell].data != cells[against].data:
-            continue
-        other = base[entry.metric]
-        pairs = zip(entry.seeds, entry.values, strict=True)
-        apart = tuple(value - other[seed] for seed, value in pairs if seed in other)
-        if apart:
-            out.append(Difference(entry.cell, entry.metric, apart))
-    return tuple(out)
-
-
-def by_chance(found: tuple[Difference, ...]) -> float:
-    """How many of these would be beyond twice their standard error if nothing differed.
-
-    By Student's t with pairs - 1 degrees of freedom: 18 % each at three seeds, 12 % at five.
-    """
-    from scipy.special import stdtr
-
-    sizes = [len(one.values) for one in found]
-    return float(sum(2 * stdtr(size - 1, -2.0) for size in sizes if size > 1))
-
-
 def markdown(table: ResultTable) -> str:
     """The table in Markdown: a row per cell, ours and the paper's for each metric.
 
@@ -258,7 +195,7 @@ def markdown(table: ResultTable) -> str:
         for entry in mine:
             row += [entry.ours(), entry.published()] if entry.metric in printed else [entry.ours()]
         rows.append(row)
-    return _rows(rows)
+    return rows_as_markdown(rows)
 
 
 def remarks(table: ResultTable) -> list[str]:
@@ -285,17 +222,7 @@ def remarks(table: ResultTable) -> list[str]:
     return said
 
 
-def markdown_differences(found: tuple[Difference, ...], against: str) -> str:
-    """Differences in Markdown: a row for each comparison."""
-    head = ["cell", "metric", "pairs", f"less {against}", "s.e.", "beyond 2 s.e."]
-    rows = [head]
-    for one in found:
-        error = "" if one.error is None else f"{one.error:.4f}"
-        pairs = str(len(one.values))
-        rows.append([one.cell, one.metric, pairs, f"{one.mean:+.4f}", error, one.verdict()])
-    return _rows(rows)
-
-
-def _rows(rows: list[list[str]]) -> str:
+def rows_as_markdown(rows: list[list[str]]) -> str:
+    """The first row is the head."""
     rows = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from rescind.tables import Difference, ResultTable
+    from rescind.significance import Difference
+    from rescind.tables import ResultTable
 
 
 def command(
@@ -36,8 +37,9 @@ def command(
     """
     from rescind.errors import ConfigError, suggest
     from rescind.recipe import Column, locate, read
+    from rescind.significance import differences
     from rescind.sweeps import draw
-    from rescind.tables import collect, differences, lines, markdown, remarks
+    from rescind.tables import collect, lines, markdown, remarks
 
     found = read(locate(recipe))
     columns = tuple(Column(name) for name in metric or ())
@@ -72,20 +74,19 @@ def command(
 
 def _compare(apart: tuple[Difference, ...], against: str, shown: Callable[[str], str]) -> None:
     """Print paired differences, with how many there are: some of many exceed by chance."""
-    from rescind.tables import by_chance, markdown_differences
+    from rescind.significance import markdown_differences, remark
 
     if not apart:
         typer.echo(f"\nNo cell on the data of '{against}' shares a seed with it yet.")
         return
     typer.echo(f"\nDifferences to '{against}', paired by seed (the same seed is the same split)")
     typer.echo(shown(markdown_differences(apart, against)))
-    typer.echo(
-        f"{len(apart)} comparisons. If nothing differed, about {by_chance(apart):.1f} of them "
-        f"would still be beyond twice their standard error."
-    )
+    typer.echo(remark(apart))
 
 
 def _plain(table: ResultTable, apart: tuple[Difference, ...]) -> dict[str, Any]:
+    from rescind.significance import holm
+
     rows = [
         {
             "cell": e.cell,
@@ -107,9 +108,11 @@ def _plain(table: ResultTable, apart: tuple[Difference, ...]) -> dict[str, Any]:
             "mean": d.mean,
             "error": d.error,
             "pairs": len(d.values),
-            "clear": d.clear,
+            "p": d.p,
+            "adjusted": adjusted,
+            "effect": d.effect,
         }
-        for d in apart
+        for d, adjusted in zip(apart, holm([d.p for d in apart]), strict=True)
     ]
     return {
         "title": table.recipe.title,
@@ -122,7 +125,8 @@ def _plain(table: ResultTable, apart: tuple[Difference, ...]) -> dict[str, Any]:
 
 def _aligned(text: str) -> str:
     """A Markdown table as plain columns."""
-    rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines()]
+    plain = text.replace("**", "").splitlines()
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in plain]
     rows.pop(1)
     wide = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     out = []
