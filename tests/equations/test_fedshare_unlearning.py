@@ -15,10 +15,12 @@ from rescind.federation import Federation
 from rescind.forgetting import Spent, forget
 from rescind.methods.cdcgnnfed import CDCGNNFedR
 from rescind.methods.fedavg import FedAvg
-from rescind.methods.fedshare import FORGOTTEN, FedShare, FedShareUnlearn, drawn
+from rescind.methods.fedshare import FORGOTTEN, FedShare, FedShareUnlearn
+from rescind.methods.retrain import Retrain
 from rescind.models.forgotten_views import (
     contrastive_forgetting,
     contrastive_terms,
+    drawn,
     forgotten_views,
     views_of,
 )
@@ -35,7 +37,7 @@ LENDERS = (0, 1, 2, hoarder(9))
 
 def small(**given) -> FedShareUnlearn:
     """An unlearner for small worlds."""
-    return FedShareUnlearn(model=LightGCN(dim=4), clients_per_round=5, **given)
+    return FedShareUnlearn(model=LightGCN(dim=4), **{"clients_per_round": 5, "rounds": 10, **given})
 
 
 def learnt(rounds: int = 4, method: FedShare | None = None) -> Federation:
@@ -190,6 +192,39 @@ def test_without_remaining_training_no_device_is_asked():
         small(remaining_training=training).unlearn(fed, event)
         assert spent.rounds == 10
         assert (spent.client_rounds == 0) == nobody
+
+
+@pytest.mark.parametrize(("learnt_for", "given", "made"), [(11, None, 2), (5, None, 1), (11, 4, 4)])
+def test_devices_are_asked_for_a_fifth_of_a_retraining_unless_said_otherwise(
+    learnt_for, given, made
+):
+    costs = []
+    for method in (small(rounds=given), Retrain()):
+        spent = Spent()
+        fed = replace(learnt(learnt_for), watch=(spent,))
+        method.unlearn(fed, Erase(lendable(fed.now.vault.holdings, 0)))
+        costs.append(spent)
+    assert costs[0].rounds == made
+    if given is None:
+        assert 5 * costs[0].client_rounds <= costs[1].client_rounds
+
+
+@pytest.mark.parametrize("settle", [True, False])
+def test_what_devices_send_counts_less_from_round_to_round(settle):
+    """With nobody left who lends, devices alone move the table: by the mean, times 1, 3/4, 1/4."""
+    fed = learnt()
+    moments = []
+    fed = replace(fed, watch=(moments.append,))
+    everything = Erase(lendable(fed.now.vault.holdings, *LENDERS))
+    small(rounds=3, settle=settle).unlearn(fed, everything)
+    old = fed.now.state.public["item"]
+    for moment, share in zip(moments, (1.0, 0.75, 0.25), strict=True):
+        total = moment.sums["train"]
+        new = moment.now.state.public["item"]
+        mean = total.totals["item"] / total.weight
+        assert float(mean.abs().max()) > 0
+        assert_close(new, old + mean * (share if settle else 1.0))
+        old = new
 
 
 def test_the_forgotten_graph_and_layer_zero_each_make_a_difference():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rescind.clock import Clock
 from rescind.models.shared_graph import SharedGraph
 
 Reading = Literal["bpr_in_batch", "in_batch", "as_written", "positive_in_denominator"]
@@ -33,6 +34,17 @@ def forgotten_views(
     if not views:
         return user.new_zeros(0, len(graph.lent_items), user.shape[1])
     return torch.stack(views)
+
+
+def as_long(table: Tensor, like: Tensor) -> Tensor:
+    """An earlier table with the first values of items that came later. [I, d]"""
+    return torch.cat([table, like[len(table) :]]) if len(table) < len(like) else table
+
+
+def drawn(items: Tensor, many: int, clock: Clock) -> Tensor:
+    """At most so many of some items, without replacement. [n]"""
+    hashes = clock.bits("contrasted items", items)
+    return items[torch.topk(hashes, min(many, len(items)), largest=False).indices]
 
 
 def views_of(chosen: Tensor, items: Tensor, views: Tensor) -> tuple[Tensor, Tensor]:
