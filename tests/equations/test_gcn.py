@@ -139,6 +139,22 @@ def test_the_matrices_of_a_gpu_are_those_of_a_cpu(clients, monkeypatch):
     assert_close(logits_and_gradient(), expected)
 
 
+def test_each_row_meets_the_matrix_of_its_owner_and_gradients_come_back():
+    owner = torch.tensor([0, 2, 2, 0, 3, 2])  # client 1 has no row
+    numbers = torch.linspace(-1, 1, 6 * 3 + 4 * 3 * 2).double()
+    rows, matrices = numbers[:18].view(6, 3), numbers[18:].view(4, 3, 2)
+    weight = torch.arange(12.0).double().view(6, 2)  # of a sum that tells all entries apart
+
+    def found(form):
+        leaves = [v.clone().requires_grad_() for v in (rows, matrices)]
+        out = form(*leaves)
+        return out.detach(), *torch.autograd.grad((out * weight).sum(), leaves)
+
+    one_by_one = found(lambda r, m: torch.stack([r[i] @ m[c] for i, c in enumerate(owner)]))
+    assert_close(found(lambda r, m: gcn.by_owner(r, m, owner)), one_by_one)
+    assert not bool(one_by_one[2][1].any())
+
+
 def test_a_group_of_clients_is_cut_out_of_the_graph_once():
     held = tiny_subgraphs(clients=4, nodes=60)
     some, others = torch.tensor([0, 2]), torch.tensor([1, 3])

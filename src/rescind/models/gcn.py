@@ -57,10 +57,9 @@ class GCN(NodeModel):
             hidden = torch.relu(near + own["one/bias"]) * keep
             return products.near(hidden @ own["two/weight"][0]) + own["two/bias"]
         who = graph.owner
-        hidden = torch.relu(near + own["one/bias"][who]) * keep
-        # Node by node, so that a client's last bits do not depend on how many nodes others have.
-        out = torch.bmm(hidden.unsqueeze(1), own["two/weight"][who]).squeeze(1)
-        return products.near(out) + own["two/bias"][who]
+        hidden = torch.relu(near + own["one/bias"].index_select(0, who)) * keep
+        out = by_owner(hidden, own["two/weight"], who)
+        return products.near(out) + own["two/bias"].index_select(0, who)
 
 
 class Times(torch.autograd.Function):
@@ -89,6 +88,53 @@ def multiplied(value: Tensor, matrix: Any, turned: Any) -> Tensor:
     """matrix @ value with its gradient; turned: the transposed matrix."""
     out: Tensor = Times.apply(value, matrix, turned)  # type: ignore[no-untyped-call]
     return out
+
+
+def by_owner(rows: Tensor, matrices: Tensor, owner: Tensor) -> Tensor:
+    """Each row times the matrix of its owner. rows: [N, a]    matrices: [C, a, b]    -> [N, b]
+
+    Node by node, so that a client's last bits do not depend on how many nodes others have. On a CPU
+    the rows are a block-diagonal sparse matrix: gathering [N, a, b] took two thirds of an epoch.
+    """
+    if rows.device.type != "cpu":
+        return torch.bmm(rows.unsqueeze(1), matrices[owner]).squeeze(1)
+    out: Tensor = Blocks.apply(rows, matrices, owner)  # type: ignore[no-untyped-call]
+    return out
+
+
+class Blocks(torch.autograd.Function):
+    """Rows [N, a] as a matrix [N, C * a] that has every row in the columns of its owner."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, matrices: Tensor, owner: Tensor) -> Tensor:
+        """[N, a], [C, a, b] -> [N, b]"""
+        ctx.save_for_backward(rows, matrices, owner)
+        return Blocks.times(rows, matrices, owner)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        """To a row its owner's matrix, turned; to a matrix the outer products of its rows."""
+        rows, matrices, owner = ctx.saved_tensors
+        turned = Blocks.of(rows, owner, len(matrices)).T @ grads[0].contiguous().numpy()
+        back = Blocks.times(grads[0], matrices.transpose(1, 2), owner)
+        return back, torch.from_numpy(turned).view(matrices.shape), None
+
+    @staticmethod
+    def times(rows: Tensor, matrices: Tensor, owner: Tensor) -> Tensor:
+        """The product itself."""
+        stacked = matrices.detach().reshape(-1, matrices.shape[2]).numpy()
+        return torch.from_numpy(Blocks.of(rows, owner, len(matrices)) @ stacked)
+
+    @staticmethod
+    def of(rows: Tensor, owner: Tensor, clients: int) -> Any:
+        """The sparse matrix. [N, C * a]"""
+        from scipy import sparse
+
+        many, wide = rows.shape
+        column = owner.unsqueeze(1) * wide + torch.arange(wide)
+        ends = torch.arange(0, many * wide + 1, wide)
+        parts = (rows.detach().reshape(-1), column.reshape(-1), ends)
+        return sparse.csr_matrix(tuple(v.numpy() for v in parts), shape=(many, clients * wide))
 
 
 @dataclass
