@@ -6,7 +6,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# As variables, not options, so that packages which are built here see them, too: Flower needs one
+# that does not build with newer setuptools. Older pip reads the first, pip 25.3 and newer the second.
+PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet
 STATED := pyproject.toml constraints.txt
 
 .PHONY: help install demo test test-slow lint bench docs clean
@@ -34,7 +37,7 @@ $(VENV)/installed: $(VENV)/made $(STATED)
 
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "installing the tools for tests and checks"
-	@$(PIP) --editable '.[dev]'
+	@$(PIP) --editable '.[dev,flower]'
 	@touch $@
 
 $(VENV)/installed-docs: $(VENV)/installed-dev
