@@ -16,7 +16,7 @@ from rescind.federation import Federation
 from rescind.holdings import Holdings
 from rescind.methods.gram import Gram
 from rescind.models import gram_events
-from rescind.models.gram_pairs import half, square, weight_of
+from rescind.models.gram_pairs import half, mirrored, square, weight_of
 from rescind.models.gram_sides import outstanding
 from rescind.models.gram_solve import Ridge, inverse_of
 from rescind.records import Arrive, Erase, Event, Host, Join, Records, Share, Unshare, Withdraw
@@ -292,7 +292,7 @@ def test_the_last_owner_of_an_item_takes_every_trace_of_it_along():
     after = fed
     for client in owners.tolist():
         after = after.method.unlearn(after, Withdraw(client))
-    inverse = after.now.state.own["inverse"]
+    inverse = mirrored(after.now.state.own["inverse"])
     assert int(after.now.state.own["changes"]) > 0, "changed, not solved anew"
     assert int(inverse[item].count_nonzero()) == 1
     assert float(inverse[item, item]) == 1 / after.method.ridge

@@ -16,7 +16,7 @@ from rescind.errors import ConfigError
 from rescind.executor import Executor
 from rescind.method import Method
 from rescind.models.gram_events import subtracted
-from rescind.models.gram_pairs import AT_ONCE, Parts, add_pairs, half, items_of, whole
+from rescind.models.gram_pairs import AT_ONCE, Parts, add_pairs, half, half_each, items_of, whole
 from rescind.models.gram_release import (
     Dial,
     Published,
@@ -121,7 +121,7 @@ class Gram(Solving, Dial, Method):
         self.must_fit(items)
         own = {
             self.drawer(world.block): self.server_zero(world),
-            "inverse": torch.zeros(0, 0, dtype=torch.float64, device=device),
+            "inverse": torch.zeros(0, dtype=torch.float64, device=device),
             "changes": torch.zeros(1, dtype=torch.int64, device=device),
         }
         if self.min_count:
@@ -142,7 +142,7 @@ class Gram(Solving, Dial, Method):
         return Published(own["inverse"], world.sizes.items, {BLOCK: block}, release)
 
     def server_noised(self, own: Params, world: World) -> Tensor:
-        """C of the sum under fresh noise; nothing else of the sum reaches a release. [I, I]"""
+        """Half of C under fresh noise; nothing else of the sum is released. [I (I + 1) / 2]"""
         items, grams = world.sizes.items, self.server_grams(own)
         moved = self.server_reach(world)
         total = torch.stack([total.double() * factor for total, factor in grams]).sum(0)
@@ -287,7 +287,7 @@ class Gram(Solving, Dial, Method):
         return ()
 
     def server_solved(self, own: Params, world: World) -> Tensor:
-        """C from the whole numbers alone. [I, I] float64"""
+        """The lower half of C from the whole numbers alone. [I (I + 1) / 2] float64"""
         return inverse_of(self.server_grams(own), world.sizes.items, self.ridges)
 
     def server_grams(self, own: Params) -> list[tuple[Tensor, float]]:
@@ -324,9 +324,10 @@ class Gram(Solving, Dial, Method):
         if old.numel() and self.forgetting < 1:
             grown["inverse"] = self.server_solved(grown, world)
             grown["changes"] = torch.zeros_like(own["changes"])
-        elif old.numel() and len(old) < items:  # related to nothing: C is 1 / ridge there
-            grown["inverse"] = torch.eye(items, dtype=old.dtype, device=old.device) / self.ridge
-            grown["inverse"][: len(old), : len(old)] = old
+        elif len(old):  # new items are related to nothing: C is 1 / ridge there
+            new = torch.arange(items_of(old), items, device=old.device)
+            grown["inverse"] = torch.cat([old, old.new_zeros(half(items) - len(old))])
+            grown["inverse"][half_each(new + 1) - 1] = 1 / self.ridge
         if self.min_count:
             more = items - len(own[OWNERS])
             grown[OWNERS] = torch.cat([own[OWNERS], own[OWNERS].new_zeros(more)])

@@ -7,7 +7,6 @@ i (i + 1) / 2 + j, so that new items only append.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -19,14 +18,10 @@ from rescind.cohort import Lot
 UNIT = 4096
 """Weights are whole multiples of 1 / 4096: rounding them costs less than the fourth digit."""
 ROWS = 512
-"""Rows of the half made by one sparse product; changes speed and memory only."""
+"""Rows of a matrix worked on at a time; changes speed and memory only."""
 AT_ONCE = 2**18
 """People added up in one round at most, so that four bytes hold any of their sums: 2**18 times a
 change of at most 2 * 4096 is 2**31."""
-FEW = 2**17
-"""Up to so many pairs are added one by one instead of by a sparse product; changes speed only."""
-_CUT = 20
-_COUNT = 40  # counts stand above this bit of a product, weights (below 2**39 in size) under it
 
 
 @dataclass(frozen=True)
@@ -134,66 +129,38 @@ def add_pairs(total: Tensor, lot: Lot, weight: Tensor, items: int) -> Tensor:
 
     total: [I (I + 1) / 2] whole numbers    weight: [owners] int64
     """
-    if int(half_each(lot.count).sum()) <= FEW:
-        owner, place = pairs_in(lot)
-        return total.index_add_(0, place, weight[owner].to(total.dtype))
-    for place, value in _product(lot, weight, items):
-        total.index_add_(0, place, value.to(total.dtype))
+    if total.device.type != "cpu":
+        return total.add_(_product(lot, weight, items).to(total.dtype))
+    from rescind.models.gram_kernels import add_each_pair
+
+    add_each_pair(total.numpy(), lot.owner.numpy(), lot.item.numpy(), weight.numpy())
     return total
 
 
 def pair_sums(lot: Lot, weight: Tensor, items: int) -> tuple[Tensor, Tensor]:
     """The sum of weight * x x^T, and how many owners have each pair. [I (I + 1) / 2] int32, twice
 
-    Both by one product: every owner counts 2**40 + weight. At most 2**18 owners: AT_ONCE.
+    At most 2**18 owners: AT_ONCE.
     """
     total, many = torch.zeros(2, half(items), dtype=torch.int32, device=lot.item.device)
-    for place, value in _product(lot, weight + 2**_COUNT, items):
-        summed = ((value + 2 ** (_COUNT - 1)) & (2**_COUNT - 1)) - 2 ** (_COUNT - 1)
-        total[place], many[place] = summed.int(), ((value - summed) >> _COUNT).int()
-    return total, many
+    add_pairs(total, lot, weight, items)
+    return total, add_pairs(many, lot, torch.ones_like(weight), items)
 
 
-def _product(lot: Lot, weight: Tensor, items: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """X^T diag(weight) X, some rows at a time: (places in the half, whole numbers), each once."""
-    if lot.item.device.type != "cpu":
-        yield from _dense_product(lot, weight, items)
-        return
-    from scipy.sparse import csr_array
+def _product(lot: Lot, weight: Tensor, items: int) -> Tensor:
+    """X^T diag(weight) X by products of float64, where those are fast: on a GPU. [I (I + 1) / 2]
 
-    first = torch.cat([lot.first, lot.first.new_tensor([len(lot)])]).cpu().numpy()
-    item, shape = lot.item.cpu().numpy().astype("int32"), (lot.clients, items)
-    value = weight[lot.owner].cpu().numpy()
-    weighed = csr_array((value, item, first.astype("int32")), shape=shape)
-    owns = csr_array((value * 0 + 1, item, first.astype("int32")), shape=shape)
-    owners = csr_array(owns.T)
-    for row in range(0, items, ROWS):
-        found = owners[row : row + ROWS] @ weighed
-        high = jagged.owners_of(torch.from_numpy(found.indptr).long().diff()).add_(row)
-        low = torch.from_numpy(found.indices).long()
-        lower = high >= low
-        high, low = high[lower], low[lower]
-        place = (high * (high + 1) // 2 + low).to(lot.item.device)
-        yield place, torch.from_numpy(found.data)[lower].to(lot.item.device)
-
-
-def _dense_product(lot: Lot, weight: Tensor, items: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The same by products of float64, where those are fast: on a GPU.
-
-    A weight is cut into two parts of which every sum stays below 2**53, so nothing is rounded.
+    Sums of whole numbers below 2**53 are not rounded, and 4096 times all people is far below.
     """
-    high, low = weight >> _CUT, weight & (2**_CUT - 1)
     total = torch.zeros(items, items, dtype=torch.int64, device=lot.item.device)
     for start in range(0, lot.clients, ROWS):
         here = (lot.owner >= start) & (lot.owner < start + ROWS)
         many = min(ROWS, lot.clients - start)
         owns = torch.zeros(many, items, dtype=torch.float64, device=lot.item.device)
         owns[lot.owner[here] - start, lot.item[here]] = 1.0
-        for part, shift in ((high, _CUT), (low, 0)):
-            weighed = owns * part[start : start + many].double().unsqueeze(1)
-            total += (owns.T @ weighed).long() << shift
+        total += (owns.T @ (owns * weight[start : start + many].double().unsqueeze(1))).long()
     row, column = torch.tril_indices(items, items, device=lot.item.device)
-    yield row * (row + 1) // 2 + column, total[row, column]
+    return total[row, column]
 
 
 def half_each(count: Tensor) -> Tensor:
@@ -210,6 +177,28 @@ def square(total: Tensor, items: int) -> Tensor:
         part = total[half(row) : half(row + many)].double()
         full[row : row + many].masked_scatter_(lower, part)
     return full
+
+
+def mirrored(lower: Tensor) -> Tensor:
+    """A symmetric matrix from its lower half. [I (I + 1) / 2] -> [I, I] float64"""
+    full = square(lower, items_of(lower))
+    for row in range(0, len(full), ROWS):
+        rows = full[row : row + ROWS]
+        full[:row, row : row + ROWS] = rows[:, :row].T
+        corner = rows[:, row : row + ROWS]
+        corner.copy_(corner.tril() + corner.tril(-1).T)
+    return full
+
+
+def halved(full: Tensor) -> Tensor:
+    """The lower half of a matrix. [I, I] -> [I (I + 1) / 2]"""
+    items = len(full)
+    lower = full.new_empty(half(items))
+    for row in range(0, items, ROWS):
+        many = min(ROWS, items - row)
+        inside = torch.ones(many, row + many, dtype=torch.bool, device=full.device).tril_(row)
+        lower[half(row) : half(row + many)] = full[row : row + many, : row + many][inside]
+    return lower
 
 
 def to_bits(lot: Lot, items: int) -> Tensor:

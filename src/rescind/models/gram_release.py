@@ -17,7 +17,7 @@ from torch import Tensor
 from rescind.clock import Clock
 from rescind.errors import ConfigError
 from rescind.guards import Gaussian
-from rescind.models.gram_pairs import UNIT, half_each, weight_of
+from rescind.models.gram_pairs import UNIT, half_each, mirrored, weight_of
 from rescind.models.gram_solve import WEIGHTS, Temper, weights_of
 from rescind.params import Params
 from rescind.update import Sum
@@ -173,13 +173,14 @@ class Release:
     rare: Tensor | None = None
     """[I] bool: items of which nothing is published."""
     noised: Callable[[], Tensor] | None = None
-    """Makes C from a sum under fresh noise; the exact one is then not read."""
+    """Makes the lower half of C from a sum under fresh noise; the exact one is then not read."""
     temper: Temper = Temper()
     """How the weights are bent before they are cut."""
 
     def of(self, inverse: Tensor) -> Tensor:
-        """The weights as they are published. inverse: [I, I] -> [I, I] float32"""
-        weights = weights_of(self.noised() if self.noised else inverse, self.temper)
+        """The weights as they are published. inverse: its lower half -> [I, I] float32"""
+        full = mirrored(self.noised() if self.noised else inverse)
+        weights = weights_of(full, self.temper)
         if self.rare is not None:
             weights = weights.masked_fill(self.rare[:, None] | self.rare[None, :], 0.0)
         if self.form == "neighbours":
@@ -197,7 +198,7 @@ class Published(Mapping[str, Tensor]):
     def __init__(
         self, inverse: Tensor, items: int, others: Params, release: Release | None = None
     ) -> None:
-        """inverse: [I, I], or nothing of it while nobody has been counted"""
+        """inverse: its lower half, or nothing of it while nobody has been counted"""
         self._inverse, self._items = inverse, items
         self._release = release or Release()
         self._known = dict(others)

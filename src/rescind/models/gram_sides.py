@@ -264,17 +264,25 @@ class Lent:
                 [self.pair[~torch.isin(self.pair, now)], now[~torch.isin(now, self.pair)]]
             )
             lenders = torch.unique(odd >> _CLIENT)
-        was, here = (torch.isin(p >> _CLIENT, lenders) for p in (self.pair, now))
-        if not torch.equal(self.pair[~was], now[~here]):  # others lent and were not counted yet
+        if not len(lenders):
             return self.follow(world, longest=longest)
-        old, old_block, new = self.pair[was], self.block[was], now[here]
+        # Pairs are sorted by person, so all that may differ lies between the first and the last.
+        edges = torch.stack([lenders.min(), lenders.max() + 1]) << _CLIENT
+        begin, end = torch.searchsorted(self.pair, edges).tolist()
+        first, last = torch.searchsorted(now, edges).tolist()
+        old, old_block, new = self.pair[begin:end], self.block[begin:end], now[first:last]
+        was, here = (torch.isin(p >> _CLIENT, lenders) for p in (old, new))
+        outside = ((self.pair[:begin], now[:first]), (self.pair[end:], now[last:]))
+        if not all(torch.equal(a, b) for a, b in (*outside, (old[~was], new[~here]))):
+            return self.follow(world, longest=longest)  # others lent and were not counted yet
         at = torch.searchsorted(old, new).clamp_(max=max(len(old) - 1, 0))
         known = old[at] == new if len(old) else torch.zeros_like(new, dtype=torch.bool)
         new_block = torch.full_like(new, world.block)
         new_block[known] = old_block[at[known]]
-        block = torch.empty_like(now)
-        block[~here], block[here] = self.block[~was], new_block
-        return Lent(now, block), _difference(old, old_block, new, new_block, longest)
+        block = torch.cat([self.block[:begin], new_block, self.block[end:]])
+        return Lent(now, block), _difference(
+            old[was], old_block[was], new[here], new_block[here], longest
+        )
 
 
 def parts_of_loans(lent: Lent, longest: int = 0) -> Parts:

@@ -11,12 +11,21 @@ import torch
 from torch import Tensor
 
 from rescind.errors import ConfigError, DataError
-from rescind.models.gram_pairs import ROWS, UNIT, Parts, square
+from rescind.models.gram_pairs import (
+    ROWS,
+    UNIT,
+    Parts,
+    half,
+    half_each,
+    halved,
+    items_of,
+    mirrored,
+    square,
+)
 
 WEIGHTS = "weights"
 FEW = 4
-"""Up to so many rank-one updates are faster than one product of matrices (10 ms each at 3,706 items
-against 37 ms); changes speed only."""
+"""Up to so many parts change the inverse in one pass over it; changes speed only."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,7 @@ TUNED: dict[str, Any] = {
 
 
 def inverse_of(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) -> Tensor:
-    """C = (G / 4096 + ridge)^-1 by Cholesky in float64. [I, I]
+    """C = (G / 4096 + ridge)^-1 by Cholesky in float64, its lower half. [I (I + 1) / 2]
 
     G is the sum of factor * half over the given pairs, in their order, so that the same whole
     numbers give the same bits.
@@ -134,11 +143,11 @@ def inverse_of(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) 
         del part  # one matrix less while the factor is made
     each = gram.diagonal()
     each.add_(ridge.of(each))
-    return _inverted(gram) if gram.device.type == "cpu" else _inverted_there(gram)
+    return halved(_inverted(gram) if gram.device.type == "cpu" else _inverted_there(gram))
 
 
 def _inverted(gram: Tensor) -> Tensor:
-    """The inverse of a symmetric matrix, of which the lower half is given, in its own memory.
+    """The inverse of a symmetric matrix in its own memory; of both the lower half is meant.
 
     LAPACK's potrf and potri; to LAPACK a matrix in rows is its transpose, lower is upper.
     """
@@ -154,39 +163,60 @@ def _inverted(gram: Tensor) -> Tensor:
             f"Count everybody anew, or give a larger ridge."
         )
     assert factor.ctypes.data == gram.data_ptr(), "LAPACK worked on a copy"
-    for row in range(0, len(gram), ROWS):
-        rows = gram[row : row + ROWS]
-        gram[:row, row : row + ROWS] = rows[:, :row].T
-        corner = rows[:, row : row + ROWS]
-        corner.copy_(corner.tril() + corner.tril(-1).T)
     return gram
 
 
 def _inverted_there(gram: Tensor) -> Tensor:
     """The same on another device."""
-    return torch.cholesky_inverse(torch.linalg.cholesky(gram)).mT.contiguous()
+    return torch.cholesky_inverse(torch.linalg.cholesky(gram))
 
 
 def changed(inverse: Tensor, parts: Parts, scale: Tensor) -> Tensor:
     """C after G has changed by the parts: C - C U (D^-1 + U^T C U)^-1 U^T C.
 
     Sherman and Morrison 1950 for one part, Woodbury 1950 for several. U has a column of ones at
-    the items of each part, D their signed weights. A new matrix: states are values.
+    the items of each part, D their signed weights. A new half: states are values, and C changes at
+    once, for a change kept for later would show what was forgotten.
 
-    inverse: [I, I]    scale: [P] what a weight of 4096 counts, 1 without decay
+    inverse: [I (I + 1) / 2]    scale: [P] what a weight of 4096 counts, 1 without decay
     """
     lot = parts.lot
-    reach = torch.nn.functional.embedding_bag(lot.item, inverse, lot.first, mode="sum")  # [P, I]
+    reach = _reach(inverse, parts)
     among = reach.new_zeros(len(parts), len(parts))
     among.index_add_(0, lot.owner, reach[:, lot.item].T.contiguous())  # U^T C U, [P, P]
     inside = (among + among.T) / 2
     inside.diagonal().add_(UNIT / (parts.weight.double() * scale))
-    moved = torch.linalg.inv(inside) @ reach
-    if len(parts) > FEW:
-        return torch.addmm(inverse, reach.T, moved, alpha=-1)
-    out = torch.addr(inverse, reach[0], moved[0], alpha=-1)
-    for left, right in zip(reach[1:], moved[1:], strict=True):
-        out.addr_(left, right, alpha=-1)
+    return _less_products(inverse, reach, torch.linalg.inv(inside) @ reach)
+
+
+def _reach(inverse: Tensor, parts: Parts) -> Tensor:
+    """U^T C: the sum of C's rows at the items of each part. [P, I]"""
+    lot = parts.lot
+    if inverse.device.type != "cpu" or len(parts) > FEW:
+        full = mirrored(inverse)
+        return torch.nn.functional.embedding_bag(lot.item, full, lot.first, mode="sum")
+    from rescind.models.gram_kernels import sum_rows
+
+    reach = inverse.new_zeros(len(parts), items_of(inverse))
+    first = torch.cat([lot.first, lot.first.new_tensor([len(lot)])])
+    sum_rows(inverse.numpy(), first.numpy(), lot.item.numpy(), reach.numpy())
+    return reach
+
+
+def _less_products(inverse: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """The lower half of C - left^T right. left, right: [P, I]"""
+    out = torch.empty_like(inverse)
+    if inverse.device.type == "cpu" and len(left) <= FEW:
+        from rescind.models.gram_kernels import less_products
+
+        less_products(inverse.numpy(), left.numpy(), right.numpy(), out.numpy())
+        return out
+    items = left.shape[1]
+    for row in range(0, items, ROWS):
+        end = min(row + ROWS, items)
+        lower = torch.ones(end - row, end, dtype=torch.bool, device=left.device).tril_(row)
+        here = slice(half(row), half(end))
+        torch.sub(inverse[here], (left[:, row:end].T @ right[:, :end])[lower], out=out[here])
     return out
 
 
@@ -194,19 +224,23 @@ def emptied(inverse: Tensor, parts: Parts, grams: Sequence[Tensor], ridge: float
     """C with nothing but its ridge at items that nobody has any longer, in place; return it.
 
     There it is what solving anew gives, without the rounding that a change leaves behind: the last
-    owner of an item takes every trace of it along.
+    owner of an item takes every trace of it along. inverse: [I (I + 1) / 2]
     """
     item = torch.unique(parts.lot.item)
-    own = item * (item + 3) // 2  # the place of (i, i) in the half
+    own = half_each(item + 1) - 1  # the place of (i, i) in the half
     gone = item[torch.stack([gram[own] for gram in grams]).sum(0) == 0]
-    inverse[gone] = 0.0
-    inverse[:, gone] = 0.0
-    inverse[gone, gone] = 1 / ridge
+    every = torch.arange(items_of(inverse), device=item.device)
+    for each in gone.tolist():  # next to never more than a few
+        inverse[torch.where(every < each, half(each) + every, half_each(every) + each)] = 0.0
+        inverse[half(each + 1) - 1] = 1 / ridge
     return inverse
 
 
 def weights_of(inverse: Tensor, temper: Temper | None = None) -> Tensor:
-    """B = I - C / diag(C), so B_ij = -C_ij / C_jj and 0 on the diagonal. [I, I] float32"""
+    """B = I - C / diag(C), so B_ij = -C_ij / C_jj and 0 on the diagonal. [I, I] float32
+
+    inverse: [I, I]
+    """
     weights = (inverse * inverse.diagonal().reciprocal().neg()).float()
     weights.fill_diagonal_(0.0)
     return weights if temper is None else temper.of(weights, inverse)
