@@ -7,16 +7,20 @@ from pathlib import Path
 import pytest
 
 from rescind.errors import ConfigError
-from rescind.pages import BLOCK, filled
+from rescind.exhibits import rows
+from rescind.figures import about, drawable, told
+from rescind.pages import BLOCK, IMAGES, filled, has_blocks
+from rescind.papers import Shelf, chosen
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [p for p in sorted(ROOT.glob("docs/**/*.md")) if BLOCK.search(p.read_text("utf-8"))]
+PAGES = [p for p in sorted(ROOT.glob("docs/**/*.md")) if has_blocks(p.read_text("utf-8"))]
+SHELF = Shelf(ROOT / "recipes")
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_a_page_is_what_its_results_say(path):
     text = path.read_text("utf-8")
-    assert filled(text, ROOT / "recipes") == text, f"stale: python -m rescind.pages {path.name}"
+    assert filled(text, SHELF) == text, "stale; make it anew: python -m rescind.pages --all"
 
 
 def test_a_number_changed_by_hand_is_noticed():
@@ -25,16 +29,30 @@ def test_a_number_changed_by_hand_is_noticed():
     assert block
     changed = text.replace(block[0], block[0].replace("0.8", "0.9"), 1)
     assert changed != text
-    assert filled(changed, ROOT / "recipes") == text
+    assert filled(changed, SHELF) == text
 
 
 def test_a_page_picks_columns_by_their_titles():
     text = "<!-- table fedshare/table4 of NDCG@20, verdict -->\nold\n<!-- end -->"
-    head = filled(text, ROOT / "recipes").splitlines()[2]
+    head = filled(text, SHELF).splitlines()[2]
     assert head == "| cell | seeds | NDCG@20 ours | NDCG@20 paper | verdict |"
     with pytest.raises(ConfigError, match="did you mean 'verdict'"):
-        filled(text.replace("verdict", "verdikt"), ROOT / "recipes")
+        filled(text.replace("verdict", "verdikt"), SHELF)
 
 
 def test_there_are_such_pages():
-    assert {p.stem for p in PAGES} >= {"fedshare"}
+    found = {p.relative_to(ROOT / "docs").as_posix() for p in PAGES}
+    assert found >= {"fedshare.md", "results/fedshare.md", "results/f3crec.md", "results/fedgcv.md"}
+
+
+def test_every_picture_shows_the_numbers_of_today():
+    """A PNG carries a digest of what it shows; pixels may differ between versions, numbers not."""
+    folder = ROOT / "docs" / "results" / IMAGES
+    wanted = set()
+    for one in chosen(SHELF.folder, None):
+        found = rows(one, SHELF) if one.figure else []
+        for part, name in drawable(one, found).items():
+            wanted.add(f"{name}.png")
+            said = told(folder / f"{name}.png")
+            assert said == about(one, part, found), f"stale: {name}; python -m rescind.pages --all"
+    assert {path.name for path in folder.iterdir()} == wanted

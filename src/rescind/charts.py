@@ -96,6 +96,32 @@ def bars_across(ax: Axes, values: Mapping[str, tuple[float, float]], name: str) 
     ax.set_xlabel(name, fontsize=11)
 
 
+def bars_beside(
+    ax: Axes, values: Mapping[str, tuple[float | None, float, float | None]], name: str
+) -> None:
+    """Ours as lying bars with their spread, the paper's numbers as marks on them.
+
+    values: (ours or None, spread, paper's or None) by name
+    """
+    places = range(len(values))
+    ours = [mean or 0.0 for mean, _, _ in values.values()]
+    spread = [s for _, s, _ in values.values()]
+    ax.barh(places, ours, xerr=spread, color=BLUE, height=0.6, capsize=3, label="ours")
+    for place, (mean, _, _) in enumerate(values.values()):
+        if mean is None:
+            ax.annotate("not run", (0, place), textcoords="offset points", xytext=(4, -3),
+                        color=GREY, fontsize=8)  # fmt: skip
+    marks = [(p, n) for n, (_, _, p) in enumerate(values.values()) if p is not None]
+    if marks:
+        across, up = zip(*marks, strict=True)
+        ax.scatter(across, up, color=ORANGE, marker="D", s=36, zorder=3, label="paper",
+                   edgecolors="black", linewidths=0.6)  # fmt: skip
+    ax.axvline(0, color=GREY, linewidth=1)
+    ax.set_yticks(list(places), list(values), fontsize=9)
+    ax.invert_yaxis()
+    ax.set_xlabel(name, fontsize=11)
+
+
 def histograms(
     ax: Axes, values: Mapping[str, Sequence[float]], name: str, colours: Sequence[str]
 ) -> None:
@@ -217,16 +243,17 @@ def svg(made: Figure) -> str:
     return text[text.index("<svg") :]
 
 
-def png(made: Figure, path: Path) -> None:
-    """The figure as a PNG file."""
+def png(made: Figure, path: Path, about: str = "") -> None:
+    """The figure as a PNG file; `about` is what it says of itself, for whoever checks it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    made.savefig(path, format="png", dpi=110, metadata={"Software": None})
+    notes = {"Software": None, **({"Description": about} if about else {})}
+    made.savefig(path, format="png", dpi=110, metadata=notes)
 
 
-def write(made: Figure, path: Path) -> None:
+def write(made: Figure, path: Path, about: str = "") -> None:
     """The figure as the file its name asks for, SVG or PNG."""
     if path.suffix == ".png":
-        png(made, path)
+        png(made, path, about)
     elif path.suffix == ".svg":
         write_atomically(path, f'<?xml version="1.0" encoding="utf-8"?>\n{svg(made)}'.encode())
     else:

@@ -5,7 +5,11 @@
 
 A page holds lines `<!-- table PAPER/TABLE [valid] [of COLUMN, ...] [against CELL] -->` and
 `<!-- end -->`; what stands between them is made from the committed results of that recipe, and a
-test fails when it is stale. `of` picks some of the recipe's columns by their titles.
+test fails when it is stale. `of` picks some of the recipe's columns by their titles. Other blocks:
+
+    <!-- exhibits PAPER -->        every table and figure of a paper, ours beside it
+    <!-- verdicts -->              how often each verdict was given
+    <!-- meanings -->              what the verdicts mean
 """
 
 from __future__ import annotations
@@ -16,12 +20,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rescind import departures
+from rescind import departures, exhibits, figures
 from rescind.errors import ConfigError, suggest
+from rescind.papers import Exhibit, Shelf, chosen
 from rescind.params import write_atomically
-from rescind.recipe import COLUMNS, Column, Recipe, read
+from rescind.recipe import COLUMNS, Column, Recipe
 from rescind.significance import differences, markdown_differences, remark
-from rescind.tables import collect, lines, markdown
+from rescind.tables import collect, lines, markdown, rows_as_markdown
 
 BLOCK = re.compile(
     r"(?P<head><!-- table (?P<name>\S+?)(?P<valid> valid)?(?: of (?P<of>.+?))?"
@@ -30,11 +35,25 @@ BLOCK = re.compile(
 )
 
 
-def filled(text: str, recipes: Path) -> str:
+MADE = re.compile(
+    r"(?P<head><!-- (?P<kind>exhibits|verdicts|meanings)(?: (?P<name>\S+))? -->\n)"
+    r".*?(?P<end><!-- end -->)",
+    re.S,
+)
+IMAGES = "images"
+"""The folder of pictures beside the pages that show them."""
+
+
+def has_blocks(text: str) -> bool:
+    """Whether anything on a page is made from results."""
+    return bool(BLOCK.search(text) or MADE.search(text))
+
+
+def filled(text: str, shelf: Shelf) -> str:
     """The page with every table made anew."""
 
     def table(found: re.Match[str]) -> str:
-        recipe, against = read(recipes / f"{found['name']}.toml"), found["against"]
+        recipe, against = shelf.recipe(found["name"]), found["against"]
         shown = _chosen(recipe, found["of"])
         body = on_validation(recipe) if found["valid"] else markdown(collect(recipe, shown))
         if against:
@@ -43,7 +62,28 @@ def filled(text: str, recipes: Path) -> str:
             body += f"\n\n{remark(apart)}"
         return f"{found['head']}\n{body}\n\n{found['end']}"
 
-    return BLOCK.sub(table, text)
+    def made(found: re.Match[str]) -> str:
+        return f"{found['head']}\n{_made(found['kind'], found['name'], shelf)}\n\n{found['end']}"
+
+    return MADE.sub(made, BLOCK.sub(table, text))
+
+
+def _made(kind: str, name: str | None, shelf: Shelf) -> str:
+    """What a block other than a table holds."""
+    if kind == "verdicts":
+        return exhibits.summary(chosen(shelf.folder, None), shelf)
+    if kind == "meanings":
+        said = [["verdict", "means"], *([k, v] for k, v in exhibits.VERDICTS.items())]
+        return rows_as_markdown(said)
+    return "\n\n".join(_exhibit(one, shelf) for one in chosen(shelf.folder, name))
+
+
+def _exhibit(one: Exhibit, shelf: Shelf) -> str:
+    """A table or figure under its heading, with its pictures and what differs."""
+    found = exhibits.rows(one, shelf)
+    said = [f'<a id="{one.name}"></a>', f"## {one.title}", exhibits.markdown(one, found)]
+    said += [f"![{one.title}]({IMAGES}/{n}.png)" for n in figures.drawable(one, found).values()]
+    return "\n\n".join([*said, *filter(None, [exhibits.compared(one, shelf)])])
 
 
 def _chosen(recipe: Recipe, titles: str | None) -> tuple[Column, ...] | None:
@@ -74,16 +114,30 @@ def on_validation(recipe: Recipe) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Fill the pages that are named, or all of them."""
-    every = list(arguments) == ["--all"]
+    every, shelf = list(arguments) == ["--all"], Shelf(Path("recipes"))
     pages = sorted(Path("docs").rglob("*.md")) if every else [Path(name) for name in arguments]
     for path in pages:
         text = path.read_text(encoding="utf-8")
-        made = filled(text, Path("recipes"))
+        made = filled(text, shelf)
         if made != text:
             write_atomically(path, made.encode())
             print(f"written: {path}")
     if every:
+        draw(shelf, Path("docs/results") / IMAGES)
         departures.main(["docs/departures.md"])
+
+
+def draw(shelf: Shelf, folder: Path) -> None:
+    """The pictures of the pages that are not there or show other numbers than the results have."""
+    for one in chosen(shelf.folder, None):
+        found = exhibits.rows(one, shelf) if one.figure else []
+        stale = [
+            name
+            for part, name in figures.drawable(one, found).items()
+            if figures.told(folder / f"{name}.png") != figures.about(one, part, found)
+        ]
+        for path in figures.draw(one, shelf, found, folder, ("png",)) if stale else ():
+            print(f"drawn: {path}")
 
 
 if __name__ == "__main__":

@@ -74,9 +74,15 @@ def chosen(value: Any) -> dict[str, Any]:
     return table
 
 
+@lru_cache(maxsize=512)
+def _hints(cls: type) -> dict[str, Any]:
+    """Annotated kinds, evaluated once for each class: a table of cells asks thousands of times."""
+    return get_type_hints(cls)
+
+
 def fields_of(cls: type) -> dict[str, Any]:
     """The names and annotated kinds of a dataclass's fields."""
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     return {field.name: hints[field.name] for field in fields(cls) if field.init}
 
 
@@ -99,7 +105,7 @@ def from_table(cls: type, table: Mapping[str, Any], nested: Mapping[str, tuple[s
     if name.lower() != cls.__name__.lower():
         raise ConfigError(f"a table for {cls.__name__} names '{name}'. Change the name.")
     given = {key: value for key, value in table.items() if key not in ("name", "preset")}
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     known = {field.name: field for field in fields(cls) if field.init}
     values = {}
     for key, raw in given.items():

@@ -75,9 +75,9 @@ def differences(
     }
     out = []
     for entry in table.entries:
-        if entry.cell == against or known[entry.cell].data != known[against].data:
+        if entry.cell == against or entry.cell not in (known if cells is None else cells):
             continue
-        if cells is not None and entry.cell not in cells:
+        if known[entry.cell].data != known[against].data:
             continue
         other = base[entry.metric]
         pairs = zip(entry.seeds, entry.values, strict=True)

@@ -69,32 +69,33 @@ def setting(cell: Cell, path: str) -> Any:
     return place
 
 
-def draw(table: ResultTable, path: Path) -> None:
-    """Write the figure: a panel per metric."""
+def draw(table: ResultTable, path: Path, about: str = "") -> None:
+    """Write the figure: a panel per metric. about: a note that a PNG carries inside"""
     found = sweeps(table)
     plot = table.recipe.plot
     across = "" if plot is None else plot.across or plot.x
     if plot is not None and plot.bars:
-        _bars(table, path)
+        _bars(table, path, about)
         return
     made, axes = charts.figure(len(found))
     for ax, one in zip(axes, found, strict=True):
         charts.sweep(ax, one.lines, one.metric, across, one.ticks)
     charts.names_above(made, axes[0])
-    charts.write(made, path)
+    charts.write(made, path, about)
 
 
-def _bars(table: ResultTable, path: Path) -> None:
+def _bars(table: ResultTable, path: Path, about: str) -> None:
     """A panel per column, a bar per cell."""
     metrics = list(dict.fromkeys(e.metric for e in table.entries if e.values))
     made, axes = charts.figure(len(metrics))
+    cells = cells_by_name(table.recipe)
+    told = _varying({name: cells[name] for name in table.recipe.names})
     for ax, metric in zip(axes, metrics, strict=True):
-        mine = [e for e in table.entries if e.metric == metric and e.mean is not None]
-        told = {
-            e.cell.rsplit("/", 1)[-1]: (e.mean, e.spread or 0.0) for e in mine if e.mean is not None
-        }
-        charts.bars_across(ax, told, metric)
-    charts.write(made, path)
+        mine = [e for e in table.entries if e.metric == metric]
+        labels = {e.cell: "/".join(cells[e.cell].labels[a] for a in told) for e in mine}
+        found = {labels[e.cell]: (e.mean, e.spread or 0.0) for e in mine if e.mean is not None}
+        charts.bars_across(ax, found, metric)
+    charts.write(made, path, about)
 
 
 def _places(values: list[Any]) -> tuple[dict[str, float], dict[float, str] | None]:
