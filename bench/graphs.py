@@ -2,14 +2,13 @@
 
     python bench/graphs.py prepare IN RECIPE...            where rescind and the graphs are
     python bench/graphs.py run IN OUT RECIPE... [--processes 12] [--device cuda] [--commit C]
-    python bench/graphs.py shadows IN OUT RECIPE           what U-LiRA's shadows say of every node
     python bench/graphs.py time IN OUT                     fifty runs of FedGCV on Cora
 
 `run` writes OUT/PAPER.TABLE.jsonl, a line per cell and seed as `rescind run` writes it; cells whose
 line stands beside the recipe already are not made again, and a cell that two recipes have is made
-once. A process makes some rows of a (data, seed), which share what was learnt and retrained. Cells
-with `audits = "ulira"` need `shadows` before, into the same OUT. Append the lines to the .jsonl
-beside the recipe.
+once. A process makes some rows of a (data, seed), which share what was learnt and retrained. Append
+the lines to the .jsonl beside the recipe. Cells with `audits = "ulira"` are those of
+`bench/shadows.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,9 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from grid import unmade
 
 from rescind import Federation, Withdraw, experiment, trials
-from rescind.audits.probe import Case
-from rescind.audits.ulira import judge, said, trained
-from rescind.cell import NO_OP, Cell
+from rescind.cell import Cell
 from rescind.data import GraphDataset
 from rescind.method import Method
 from rescind.recipe import read
@@ -122,21 +119,6 @@ class Shared:
         key = ("exact", id(base), event.client)
         return self.once(key, lambda: (base, base.retrained(event).now.state.public))[1]
 
-    def retrains(
-        self, before: Federation, event: Event, many: int, seed: int, *_: Any
-    ) -> list[Federation]:
-        """In place of `examine.retrains`: other seeds, in this process."""
-        from rescind.examine import _light, retrain, seeds_of
-
-        assert isinstance(event, Withdraw)
-        key = ("retrains", id(before), event.client, many)
-        light = _light(before)
-        return list(
-            self.once(
-                key, lambda: (before, [retrain(light, event, s) for s in seeds_of(seed, many)])
-            )[1]
-        )
-
 
 def line_of(shared: Shared, cell: Cell) -> dict[str, Any]:
     """One row of a recipe."""
@@ -146,63 +128,20 @@ def line_of(shared: Shared, cell: Cell) -> dict[str, Any]:
     if cell.forget.learner is not None:
         before, facts = shared.learned(cell, cell.forget.learner)
     trials._exact = shared.exact
-    trials.retrains = shared.retrains
-    trials.examine_records = lambda *a, **_: told_by_shadows(shared.given.out, cell, *a)
     room = trials.Room(shared.given.out, workers=1)
     return experiment._line(trials.answered(cell, before, base, facts, room)[1])
-
-
-# -- U-LiRA ---------------------------------------------------------------------------------------
-
-
-def shadows(shared: Shared, cells: Sequence[Cell], client: int, number: int) -> Iterator[Any]:
-    """What one shadow says of every node: before, and after each row's method."""
-    for cell in cells:
-        assert cell.forget is not None
-        base, _ = shared.learned(cell, cell.forget.learner or cell.method)
-        case = Case.of(base, Withdraw(client))
-        about = (cell.data.name, base.method, cell.run.rounds, client, number, cell.forget.pairs)
-        if len(shared.kept) > 8:  # shadows of earlier units
-            shared.kept = {k: v for k, v in shared.kept.items() if k[0] == "learned"}
-        fed, event = shared.once(
-            ("shadow", *map(str, about)), lambda c=case, p=cell.forget.pairs: trained(c, number, p)
-        )
-        method = cell.forget.unlearner
-        after = fed if cell.forget.name == NO_OP else (method or fed.method).unlearn(fed, event)
-        yield {
-            "cell": cell.name, "digest": cell.digest, "seed": cell.run.seed, "client": client,
-            "shadow": number,
-            "before": [round(v, 5) for v in said(case, fed)["output"].tolist()],
-            "after": [round(v, 5) for v in said(case, after)["output"].tolist()],
-        }  # fmt: skip
-
-
-def told_by_shadows(out: Path, cell: Cell, before: Federation, event: Event, *_: Any) -> Any:
-    """In place of `examine_records`: the finding of shadows that were made before."""
-    assert cell.forget is not None
-    assert isinstance(event, Withdraw)
-    rows = []
-    for path in sorted(out.glob("shadows*.jsonl")):
-        rows += [json.loads(x) for x in path.read_text(encoding="utf-8").splitlines()]
-    wanted = (cell.digest, cell.run.seed, event.client)
-    mine = {r["shadow"]: r for r in rows if (r["digest"], r["seed"], r["client"]) == wanted}
-    pairs = cell.forget.pairs
-    told = [
-        {f"output/{when}": torch.tensor(mine[n][when]) for when in ("before", "after")}
-        for n in range(2 * pairs)
-    ]
-    return judge(Case.of(before.with_(), event), told, pairs)
 
 
 # -- many of them ---------------------------------------------------------------------------------
 
 
-def units(given: argparse.Namespace) -> Iterator[tuple[str, Path, list[Cell], Key]]:
-    """(name, recipe, cells, the rest) that one process does in turn."""
+def units(given: argparse.Namespace) -> Iterator[tuple[str, Path, list[Cell]]]:
+    """(name, recipe, cells) that one process does in turn."""
     device = {"device": given.device, "keep_every": None}
     seen: set[Key] = set()
     for path in given.recipes:
-        cells = [c for _, c in unmade(read(path)) if c.forget is not None]
+        found = [c for _, c in unmade(read(path)) if c.forget is not None]
+        cells = [c for c in found if c.forget is not None and c.forget.audits == "none"]
         cells = [c for c in cells if not given.data or c.data.name in given.data]
         cells = [c for c in cells if (c.digest, c.run.seed) not in seen]
         seen |= {(c.digest, c.run.seed) for c in cells}
@@ -211,21 +150,16 @@ def units(given: argparse.Namespace) -> Iterator[tuple[str, Path, list[Cell], Ke
         for cell in cells:
             assert cell.forget is not None
             where = (str(cell.method), cell.run.rounds, cell.data.name, cell.run.seed)
-            if given.verb != "shadows":
-                groups.setdefault(where, []).append(cell)
-                continue
-            for client in cell.forget.clients if cell.forget.audits == "ulira" else ():
-                for number in range(2 * cell.forget.pairs):
-                    groups.setdefault((*where, client, number), []).append(cell)
+            groups.setdefault(where, []).append(cell)
         most = max((len(c) for c in groups.values()), default=0)  # first rows of all come first
         rows = [
-            (key, c[i : i + given.rows])
+            c[i : i + given.rows]
             for i in range(0, most, given.rows)
-            for key, c in groups.items()
+            for c in groups.values()
             if c[i:]
         ]
-        for place, (key, mine) in enumerate(groups.items() if given.verb == "shadows" else rows):
-            yield f"{given.verb}-{path.parent.name}.{path.stem}-{place}", path, mine, key
+        for place, mine in enumerate(rows):
+            yield f"run-{path.parent.name}.{path.stem}-{place}", path, mine
 
 
 def work(given: argparse.Namespace, begun: float) -> None:
@@ -237,15 +171,10 @@ def work(given: argparse.Namespace, begun: float) -> None:
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = False
     shared = Shared(given)
-    for name, path, cells, key in units(given):
+    for name, path, cells in units(given):
         try:
             os.close(os.open(given.out / ".claims" / name, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
-            continue
-        if given.verb == "shadows" and time.time() - begun < given.seconds:
-            out = given.out / f"shadows-{path.stem}.jsonl"
-            written(out, lambda c=cells, k=key: shadows(shared, c, *k[-2:]), name)
-        if given.verb == "shadows":
             continue
         shared.kept.clear()
         for cell in cells:
@@ -253,15 +182,15 @@ def work(given: argparse.Namespace, begun: float) -> None:
                 print(f"{name}: out of time before {cell.name}", flush=True)
                 break
             out = given.out / f"{path.parent.name}.{path.stem}.jsonl"
-            written(out, lambda c=cell: iter([line_of(shared, c)]), f"{name} {cell.name}")
+            written(out, lambda c=cell: line_of(shared, c), f"{name} {cell.name}")
 
 
-def written(path: Path, make: Callable[[], Iterator[Any]], name: str) -> None:
-    """Append lines as they come; a row that fails must not take the others along."""
+def written(path: Path, make: Callable[[], Any], name: str) -> None:
+    """Append a line; a row that fails must not take the others along."""
     try:
-        for line in make():
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+        line = make()
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
     except Exception:
         print(f"{name}: {traceback.format_exc(limit=-5)}", flush=True)
 
@@ -292,7 +221,7 @@ def fifty(given: argparse.Namespace, begun: float) -> None:
 def main() -> None:
     """Read the words and do it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("verb", choices=["prepare", "run", "shadows", "time"])
+    parser.add_argument("verb", choices=["prepare", "run", "time"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("rest", type=Path, nargs="+")
     parser.add_argument("--processes", type=int, default=12)

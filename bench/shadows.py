@@ -1,14 +1,15 @@
-"""U-LiRA's shadows of one leaver side by side: all of them are one batch of dense matrices.
+"""U-LiRA on clients that leave graphs: what shadows say, and what the attack makes of it.
 
-    python bench/shadows.py IN OUT recipes/fedgcv/ulira.toml [--device cuda] [--commit C]
-    python bench/shadows.py IN OUT recipes/fedgcv/ulira.toml --check --device cpu
-    python bench/shadows.py IN OUT recipes/fedgcv/ulira.toml --gather --commit C
+    python bench/graphs.py prepare IN RECIPE
+    python bench/shadows.py make IN OUT RECIPE [--cell NAME...]      one shadow after another
+    python bench/shadows.py batch IN OUT RECIPE [--device cuda]      all of a leaver side by side
+    python bench/shadows.py check IN OUT RECIPE                      is the batch the package?
+    python bench/shadows.py gather IN OUT RECIPE [--commit C]
 
-Makes what `bench/graphs.py shadows` makes, for the rows no-op, Retrain, Drop, FedGCV and ULKD of
-federated averaging and of averaged gradients, many times as fast: a GPU that waits for one small
-run does not wait for 64. The draws are the package's own. `--check` holds two shadows of a few
-rounds against the package. `--gather` turns what shadows said (OUT/shadows*.jsonl, made at commit
-C) into a line for each row, with the attack alone in it: OUT/PAPER.TABLE.jsonl.
+`make` and `batch` (rows that `shadow_batch.py` knows) write OUT/shadows*.jsonl, a line per row,
+leaver and shadow; what is there is not made again. `gather` turns it into a line for each row whose
+shadows are all there, with the attack alone in it: OUT/PAPER.TABLE.jsonl, for the .jsonl beside
+the recipe. A copy that knows no history is told its commit.
 """
 
 from __future__ import annotations
@@ -18,403 +19,205 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional
+from shadow_batch import Batch, fits, told
 
-from graphs import Shared, carried, shadows
-from rescind import Federation, InProcess, Withdraw, clock, experiment
+from graphs import Shared, carried
+from rescind import Federation, Withdraw, experiment
 from rescind.audits.probe import Case
-from rescind.audits.ulira import asked_about, attack, halves, judge
-from rescind.cell import Cell
-from rescind.clock import Clock
+from rescind.audits.ulira import Attack, asked_about, attack, halves, judge, said, trained
+from rescind.cell import NO_OP, Cell
+from rescind.findings import Finding
 from rescind.provenance import versions
 from rescind.recipe import read
-from rescind.world import Sizes
 
-Weights = dict[str, Tensor]
-"""one/weight [K, F, R, H], one/bias [K, R, H], two/weight [K, R, H, C], two/bias [K, R, C]; K = 1
-where all clients have the same."""
-FIRST, SECOND, TINY = 0.9, 0.999, 1e-8
-
-
-@dataclass
-class Adam:
-    """Moments of some weights, one count for all."""
-
-    first: Weights
-    second: Weights
-    steps: int = 0
-
-    @classmethod
-    def fresh(cls, like: Weights) -> Adam:
-        zero = {n: torch.zeros_like(v) for n, v in like.items()}
-        return cls(zero, {n: v.clone() for n, v in zero.items()})
-
-    def copy(self) -> Adam:
-        one, two = ({n: v.clone() for n, v in m.items()} for m in (self.first, self.second))
-        return Adam(one, two, self.steps)
-
-    @torch.no_grad()
-    def move(self, grads: Weights) -> Weights:
-        """Where a step goes, before the rate."""
-        self.steps += 1
-        out = {}
-        for name, grad in grads.items():
-            self.first[name].mul_(FIRST).add_(grad, alpha=1 - FIRST)
-            self.second[name].mul_(SECOND).addcmul_(grad, grad, value=1 - SECOND)
-            large = (self.second[name] / (1 - SECOND**self.steps)).sqrt_().add_(TINY)
-            out[name] = self.first[name] / (1 - FIRST**self.steps) / large
-        return out
+Key = tuple[str, int, int, int]
+"""(digest of the cell, seed, leaver, shadow)"""
+Group = tuple[Any, ...]
+"""(data, seed, leaver, pairs, who learns, rounds): rows that share their shadows."""
 
 
-class Batch:
-    """R shadows of one leaver: graphs as dense blocks, splits and seeds by shadow."""
-
-    def __init__(self, cell: Cell, folder: Path, client: int, device: str) -> None:
-        assert cell.forget is not None
-        graph = carried(folder, cell.data.name)
-        fed = experiment.start(replace(cell, run=replace(cell.run, device="cpu")), graph)
-        self.cell, self.client, self.device, self.fed = cell, client, device, fed
-        case = Case.of(fed, Withdraw(client))
-        held, pairs = fed.now.vault.holdings, cell.forget.pairs
-        self.records, self.inside = asked_about(case), None
-        self.inside = halves(len(self.records), pairs, case.clock)
-        numbers = torch.arange(2 * pairs)
-        self.seeds = [int(case.clock.at(0).bits("audit shadow", n)) & (2**31 - 1) for n in numbers]
-        self._blocks(held)
-        self._splits(held)
-        self.start = self._first(fed)
-
-    def _blocks(self, held: Any) -> None:
-        """Features [K, n, F], adjacency [K, n, n], labels and numbers of nodes [K, n]."""
-        g, many = held.graph, held.clients
-        size = torch.bincount(g.owner, minlength=many)
-        place = torch.zeros_like(g.owner)
-        for k in range(many):
-            place[g.owner == k] = torch.arange(int(size[k]))
-        n = int(size.max())
-        x = torch.zeros(many, n, g.features)
-        x[g.owner[g.node], place[g.node], g.feature] = g.value
-        a = torch.zeros(many, n, n)
-        a[g.owner[g.edge[1]], place[g.edge[1]], place[g.edge[0]]] = 1.0
-        a[g.owner, place, place] = 1.0
-        root = a.sum(2).clamp(min=1).rsqrt()
-        a = root.unsqueeze(2) * a * root.unsqueeze(1)
-        label, index = torch.zeros(many, n).long(), torch.zeros(many, n).long()
-        label[g.owner, place], index[g.owner, place] = g.label.clamp(min=0), g.index
-        there = torch.zeros(many, n, dtype=torch.bool)
-        there[g.owner, place] = True
-        self.place, self.owner, self.n, self.classes = place, g.owner, n, g.classes
-        self.x, self.a, self.label, self.index, self.there, self.size = (
-            v.to(self.device) for v in (x, a, label, index, there, size.float())
-        )
-
-    def _splits(self, held: Any) -> None:
-        """How much each node counts in its client's mean, by shadow. [K, n, R]"""
-        train = torch.zeros(held.clients, self.n, len(self.seeds))
-        own = held.records[(held.split == 0) & (held.records.client != self.client)]
-        at = held.graph.find(own.item)
-        train[self.owner[at], self.place[at]] = 1.0
-        mine = held.graph.find(self.records.item)
-        train[self.client, self.place[mine]] = self.inside.T.float()
-        self.asked = self.place[mine].to(self.device)
-        self.train = (train / train.sum(1, keepdim=True).clamp(min=1)).to(self.device)
-
-    def _first(self, fed: Federation) -> Weights:
-        """First values, by seed."""
-        sizes: Sizes = fed.world.sizes
-        each = [fed.method.model.public(sizes, Clock(s)) for s in self.seeds]
-        stack = {n: torch.stack([e[n] for e in each]) for n in each[0]}
-        stack["one/weight"] = stack["one/weight"].permute(1, 0, 2)
-        return {n: v.unsqueeze(0).contiguous().to(self.device) for n, v in stack.items()}
-
-    # -- the model -------------------------------------------------------------------------------
-
-    def keep(self, share: float, round_: int, epoch: int) -> Tensor | float:
-        """Dropout factors, as the package draws them. [K, n, R, H]"""
-        if not share:
-            return 1.0
-        hidden = self.start["one/bias"].shape[-1]
-        keys = [Clock(s).at(round_).step(epoch).batch(0).key("dropout") for s in self.seeds]
-        k = torch.arange(hidden, device=self.device) * clock._K_STRIDE
-        where = self.index.unsqueeze(2).unsqueeze(3) * clock._ID_STRIDE + k
-        bits = where + torch.tensor(keys, device=self.device).view(1, 1, -1, 1)
-        drawn = ((clock._mix(bits) >> 11) & 0x1FFFFFFFFFFFFF).double().mul_(2.0**-53) >= share
-        return drawn.float() / (1 - share)
-
-    def logits(self, w: Weights, keep: Tensor | float = 1.0) -> Tensor:
-        """[K, n, R, C]"""
-        one, runs = w["one/weight"], len(self.seeds)
-        many, n = self.x.shape[:2]
-        flat = one.reshape(len(one), one.shape[1], -1).expand(many, -1, -1)
-        near = torch.bmm(self.a, torch.bmm(self.x, flat)).view(many, n, runs, -1)
-        hidden = torch.relu(near + w["one/bias"].unsqueeze(1)) * keep
-        out = torch.matmul(hidden.transpose(1, 2), w["two/weight"]).transpose(1, 2)
-        out = torch.bmm(self.a, out.reshape(many, n, -1)).view(many, n, runs, -1)
-        return out + w["two/bias"].unsqueeze(1)
-
-    def entropy(self, w: Weights, keep: Tensor | float = 1.0) -> Tensor:
-        """Cross-entropy of every node. [K, n, R]"""
-        said = torch.log_softmax(self.logits(w, keep), 3)
-        label = self.label.view(*self.label.shape, 1, 1).expand(-1, -1, said.shape[2], 1)
-        return -said.gather(3, label).squeeze(3)
-
-    def told(self, w: Weights) -> Tensor:
-        """Log-odds of the true class of the nodes asked about. [R, F]"""
-        with torch.no_grad():
-            log_p = -self.entropy(w)[self.client][self.asked].T.double()
-        return log_p - torch.log((-torch.expm1(log_p)).clamp(min=1e-300))
-
-    # -- learning --------------------------------------------------------------------------------
-
-    def averaged(
-        self, w: Weights, moments: Adam, rounds: Iterable[int], without: bool, sent: Any = None
-    ) -> Weights:
-        """Rounds of federated averaging; without: the leaver stays away."""
-        method: Any = self.cell.method
-        share = self.size.clone()
-        if without:
-            share[self.client] = 0.0
-        share = share / share.sum()
-        for round_ in rounds:
-            many = len(self.x)
-            own = {n: v.expand(many, *v.shape[1:]).clone() for n, v in w.items()}
-            for epoch in range(method.epochs):
-                keep = self.keep(method.dropout, round_, epoch)
-                leaves = {n: v.requires_grad_() for n, v in own.items()}
-                loss = (self.entropy(leaves, keep) * self.train).sum()
-                grads = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))  # noqa: B905
-                with torch.no_grad():
-                    grads = {n: g + method.weight_decay * own[n] for n, g in grads.items()}
-                    move = moments.move(grads)
-                    own = {n: v.detach() - method.rate * move[n] for n, v in own.items()}
-            far = {n: own[n] - w[n] for n in w}
-            if sent is not None:
-                for n, v in far.items():
-                    sent[n] = sent.get(n, 0.0) + share[self.client] * v[self.client].unsqueeze(0)
-            w = {n: w[n] + torch.tensordot(share, v, dims=1).unsqueeze(0) for n, v in far.items()}
-        return w
-
-    def descended(self, w: Weights, adam: Adam, rounds: Iterable[int], without: bool) -> Weights:
-        """Rounds of averaged gradients with the server's Adam; without: the leaver stays away."""
-        method: Any = self.cell.method
-        share = self.size.clone()
-        if without:
-            share[self.client] = 0.0
-        share = (share / share.sum()).unsqueeze(1)
-        for round_ in rounds:
-            keep = self.keep(method.dropout, round_, 0)
-            leaves = {n: v.detach().clone().requires_grad_() for n, v in w.items()}
-            loss = ((self.entropy(leaves, keep) * self.train).sum(1) * share).sum()
-            grads = torch.autograd.grad(loss, list(leaves.values()))
-            step = {
-                n: -(g + method.weight_decay * w[n]) for n, g in zip(leaves, grads, strict=True)
-            }
-            w = self.global_step(w, adam, step, method.server_rate)
-        return w
-
-    def learnt(
-        self,
-        w: Weights,
-        moments: Adam | None,
-        rounds: Iterable[int],
-        without: bool,
-        sent: Any = None,
-    ) -> tuple[Weights, Adam | None]:
-        """Rounds of the cell's method; the moments of clients go on, the server's begin anew."""
-        if type(self.cell.method).__name__ == "GraphFedSGD":
-            return self.descended(w, Adam.fresh(w), rounds, without), None
-        like = {n: v.expand(len(self.x), *v.shape[1:]) for n, v in w.items()}
-        moments = Adam.fresh(like) if moments is None else moments.copy()
-        return self.averaged(w, moments, rounds, without, sent), moments
-
-    def global_step(self, w: Weights, adam: Adam, step: Weights, rate: float) -> Weights:
-        """The server's Adam along a step."""
-        move = adam.move(step)
-        return {n: v + rate * move[n] for n, v in w.items()}
-
-    # -- forgetting ------------------------------------------------------------------------------
-
-    def fedgcv(self, w: Weights, moments: Adam | None, method: Any, begun: int) -> Weights:
-        """NPO of the leaver, corrected by the others' descent, in the ball; then repair."""
-        first, adam = w, Adam.fresh(w)
-        with torch.no_grad():
-            before = self.entropy(first)[self.client]
-        others = self.size.clone()
-        others[self.client] = 0.0
-        others = others / others.sum()
-        for round_ in range(begun + 1, begun + 1 + method.forget_rounds):
-            keep = self.keep(method.forget_dropout, round_, 0)
-            leaves = {n: v.detach().clone().requires_grad_() for n, v in w.items()}
-            each = self.entropy(leaves, keep)
-            far = each[self.client] - before
-            npo = -2 / method.sharpness * functional.logsigmoid(method.sharpness * far)
-            up = (npo * self.train[self.client]).sum()
-            down = ((each * self.train).sum(1) * others.unsqueeze(1)).sum()
-            names = list(leaves.values())
-            climb = torch.autograd.grad(up, names, retain_graph=True)
-            keepers = torch.autograd.grad(down, names)
-            step = {n: -g for n, g in zip(leaves, climb, strict=True)}
-            rest = {n: -g for n, g in zip(leaves, keepers, strict=True)}
-            against, size = self.dot(step, rest), self.dot(rest, rest)
-            by = torch.where(against < 0, against / size.clamp(min=1e-30), 0.0)
-            step = {n: v - self.each(by, n) * rest[n] for n, v in step.items()}
-            step = {n: v * method.forget_rate * method.scale for n, v in step.items()}
-            step = self.clipped(step, method.clip)
-            w = self.global_step(w, adam, step, method.forget_rate)
-            gone = self.clipped({n: w[n] - first[n] for n in w}, method.radius)
-            w = {n: first[n] + v for n, v in gone.items()}
-        end = begun + method.forget_rounds
-        return self.learnt(w, moments, range(end + 1, end + 1 + method.repair_rounds), True)[0]
-
-    def ulkd(
-        self, w: Weights, moments: Adam | None, sent: Weights, method: Any, begun: int
-    ) -> Weights:
-        """Take back what the leaver sent, let the old model teach; then repair."""
-        with torch.no_grad():
-            old = torch.log_softmax(self.logits(w) / method.heat, 3)
-        w, adam = {n: v - sent[n] for n, v in w.items()}, Adam.fresh(w)
-        share = self.size.clone()
-        share[self.client] = 0.0
-        share = share / share.sum()
-        mean = (self.there.float() / self.size.unsqueeze(1) * share.unsqueeze(1)).unsqueeze(2)
-        for _ in range(method.forget_rounds):
-            leaves = {n: v.detach().clone().requires_grad_() for n, v in w.items()}
-            new = torch.log_softmax(self.logits(leaves) / method.heat, 3)
-            apart = (old.exp() * (old - new)).sum(3) * method.heat**2
-            grads = torch.autograd.grad((apart * mean).sum(), list(leaves.values()))
-            step = {n: -g for n, g in zip(leaves, grads, strict=True)}
-            w = self.global_step(w, adam, step, method.forget_rate)
-        end = begun + method.forget_rounds
-        return self.learnt(w, moments, range(end + 1, end + 1 + method.repair_rounds), True)[0]
-
-    def dot(self, left: Weights, right: Weights) -> Tensor:
-        """By shadow. [R]"""
-        total = torch.zeros(len(self.seeds), dtype=torch.float64, device=self.device)
-        for n, v in left.items():
-            axis = 2 if n == "one/weight" else 1
-            total += (v.double() * right[n].double()).movedim(axis, 0).flatten(1).sum(1)
-        return total
-
-    def each(self, by: Tensor, name: str) -> Tensor:
-        """A factor by shadow, to be multiplied with a parameter."""
-        shape = {"one/weight": (1, 1, -1, 1), "two/weight": (1, -1, 1, 1)}.get(name, (1, -1, 1))
-        return by.float().view(*shape)
-
-    def clipped(self, step: Weights, longest: float) -> Weights:
-        """No longer than this, each shadow's."""
-        by = (longest / self.dot(step, step).sqrt().clamp(min=1e-12)).clamp(max=1.0)
-        return {n: v * self.each(by, n) for n, v in step.items()}
-
-
-def rows(batch: Batch, cells: list[Cell]) -> Iterable[dict[str, Any]]:
-    """The lines of all shadows of one leaver."""
-    rounds = batch.cell.run.rounds
-    sent = dict[str, Tensor]()
-    w, moments = batch.learnt(batch.start, None, range(1, rounds + 1), False, sent)
-    before = batch.told(w)
-    for cell in cells:
-        assert cell.forget is not None
-        method: Any = cell.forget.unlearner
-        match cell.forget.name:
-            case "no-op":
-                after = w
-            case "Retrain":
-                after, _ = batch.learnt(batch.start, None, range(1, rounds + 1), True)
-            case "Drop":
-                later = range(rounds + 1, rounds + 1 + method.repair_rounds)
-                after, _ = batch.learnt(w, moments, later, True)
-            case "FedGCV":
-                after = batch.fedgcv(w, moments, method, rounds)
-            case "ULKD":
-                after = batch.ulkd(w, moments, sent, method, rounds)
-            case _:
-                continue
-        told = batch.told(after)
-        for number in range(len(batch.seeds)):
-            yield {
-                "cell": cell.name, "digest": cell.digest, "seed": cell.run.seed,
-                "client": batch.client, "shadow": number,
-                "before": [round(v, 5) for v in before[number].tolist()],
-                "after": [round(v, 5) for v in told[number].tolist()],
-            }  # fmt: skip
-
-
-def wanted(path: Path) -> dict[tuple[Any, ...], list[Cell]]:
-    """The rows that can be made here, by (data, leaver, pairs)."""
-    groups: dict[tuple[Any, ...], list[Cell]] = {}
-    for cell in read(path).cells:
+def wanted(given: argparse.Namespace) -> dict[Group, list[Cell]]:
+    """The rows that are asked for, by what they share."""
+    groups: dict[Group, list[Cell]] = {}
+    for cell in read(given.recipe).cells:
         forget = cell.forget
-        if forget is None or forget.audits != "ulira" or forget.name not in NAMES:
+        if (
+            forget is None
+            or forget.audits != "ulira"
+            or cell.name not in (given.cell or [cell.name])
+        ):
             continue
-        for client in () if margins(forget.unlearner) else forget.clients:
-            learner = type(cell.method).__name__
-            key = (cell.data.name, client, forget.pairs, learner, cell.run.rounds)
+        for client in forget.clients:
+            learner = str(forget.learner or cell.method)
+            if given.verb in ("batch", "check"):  # who keeps a log learns the same
+                learner = str(cell.method)
+            key = (cell.data.name, cell.run.seed, client, forget.pairs, learner, cell.run.rounds)
             groups.setdefault(key, []).append(cell)
     return groups
 
 
-NAMES = ("no-op", "Retrain", "Drop", "FedGCV", "ULKD")
+def heard(out: Path) -> dict[Key, dict[str, Any]]:
+    """What shadows have said up to now."""
+    found = {}
+    for path in sorted(out.glob("shadows*.jsonl")):
+        for text in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(text)
+            found[row["digest"], row["seed"], row["client"], row["shadow"]] = row
+    return found
 
 
-def margins(method: Any) -> bool:
-    """Whether a FedGCV has parts that are not made here."""
-    return any(getattr(method, n, False) for n in ("margin", "literal", "virtual", "retention"))
+def line(cell: Cell, client: int, number: int, before: list[float], after: list[float]) -> Any:
+    """What one shadow says of every node that is asked about."""
+    return {
+        "cell": cell.name, "digest": cell.digest, "seed": cell.run.seed, "client": client,
+        "shadow": number,
+        "before": [round(v, 5) for v in before], "after": [round(v, 5) for v in after],
+    }  # fmt: skip
+
+
+# -- one after another, by the package ------------------------------------------------------------
+
+
+def one_shadow(shared: Shared, cells: list[Cell], client: int, number: int) -> Iterator[Any]:
+    """One shadow, which forgets by every row's method in turn."""
+    first = cells[0].forget
+    assert first is not None
+    base, _ = shared.learned(cells[0], first.learner or cells[0].method)
+    case = Case.of(base, Withdraw(client))
+    fed, event = trained(case, number, first.pairs)
+    before = said(case, fed)["output"].tolist()
+    for cell in cells:
+        assert cell.forget is not None
+        method = cell.forget.unlearner or fed.method
+        after = fed if cell.forget.name == NO_OP else method.unlearn(fed, event)
+        yield line(cell, client, number, before, said(case, after)["output"].tolist())
+
+
+def make(given: argparse.Namespace) -> None:
+    """Every shadow that is missing, through the package."""
+    torch.set_num_threads(1)
+    there, shared = heard(given.out), Shared(given)
+    for (data, seed, client, pairs, *_), cells in wanted(given).items():
+        begun = time.process_time()
+        for number in range(2 * pairs):
+            left = [c for c in cells if (c.digest, seed, client, number) not in there]
+            if left:
+                write(given.out, one_shadow(shared, left, client, number))
+        print(f"{data}, leaver {client}: {2 * pairs} shadows, {len(cells)} rows, "
+              f"{time.process_time() - begun:.1f} CPU s", flush=True)  # fmt: skip
+
+
+def write(out: Path, lines: Iterator[Any]) -> None:
+    """Append lines as they come."""
+    with (out / f"shadows-{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:
+        for each in lines:
+            file.write(json.dumps(each) + "\n")
+
+
+# -- side by side ---------------------------------------------------------------------------------
+
+
+def batched(batch: Batch, cells: list[Cell]) -> Iterator[Any]:
+    """The lines of all shadows of one leaver."""
+    for cell, before, after in told(batch, cells):
+        for number, (one, two) in enumerate(zip(before.tolist(), after.tolist(), strict=True)):
+            yield line(cell, batch.client, number, one, two)
+
+
+def batch(given: argparse.Namespace) -> None:
+    """Every leaver whose shadows are missing, as one batch."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    there = heard(given.out)
+    for (data, seed, client, pairs, *_), cells in wanted(given).items():
+        begun = time.time()
+        last = 2 * pairs - 1
+        left = [c for c in cells if fits(c) and (c.digest, seed, client, last) not in there]
+        if left:
+            write(given.out, batched(Batch(left[0], given.folder, client, given.device), left))
+        print(f"{data}, leaver {client}: {2 * pairs} shadows, {len(left)} rows, "
+              f"{time.time() - begun:.1f} s", flush=True)  # fmt: skip
+
+
+def check(given: argparse.Namespace) -> None:
+    """Two shadows of a few rounds, as a batch and by the package, for each learner."""
+    groups = {key[4]: (key[2], cells) for key, cells in reversed(wanted(given).items())}
+    for client, cells in groups.values():
+        few = [shortened(c) for c in cells if fits(c)]
+        mine = {
+            (r["cell"], r["shadow"]): r
+            for r in (batched(Batch(few[0], given.folder, client, "cpu"), few) if few else ())
+        }
+        for cell in few:
+            for number in (0, 1):
+                (row,) = one_shadow(Shared(given), [cell], client, number)
+                other = mine[cell.name, number]
+                apart = [
+                    max(abs(a - b) for a, b in zip(row[w], other[w], strict=True))
+                    for w in ("before", "after")
+                ]
+                print(cell.name, number, apart, max(row["after"]) - min(row["after"]))
+
+
+def shortened(cell: Cell) -> Cell:
+    """The same row with one pair of shadows and three rounds."""
+    assert cell.forget is not None
+    method = cell.forget.unlearner
+    if method is not None and hasattr(method, "forget_rounds"):
+        method = replace(method, forget_rounds=3)  # type: ignore[call-arg]
+    forget = replace(cell.forget, pairs=1, unlearner=method)
+    return replace(cell, forget=forget, run=replace(cell.run, rounds=3, keep_every=None))
+
+
+# -- the attack -----------------------------------------------------------------------------------
 
 
 def gather(given: argparse.Namespace) -> None:
     """A line for every row whose shadows are all there: the mean over leavers, and each of them."""
-    told: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for path in sorted(given.out.glob("shadows*.jsonl")):
-        for text in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(text)
-            told[row["digest"], row["seed"], row["client"], row["shadow"]] = row
-    start: dict[str, Federation] = {}
+    there = heard(given.out)
+    out = given.out / f"{given.recipe.parent.name}.{given.recipe.stem}.jsonl"
     for cell in read(given.recipe).cells:
         assert cell.forget is not None
-        pairs, name = cell.forget.pairs, cell.data.name
-        keys = [(cell.digest, cell.run.seed, c, n) for c in cell.forget.clients
-                for n in range(2 * pairs)]  # fmt: skip
-        if not all(key in told for key in keys):
-            print(f"{cell.name}: not all shadows are there")
+        numbers = range(2 * cell.forget.pairs)
+        keys = [(cell.digest, cell.run.seed, c, n) for c in cell.forget.clients for n in numbers]
+        if not all(key in there for key in keys):
+            print(f"{cell.name}: {sum(key in there for key in keys)} of {len(keys)} shadows")
             continue
-        graph = carried(given.folder, name)
-        if name not in start:
-            start[name] = experiment.start(cell, graph)
-        found = []
+        graph = carried(given.folder, cell.data.name)
+        start, found = experiment.start(cell, graph), []
         for client in cell.forget.clients:
-            case = Case.of(start[name], Withdraw(client))
-            said = [told[cell.digest, cell.run.seed, client, n] for n in range(2 * pairs)]
-            inside = halves(len(asked_about(case)), pairs, case.clock)
-            person = torch.zeros(inside.shape[1], dtype=torch.int64)
-            phis = torch.tensor([row["after"] for row in said]).double()
-            found.append((attack(phis, inside, person, case.clock), judge_of(case, said, pairs)))
-        line = {
+            rows = [there[cell.digest, cell.run.seed, client, n] for n in numbers]
+            found.append(attacked(start, client, rows, cell.forget.pairs))
+        each = {
             "cell": cell.name, "seed": cell.run.seed, "test": {}, "valid": {},
             "forget": facts_of(found), "digest": cell.digest, "settings": cell.settings,
-            "data": graph.digest, "versions": {**versions(), "commit": f"{given.commit} (told)"},
+            "data": graph.digest, "versions": versions(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }  # fmt: skip
-        out = given.out / f"{given.recipe.parent.name}.{given.recipe.stem}.jsonl"
         with out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        print(cell.name, line["forget"]["ulira"])
+            file.write(json.dumps(each) + "\n")
+        print(cell.name, each["forget"]["ulira"])
 
 
-def judge_of(case: Case, said: list[dict[str, Any]], pairs: int) -> Any:
-    """The finding of the audit, with its controls."""
-    rows = [{f"output/{w}": torch.tensor(r[w]) for w in ("before", "after")} for r in said]
-    return judge(case, rows, pairs)[0]
+def attacked(
+    start: Federation, client: int, rows: list[dict[str, Any]], pairs: int
+) -> tuple[Attack, Finding]:
+    """What the attack reaches on one leaver, and the audit's finding with its controls."""
+    case = Case.of(start, Withdraw(client))
+    inside = halves(len(asked_about(case)), pairs, case.clock)
+    phis = torch.tensor([row["after"] for row in rows]).double()
+    person = torch.zeros(inside.shape[1], dtype=torch.int64)
+    said_ = [{f"output/{w}": torch.tensor(r[w]) for w in ("before", "after")} for r in rows]
+    return attack(phis, inside, person, case.clock), judge(case, said_, pairs)[0]
 
 
-def facts_of(found: list[Any]) -> dict[str, Any]:
+def facts_of(found: list[tuple[Attack, Finding]]) -> dict[str, Any]:
     """Means over leavers, and every leaver's AUC with its interval."""
     aucs = [a.auc[0] for a, _ in found]
     words = [f.verdict for _, f in found]
@@ -432,64 +235,22 @@ def facts_of(found: list[Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def check(given: argparse.Namespace) -> None:
-    """Two shadows of a few rounds, here and by the package."""
-    groups = {k[3]: (k[1], cells) for k, cells in reversed(wanted(given.recipe).items())}
-    for client, cells in groups.values():
-        compare(given, client, cells)
-
-
-def compare(given: argparse.Namespace, client: int, cells: list[Cell]) -> None:
-    """The rows of one learner."""
-    few = []
-    for cell in cells:
-        assert cell.forget is not None
-        method = cell.forget.unlearner
-        if method is not None and hasattr(method, "forget_rounds"):
-            method = replace(method, forget_rounds=3)  # type: ignore[call-arg]
-        forget = replace(cell.forget, pairs=1, unlearner=method)
-        few.append(replace(cell, forget=forget, run=replace(cell.run, rounds=3, keep_every=None)))
-    mine = {
-        (r["cell"], r["shadow"]): r for r in rows(Batch(few[0], given.folder, client, "cpu"), few)
-    }
-    shared = Shared(argparse.Namespace(folder=given.folder, out=given.out))
-    for number in (0, 1):
-        for line in shadows(shared, few, client, number):
-            other = mine[line["cell"], number]
-            apart = [
-                max(abs(a - b) for a, b in zip(line[w], other[w], strict=True))
-                for w in ("before", "after")
-            ]
-            print(line["cell"], number, apart, max(line["after"]) - min(line["after"]))
-
-
 def main() -> None:
     """Read the words and do it."""
+    verbs = {"make": make, "batch": batch, "check": check, "gather": gather}
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("verb", choices=list(verbs))
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("recipe", type=Path)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--gather", action="store_true")
+    parser.add_argument("--cell", nargs="+", default=[], help="only these rows")
+    parser.add_argument("--device", default="cuda", help="of a batch")
     parser.add_argument("--commit", default="")
     given = parser.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = False
-    InProcess()
-    if given.check:
-        check(given)
-        return
-    if given.gather:
-        gather(given)
-        return
+    if given.commit:
+        os.environ["RESCIND_COMMIT"] = given.commit
     given.out.mkdir(parents=True, exist_ok=True)
-    for (data, client, pairs, learner, _), cells in wanted(given.recipe).items():
-        begun = time.time()
-        with (given.out / f"shadows-{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:
-            for line in rows(Batch(cells[0], given.folder, client, given.device), cells):
-                file.write(json.dumps(line) + "\n")
-        print(f"{data}, {learner}, leaver {client}: {2 * pairs} shadows, {len(cells)} rows, "
-              f"{time.time() - begun:.1f} s", flush=True)  # fmt: skip
+    verbs[given.verb](given)
 
 
 if __name__ == "__main__":
