@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import index
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,11 @@ class Records:
         )
 
     def pairs(self) -> Tensor:
-        """Each record's (client, item) as one number. [n]"""
+        """Each record's (client, item) as one number, worked out once. [n]"""
+        return self._pairs
+
+    @cached_property
+    def _pairs(self) -> Tensor:
         return (self.client << _CLIENT_SHIFT) + self.item
 
     def among(self, other: Records) -> Tensor:

@@ -84,10 +84,11 @@ class World:
             case Withdraw(client) if self.only_hosts(event):
                 return replace(world, hosted=tuple(h for h in self.hosted if h[0] != client))
             case Withdraw(client):
+                stays = shared.client != client
                 return replace(
                     world,
                     members=_marked(self.members, client, False),
-                    shared=shared[shared.client != client],
+                    shared=shared if bool(stays.all()) else shared[stays],
                     hosted=tuple((n, d.without_client(client)) for n, d in self.hosted),
                 )
             case Join(client):

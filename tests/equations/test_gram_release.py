@@ -174,6 +174,14 @@ def test_a_noised_sum_can_be_solved_even_where_noise_is_all_there_is():
     assert bool(loud.now.state.public["weights"].isfinite().all())
 
 
+def test_noise_beyond_what_is_expected_is_met_by_more_ridge(monkeypatch):
+    # Far below zero on the diagonal: the first ridges do not bring it above.
+    monkeypatch.setattr(gram_method, "noisy", lambda total, noise, by: total.double() - 10**6)
+    weights = lending(noised()).run(1).now.state.public["weights"]
+    assert bool(weights.isfinite().all())
+    assert bool(weights.any())
+
+
 def test_epsilon_counts_every_release():
     fed = lending(noised()).run(1)
     one = promise(fed)["epsilon"]

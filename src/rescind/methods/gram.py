@@ -12,7 +12,7 @@ from torch import Tensor
 from rescind import shared_sums
 from rescind.clock import Clock
 from rescind.cohort import Cohort
-from rescind.errors import ConfigError
+from rescind.errors import ConfigError, DataError
 from rescind.executor import Executor
 from rescind.method import Method
 from rescind.models.gram_events import subtracted
@@ -146,9 +146,13 @@ class Gram(Solving, Dial, Method):
         items, grams = world.sizes.items, self.server_grams(own)
         moved = self.server_reach(world)
         total = torch.stack([total.double() * factor for total, factor in grams]).sum(0)
-        more = noise_ridge(self.noise, moved, items)
-        ridge = replace(self.ridges, same=self.ridge + more)
-        return inverse_of([(noisy(total, self.noise, moved), 1.0)], items, ridge)
+        released, more = noisy(total, self.noise, moved), noise_ridge(self.noise, moved, items)
+        while True:
+            try:
+                ridge = replace(self.ridges, same=self.ridge + more)
+                return inverse_of([(released, 1.0)], items, ridge)
+            except DataError:  # such noise is rare; only what is released was looked at
+                more *= 1.5
 
     def server_reach(self, world: World) -> float:
         """What one person can change of the sum that is released (`sensitivity`)."""

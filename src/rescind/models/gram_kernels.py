@@ -1,6 +1,6 @@
 """Compiled loops over the lower halves of a Gram matrix and of its inverse, for a few people.
 
-They are bound by the bytes they move, so several parts cost what one costs.
+They are bound by the bytes they move, so two parts cost little more than one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ def add_each_pair(total: Any, owner: Any, item: Any, weight: Any) -> None:
 
 
 @njit(cache=True)
-def sum_rows(inverse: Any, first: Any, item: Any, reach: Any) -> None:
-    """Add the rows of a symmetric matrix at the items of each part. reach: [P, I], zeros at first
+def sum_rows(inverse: Any, first: Any, item: Any, reach: Any, among: Any) -> None:
+    """Add the rows of a symmetric matrix at the items of each part, and of them those columns.
 
     The part of a row up to the diagonal lies together; the rest is one number in each later row.
+
     first: [P + 1] where the items of each part begin, in rising order
+    reach: [P, I] and among: [P, P], zeros to begin with
     """
     parts, items = reach.shape
     for part in range(parts):
@@ -44,31 +46,25 @@ def sum_rows(inverse: Any, first: Any, item: Any, reach: Any) -> None:
                 total += row[item[k]]
                 k += 1
             to[i] += total
+        for other in range(parts):
+            for k in range(first[other], first[other + 1]):
+                among[part, other] += to[item[k]]
 
 
 @njit(cache=True)
-def less_products(inverse: Any, left: Any, right: Any, out: Any) -> None:
-    """out = inverse - left^T right below the diagonal, every number read and written once.
+def less_one(inverse: Any, left: Any, right: Any, out: Any) -> None:
+    """out = inverse - left right^T below the diagonal. left, right: [I]    out: may be inverse"""
+    for i in range(len(left)):
+        begin, a = i * (i + 1) // 2, left[i]
+        for j in range(i + 1):
+            out[begin + j] = inverse[begin + j] - a * right[j]
 
-    left, right: [P, I], P from 1 to 4
-    """
-    parts, items = left.shape
-    for i in range(items):
-        begin = i * (i + 1) // 2
-        row, before = out[begin : begin + i + 1], inverse[begin : begin + i + 1]
-        if parts == 1:
-            a, first = left[0, i], right[0]
-            for j in range(i + 1):
-                row[j] = before[j] - a * first[j]
-        elif parts == 2:
-            a, b, first, second = left[0, i], left[1, i], right[0], right[1]
-            for j in range(i + 1):
-                row[j] = before[j] - (a * first[j] + b * second[j])
-        else:
-            a, b, first, second = left[0, i], left[1, i], right[0], right[1]
-            c, d, third = left[2, i], 0.0, right[2]
-            if parts == 4:
-                d = left[3, i]
-            last = right[parts - 1]
-            for j in range(i + 1):
-                row[j] = before[j] - (a * first[j] + b * second[j] + (c * third[j] + d * last[j]))
+
+@njit(cache=True)
+def less_two(inverse: Any, left: Any, right: Any, out: Any) -> None:
+    """The same for two products at once, each number read and written once. left, right: [2, I]"""
+    first, second = right[0], right[1]
+    for i in range(left.shape[1]):
+        begin, a, b = i * (i + 1) // 2, left[0, i], left[1, i]
+        for j in range(i + 1):
+            out[begin + j] = inverse[begin + j] - (a * first[j] + b * second[j])

@@ -73,6 +73,8 @@ class Parts:
 
     def only(self, chosen: Tensor) -> Parts:
         """These parts alone. chosen: [P] bool"""
+        if bool(chosen.all()):
+            return self
         place = torch.cumsum(chosen, 0) - 1
         entry = chosen[self.lot.owner]
         lot = Lot(place[self.lot.owner[entry]], self.lot.item[entry], int(chosen.sum()))

@@ -254,10 +254,12 @@ class Lent:
 
         lenders: whose loans may have changed, if that is known; otherwise everybody's are compared
         """
-        pair = world.shared.pairs()
-        distinct = bool((pair[1:] > pair[:-1]).all())  # nearly always, and cheaper to see than make
-        now = pair if distinct else torch.unique(pair)
-        if torch.equal(now, self.pair):
+        now = world.shared.pairs()
+        same = torch.equal(now, self.pair)
+        if not same and not bool((now[1:] > now[:-1]).all()):  # a pair at two times is one loan
+            now = torch.unique(now)
+            same = torch.equal(now, self.pair)
+        if same:
             return self, Parts.none(now.device)
         if lenders is None:
             odd = torch.cat(

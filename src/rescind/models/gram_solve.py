@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rescind.cohort import Lot
 from rescind.errors import ConfigError, DataError
 from rescind.models.gram_pairs import (
     ROWS,
@@ -157,18 +158,25 @@ def _inverted(gram: Tensor) -> Tensor:
     factor, failed = dpotrf(columns, lower=0, clean=0, overwrite_a=1)
     if not failed:
         factor, failed = dpotri(factor, lower=0, overwrite_c=1)
-    if failed:
-        raise DataError(
-            f"the sum has no inverse (LAPACK says {failed}): it is not one that people add up to. "
-            f"Count everybody anew, or give a larger ridge."
-        )
+    _must_have_inverse(failed)
     assert factor.ctypes.data == gram.data_ptr(), "LAPACK worked on a copy"
     return gram
 
 
 def _inverted_there(gram: Tensor) -> Tensor:
     """The same on another device."""
-    return torch.cholesky_inverse(torch.linalg.cholesky(gram))
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    _must_have_inverse(int(failed))
+    return torch.cholesky_inverse(factor)
+
+
+def _must_have_inverse(failed: int) -> None:
+    """Refuse a matrix of which LAPACK found no factor."""
+    if failed:
+        raise DataError(
+            f"the sum has no inverse (LAPACK says {failed}): it is not one that people add up to. "
+            f"Count everybody anew, or give a larger ridge."
+        )
 
 
 def changed(inverse: Tensor, parts: Parts, scale: Tensor) -> Tensor:
@@ -180,36 +188,39 @@ def changed(inverse: Tensor, parts: Parts, scale: Tensor) -> Tensor:
 
     inverse: [I (I + 1) / 2]    scale: [P] what a weight of 4096 counts, 1 without decay
     """
-    lot = parts.lot
-    reach = _reach(inverse, parts)
-    among = reach.new_zeros(len(parts), len(parts))
-    among.index_add_(0, lot.owner, reach[:, lot.item].T.contiguous())  # U^T C U, [P, P]
+    reach, among = _reach(inverse, parts.lot)
     inside = (among + among.T) / 2
     inside.diagonal().add_(UNIT / (parts.weight.double() * scale))
     return _less_products(inverse, reach, torch.linalg.inv(inside) @ reach)
 
 
-def _reach(inverse: Tensor, parts: Parts) -> Tensor:
-    """U^T C: the sum of C's rows at the items of each part. [P, I]"""
-    lot = parts.lot
-    if inverse.device.type != "cpu" or len(parts) > FEW:
-        full = mirrored(inverse)
-        return torch.nn.functional.embedding_bag(lot.item, full, lot.first, mode="sum")
-    from rescind.models.gram_kernels import sum_rows
+def _reach(inverse: Tensor, lot: Lot) -> tuple[Tensor, Tensor]:
+    """U^T C, the sum of C's rows at the items of each part, and U^T C U. [P, I], [P, P]"""
+    reach = inverse.new_zeros(lot.clients, items_of(inverse))
+    among = inverse.new_zeros(lot.clients, lot.clients)
+    if inverse.device.type == "cpu" and lot.clients <= FEW:
+        from rescind.models.gram_kernels import sum_rows
 
-    reach = inverse.new_zeros(len(parts), items_of(inverse))
-    first = torch.cat([lot.first, lot.first.new_tensor([len(lot)])])
-    sum_rows(inverse.numpy(), first.numpy(), lot.item.numpy(), reach.numpy())
-    return reach
+        first = torch.cat([lot.first, lot.first.new_tensor([len(lot)])])
+        sum_rows(inverse.numpy(), first.numpy(), lot.item.numpy(), reach.numpy(), among.numpy())
+        return reach, among
+    full = mirrored(inverse)
+    reach = torch.nn.functional.embedding_bag(lot.item, full, lot.first, mode="sum")
+    return reach, among.index_add_(0, lot.owner, reach[:, lot.item].T.contiguous())
 
 
 def _less_products(inverse: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """The lower half of C - left^T right. left, right: [P, I]"""
     out = torch.empty_like(inverse)
     if inverse.device.type == "cpu" and len(left) <= FEW:
-        from rescind.models.gram_kernels import less_products
+        from rescind.models.gram_kernels import less_one, less_two
 
-        less_products(inverse.numpy(), left.numpy(), right.numpy(), out.numpy())
+        before, after, a, b = inverse.numpy(), out.numpy(), left.numpy(), right.numpy()
+        for k in range(0, len(left) - 1, 2):
+            less_two(before, a[k : k + 2], b[k : k + 2], after)
+            before = after
+        if len(left) % 2:
+            less_one(before, a[-1], b[-1], after)
         return out
     items = left.shape[1]
     for row in range(0, items, ROWS):
@@ -226,11 +237,13 @@ def emptied(inverse: Tensor, parts: Parts, grams: Sequence[Tensor], ridge: float
     There it is what solving anew gives, without the rounding that a change leaves behind: the last
     owner of an item takes every trace of it along. inverse: [I (I + 1) / 2]
     """
-    item = torch.unique(parts.lot.item)
+    item = parts.lot.item
     own = half_each(item + 1) - 1  # the place of (i, i) in the half
     gone = item[torch.stack([gram[own] for gram in grams]).sum(0) == 0]
+    if not len(gone):
+        return inverse
     every = torch.arange(items_of(inverse), device=item.device)
-    for each in gone.tolist():  # next to never more than a few
+    for each in torch.unique(gone).tolist():  # next to never more than a few
         inverse[torch.where(every < each, half(each) + every, half_each(every) + each)] = 0.0
         inverse[half(each + 1) - 1] = 1 / ridge
     return inverse
