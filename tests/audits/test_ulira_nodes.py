@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +13,15 @@ from torch.testing import assert_close
 import rescind as rs
 from graphs import tiny_graph
 from rescind.audits.probe import Case
+from rescind.audits.stand_in import client_shadow, presence
 from rescind.audits.ulira import asked_about, halves, said, trained
 from rescind.data.partition import subgraphs
 from rescind.examine import examine_records
 from rescind.holdings import TRAIN
 from rescind.methods.graph_fedavg import GraphFedSGD
 from rescind.models.gcn import GCN
+from rescind.recipe import read
+from rescind.tables import lines
 
 LEAVER, ROUNDS = rs.Withdraw(1), 15
 
@@ -82,3 +86,41 @@ def test_single_nodes_are_shared_out_as_they_are(before):
     assert sorted(event.records.item.tolist()) == sorted(asked_about(case).item[inside].tolist())
     gone = asked_about(case).item[~inside]
     assert not bool(torch.isin(fed.now.vault.holdings.graph.index, gone).any())
+
+
+def test_every_committed_retraining_is_a_coin_to_two_hundredths():
+    # What a retraining says does not depend on the half that was learnt (above), so all that is
+    # left is chance; of 3 x 64 shadows it is below .02. Doing nothing is found in the same lines.
+    recipe = read(Path(__file__).parents[2] / "recipes/fedgcv/ulira.toml")
+    asked = {cell.digest: cell.forget for cell in recipe.cells}
+    found: dict[str, list[float]] = {"Retrain": [], "no-op": []}
+    for line in lines(recipe):
+        wanted = asked.get(line["digest"])
+        if wanted is not None and wanted.name in found and wanted.pairs == 32:
+            found[wanted.name].append(line["forget"]["ulira"]["AUC"])
+    assert len(found["Retrain"]) == len(found["no-op"]) == 4  # two graphs, two learners
+    assert all(auc == pytest.approx(0.5, abs=0.02) for auc in found["Retrain"])
+    assert min(found["no-op"]) > 0.7
+
+
+def test_a_client_that_stays_is_found_and_one_that_is_retrained_away_is_not(before):
+    case = Case.of(before, LEAVER)
+    kept, exact = (
+        torch.tensor([client_shadow(case, number, unlearn) for number in range(12)])
+        for unlearn in (None, before.method.unlearn)
+    )
+    assert torch.equal(kept[:, 0], kept[:, 1])  # nothing was done
+    assert_close(exact[:, 0], kept[:, 0])
+    with_it, without = kept[::2, 1], kept[1::2, 1]
+    assert float(with_it.min()) > float(without.max())  # learnt by heart
+    assert presence(kept[:, 1], case).auc[0] == pytest.approx(1.0)
+    assert presence(exact[:, 1], case).auc[0] < 0.9  # of twelve shadows
+    assert float(exact[::2, 1].mean() - without.mean()) < 0.2 * float(
+        with_it.mean() - without.mean()
+    )
+
+
+def test_a_client_that_never_was_goes_on_as_long_as_a_repair(before):
+    case = Case.of(before, LEAVER)
+    still, later = client_shadow(case, 1, None), client_shadow(case, 1, None, later=3)
+    assert still[0] == still[1] == later[0] != later[1]

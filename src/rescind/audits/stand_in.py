@@ -1,4 +1,5 @@
-"""What a virtual client gives away of the client it stands for: edges, and who is who."""
+"""What a virtual client gives away of the client it stands for: edges, who is who, and whether
+there was such a client at all (LiRA on clients instead of records)."""
 
 from __future__ import annotations
 
@@ -7,7 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rescind.audits.probe import Case
+from rescind.audits.ulira import Attack, Unlearn, attack, shadow_seed
 from rescind.cohort import Graph
+from rescind.federation import Federation
 
 
 @dataclass(frozen=True)
@@ -42,3 +46,36 @@ def auc(high: Tensor, low: Tensor) -> float:
     below = torch.searchsorted(order, high).double()
     tied = torch.searchsorted(order, high, right=True).double() - below
     return float((below + tied / 2).mean() / max(len(low), 1))
+
+
+# -- was there such a client? ---------------------------------------------------------------------
+
+
+def client_shadow(
+    case: Case, number: int, unlearn: Unlearn | None, later: int = 0
+) -> tuple[float, float]:
+    """What a shadow says of the leaver's training nodes, before it forgets and after.
+
+    Even shadows learn with the client and forget it; odd ones never had it, and go on for `later`
+    rounds, as many as a repair has: what is told apart is the client and not the training.
+    unlearn: None does nothing
+    """
+    there, rounds = number % 2 == 0, case.before.now.state.round
+    world = case.before if there else case.before.apply(case.event)
+    fed = world.fork(seed=shadow_seed(case, number)).restart().run(rounds)
+    if not there:
+        return client_said(case, fed), client_said(case, fed.run(later))
+    after = unlearn(fed, case.event) if unlearn is not None else fed
+    return client_said(case, fed), client_said(case, after)
+
+
+def client_said(case: Case, fed: Federation) -> float:
+    """The mean log-odds of the true class over the leaver's training nodes."""
+    return float(case.before.with_(state=fed.now.state).query(case.forgotten).mean())
+
+
+def presence(said: Tensor, case: Case) -> Attack:
+    """How well shadows with the client are told from those without. said: [M], even: with it"""
+    inside = (torch.arange(len(said)) % 2 == 0).unsqueeze(1)
+    person = torch.zeros(1, dtype=torch.int64)
+    return attack(said.double().unsqueeze(1), inside, person, case.clock)

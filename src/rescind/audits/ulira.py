@@ -90,8 +90,14 @@ def trained(case: Case, number: int, pairs: int) -> tuple[Federation, Event]:
         learnt = held.records[held.split == TRAIN]
         out, mine = (learnt[learnt.among(records[half])] for half in (~inside, inside))
         before, event = before.apply(kind_of(out)), kind_of(mine)
-    seed = int(case.clock.at(0).bits("audit shadow", torch.tensor(number))) & (2**31 - 1)
-    return before.fork(seed=seed).restart().run(case.before.now.state.round), event
+    return before.fork(seed=shadow_seed(case, number)).restart().run(
+        case.before.now.state.round
+    ), event
+
+
+def shadow_seed(case: Case, number: int) -> int:
+    """The seed of a shadow."""
+    return int(case.clock.at(0).bits("audit shadow", torch.tensor(number))) & (2**31 - 1)
 
 
 def said(case: Case, fed: Federation) -> dict[str, Tensor]:
