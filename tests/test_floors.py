@@ -55,7 +55,7 @@ FLOORS: dict[str, int] = {
     ),
     **dict.fromkeys(["tables", "pages", "charts", "bench"], 4),
     **dict.fromkeys(["value", "counterfactual", "sweeps", "departures", "significance"], 4),
-    **dict.fromkeys(["papers", "exhibits", "figures"], 4),
+    **dict.fromkeys(["papers", "exhibits", "figures", "reproduction", "leaderboard"], 4),
     **dict.fromkeys(["keys", "verification", "receipt_page"], 4),
     **dict.fromkeys(["examine", "workers", "flower"], 4),
     **dict.fromkeys(["leaks", "peeled", "claims", "releases"], 4),

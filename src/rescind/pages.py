@@ -10,6 +10,7 @@ test fails when it is stale. `of` picks some of the recipe's columns by their ti
     <!-- exhibits PAPER -->        every table and figure of a paper, ours beside it
     <!-- verdicts -->              how often each verdict was given
     <!-- meanings -->              what the verdicts mean
+    <!-- leaderboard TASK -->      every method on every dataset
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rescind import departures, exhibits, figures
+from rescind import departures, exhibits, figures, leaderboard
 from rescind.errors import ConfigError, suggest
 from rescind.papers import Exhibit, Shelf, chosen
 from rescind.params import write_atomically
@@ -36,7 +37,7 @@ BLOCK = re.compile(
 
 
 MADE = re.compile(
-    r"(?P<head><!-- (?P<kind>exhibits|verdicts|meanings)(?: (?P<name>\S+))? -->\n)"
+    r"(?P<head><!-- (?P<kind>exhibits|verdicts|meanings|leaderboard)(?: (?P<name>\S+))? -->\n)"
     r".*?(?P<end><!-- end -->)",
     re.S,
 )
@@ -70,6 +71,8 @@ def filled(text: str, shelf: Shelf) -> str:
 
 def _made(kind: str, name: str | None, shelf: Shelf) -> str:
     """What a block other than a table holds."""
+    if kind == "leaderboard":
+        return leaderboard.markdown(name or "", shelf)
     if kind == "verdicts":
         return exhibits.summary(chosen(shelf.folder, None), shelf)
     if kind == "meanings":

@@ -129,11 +129,8 @@ def cells_by_name(recipe: Recipe) -> dict[str, Cell]:
     return {cell.name: cell for cell in reversed(recipe.cells)}
 
 
-def collect(recipe: Recipe, columns: Sequence[Column] | None = None) -> ResultTable:
-    """Gather results whose settings are those of the recipe today; the newest of a seed counts.
-
-    columns: what is shown; what the recipe says, or HR@20 and NDCG@20, if left out
-    """
+def newest_lines(recipe: Recipe) -> tuple[Newest, int]:
+    """The newest line of each cell and seed whose settings are those of today; how many are not."""
     cells = cells_by_name(recipe)
     newest: Newest = {}
     stale = 0
@@ -142,6 +139,16 @@ def collect(recipe: Recipe, columns: Sequence[Column] | None = None) -> ResultTa
             newest[line["cell"], line["seed"]] = line
         else:
             stale += 1
+    return newest, stale
+
+
+def collect(recipe: Recipe, columns: Sequence[Column] | None = None) -> ResultTable:
+    """Gather results whose settings are those of the recipe today; the newest of a seed counts.
+
+    columns: what is shown; what the recipe says, or HR@20 and NDCG@20, if left out
+    """
+    cells = cells_by_name(recipe)
+    newest, stale = newest_lines(recipe)
     floors = [n for n in recipe.names if isinstance(cells[n].method, Popularity)]
     shown = columns or recipe.columns or COLUMNS
     entries = []

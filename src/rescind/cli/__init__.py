@@ -18,6 +18,7 @@ from rescind.cli import (
     leak,
     recommend,
     release,
+    reproduce,
     run,
     table,
     value,
@@ -39,6 +40,7 @@ app.add_typer(data.app, name="data")
 app.command("run")(run.command)
 app.command("recommend")(recommend.command)
 app.command("table")(table.command)
+app.command("reproduce")(reproduce.command)
 app.command("value")(value.command)
 app.command("leak")(leak.command)
 app.command("forget")(forget.command)

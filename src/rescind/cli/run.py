@@ -117,9 +117,10 @@ def _warn(facts: dict[str, Any]) -> None:
 def _one(
     recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str, room: Room
 ) -> dict[str, Any]:
-    from rescind import experiment, stream_cell
+    from rescind import stream_cell
     from rescind.cli.progress import BlockBar, RoundBar
     from rescind.experiment import append_facts, read_facts, tidy
+    from rescind.reproduction import run_one
 
     done = read_facts(folder) if resume else None
     if done is not None and (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed):
@@ -131,15 +132,9 @@ def _one(
     try:
         bar_of = BlockBar if cell.data.variant else RoundBar
         with bar_of(title, cell.run.rounds, cell.run.measure) as bar, _heard():
-            if cell.forget is not None:
-                from rescind import trials
-
-                result = trials.run_cell(cell, folder, replace(room, watch=(bar,)))
-            else:
-                run_cell = stream_cell.run_cell if cell.data.variant else experiment.run_cell
-                result = run_cell(cell, folder, again=resume, watch=(bar,))
-                if cell.data.variant:
-                    stream_cell.draw(result.facts, folder / stream_cell.PICTURE)
+            result = run_one(cell, folder, replace(room, watch=(bar,)), again=resume)
+            if cell.data.variant and cell.forget is None:
+                stream_cell.draw(result.facts, folder / stream_cell.PICTURE)
     except KeyboardInterrupt:
         typer.echo("\nstopped. Give the same command with --resume to go on.", err=True)
         raise typer.Exit(130) from None

@@ -1,0 +1,128 @@
+"""The leaderboards: a method file and its recipe make a row, and nothing else has to be edited."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import rescind.methods
+from rescind.errors import ConfigError
+from rescind.leaderboard import SCRIPT, data_label, markdown, standings, task_of
+from rescind.papers import Shelf
+from rescind.recipe import DataSettings, read
+from rescind.settings import classes
+
+METHOD = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rescind.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class Newcomer(FedAvg):
+    paper: ClassVar[str] = "ours"
+    pull: float = 0.1
+"""
+RECIPE = """
+[axes]
+data = ["ml-100k", { label = "cored", name = "ml-1m", core = 5, split = "random" }]
+method = ["FedAvg", { label = "new", name = "Newcomer" }]
+seed = [0, 1]
+"""
+
+
+def results(path: Path, text: str, values: dict[str, tuple[float, ...]]) -> Path:
+    """A recipe with results: NDCG@20 by cell, seed by seed."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    digests = {cell.name: cell.digest for cell in read(path).cells}
+    lines = [
+        {"cell": cell, "seed": seed, "digest": digests[cell], "test": {"NDCG@20": value},
+         "seconds": {"cpu": 2.0}, "bytes": {"up": 3e6, "down": 5e6},
+         "kept_bytes": {"server": 1e6, "devices": 2e6}}
+        for cell, seeds in values.items()
+        for seed, value in enumerate(seeds)
+    ]  # fmt: skip
+    path.with_suffix(".jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def with_a_newcomer(tmp_path, monkeypatch):
+    """A method file in a folder of its own that the package looks into, too."""
+    home = tmp_path / "methods"
+    home.mkdir()
+    (home / "newcomer.py").write_text(METHOD)
+    monkeypatch.setattr(rescind.methods, "__path__", [*rescind.methods.__path__, str(home)])
+    classes.cache_clear()
+    yield
+    classes.cache_clear()
+
+
+def test_a_method_file_and_its_recipe_make_a_row(tmp_path, with_a_newcomer):
+    recipes = tmp_path / "recipes"
+    recipes.mkdir()
+    text = markdown("learning", Shelf(recipes))
+    assert "| new |" not in text
+    assert "Newcomer" in text.splitlines()[-1]
+    results(recipes / "mine" / "table.toml", RECIPE, {
+        "ml-100k/FedAvg": (0.2, 0.4), "ml-100k/new": (0.5, 0.7), "cored/new": (0.1,)})  # fmt: skip
+    text = markdown("learning", Shelf(recipes))
+    found = [line for line in text.splitlines() if line.startswith("| ml")]
+    # The better comes first on its data; a cell without results has no row.
+    assert found == [
+        "| ml-100k | new | Newcomer | yes | 2 | 0.6000 | 2.0 | 1.0 | 2.0 | 3 | 5 | mine/table |",
+        "| ml-100k | FedAvg | FedAvg | yes | 2 | 0.3000 | 2.0 | 1.0 | 2.0 | 3 | 5 | mine/table |",
+        "| ml-1m (core 5, random) | new | Newcomer | yes | 1 | 0.1000 | 2.0 | 1.0 | 2.0 | 3 | 5 "
+        "| mine/table |",
+    ]
+    assert "Newcomer" not in text.splitlines()[-1]
+
+
+def test_searches_and_sweeps_have_no_rows_and_the_same_settings_have_one(tmp_path):
+    plain = '[axes]\nmethod = ["FedAvg"]\nseed = [0, 1, 2]\n'
+    home = tmp_path / "a"
+    results(home / "tuning.toml", plain, {"FedAvg": (0.9,)})
+    results(home / "sweep.toml", plain + '[plot]\nx = "method.negatives"\n', {"FedAvg": (0.8,)})
+    assert standings(Shelf(tmp_path)) == []
+    results(home / "one.toml", plain, {"FedAvg": (0.5,)})
+    results(home / "two.toml", plain, {"FedAvg": (0.5, 0.6)})
+    (found,) = standings(Shelf(tmp_path))
+    assert (found.recipe, found.seeds) == ("a/two", 2)
+
+
+def test_a_cell_stands_on_the_page_of_its_task(tmp_path):
+    path = tmp_path / "kinds.toml"
+    path.write_text("""
+    [sharing]
+    [forget]
+    draw = 0.3
+    [axes]
+    method = [
+      "FedAvg",
+      { label = "stream", name = "FineTune" },
+      { label = "goes", name = "FedAvg", forget = { name = "Retrain" } },
+    ]
+    """)
+    learns, _, goes = read(path).cells
+    assert (task_of(learns), task_of(goes)) == ("learning", "unlearning")
+    stream = read(path, ["data.variant=f3crec"]).cells[1]
+    assert task_of(stream) == "continual"
+
+
+def test_data_is_named_with_what_was_done_to_it():
+    assert data_label(DataSettings("ml-1m")) == "ml-1m"
+    assert data_label(DataSettings("ml-1m", core=5, split="random")) == "ml-1m (core 5, random)"
+
+
+def test_the_script_asks_nobody():
+    assert "http" not in SCRIPT
+    assert "src=" not in SCRIPT
+
+
+def test_an_unknown_task_is_said(tmp_path):
+    with pytest.raises(ConfigError, match="did you mean 'unlearning'"):
+        markdown("unlearnin", Shelf(tmp_path))
