@@ -180,6 +180,10 @@ class Holdings:
         """Which members have something to train on that only their device holds. [clients] bool"""
         return self.members & (self.lot("unshared")[1] > 0)
 
+    def holders(self, split: str, block: int | None = None) -> Tensor:
+        """Members with a held-out item of a block (None: the present one). [n] ids"""
+        return (self.members & (self.lot(split, block)[1] > 0)).nonzero()[:, 0]
+
     # -- events ----------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> Holdings:

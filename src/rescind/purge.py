@@ -11,10 +11,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from rescind import params
+from rescind.clock import Clock
+from rescind.executor import Vault
 from rescind.federation import Federation
 from rescind.holdings import Holdings
+from rescind.method import Method
 from rescind.past import Past
 from rescind.receipt import Kept
 from rescind.records import Erase, Event, Records, Share, Unshare, Withdraw, concerned
@@ -52,19 +56,25 @@ def purge(
     if after.method.exact if exact is None else exact:
         return after
     people = concerned(event)
-    state, vault = after.now.state, after.now.vault
+    state = after.now.state
     fresh = after.method.server_init(after.world, after.clock).own
     own = begun_anew(state.own, fresh, people, after.world.sizes.clients)
     after = after.with_(state=replace(state, own=own))
     if isinstance(event, Erase):  # the device's own values were trained on what is erased
-        first = after.method.client_init(people.to(vault.holdings.members.device), after.clock)
-        private = dict(vault.private)
-        for name, value in vault.private.items():
-            new = value.clone()
-            new[people] = first.values[name].to(value) if name in first.values else 0
-            private[name] = new
-        after = after.with_(vault=replace(vault, private=private))
+        vault = devices_anew(after.method, after.now.vault, people, after.clock)
+        after = after.with_(vault=vault)
     return after
+
+
+def devices_anew(method: Method, vault: Vault, people: Tensor, clock: Clock) -> Vault:
+    """The devices with first private values for these people. people: [n] ids"""
+    first = method.client_init(people.to(vault.holdings.members.device), clock)
+    private = dict(vault.private)
+    for name, value in vault.private.items():
+        new = value.clone()
+        new[people] = first.values[name].to(value) if name in first.values else 0
+        private[name] = new
+    return replace(vault, private=private)
 
 
 def influence(fed: Federation, event: Event) -> int | None:

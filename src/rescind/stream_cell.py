@@ -83,10 +83,6 @@ def measured(
         raise ConfigError(
             "a stream of blocks takes neither [sharing] nor guards.epsilon yet. Leave them out."
         )
-    how = Blocks(
-        rounds=settings.rounds, patience=settings.patience, every=settings.evaluate_every,
-        value=settings.measure, k=settings.k,
-    )  # fmt: skip
     executor = InProcess(device=settings.device, guards=guards.guards if guards else ())
     stream = Stream.of(_left(dataset, settings.seed, withheld), settings.seed)
     meter = Meter()
@@ -94,10 +90,24 @@ def measured(
         meter, halts.executor = halts.meter, executor
     drift = Drift()
     done = run_stream(
-        stream, cell.method, settings.seed, how, executor, (meter, drift, *watch),
+        stream, cell.method, settings.seed, blocks_of(cell), executor, (meter, drift, *watch),
         keeper=halts, answer=drift.ended,
     )  # fmt: skip
-    return done.fed, _facts(cell, dataset, done, meter, drift.found())
+    facts = facts_of(cell, done, meter)
+    facts["data"] = {
+        **about(dataset),
+        "split": "drawn inside blocks" if dataset.split is None else "as given",
+    }
+    facts["metrics"]["test"] |= drift.found()
+    facts["kept_bytes"]["devices"] = done.fed.now.vault.nbytes
+    facts["model"]["private"] = params.digest(done.fed.now.vault.private)
+    return done.fed, facts
+
+
+def blocks_of(cell: Cell) -> Blocks:
+    """How a cell says its blocks are run."""
+    run = cell.run
+    return Blocks(run.rounds, run.patience, run.evaluate_every, run.measure, run.k)
 
 
 def _left(dataset: Dataset, seed: int, withheld: Withheld | None) -> Dataset:
@@ -128,12 +138,20 @@ class Halts(Keeper):
         """Remove everything: a finished run keeps no trace of its way."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def save(self, fed: Federation, place: Path) -> None:
+        """Write a federation as a block begins."""
+        save_federation(fed, place)
+
+    def load(self, place: Path) -> Federation:
+        """What `save` wrote."""
+        return load_federation(place, self.executor)
+
     def found(self) -> tuple[Federation, tuple[Block, ...]] | None:
         """The newest block that began whole; a torn one is passed over and said so."""
         for place in sorted(self.folder.glob("block-*"), reverse=True):
             try:
                 facts = json.loads((place / BEGUN).read_text(encoding="utf-8"))
-                fed = load_federation(place, self.executor)
+                fed = self.load(place)
             except (OSError, ValueError, DataError) as error:
                 log.warning("passed over a block that was not written whole: %s", error)
                 continue
@@ -151,7 +169,7 @@ class Halts(Keeper):
         """Write a block's beginning, unless it is there; older blocks are not needed any more."""
         self.place = self.folder / f"block-{len(done):03d}"
         if not (self.place / BEGUN).is_file():
-            save_federation(fed, self.place)
+            self.save(fed, self.place)
             facts = {
                 "key": self.key,
                 "done": [vars(block) for block in done],
@@ -192,20 +210,14 @@ def _block(facts: dict[str, Any]) -> Block:
     return Block(**{**facts, "history": history, "test": tuple(facts["test"])})
 
 
-def _facts(
-    cell: Cell, dataset: Dataset, done: Streamed, meter: Meter, drift: Mapping[str, float]
-) -> dict[str, Any]:
+def facts_of(cell: Cell, done: Streamed, meter: Meter) -> dict[str, Any]:
     """What run.json says of a stream: the matrix, and Table 2's averages as its metrics."""
-    counted, state, vault = meter.read(), done.fed.now.state, done.fed.now.vault
+    counted, state = meter.read(), done.fed.now.state
     names = [f"{name}@{k}" for k in cell.run.k for name in ("NDCG", "Recall", "HR")]
     matrix = {name: done.matrix(name) for name in names}
     best = [v for b in done.blocks[1:] for r, v in b.history if r == b.begun + b.round]
     return {
         **cell.stated,
-        "data": {
-            **about(dataset),
-            "split": "drawn inside blocks" if dataset.split is None else "as given",
-        },
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "rounds": sum(block.rounds for block in done.blocks),
@@ -217,7 +229,7 @@ def _facts(
         ],
         "matrix": matrix,
         "metrics": {
-            "test": {**averages(matrix), **drift},
+            "test": averages(matrix),
             "valid": {n: mean([v[n] for v in best]) for n in names},
         },
         "seconds": {"wall": counted["wall"], "cpu": counted["cpu"]},
@@ -227,9 +239,8 @@ def _facts(
         "privacy": cell.promise(meter.most_often(), done.fed.world.sizes.clients),
         "kept_bytes": {
             "server": params.nbytes(state.public) + params.nbytes(state.own) + state.memory.nbytes,
-            "devices": vault.nbytes,
         },
-        "model": {"public": params.digest(state.public), "private": params.digest(vault.private)},
+        "model": {"public": params.digest(state.public)},
     }  # fmt: skip
 
 

@@ -31,6 +31,14 @@ from rescind.tasks.metrics import Ranking, masked_lot
 Watch = Callable[[Moment], Any]
 
 
+@dataclass(frozen=True, eq=False)
+class Announcement(Arrive):
+    """A block whose records are on machines elsewhere: how large it is, and who trains on it."""
+
+    trains: Tensor
+    """[clients] bool"""
+
+
 @dataclass(frozen=True)
 class Stream:
     """A first block and those that follow, as they arrive at devices."""
@@ -221,8 +229,7 @@ def run_stream(
     done = list(found[1]) if found else []
     fed, last = found[0] if found else None, None
     seen, known = list[Records](), torch.zeros(0, dtype=torch.bool)
-    for number, arrival in enumerate(_every(stream)):
-        there = _trains(arrival)
+    for number, (arrival, there) in enumerate(_every(stream)):
         if number >= len(done):
             if last is not None and fed is not None:
                 fed = next_block(fed, last, arrival)
@@ -255,15 +262,19 @@ def run_stream(
     return Streamed(fed, tuple(done))
 
 
-def _every(stream: Stream) -> Iterator[Arrive]:
-    """All blocks, the first one too."""
+def _every(stream: Stream) -> Iterator[tuple[Arrive, Tensor]]:
+    """All blocks, the first one too, and who has something to train on in it. [clients] bool"""
     first = stream.first
-    yield Arrive(first.records, first.split, first.clients, first.items)
-    yield from stream.later
+    block = Arrive(first.records, first.split, first.clients, first.items)
+    yield block, first.available.cpu()
+    for block in stream.later:
+        yield block, _trains(block)
 
 
 def _trains(block: Arrive) -> Tensor:
     """Who has something to train on in a block. [clients] bool"""
+    if isinstance(block, Announcement):
+        return block.trains
     there = torch.zeros(block.clients, dtype=torch.bool)
     there[block.records.client[block.split == TRAIN].cpu()] = True
     return there
@@ -351,8 +362,7 @@ def _ranking(split: str, k: tuple[int, ...], hidden: Sequence[Records]) -> Ranki
 
 def _holders(fed: Federation, metric: Ranking) -> Tensor:
     """Members with a held-out item: the mean is over them, the others need not be scored."""
-    holdings = fed.now.vault.holdings
-    return (holdings.members & (holdings.lot(metric.split, metric.block)[1] > 0)).nonzero()[:, 0]
+    return fed.now.vault.holdings.holders(metric.split, metric.block)
 
 
 def _asking(fed: Federation, ids: Tensor) -> Callable[[Now, Metric], dict[str, float]]:

@@ -15,16 +15,23 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
-from flower.grids import FIRST, InMemory
+from flower.grids import FIRST, InMemory, silos_of
 from rescind import params
 from rescind.errors import ConfigError
 from rescind.experiment import obtained, start
+from rescind.federation import Federation
 from rescind.flower.asked import Serving
 from rescind.flower.local import recommend
 from rescind.flower.node import Node
-from rescind.flower.serving import serve
+from rescind.flower.serving import learning, purged, serve
 from rescind.flower.sources import RecipeData, one_cell
 from rescind.flower.store import HELD, Store
+from rescind.methods.finetune import FineTune
+from rescind.models.mf import MF
+from rescind.purge import purge
+from rescind.records import Erase, Records, Withdraw
+from rescind.trials import events
+from worlds import lendable, tiny_holdings
 
 pytestmark = pytest.mark.flower
 
@@ -45,6 +52,27 @@ name = "FedShare"
 rounds = 5
 evaluate_every = 5
 checkpoint_every = 1
+"""
+
+
+GRAPH = """
+[data]
+name = "cora"
+
+[method]
+name = "FedGCV"
+forget_rounds = 2
+repair_rounds = 1
+
+[run]
+rounds = 3
+evaluate_every = 3
+measure = "accuracy"
+
+[forget]
+name = "own"
+event = "withdraw"
+client = 3
 """
 
 
@@ -123,7 +151,8 @@ def test_people_take_back_and_leave_after_training(tmp_path: Path) -> None:
     asked = asked_of(tmp_path, take_back=lender, withdraw=leaver, unlearner="FedShareUnlearn")
     serve(silos(asked, tmp_path), asked)
     facts, _ = told(asked)
-    assert facts["forgot"]["event"] == "Withdraw"
+    assert [told["event"] for told in facts["forgot"]] == ["Unshare", "Withdraw"]
+    assert [told["traces"] for told in facts["forgot"]] == [{}, {}]
     assert facts["silos"]["waiting"] == []
     store = Store(tmp_path / f"silo-{leaver % 2}")
     kept = list((store.folder / HELD).glob("*.safetensors"))
@@ -132,10 +161,96 @@ def test_people_take_back_and_leave_after_training(tmp_path: Path) -> None:
         assert not bool((store.held(int(path.stem, 16)).records.client == leaver).any())
 
 
-def test_streams_and_trials_are_refused_by_name(tmp_path: Path) -> None:
-    blocks = RECIPE.replace('name = "synthetic"', 'name = "ml-100k"\nvariant = "blocks"')
-    for size in ("users = 40\n", "items = 30\n", "interactions = 500\n"):
-        blocks = blocks.replace(size, "")
-    (tmp_path / "blocks.toml").write_text(blocks.replace("[sharing]\nratio = [1, 1, 1]\n", ""))
-    with pytest.raises(ConfigError, match="from Python"):
-        one_cell(str(tmp_path / "blocks.toml"), None)
+UNLEARNT = [
+    pytest.param("FedShare", '{ name = "FedShareUnlearn", learner = { snapshots = 2 } }', 1e-5),
+    pytest.param("Gram", '{ name = "own" }', None),
+]
+
+
+def with_request(folder: Path, method: str, forget: str, event: str) -> Path:
+    """A recipe whose only cell learns and then answers a request of a third of the lenders."""
+    recipe = RECIPE.replace('name = "FedShare"', f'name = "{method}"')
+    if method == "Gram":
+        recipe = recipe.replace("rounds = 5", "rounds = 1").replace("every = 5", "every = 1")
+    recipe += f'\n[forget]\nevent = "{event}"\ndraw = 0.4\n\n[axes]\nforget = [{forget}]\n'
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "request.toml"
+    path.write_text(recipe)
+    return path
+
+
+@pytest.mark.parametrize("event", ["erase", "unshare"])
+@pytest.mark.parametrize(("method", "forget", "close"), UNLEARNT)
+def test_the_request_of_a_recipe_is_answered_as_in_one_process(
+    method: str, forget: str, close: float | None, event: str, tmp_path: Path
+) -> None:
+    path = with_request(tmp_path, method, forget, event)
+    asked = Serving(str(path), 2, str(tmp_path / "out"), deadline=0.0, wait=0.0)
+    nodes = silos(asked, tmp_path)
+    serve(nodes, asked)
+    facts, there = told(asked)
+    _, cell = one_cell(str(path), None)
+    assert cell.forget is not None
+    learner = learning(cell)
+    fed = start(learner, obtained(cell)).run(cell.run.rounds)
+    (request,) = events(cell, fed)
+    unlearner = cell.forget.unlearner or fed.method
+    after = purge(fed, unlearner.unlearn(fed, request), request, unlearner.exact)
+    for name, value in after.now.state.public.items():
+        if close is None or not value.is_floating_point():
+            assert torch.equal(there[name], value), name
+        else:
+            assert_close(there[name], value, rtol=close, atol=close)
+    (forgot,) = facts["forgot"]
+    assert forgot["event"].lower() == event
+    assert (forgot["traces"], forgot["waiting"]) == ({}, [])
+    assert facts["metrics"]["test"] == pytest.approx(after.evaluate("test", cell.run.k), abs=1e-5)
+    assert facts["round"] == after.now.state.round
+
+
+def test_devices_begin_anew_where_an_unlearner_was_not_exact(tmp_path: Path) -> None:
+    """Also on a silo that was away when its people erased: it hears of both when it comes back."""
+    holdings = tiny_holdings(9, 14)
+    executor, grid = silos_of(holdings, 2, tmp_path, questions=True)
+    method = FineTune(model=MF(dim=4, spread=0.3), rate=0.05)
+    fed = Federation.start(executor.gather(3), method, 3, executor).run(2)
+    here = Federation.start(holdings, method, 3).run(2)
+    event = Erase(lendable(holdings, 1)[:1])
+    grid.away = {FIRST + 1}
+    after = purged(fed, fed.apply(event), event, False, executor)
+    assert executor.waiting(after) == (1,)
+    grid.away = set()
+    clean = purge(here, here.apply(event), event, False)
+    asked = Records.of([1] * 14 + [3] * 14, [*range(14), *range(14)])
+    assert_close(after.query(asked), clean.query(asked), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(after.query(asked)[:14], fed.query(asked)[:14])
+    assert torch.equal(after.query(asked)[14:], fed.query(asked)[14:])
+
+
+@pytest.mark.data
+def test_a_client_of_a_graph_leaves(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(GRAPH)
+    asked = Serving(str(path), 2, str(tmp_path / "out"), deadline=0.0, wait=0.0)
+    serve(silos(asked, tmp_path), asked)
+    facts, there = told(asked)
+    (forgot,) = facts["forgot"]
+    assert (forgot["event"], forgot["by"], forgot["waiting"]) == ("Withdraw", "FedGCV", [])
+    _, cell = one_cell(str(path), None)
+    fed = start(learning(cell), obtained(cell)).run(cell.run.rounds)
+    after = purge(fed, fed.method.unlearn(fed, Withdraw(3)), Withdraw(3), fed.method.exact)
+    for name, value in after.now.state.public.items():
+        assert_close(there[name], value, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("forget", "says"),
+    [('event = "erase"\ndraw = 0.3\nname = "no-op"', "control"),
+     ('event = "withdraw"\nclient = [2, 3]\nname = "own"', "Name one")],
+)  # fmt: skip
+def test_audits_and_many_leavers_are_refused_by_name(
+    forget: str, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.toml").write_text(f"{RECIPE}\n[forget]\n{forget}\n")
+    with pytest.raises(ConfigError, match=says):
+        one_cell(str(tmp_path / "recipe.toml"), None)

@@ -151,6 +151,10 @@ def run(
         int | None, typer.Option(help="Then client N takes back everything it lent.")
     ] = None,
     withdraw: Annotated[int | None, typer.Option(help="Then client N leaves.")] = None,
+    erase: Annotated[
+        str | None,
+        typer.Option(metavar="N:ITEM,ITEM", help="Then client N erases these items."),
+    ] = None,
     unlearner: Annotated[
         str | None, typer.Option(help="Who forgets; the method's own way unless given.")
     ] = None,
@@ -169,7 +173,7 @@ def run(
         old.unlink(missing_ok=True)
     asked = Serving(
         str(path.resolve()), silos, str(out.resolve()), cell, tuple(change or ()), deadline, wait,
-        least, resume, take_back, withdraw, unlearner,
+        least, resume, take_back, withdraw, _erased(erase), unlearner,
     )  # fmt: skip
     home = link.home(out)
     number = deploy.submit(asked, home)
@@ -189,6 +193,9 @@ def run(
         raise DataError(failed.read_text(encoding="utf-8").strip())
     facts = json.loads(done.read_text(encoding="utf-8"))
     shown = ", ".join(f"{n} {v:.4f}" for n, v in facts["metrics"]["test"].items())
+    for told in facts.get("forgot", ()):
+        left = f", {told['traces']} left" if told["traces"] else ""
+        typer.echo(f"{told['event']} answered by {told['by']}, {told['rounds']} rounds{left}")
     typer.echo(f"{shown} (round {facts['round']}, {facts['silos']['messages']} messages)")
     if facts["silos"]["refused"]:
         typer.echo(f"  not accepted: {facts['silos']['refused']}", err=True)
@@ -229,6 +236,18 @@ def recommend(
 
     for item, score in best(store, user, k):
         typer.echo(f"{item:>8}  {score:.4f}")
+
+
+def _erased(text: str | None) -> tuple[int, tuple[int, ...]] | None:
+    from rescind.errors import ConfigError
+
+    if text is None:
+        return None
+    client, _, items = text.partition(":")
+    numbers = items.split(",")
+    if not client.isdigit() or not all(number.isdigit() for number in numbers):
+        raise ConfigError(f"--erase names a client and items by number: 17:3,8; got '{text}'.")
+    return int(client), tuple(map(int, numbers))
 
 
 def _place(text: str) -> tuple[int, int]:

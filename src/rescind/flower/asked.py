@@ -33,6 +33,8 @@ class Serving:
     """After training, this client takes back everything it lent."""
     withdraw: int | None = None
     """After training, this client leaves."""
+    erase: tuple[int, tuple[int, ...]] | None = None
+    """After training, this client erases these items."""
     unlearner: str | None = None
     """The method that forgets; the learner's own way unless given."""
 
@@ -44,4 +46,6 @@ class Serving:
     def from_json(cls, text: str) -> Serving:
         """What `to_json` wrote."""
         told = json.loads(text)
+        if told["erase"] is not None:
+            told["erase"] = (told["erase"][0], tuple(told["erase"][1]))
         return cls(**{**told, "changes": tuple(told["changes"])})

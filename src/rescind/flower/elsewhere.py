@@ -15,11 +15,19 @@ from rescind.executor import Vault
 from rescind.holdings import Holdings
 from rescind.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.storage import Facts
+from rescind.streams import Announcement
 from rescind.world import Announced
 
 MOMENT = "moment"
 """The one private value of a vault elsewhere: [silos] which private moment each silo is at."""
 FORGETTING = (Erase, Unshare, Withdraw)
+
+
+@dataclass(frozen=True, eq=False)
+class Anew(Event):
+    """Private values of people who erased something begin anew: `purge`, where devices are."""
+
+    records: Records
 
 
 def _none() -> Tensor:
@@ -43,6 +51,10 @@ class Elsewhere(Holdings):
     """(silo, event) whose records are to be left out when devices begin anew from here."""
     epoch: int = 0
     """How often something was forgotten so far."""
+    seed: int = 0
+    """Of the run: a silo that catches up while it measures draws first values with it, too."""
+    validated: Tensor = field(default_factory=_none)
+    """[silos] how many people on each have something held out for validation."""
 
     @property
     def silos(self) -> int:
@@ -71,6 +83,11 @@ class Elsewhere(Holdings):
             f"what devices hold ('{name}') is on their silos. Ask through the executor: train, "
             f"measure, or query where a silo allows it."
         )
+
+    def holders(self, split: str, block: int | None = None) -> Tensor:
+        """Nobody here knows who: all members, of whom silos count those that have something."""
+        nobody = split == "valid" and block is None and not int(self.validated.sum())
+        return _none() if nobody else self.members.nonzero()[:, 0]
 
     # -- histories without something, for retraining -----------------------------------------------
 
@@ -113,7 +130,7 @@ def elsewhere(vault: Vault) -> Elsewhere:
 def part_for(event: Event, silo: int, silos: int) -> Event | None:
     """What of an event concerns a silo; None: nothing."""
     match event:
-        case Share(records) | Unshare(records) | Erase(records):
+        case Share(records) | Unshare(records) | Erase(records) | Anew(records):
             part = records[records.client % silos == silo]
             return type(event)(part) if len(part) else None
         case Withdraw(client) | Join(client):
@@ -147,6 +164,8 @@ def after(holdings: Elsewhere, event: Event) -> Elsewhere:
     many = len(members)
     said = holdings._said
     flags = Announced(_longer(said.available, many) & members, _longer(said.keeps, many) & members)
+    if isinstance(event, Announcement):  # the silos have said who trains; nothing of it is lent
+        flags = Announced(event.trains & members, event.trains & members)
     epoch = holdings.epoch + isinstance(event, FORGETTING)
     return replace(
         holdings, owed=owed, members=members, items=items, now=now, said=flags, epoch=epoch
@@ -155,8 +174,8 @@ def after(holdings: Elsewhere, event: Event) -> Elsewhere:
 
 def heard(holdings: Elsewhere, silo: int, facts: Facts, said: Mapping[str, Tensor]) -> Elsewhere:
     """The same holdings after a silo has acknowledged everything and said who is there."""
-    moment = holdings.moment.clone()
-    moment[silo] = int(facts["held"])
+    moment, validated = holdings.moment.clone(), holdings.validated.clone()
+    moment[silo], validated[silo] = int(facts["held"]), int(facts["validated"])
     many = max(holdings.clients, int(facts["clients"]))
     here = torch.arange(many) % holdings.silos == silo
     before = holdings.said or Announced(torch.zeros(many).bool(), torch.zeros(many).bool())
@@ -173,6 +192,7 @@ def heard(holdings: Elsewhere, silo: int, facts: Facts, said: Mapping[str, Tenso
     return replace(
         holdings,
         moment=moment,
+        validated=validated,
         members=flags["member"],
         said=Announced(flags["available"], flags["keeps"]),
         owed=tuple((s, e) for s, e in holdings.owed if s != silo),
@@ -200,6 +220,7 @@ def unseen(silos: int, facts: Facts) -> Elsewhere:
         task=str(facts["task"]),
         graph=graph,
         moment=torch.zeros(silos, dtype=torch.int64),
+        validated=torch.zeros(silos, dtype=torch.int64),
     )
 
 

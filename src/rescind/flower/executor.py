@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -15,8 +16,9 @@ from rescind.errors import ConfigError, DataError
 from rescind.executor import Vault
 from rescind.federation import Federation, Moment
 from rescind.flower.elsewhere import MOMENT, Elsewhere, after, elsewhere, heard, unseen
+from rescind.flower.letters import letters_for, of_silo, packed_events, sums_of
 from rescind.flower.line import FAILED, Line
-from rescind.flower.wire import Letter, metric_table, pack_event, unpack_sum
+from rescind.flower.wire import Letter, metric_table
 from rescind.gate import gate, gate_sum
 from rescind.holdings import Holdings
 from rescind.method import Method
@@ -25,6 +27,7 @@ from rescind.past import Past
 from rescind.records import Arrive, Event, Records, Share
 from rescind.settings import to_table
 from rescind.storage import Facts, drawer, under
+from rescind.streams import Announcement
 from rescind.tasks import Metric, Question
 from rescind.update import Sum
 
@@ -80,6 +83,20 @@ class FlowerExecutor:
             loans = loans + Records(**drawer("loan", reply.tensors))
         return Share(loans.sorted())
 
+    def arrivals(self, seed: int) -> Iterator[Announcement]:
+        """Blocks as the silos say they have them, one after another; their records stay there."""
+        for number in itertools.count(1):
+            letter = self._letter("next", Clock(seed), {"block": number})
+            replies = self._all(dict.fromkeys(range(self.line.silos), letter))
+            told = [reply for reply in replies.values() if reply.facts["there"]]
+            if not told:
+                return
+            clients, items = (max(int(t.facts[n]) for t in told) for n in ("clients", "items"))
+            trains = torch.zeros(clients, dtype=torch.bool)
+            trains[torch.cat([reply.tensors["trains"] for reply in told])] = True
+            nothing = torch.zeros(0, dtype=torch.int8)
+            yield Announcement(Records.none(), nothing, clients, items, trains)
+
     # -- the five verbs ----------------------------------------------------------------------------
 
     def open(self, method: Method, holdings: Holdings, clock: Clock) -> Vault:
@@ -91,12 +108,12 @@ class FlowerExecutor:
             )
         letters = {}
         for silo in range(holdings.silos):
-            told, tensors = _packed("never", _of_silo(holdings.nevers, silo))
+            told, tensors = packed_events("never", of_silo(holdings.nevers, silo))
             extra = {**told, "held": int(holdings.moment[silo]), "method": to_table(method)}
             extra |= {"clients": holdings.clients, "items": holdings.items}
             letters[silo] = self._letter("open", clock, extra, tensors, holdings.epoch)
         replies = self._all(letters)
-        fresh = replace(holdings, owed=(), nevers=())
+        fresh = replace(holdings, owed=(), nevers=(), seed=clock.seed)
         moment = torch.zeros(holdings.silos, dtype=torch.int64)
         for silo, reply in replies.items():
             fresh = heard(fresh, silo, reply.facts, drawer("said", reply.tensors))
@@ -124,7 +141,7 @@ class FlowerExecutor:
             extra: Facts = {"roles": [[c, r] for c, r in theirs.items()], **keep}
             tensors = {"ids": mine, **under("public", public)}
             if mail is not None:
-                tensors |= under("mail", _letters_for(mail, mine))
+                tensors |= under("mail", letters_for(mail, mine))
             letters[silo] = self._about("train", method, vault, silo, clock, extra, tensors)
         replies, why = self.line.ask(letters)
         refused = {why[s].partition(":")[0]: 0 for s in why}
@@ -164,7 +181,7 @@ class FlowerExecutor:
                 tensors = {"ids": mine, **under("public", public)}
                 extra = {"metric": metric_table(metric)}
                 letters[silo] = self._about(
-                    "measure", method, vault, silo, Clock(0), extra, tensors
+                    "measure", method, vault, silo, Clock(held.seed), extra, tensors
                 )
         replies, why = self.line.ask(letters)
         if letters and not replies:
@@ -173,7 +190,7 @@ class FlowerExecutor:
             log.warning("measured without silos %s: %s", sorted(why), why)
         total = Sum({}, 0.0, 0)
         for number, reply in enumerate(replies.values()):
-            one = _sums_of(reply)["measure"]
+            one = sums_of(reply)["measure"]
             total = one if number == 0 else total + one
         return total
 
@@ -190,7 +207,7 @@ class FlowerExecutor:
                 columns = {"client": mine.client, "item": mine.item, "time": mine.time}
                 tensors = {**under("public", public), **under("records", columns)}
                 letters[silo] = self._about(
-                    "query", method, vault, silo, Clock(0), {"ask": ask}, tensors
+                    "query", method, vault, silo, Clock(held.seed), {"ask": ask}, tensors
                 )
         for silo, reply in self._all(letters).items():
             out[places[silo]] = reply.tensors["answer"]
@@ -232,7 +249,7 @@ class FlowerExecutor:
         nevers = origin.nevers if isinstance(origin, Elsewhere) else ()
         letters = {}
         for silo in range(held.silos):
-            told, tensors = _packed("never", _of_silo(nevers, silo))
+            told, tensors = packed_events("never", of_silo(nevers, silo))
             tensors |= under("public", fed.now.state.public)  # a block may have to be turned
             extra = {**told, "keep_held": kept_held, "keep_private": kept_private}
             letters[silo] = self._about(
@@ -303,7 +320,7 @@ class FlowerExecutor:
     ) -> Letter:
         """A letter about a silo's devices, with the events it has not acknowledged."""
         held = elsewhere(vault)
-        owed, packed = _packed("owed", _of_silo(held.owed, silo))
+        owed, packed = packed_events("owed", of_silo(held.owed, silo))
         facts: Facts = {
             "method": to_table(method),
             "held": int(held.moment[silo]),
@@ -336,7 +353,7 @@ class FlowerExecutor:
     ) -> dict[str, Sum] | str:
         """The sums of a reply by role, or why they are refused."""
         try:
-            sums = _sums_of(reply)
+            sums = sums_of(reply)
         except DataError:
             return "cannot be read"
         found: dict[str, Sum] = {}
@@ -359,40 +376,9 @@ class FlowerExecutor:
         return found
 
 
-def _sums_of(reply: Letter) -> dict[str, Sum]:
-    try:
-        told = dict(reply.facts["sums"])
-        return {
-            role: unpack_sum(one, drawer(f"sum{one['place']}", reply.tensors))
-            for role, one in told.items()
-        }
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise DataError("a reply holds no sums; its sender is broken.") from None
-
-
 def _moved(vault: Vault, silo: int, reply: Letter) -> Vault:
     """The vault after a silo's reply was accepted."""
     held = heard(elsewhere(vault), silo, reply.facts, drawer("said", reply.tensors))
     moment = vault.private[MOMENT].clone()
     moment[silo] = int(reply.facts["private"])
     return replace(vault, holdings=held, private={**vault.private, MOMENT: moment})
-
-
-def _of_silo(events: tuple[tuple[int, Event], ...], silo: int) -> list[Event]:
-    return [event for at, event in events if at == silo]
-
-
-def _packed(name: str, events: list[Event]) -> tuple[Facts, dict[str, Tensor]]:
-    facts: list[Facts] = []
-    tensors: dict[str, Tensor] = {}
-    for number, event in enumerate(events):
-        told, packed = pack_event(event)
-        facts.append(told)
-        tensors |= under(f"{name}{number}", packed)
-    return {name: facts}, tensors
-
-
-def _letters_for(mail: Mail, ids: Tensor) -> dict[str, Tensor]:
-    """The letters of a silo's own clients, and no others."""
-    mine = torch.isin(mail.ids, ids)
-    return {"ids": mail.ids[mine], **{name: value[mine] for name, value in mail.values.items()}}

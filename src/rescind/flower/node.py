@@ -19,22 +19,18 @@ from rescind.clock import Clock
 from rescind.cohort import Mail
 from rescind.errors import ConfigError, ConsentError, DataError, RescindError
 from rescind.executor import InProcess, Vault
+from rescind.flower.elsewhere import Anew
+from rescind.flower.letters import unpacked_events
 from rescind.flower.store import HELD, PRIVATE, Store
-from rescind.flower.wire import (
-    Letter,
-    method_of,
-    metric_of,
-    pack_error,
-    pack_sum,
-    unpack_event,
-)
-from rescind.holdings import Holdings
+from rescind.flower.wire import Letter, method_of, metric_of, pack_error, pack_sum
+from rescind.holdings import TRAIN, Holdings
 from rescind.method import Method
 from rescind.methods.gram import Gram
 from rescind.models.gram_sides import client_erased
+from rescind.purge import devices_anew
 from rescind.records import Arrive, Erase, Event, Records, Unshare, Withdraw
 from rescind.sharing import draw_groups, draw_share
-from rescind.storage import Facts, drawer, under
+from rescind.storage import drawer, under
 from rescind.tasks import Question
 from rescind.update import Sum
 
@@ -46,7 +42,7 @@ class Source(Protocol):
         """What its clients hold at first, in the numbering of everybody."""
         ...
 
-    def block(self, number: int) -> Arrive | None:
+    def block(self, number: int, seed: int) -> Arrive | None:
         """What comes to its clients with a block; None: the server's event brings it."""
         ...
 
@@ -62,7 +58,7 @@ class Given:
         """The holdings, whatever the seed."""
         return self.holdings
 
-    def block(self, number: int) -> Arrive | None:
+    def block(self, number: int, seed: int) -> Arrive | None:
         """Block 1 is the first that follows."""
         return self.blocks[number - 1] if number <= len(self.blocks) else None
 
@@ -85,6 +81,7 @@ class Node:
         """The reply to a letter. What a person can mend comes back as an error, not a crash."""
         verbs: dict[str, Callable[[Letter], Letter]] = {
             "hold": self._hold,
+            "next": self._next,
             "open": self._open,
             "lend": self._lend,
             "apply": self._apply,
@@ -107,6 +104,8 @@ class Node:
 
     def _fence(self, asked: Letter) -> None:
         """Refuse a server that has gone back behind something that was forgotten for good."""
+        if asked.facts.get("verb") == "next":  # about data to come, whatever the model
+            return
         fence = int(self.store.notes.get("epoch", 0))
         if self.store.notes.get("run") == asked.facts.get("run") and asked.facts["epoch"] < fence:
             raise ConsentError(
@@ -124,8 +123,7 @@ class Node:
         """The moments a letter is about, after the events this silo had not heard of."""
         held, private = int(asked.facts["held"]), int(asked.facts["private"])
         vault: Vault | None = None
-        for number, told in enumerate(asked.facts.get("owed", ())):
-            event = unpack_event(told, drawer(f"owed{number}", asked.tensors))
+        for event in unpacked_events("owed", asked.facts, asked.tensors):
             name = f"{held}/{private}/{event.digest()}"
             after = moment_of(name, HELD), moment_of(name, PRIVATE)
             if not (self.store.knows(HELD, after[0]) and self.store.knows(PRIVATE, after[1])):
@@ -141,8 +139,10 @@ class Node:
     def _applied(self, asked: Letter, event: Event, vault: Vault) -> Vault:
         method, clock = method_of(asked.facts["method"]), Clock(asked.facts["seed"])
         if isinstance(event, Arrive):
-            own = self.source.block(vault.holdings.now + 1)
+            own = self.source.block(vault.holdings.now + 1, clock.seed)
             event = self._part(event if own is None else own)
+        if isinstance(event, Anew):
+            return devices_anew(method, vault, torch.unique(event.records.client), clock)
         public = drawer("public", asked.tensors)
         vault = self.executor.apply(method, public, event, vault, clock)
         if isinstance(event, Erase) and isinstance(method, Gram):
@@ -165,6 +165,7 @@ class Node:
         facts = {
             "held": held, "private": private, "clients": holdings.clients, "items": holdings.items,
             "task": holdings.task, "block": holdings.now,
+            "validated": len(holdings.holders("valid")),
             "features": graph.features if graph else 0, "classes": graph.classes if graph else 0,
         }  # fmt: skip
         return Letter(facts, under("said", tensors))
@@ -180,12 +181,21 @@ class Node:
         self.store.note(run=str(asked.facts["run"]), epoch=int(asked.facts["epoch"]))
         return self._state(moment, 0, holdings)
 
+    def _next(self, asked: Letter) -> Letter:
+        """How large a block to come is, and who here trains on it; perhaps there is none."""
+        block = self.source.block(int(asked.facts["block"]), int(asked.facts["seed"]))
+        if block is None:
+            return Letter({"there": False}, {})
+        mine = self._part(block)
+        trains = torch.unique(mine.records.client[mine.split == TRAIN])
+        facts = {"there": True, "clients": block.clients, "items": block.items}
+        return Letter(facts, {"trains": trains})
+
     def _open(self, asked: Letter) -> Letter:
         """First private values, perhaps for a world in which some records never were."""
         held = int(asked.facts["held"])
         holdings = self.store.held(held)
-        for number, told in enumerate(asked.facts.get("never", ())):
-            event = unpack_event(told, drawer(f"never{number}", asked.tensors))
+        for event in unpacked_events("never", asked.facts, asked.tensors):
             holdings = never(holdings, event)
             held = moment_of(f"{held}/never/{event.digest()}", HELD)
         # The world may have more clients than were known when this silo began.
@@ -261,16 +271,15 @@ class Node:
     def _keep(self, asked: Letter) -> Letter:
         """Remove every moment but those named: from now on the rest is forgotten for good."""
         held, private, vault = self._caught_up(asked)
-        for number, told in enumerate(asked.facts.get("never", ())):
-            self._clean_base(asked, number, told)
+        for event in unpacked_events("never", asked.facts, asked.tensors):
+            self._clean_base(asked, event)
         self.store.keep_only(HELD, {*asked.facts["keep_held"], held})
         self.store.keep_only(PRIVATE, {*asked.facts["keep_private"], private})
         self.store.note(epoch=int(asked.facts["epoch"]))
         return self._state(held, private, vault.holdings)
 
-    def _clean_base(self, asked: Letter, number: int, told: Facts) -> None:
+    def _clean_base(self, asked: Letter, event: Event) -> None:
         """Take records out of the moments that stay, too: of the devices' first holdings."""
-        event = unpack_event(told, drawer(f"never{number}", asked.tensors))
         for moment in asked.facts["keep_held"]:
             if self.store.knows(HELD, moment):
                 self.store.save_held(moment, never(self.store.held(moment), event))

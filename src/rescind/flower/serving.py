@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,15 +16,21 @@ from rescind import params
 from rescind.experiment import Last, Meter, stopping, tidy, write_facts
 from rescind.federation import Federation, Moment
 from rescind.flower.asked import Serving
+from rescind.flower.elsewhere import Anew
 from rescind.flower.executor import FlowerExecutor
 from rescind.flower.line import Line
 from rescind.flower.sources import one_cell
+from rescind.flower.streaming import train_stream
+from rescind.forgetting import Spent
 from rescind.method import Method
 from rescind.provenance import versions
+from rescind.purge import purge, traces
 from rescind.recipe import Cell
-from rescind.records import Event, Unshare, Withdraw
+from rescind.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.settings import find
 from rescind.storage import METHODS, Checkpoints, resume
+from rescind.stream_cell import measured_again
+from rescind.trials import events as requests
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +44,18 @@ def serve(grid: Grid, asked: Serving, watch: tuple[Callable[[Moment], Any], ...]
     name = f"{cell.digest}/{cell.run.seed}/{asked.silos}"
     executor = FlowerExecutor(line, name, asked.least)
     log.info("waiting for %d silos", asked.silos)
-    fed = begin(cell, executor, asked.wait)
-    fed, meter, seen = train(cell, fed, executor, folder, asked.resume, watch)
-    facts = _facts(cell, fed, meter, seen)
-    for event in wanted(asked, fed):
-        fed, facts["forgot"] = forget(fed, event, executor, asked.unlearner)
-        facts["metrics"] = {s: fed.evaluate(s, cell.run.k) for s in ("valid", "test")}
+    if cell.data.variant:
+        fed, facts = train_stream(cell, executor, folder, asked.resume, asked.wait, (_told, *watch))
+    else:
+        learner = learning(cell)
+        fed = begin(learner, executor, asked.wait)
+        fed, meter, seen = train(learner, fed, executor, folder, asked.resume, watch)
+        facts = _facts(cell, fed, meter, seen)
+    for event, unlearner in wanted(asked, cell, fed):
+        fed, told = forget(fed, event, executor, unlearner)
+        facts["forgot"] = [*facts.get("forgot", ()), told]
+        facts["round"] = fed.now.state.round
+        facts |= measured(cell, facts, fed)
     fed = executor.settle(fed)
     facts["silos"] = {
         "silos": asked.silos, "messages": line.letters, "refused": dict(line.refused),
@@ -53,6 +66,12 @@ def serve(grid: Grid, asked: Serving, watch: tuple[Callable[[Moment], Any], ...]
     write_facts(folder, facts)
     tidy(folder)
     log.info("written: %s/run.json, metrics %s", folder, facts["metrics"]["test"])
+
+
+def learning(cell: Cell) -> Cell:
+    """The same cell before its request: who learns keeps what the unlearner takes."""
+    learner = cell.forget.learner if cell.forget else None
+    return replace(cell, forget=None, method=learner or cell.method)
 
 
 def begin(cell: Cell, executor: FlowerExecutor, wait: float) -> Federation:
@@ -94,28 +113,61 @@ def train(
     return fed, meter, seen
 
 
-def wanted(asked: Serving, fed: Federation) -> list[Event]:
-    """What is to be forgotten after training."""
+def wanted(asked: Serving, cell: Cell, fed: Federation) -> list[tuple[Event, Method]]:
+    """What is to be forgotten after training, and who forgets it."""
+    named: Method | None = find(*METHODS, asked.unlearner)() if asked.unlearner else None
     events: list[Event] = []
+    own = fed.method
+    if cell.forget is not None:
+        own = cell.forget.unlearner or own
+        events += requests(cell, fed)
     if asked.take_back is not None:
         events.append(Unshare(fed.world.shared[fed.world.shared.client == asked.take_back]))
+    if asked.erase is not None:
+        client, items = asked.erase
+        events.append(Erase(Records.of([client] * len(items), list(items))))
     if asked.withdraw is not None:
         events.append(Withdraw(asked.withdraw))
-    return events
+    return [(event, named or own) for event in events]
 
 
 def forget(
-    fed: Federation, event: Event, executor: FlowerExecutor, unlearner: str | None
+    fed: Federation, event: Event, executor: FlowerExecutor, method: Method
 ) -> tuple[Federation, dict[str, Any]]:
-    """Unlearn an event and let the silos remove what is no longer needed."""
-    method: Method = find(*METHODS, unlearner)() if unlearner else fed.method
-    after = executor.settle(method.unlearn(fed, event))
+    """Unlearn an event, purge, and let the silos remove what is no longer needed."""
+    spent, began = Spent(), time.perf_counter()
+    after = method.unlearn(replace(fed, watch=(*fed.watch, spent)), event)
+    after = purged(fed, replace(after, watch=fed.watch), event, method.exact, executor)
+    after = executor.settle(after)
     return after, {
         "event": type(event).__name__,
         "by": type(method).__name__,
-        "rounds": after.now.state.round - fed.now.state.round,
+        "exact": method.exact,
+        "rounds": spent.rounds,
+        "client_rounds": spent.client_rounds,
+        "seconds": time.perf_counter() - began,
+        "traces": traces(after, event, fed, made=not method.exact),
         "waiting": list(executor.waiting(after)),
     }
+
+
+def purged(
+    before: Federation, after: Federation, event: Event, exact: bool, executor: FlowerExecutor
+) -> Federation:
+    """`purge` for devices elsewhere: of private values only their moments are here."""
+    vault = after.now.vault
+    clean = purge(before, after.with_(vault=replace(vault, private={})), event, exact)
+    if isinstance(event, Erase) and not exact:
+        public, anew = after.now.state.public, Anew(event.records)
+        vault = executor.apply(after.method, public, anew, vault, after.clock)
+    return clean.with_(vault=vault)
+
+
+def measured(cell: Cell, facts: dict[str, Any], fed: Federation) -> dict[str, Any]:
+    """What is measured again once something was forgotten."""
+    if cell.data.variant:
+        return measured_again(facts, fed)
+    return {"metrics": {s: fed.evaluate(s, cell.run.k) for s in ("valid", "test")}}
 
 
 def _told(moment: Moment) -> None:

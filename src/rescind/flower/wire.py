@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rescind import params
 from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError, RescindError
+from rescind.flower.elsewhere import Anew
 from rescind.method import Method
 from rescind.params import Params
 from rescind.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
@@ -24,7 +25,7 @@ from rescind.tasks.metrics import Owners, Ranking
 from rescind.tasks.nodes import Classes
 from rescind.update import Rows, Sum, Update
 
-EVENTS = {kind.__name__: kind for kind in (Share, Unshare, Erase, Join, Withdraw, Arrive)}
+EVENTS = {kind.__name__: kind for kind in (Share, Unshare, Erase, Anew, Join, Withdraw, Arrive)}
 METRICS = {kind.__name__: kind for kind in (Ranking, Owners, Classes)}
 ERRORS = {kind.__name__: kind for kind in (ConfigError, DataError, ConsentError, BoundaryError)}
 

@@ -1,0 +1,59 @@
+"""What letters to silos are made of: events still owed, mail, and the sums that come back."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rescind.cohort import Mail
+from rescind.errors import DataError
+from rescind.flower.wire import Letter, pack_event, unpack_event, unpack_sum
+from rescind.params import Params
+from rescind.records import Event
+from rescind.storage import Facts, drawer, under
+from rescind.update import Sum
+
+Owed = tuple[tuple[int, Event], ...]
+"""(silo, event), oldest first."""
+
+
+def sums_of(reply: Letter) -> dict[str, Sum]:
+    """The sums of a reply, by role; a `DataError` if it holds none."""
+    try:
+        told = dict(reply.facts["sums"])
+        return {
+            role: unpack_sum(one, drawer(f"sum{one['place']}", reply.tensors))
+            for role, one in told.items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise DataError("a reply holds no sums; its sender is broken.") from None
+
+
+def of_silo(events: Owed, silo: int) -> list[Event]:
+    """The events that one silo has not acknowledged."""
+    return [event for at, event in events if at == silo]
+
+
+def packed_events(name: str, events: list[Event]) -> tuple[Facts, dict[str, Tensor]]:
+    """Events as facts and tensors under a name."""
+    facts: list[Facts] = []
+    tensors: dict[str, Tensor] = {}
+    for number, event in enumerate(events):
+        told, packed = pack_event(event)
+        facts.append(told)
+        tensors |= under(f"{name}{number}", packed)
+    return {name: facts}, tensors
+
+
+def letters_for(mail: Mail, ids: Tensor) -> dict[str, Tensor]:
+    """The letters of a silo's own clients, and no others."""
+    mine = torch.isin(mail.ids, ids)
+    return {"ids": mail.ids[mine], **{name: value[mine] for name, value in mail.values.items()}}
+
+
+def unpacked_events(name: str, facts: Facts, tensors: Params) -> list[Event]:
+    """What `packed_events` packed."""
+    return [
+        unpack_event(told, drawer(f"{name}{number}", tensors))
+        for number, told in enumerate(facts.get(name, ()))
+    ]

@@ -1,0 +1,227 @@
+"""Blocks over silos: each silo brings its own, and the stream is that of one process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message
+
+from flower.grids import FIRST, InMemory
+from rescind import params
+from rescind.data import Dataset, load
+from rescind.data.blocks import arrange, chronological
+from rescind.errors import ConfigError
+from rescind.flower import sources
+from rescind.flower.asked import Serving
+from rescind.flower.executor import FlowerExecutor
+from rescind.flower.line import Line
+from rescind.flower.node import Given, Node
+from rescind.flower.serving import serve
+from rescind.flower.sources import RecipeData, one_cell
+from rescind.flower.store import HELD, Store
+from rescind.methods.f3crec import F3CRec
+from rescind.models.mf import MF
+from rescind.stream_cell import measured
+from rescind.streams import Blocks, Stream, Streamed, run_stream
+
+pytestmark = pytest.mark.flower
+
+METHOD = F3CRec(model=MF(dim=4), top_n=4, negatives=2, batch_size=16)
+HOW = Blocks(rounds=4, patience=2, k=(5,), value="NDCG@5")
+RECIPE = """
+[data]
+name = "ml-100k"
+variant = "blocks"
+
+[method]
+name = "F3CRec"
+model = { name = "MF", dim = 4 }
+top_n = 4
+
+[run]
+rounds = 3
+evaluate_every = 1
+patience = 2
+checkpoint_every = 1
+"""
+
+
+def blocks() -> Dataset:
+    data = load("synthetic", users=40, items=40, interactions=700)
+    return arrange(data, chronological(data, base=0.5, parts=2))
+
+
+def over(stream: Stream, silos: int, folder: Path) -> tuple[FlowerExecutor, InMemory]:
+    """The blocks of a stream, dealt out to silos."""
+    source = Given(stream.first, tuple(stream.later))
+    nodes = {FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, silos) for i in range(silos)}
+    grid = InMemory(nodes)
+    return FlowerExecutor(Line(grid, silos, deadline=0.0, pause=0.0)), grid
+
+
+def assert_same(here: Streamed, there: Streamed, close: float | None) -> None:
+    assert len(here.blocks) == len(there.blocks) > 1
+    for mine, other in zip(here.blocks, there.blocks, strict=True):
+        assert (mine.trained, mine.returning) == (other.trained, other.returning)
+        if close is None:
+            assert (mine.round, mine.rounds) == (other.round, other.rounds)
+            assert mine.test == other.test or torch.allclose(
+                torch.tensor([t["NDCG@5"] for t in mine.test]),
+                torch.tensor([t["NDCG@5"] for t in other.test]), atol=1e-12,
+            )  # fmt: skip
+    for name, value in here.fed.now.state.public.items():
+        if close is None:
+            assert torch.equal(there.fed.now.state.public[name], value), name
+        else:
+            assert_close(there.fed.now.state.public[name], value, rtol=close, atol=close)
+
+
+@pytest.mark.parametrize(("silos", "close"), [(1, None), (2, 1e-5), (4, 1e-5)])
+def test_a_stream_over_silos_is_the_stream_of_one_process(
+    silos: int, close: float | None, tmp_path: Path
+) -> None:
+    stream = Stream.of(blocks(), 3)
+    how = HOW if close is None else replace(HOW, patience=None)
+    here = run_stream(stream, METHOD, 3, how)
+    executor, _ = over(stream, silos, tmp_path)
+    elsewhere = Stream(executor.gather(3), executor.arrivals(3))
+    there = run_stream(elsewhere, METHOD, 3, how, executor, [executor.watch()])
+    assert_same(here, there, close)
+
+
+def test_a_silo_that_was_away_when_a_block_came_turns_it_before_it_trains(tmp_path: Path) -> None:
+    stream = Stream.of(blocks(), 3)
+    executor, grid = over(stream, 2, tmp_path)
+    elsewhere = Stream(executor.gather(3), ())
+    fed = run_stream(elsewhere, METHOD, 3, HOW, executor).fed
+    (block, *_) = executor.arrivals(3)
+    grid.away = {FIRST + 1}
+    after = fed.apply(block)
+    assert executor.waiting(after) == (1,)
+    grid.away = set()
+    late = after.run(1)
+    assert executor.waiting(late) == ()
+    assert torch.equal(late.world.available, fed.apply(block).world.available)
+
+
+def test_no_record_of_a_block_passes_the_server(tmp_path: Path) -> None:
+    stream = Stream.of(blocks(), 3)
+    executor, grid = over(stream, 2, tmp_path)
+    run_stream(Stream(executor.gather(3), executor.arrivals(3)), METHOD, 3, HOW, executor)
+    told = [letter for _, letter in grid.said if letter.facts["verb"] in ("next", "apply")]
+    assert told
+    for letter in told:
+        names = {name.split("|")[-1] for name in letter.tensors}
+        assert names <= {"trains", "available", "keeps", "member"}
+
+
+# -- as a recipe -----------------------------------------------------------------------------------
+
+
+class Mortal(InMemory):
+    """A grid whose server is killed while a round's letters are out."""
+
+    dies_in: int | None = None
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        first = messages[0].metadata if messages else None
+        if first and first.message_type == "train" and int(first.group_id) == self.dies_in:
+            super().push_messages(messages[:1])
+            raise KeyboardInterrupt
+        return super().push_messages(messages)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A recipe of blocks, small enough to be run many times."""
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE)
+    monkeypatch.setattr(sources, "prepare", lambda _: blocks())
+    sources._stream.cache_clear()
+    return path
+
+
+def asked_of(recipe: Path, folder: Path, **fields: Any) -> Serving:
+    given = {"deadline": 0.0, "wait": 0.0, **fields}
+    return Serving(str(recipe), 2, str(folder / "out"), **given)
+
+
+def silos(asked: Serving, folder: Path) -> Mortal:
+    source = RecipeData(asked.recipe)
+    return Mortal({FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, 2) for i in range(2)})
+
+
+def told(asked: Serving) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    facts = json.loads((Path(asked.out) / "run.json").read_text())
+    return facts, params.load(Path(asked.out) / "model" / "public.safetensors")[0]
+
+
+def test_a_recipe_of_blocks_over_silos_is_the_recipe(recipe: Path, tmp_path: Path) -> None:
+    asked = asked_of(recipe, tmp_path)
+    serve(silos(asked, tmp_path), asked)
+    facts, there = told(asked)
+    _, cell = one_cell(str(recipe), None)
+    fed, expected = measured(cell, blocks())
+    for name, value in fed.now.state.public.items():
+        assert_close(there[name], value, rtol=1e-5, atol=1e-5)
+    assert [b["rounds"] for b in facts["blocks"]] == [b["rounds"] for b in expected["blocks"]]
+    for rows, others in zip(facts["matrix"]["HR@20"], expected["matrix"]["HR@20"], strict=True):
+        assert rows == pytest.approx(others, abs=1e-5, nan_ok=True)
+
+
+def test_a_stream_whose_server_was_killed_goes_on_in_its_block(
+    recipe: Path, tmp_path: Path
+) -> None:
+    whole = asked_of(recipe, tmp_path / "whole")
+    serve(silos(whole, tmp_path / "whole"), whole)
+    facts, expected = told(whole)
+    first = facts["blocks"][0]["round"]
+    asked = asked_of(recipe, tmp_path / "killed")
+    grid = silos(asked, tmp_path / "killed")
+    grid.dies_in = first + 2  # the second round of the second block
+    with pytest.raises(KeyboardInterrupt):
+        serve(grid, asked)
+    assert (Path(asked.out) / "checkpoints" / "block-001").is_dir()
+    again = replace(asked, resume=True)
+    serve(silos(again, tmp_path / "killed"), again)
+    other, found = told(again)
+    assert other["client_rounds"] == facts["client_rounds"]
+    assert other["matrix"] == facts["matrix"]
+    assert [b["returning"] for b in other["blocks"]] == [b["returning"] for b in facts["blocks"]]
+    for name, value in expected.items():
+        assert torch.equal(found[name], value)
+
+
+def test_somebody_leaves_after_the_last_block(recipe: Path, tmp_path: Path) -> None:
+    asked = asked_of(recipe, tmp_path, withdraw=3)
+    serve(silos(asked, tmp_path), asked)
+    facts, _ = told(asked)
+    (forgot,) = facts["forgot"]
+    assert (forgot["event"], forgot["waiting"], forgot["traces"]) == ("Withdraw", [], {})
+    store = Store(tmp_path / "silo-1")
+    kept = list((store.folder / HELD).glob("*.safetensors"))
+    assert kept
+    for path in kept:
+        assert not bool((store.held(int(path.stem, 16)).records.client == 3).any())
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [('carry = "last"', "carry"), ("reset_private = true", "reset_private"),
+     ('mask = "all"', "mask")],
+)  # fmt: skip
+def test_what_needs_all_devices_in_one_place_is_refused(line: str, says: str, recipe: Path) -> None:
+    recipe.write_text(RECIPE.replace("top_n = 4", line))
+    with pytest.raises(ConfigError, match=f"{says}.*one process"):
+        one_cell(str(recipe), None)
