@@ -5,11 +5,13 @@
     python bench/shadows.py batch IN OUT RECIPE [--device cuda]      all of a leaver side by side
     python bench/shadows.py check IN OUT RECIPE                      is the batch the package?
     python bench/shadows.py gather IN OUT RECIPE [--commit C]
+    python bench/shadows.py clients IN OUT RECIPE [--commit C]       shadows without the client
 
 `make` and `batch` (rows that `shadow_batch.py` knows) write OUT/shadows*.jsonl, a line per row,
 leaver and shadow; what is there is not made again. `gather` turns it into a line for each row whose
 shadows are all there, with the attack alone in it: OUT/PAPER.TABLE.jsonl, for the .jsonl beside
-the recipe. A copy that knows no history is told its commit.
+the recipe. `clients` asks about the client instead of its nodes: half of the shadows never had it,
+and writes such lines at once. A copy that knows no history is told its commit.
 """
 
 from __future__ import annotations
@@ -31,9 +33,27 @@ from shadow_batch import Batch, fits, told
 from graphs import Shared, carried
 from rescind import Federation, Withdraw, experiment
 from rescind.audits.probe import Case
-from rescind.audits.ulira import Attack, asked_about, attack, halves, judge, said, trained
+from rescind.audits.stand_in import (
+    client_forgotten,
+    client_said,
+    client_trained,
+    leak,
+    presence,
+)
+from rescind.audits.ulira import (
+    Attack,
+    Unlearn,
+    asked_about,
+    attack,
+    halves,
+    judge,
+    said,
+    trained,
+)
 from rescind.cell import NO_OP, Cell
+from rescind.clock import Clock
 from rescind.findings import Finding
+from rescind.models.vgae import VGAE
 from rescind.provenance import versions
 from rescind.recipe import read
 
@@ -48,11 +68,9 @@ def wanted(given: argparse.Namespace) -> dict[Group, list[Cell]]:
     groups: dict[Group, list[Cell]] = {}
     for cell in read(given.recipe).cells:
         forget = cell.forget
-        if (
-            forget is None
-            or forget.audits != "ulira"
-            or cell.name not in (given.cell or [cell.name])
-        ):
+        if forget is None or (forget.audits == "ulira") == (given.verb == "clients"):
+            continue
+        if given.cell and cell.name not in given.cell:
             continue
         for client in forget.clients:
             learner = str(forget.learner or cell.method)
@@ -181,7 +199,6 @@ def shortened(cell: Cell) -> Cell:
 def gather(given: argparse.Namespace) -> None:
     """A line for every row whose shadows are all there: the mean over leavers, and each of them."""
     there = heard(given.out)
-    out = given.out / f"{given.recipe.parent.name}.{given.recipe.stem}.jsonl"
     for cell in read(given.recipe).cells:
         assert cell.forget is not None
         numbers = range(2 * cell.forget.pairs)
@@ -194,15 +211,20 @@ def gather(given: argparse.Namespace) -> None:
         for client in cell.forget.clients:
             rows = [there[cell.digest, cell.run.seed, client, n] for n in numbers]
             found.append(attacked(start, client, rows, cell.forget.pairs))
-        each = {
-            "cell": cell.name, "seed": cell.run.seed, "test": {}, "valid": {},
-            "forget": facts_of(found), "digest": cell.digest, "settings": cell.settings,
-            "data": graph.digest, "versions": versions(),
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        }  # fmt: skip
-        with out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(each) + "\n")
-        print(cell.name, each["forget"]["ulira"])
+        result(given, cell, graph.digest, facts_of(found))
+
+
+def result(given: argparse.Namespace, cell: Cell, data: str, forget: dict[str, Any]) -> None:
+    """A line for the .jsonl beside the recipe."""
+    each = {
+        "cell": cell.name, "seed": cell.run.seed, "test": {}, "valid": {}, "forget": forget,
+        "digest": cell.digest, "settings": cell.settings, "data": data, "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }  # fmt: skip
+    out = given.out / f"{given.recipe.parent.name}.{given.recipe.stem}.jsonl"
+    with out.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(each) + "\n")
+    print(cell.name, {name: told for name, told in forget.items() if name != "each"}, flush=True)
 
 
 def attacked(
@@ -235,9 +257,53 @@ def facts_of(found: list[tuple[Attack, Finding]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+# -- clients instead of nodes ---------------------------------------------------------------------
+
+
+def clients(given: argparse.Namespace) -> None:
+    """Of every row, how well shadows with the client that forgot it are told from those without."""
+    torch.set_num_threads(1)
+    shared = Shared(given)
+    for (data, _, client, pairs, *_), cells in wanted(given).items():
+        base, _ = shared.learned(cells[0], cells[0].method)
+        case = Case.of(base, Withdraw(client))
+        said_of: dict[str, list[float]] = {cell.name: [] for cell in cells}
+        for number in range(2 * pairs):
+            fed = client_trained(case, number)
+            for cell in cells:
+                after = client_forgotten(case, number, fed, *answer(cell))
+                said_of[cell.name].append(client_said(case, after))
+        for cell in cells:
+            found = presence(torch.tensor(said_of[cell.name]), case)
+            told_of = {"AUC": found.auc[0], "low": found.auc[1], "high": found.auc[2]}
+            forget: dict[str, Any] = {"presence": {**told_of, "TPR at 5 %": found.tpr_5[0]}}
+            if getattr(cell.forget and cell.forget.unlearner, "virtual", False):
+                forget["stand-in"] = handed_over(base, client)
+            result(given, cell, carried(given.folder, data).digest, forget)
+
+
+def answer(cell: Cell) -> tuple[Unlearn | None, int]:
+    """What a row does to forget, and how many rounds of repair that has."""
+    assert cell.forget is not None
+    method = cell.forget.unlearner
+    return (None, 0) if method is None else (method.unlearn, getattr(method, "repair_rounds", 0))
+
+
+def handed_over(base: Federation, client: int) -> dict[str, float]:
+    """What the published virtual client says of the edges and features it was made of."""
+    held = base.now.vault.holdings
+    assert held.graph is not None
+    mine = held.graph.keep(held.graph.owner == client)
+    double = VGAE().stand_in(mine, Clock(base.clock.seed))
+    found = leak(mine, double.likely, double.features)
+    return {"edge AUC": found.edge_auc, "found again": found.found_again}
+
+
 def main() -> None:
     """Read the words and do it."""
-    verbs = {"make": make, "batch": batch, "check": check, "gather": gather}
+    verbs = {
+        "make": make, "batch": batch, "check": check, "gather": gather, "clients": clients
+    }  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("verb", choices=list(verbs))
     parser.add_argument("folder", type=Path)

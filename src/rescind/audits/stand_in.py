@@ -51,22 +51,23 @@ def auc(high: Tensor, low: Tensor) -> float:
 # -- was there such a client? ---------------------------------------------------------------------
 
 
-def client_shadow(
-    case: Case, number: int, unlearn: Unlearn | None, later: int = 0
-) -> tuple[float, float]:
-    """What a shadow says of the leaver's training nodes, before it forgets and after.
+def client_trained(case: Case, number: int) -> Federation:
+    """A shadow: even ones learn with the client, odd ones never had it."""
+    world = case.before if number % 2 == 0 else case.before.apply(case.event)
+    return world.fork(seed=shadow_seed(case, number)).restart().run(case.before.now.state.round)
 
-    Even shadows learn with the client and forget it; odd ones never had it, and go on for `later`
-    rounds, as many as a repair has: what is told apart is the client and not the training.
+
+def client_forgotten(
+    case: Case, number: int, fed: Federation, unlearn: Unlearn | None, later: int = 0
+) -> Federation:
+    """A shadow after even ones forgot the client, and odd ones went on for `later` rounds.
+
+    As many as a repair has, so that what is told apart is the client and not the training.
     unlearn: None does nothing
     """
-    there, rounds = number % 2 == 0, case.before.now.state.round
-    world = case.before if there else case.before.apply(case.event)
-    fed = world.fork(seed=shadow_seed(case, number)).restart().run(rounds)
-    if not there:
-        return client_said(case, fed), client_said(case, fed.run(later))
-    after = unlearn(fed, case.event) if unlearn is not None else fed
-    return client_said(case, fed), client_said(case, after)
+    if number % 2:
+        return fed.run(later)
+    return fed if unlearn is None else unlearn(fed, case.event)
 
 
 def client_said(case: Case, fed: Federation) -> float:
