@@ -12,6 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from rescind import leaks
 from rescind.accountant import epsilon_of
 from rescind.audits import leak
 from rescind.audits.defences import Defence, defences, noise_for, noisy_total, with_dummies
@@ -327,6 +328,18 @@ def test_the_command_writes_what_it_found_and_does_not_measure_twice(tmp_path):
     again = CliRunner().invoke(app, [*words, "--json"])
     # Noise is drawn anew, so equal lines mean that they were read from leak.jsonl.
     assert json.loads(again.output.splitlines()[-1])["lines"] == facts["lines"]
+
+
+def test_json_of_everything_holds_what_was_peeled(tmp_path, monkeypatch):
+    one = leaks.cases(synthetic(), None, "MF")
+    monkeypatch.setattr(leaks, "cases", lambda *asked: one)  # all of them take a minute
+    done = CliRunner().invoke(app, [*asked(tmp_path), "--json"])
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.output.splitlines()[-1])
+    assert {line["case"] for line in facts["lines"]} == {one[0].name}
+    kept = json.loads((tmp_path / "peeling.json").read_text())
+    assert facts["peeling"] == kept
+    assert max(line["found"] for line in kept["lines"]) > 0
 
 
 @pytest.mark.parametrize(

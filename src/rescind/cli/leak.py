@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,7 +53,9 @@ def command(
     delta: Annotated[float, typer.Option(help="Epsilon is stated at this delta.")] = 1e-5,
     seed: Annotated[int, typer.Option(help="Seed of everything but noise and pseudo-items.")] = 0,
     out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/leak"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print leak.json.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print leak.json, with what was peeled.")
+    ] = False,
 ) -> None:
     """Attack what people send, and what an additive learner publishes, with and without defences.
 
@@ -88,10 +90,11 @@ def command(
         given, data, seed = _of_run(run)
     dataset = prepare(DataSettings(name=data))
     if given is not None and isinstance(given.method, Gram):
-        _peel(lambda: peeled_run(given), dataset, data, seed, out, as_json)
+        _say_peeled(_peeled(peeled_run(given), dataset, data, seed, out), out, as_json)
         return
     if method is not None and method.lower() == "gram" and model is None:
-        _peel(lambda: peeled_lines(dataset, seed, _told), dataset, data, seed, out, as_json)
+        peeled = _peeled(peeled_lines(dataset, seed, _told), dataset, data, seed, out)
+        _say_peeled(peeled, out, as_json)
         return
     chosen = cases(dataset, method, model) if given is None else (case_of(given.method, dataset),)
     wanted = defences(windows[-1], epsilons, clip, delta)
@@ -99,14 +102,19 @@ def command(
     facts = facts_of(dataset, data, users, windows, delta, seed, lines)
     write_atomically(out / "leak.json", _text(facts).encode())
     draw(facts, out)
+    everything = run is None and method is None and model is None
+    if not as_json:
+        _say(facts)
+        typer.echo(f"\nWritten: {out}/leak.json, leak.png and leak.svg")
+    if everything:
+        peeled = _peeled(peeled_lines(dataset, seed, _told), dataset, data, seed, out)
+        facts["peeling"] = peeled
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    _say(facts)
-    typer.echo(f"\nWritten: {out}/leak.json, leak.png and leak.svg")
-    if run is None and method is None and model is None:
+    if everything:
         typer.echo("")
-        _peel(lambda: peeled_lines(dataset, seed, _told), dataset, data, seed, out, as_json)
+        _say_peeled(peeled, out)
     typer.echo("Next: docs/privacy.md says which guard promises what")
 
 
@@ -166,17 +174,11 @@ def _told(name: str, done: int, total: int) -> None:
     print(f"  {done} of {total}: Gram, {name}", file=sys.stderr, flush=True)
 
 
-def _peel(
-    measure: Callable[[], list[dict[str, Any]]],
-    dataset: Dataset,
-    name: str,
-    seed: int,
-    out: Path,
-    as_json: bool,
-) -> None:
+def _peeled(
+    lines: list[dict[str, Any]], dataset: Dataset, name: str, seed: int, out: Path
+) -> dict[str, Any]:
     """The additive learner sends sums, not updates: whole histories are read out of those."""
     from rescind.params import write_atomically
-    from rescind.peeled import grid
     from rescind.provenance import versions
 
     facts: dict[str, Any] = {
@@ -184,14 +186,21 @@ def _peel(
         "data": name,
         "digest": dataset.digest,
         "seed": seed,
-        "lines": measure(),
+        "lines": lines,
         "versions": versions(),
     }
     write_atomically(out / "peeling.json", _text(facts).encode())
+    return facts
+
+
+def _say_peeled(facts: Mapping[str, Any], out: Path, as_json: bool = False) -> None:
+    """What was peeled, as a table or as JSON."""
+    from rescind.peeled import grid
+
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    typer.echo(f"Complete histories read out of the additive learner, Gram ({name}):")
+    typer.echo(f"Complete histories read out of the additive learner, Gram ({facts['data']}):")
     names, rows = grid(facts["lines"])
     for number, setting in enumerate(names, 1):
         typer.echo(f"  [{number}] {setting}")
