@@ -44,7 +44,8 @@ def case(story):
 def test_a_report_judges_its_controls_and_says_what_it_could_not_see(story):
     before, event, refs = story
     report = examine(before, retrain(before, event, seed=99), event, refs)
-    assert {f.check for f in report.findings} == {"Q0 controls", *(c.name for c in STANDARD)}
+    applies = {c.name for c in STANDARD} - {"pairs"}  # no item of so small a world is had so often
+    assert {f.check for f in report.findings} == {"Q0 controls", *applies}
     assert report.subjects[NO_OP] == report.subjects[SHIFT] == "FAIL"
     assert report.subjects[RETRAIN] != "FAIL"
     assert report.verdict in ("PASS", "INCONCLUSIVE")

@@ -6,12 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rescind.audits import bystanders, difference, distance, membership, people, state_attacks
+from rescind.audits import (
+    bystanders,
+    difference,
+    distance,
+    membership,
+    pairs,
+    people,
+    state_attacks,
+)
 from rescind.audits.probe import Case, PerPerson, Tail
 from rescind.audits.verdict import (
     Difference,
     Measure,
     compare,
+    compare_groups,
     equal,
     margin_of,
     not_above,
@@ -29,7 +38,6 @@ SUBJECT, NO_OP, SHIFT, RETRAIN, PURGE = "subject", "no-op", "score shift", "retr
 LOSS = 0.03  # of a tenth's quality, relative to a retrain (reliability.md Q8)
 TENTH = 50  # people in a tenth below which a bootstrap cannot be trusted
 DRAWN = 400  # members' scores that a picture shows
-MANY = 1.54  # widens a 95 % interval for 20 groups looked at together: 3.02 / 1.96
 
 
 @dataclass(frozen=True)
@@ -133,7 +141,7 @@ class Quality(Check):
 
         models = [fed, *case.beside(fed)]
         mine, *theirs = (case.once("tenths", m, lambda m=m: measures(m)) for m in models)  # type: ignore[misc]
-        return {name: compare(mine[name], [t[name] for t in theirs]) for name in mine}
+        return compare_groups(mine, theirs)
 
 
 def pictures(
@@ -155,9 +163,8 @@ def pictures(
 
 
 def _loses(group: Difference) -> bool:
-    """Whether the loss is beyond 3 % even at the upper end of an interval for 20 groups."""
-    high = group.value + MANY * (group.high - group.value)
-    return high < (1 - LOSS) * group.reference
+    """Whether the loss is beyond 3 % even at the upper end of an interval that holds for all."""
+    return group.high < (1 - LOSS) * group.reference
 
 
 def _whole(mine: Measure | None, theirs: Sequence[Measure | None]) -> tuple[Measure, list[Measure]]:
@@ -185,6 +192,12 @@ STANDARD: tuple[Check, ...] = (
     Check("kept rows", state_attacks.kept_rows, ranking=True, note="Rows of people alone."),
     Check("table", state_attacks.table, ranking=True, note="The public table alone."),
     Check("calibrated", state_attacks.calibrated, ranking=True, note="Table less retrains."),
+    Check(
+        "pairs",
+        pairs.together,
+        ranking=True,
+        note="Rows of two items that only those who asked had together; the public table alone.",
+    ),
     Check("people", people.known_people, ranking=True, note="Shadow-free, lists of 100."),
     Check(
         "Q4 lists",

@@ -72,16 +72,51 @@ def compare(mine: Measure, others: Sequence[Measure]) -> Difference:
             f"a verdict needs {FEWEST} retrains or more; got {many}. With fewer, nobody knows how "
             f"much models differ by chance."
         )
+    reference, people, beyond = _doubt(mine, others)
+    of_seeds = float(student.ppf(0.975, many - 1)) ** 2 * max(0.0, beyond) * (1 + 1 / many)
+    half = (1.96**2 * people + of_seeds) ** 0.5
+    return Difference(mine.point, reference, mine.point - half, mine.point + half)
+
+
+def compare_groups(
+    mine: Mapping[str, Measure], others: Sequence[Mapping[str, Measure]]
+) -> dict[str, Difference]:
+    """The same for groups that are looked at together: 95 % that all of them are inside.
+
+    Of one group a few retrains say little, and by luck they agree in some of twenty; so v is the
+    mean over groups of a kind (the first word of the name), each relative to its reference, with as
+    many times the degrees of freedom.
+    """
+    from scipy.stats import norm
+    from scipy.stats import t as student
+
+    many, far = len(others), 1 - 0.025 / max(len(mine), 1)
+    found = {name: _doubt(one, [other[name] for other in others]) for name, one in mine.items()}
+    out = {}
+    for name, (reference, people, _) in found.items():
+        alike = [d for other, d in found.items() if other.split()[0] == name.split()[0] and d[0]]
+        pooled = max(0.0, sum(beyond / mean**2 for mean, _, beyond in alike) / max(len(alike), 1))
+        freedom = max(len(alike), 1) * (many - 1)
+        of_seeds = float(student.ppf(far, freedom)) ** 2 * pooled * (1 + 1 / many) * reference**2
+        half = (float(norm.ppf(far)) ** 2 * people + of_seeds) ** 0.5
+        point = mine[name].point
+        out[name] = Difference(point, reference, point - half, point + half)
+    return out
+
+
+def _doubt(mine: Measure, others: Sequence[Measure]) -> tuple[float, float, float]:
+    """The retrains' mean, the variance of the difference over people, and v before it is cut at 0.
+
+    v: the variance between retrains less what the bootstrap explains of it.
+    """
+    many = len(others)
     points = torch.tensor([o.point for o in others], dtype=torch.float64)
     draws = torch.stack([o.draws for o in others])  # [K, B]
     mean = draws.mean(0)
     # A retrain less the mean of the others is (K / (K - 1)) times it less the mean of all.
     explained = float((draws - mean).var(1).mean()) * many / (many - 1)
-    beyond = max(0.0, float(points.var()) - explained)
-    of_people = 1.96**2 * float((mine.draws - mean).var())
-    of_seeds = float(student.ppf(0.975, many - 1)) ** 2 * beyond * (1 + 1 / many)
-    half = (of_people + of_seeds) ** 0.5
-    return Difference(mine.point, float(points.mean()), mine.point - half, mine.point + half)
+    people = float((mine.draws - mean).var())
+    return float(points.mean()), people, float(points.var()) - explained
 
 
 def equal(found: Difference, margin: float) -> str:
