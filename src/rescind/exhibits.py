@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rescind.cell import DataSettings
-from rescind.papers import Exhibit, Part, Shelf, picked
+from rescind.papers import Exhibit, Part, Shelf, finding, picked
 from rescind.significance import Difference, differences, markdown_differences, remark
 from rescind.tables import Entry, ResultTable, cells_by_name, rows_as_markdown
 
@@ -58,16 +58,32 @@ def rows(exhibit: Exhibit, shelf: Shelf, quick: Mapping[str, str] | None = None)
     out = []
     for part, table in tables:
         lower = {c.name for c in picked(table.recipe, part) if c.path in part.lower}
+        largest = _largest_class(part, table, shelf)
         for entry in table.entries:
             data = _data(table, entry.cell)
             if entry.floor is None and data is not None and entry.cell not in table.floors:
                 entry = replace(entry, floor=floors.get((data, entry.metric)))  # noqa: PLW2901
+            if data is not None and (data.name, entry.metric) in largest:
+                share = largest[data.name, entry.metric]
+                entry = replace(entry, floor=share, floor_name="the largest class")  # noqa: PLW2901
             name = entry.cell.split("/", maxsplit=1)[0] if data is None else data.name
             how = "" if quick is None else quick.get(f"{part.recipe}: {entry.cell}", "quick")
             said = verdict(entry, entry.metric in lower, name in exhibit.absent)
             judged = said if not how or said in (ABSENT, LATER) else QUICK
             out.append(Row(part, entry, judged, how if entry.values or entry.words else ""))
     return out
+
+
+def _largest_class(part: Part, table: ResultTable, shelf: Shelf) -> dict[tuple[str, str], float]:
+    """The accuracy of answering the largest class always, by graph and title of the column.
+
+    The least when a client leaves: those who stay are measured, and who leaves is not always told.
+    """
+    if not part.floor:
+        return {}
+    titles = [c.name for c in picked(table.recipe, part) if c.path == "accuracy"]
+    rows = finding(shelf.folder, part.floor)
+    return {(row["graph"], title): row["when one leaves"] for row in rows for title in titles}
 
 
 def _data(table: ResultTable, name: str) -> DataSettings | None:

@@ -3,14 +3,18 @@
     python -m rescind.pages docs/fedshare.md      fills the tables of a page anew
     python -m rescind.pages --all                 those of every page, and the departures
 
-A page holds lines `<!-- table PAPER/TABLE [valid] [of COLUMN, ...] [against CELL] -->` and
-`<!-- end -->`; what stands between them is made from the committed results of that recipe, and a
-test fails when it is stale. `of` picks some of the recipe's columns by their titles. Other blocks:
+A page holds lines like these, and `<!-- end -->` after each:
+
+    <!-- table PAPER/TABLE [valid] [cells PATTERN; ...] [of COLUMN, ...] [against CELL] -->
+
+What stands between them is made from the committed results of that recipe, and a test fails when it
+is stale. `of` picks some of the recipe's columns by their titles. Other blocks:
 
     <!-- exhibits PAPER -->        every table and figure of a paper, ours beside it
     <!-- verdicts -->              how often each verdict was given
     <!-- meanings -->              what the verdicts mean
     <!-- leaderboard TASK -->      every method on every dataset
+    <!-- found NAME -->            what a script of recipes/findings/ wrote down
 """
 
 from __future__ import annotations
@@ -19,25 +23,29 @@ import re
 import statistics
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rescind import departures, exhibits, figures, leaderboard
 from rescind.errors import ConfigError, suggest
-from rescind.papers import Exhibit, Shelf, chosen
+from rescind.papers import Exhibit, Part, Shelf, chosen, finding
+from rescind.papers import shown as cells_that_fit
 from rescind.params import write_atomically
 from rescind.recipe import COLUMNS, Column, Recipe
 from rescind.significance import differences, markdown_differences, remark
-from rescind.tables import collect, lines, markdown, rows_as_markdown
+from rescind.tables import ResultTable, collect, lines, markdown, rows_as_markdown
 
 BLOCK = re.compile(
-    r"(?P<head><!-- table (?P<name>\S+?)(?P<valid> valid)?(?: of (?P<of>.+?))?"
+    r"(?P<head><!-- table (?P<name>\S+?)(?P<valid> valid)?(?: cells (?P<cells>.+?))?"
+    r"(?: of (?P<of>.+?))?"
     r"(?: against (?P<against>.+?))? -->\n).*?(?P<end><!-- end -->)",
     re.S,
 )
 
 
 MADE = re.compile(
-    r"(?P<head><!-- (?P<kind>exhibits|verdicts|meanings|leaderboard)(?: (?P<name>\S+))? -->\n)"
+    r"(?P<head><!-- (?P<kind>exhibits|verdicts|meanings|leaderboard|found)"
+    r"(?: (?P<name>\S+))? -->\n)"
     r".*?(?P<end><!-- end -->)",
     re.S,
 )
@@ -56,9 +64,10 @@ def filled(text: str, shelf: Shelf) -> str:
     def table(found: re.Match[str]) -> str:
         recipe, against = shelf.recipe(found["name"]), found["against"]
         shown = _chosen(recipe, found["of"])
-        body = on_validation(recipe) if found["valid"] else markdown(collect(recipe, shown))
+        whole = _some(collect(recipe, shown), found["cells"])
+        body = on_validation(recipe) if found["valid"] else markdown(whole)
         if against:
-            apart = differences(collect(recipe, shown), against)
+            apart = differences(whole, against)
             body += f"\n\nPaired by seed:\n\n{markdown_differences(apart, against)}"
             body += f"\n\n{remark(apart)}"
         return f"{found['head']}\n{body}\n\n{found['end']}"
@@ -69,8 +78,21 @@ def filled(text: str, shelf: Shelf) -> str:
     return MADE.sub(made, BLOCK.sub(table, text))
 
 
+def _some(table: ResultTable, patterns: str | None) -> ResultTable:
+    """The rows whose cells fit one of the patterns; all where there are none."""
+    if patterns is None:
+        return table
+    part = Part("", cells=tuple(patterns.split("; ")))
+    names = tuple(cell.name for cell in cells_that_fit(table.recipe, part))
+    kept = tuple(e for e in table.entries if e.cell in names)
+    return replace(table, recipe=replace(table.recipe, names=names), entries=kept)
+
+
 def _made(kind: str, name: str | None, shelf: Shelf) -> str:
     """What a block other than a table holds."""
+    if kind == "found":
+        rows = finding(shelf.folder, name or "")
+        return rows_as_markdown([list(rows[0]), *([str(v) for v in row.values()] for row in rows)])
     if kind == "leaderboard":
         return leaderboard.markdown(name or "", shelf)
     if kind == "verdicts":

@@ -8,6 +8,7 @@ for exhibit in chosen(shelf.folder, "fedshare/table3"):
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,8 @@ class Part:
     """Paths of columns in which less is better."""
     plot: PlotSettings | None = None
     """How it is drawn, where the recipe does not say."""
+    floor: str = ""
+    """The finding that says what a predictor without learning reaches, by data."""
     printed: Mapping[str, Mapping[str, float]] = field(default_factory=dict, hash=False)
     """Published numbers by cell that the recipe does not carry."""
 
@@ -109,6 +112,16 @@ class Shelf:
                     if c.path in numbers
                 ]
         return replace(whole, recipe=replace(recipe, names=names), entries=tuple(known))
+
+
+def finding(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The rows that a script of recipes/findings/ wrote down."""
+    path = folder / "findings" / f"{name}.json"
+    if not path.is_file():
+        known = [other.stem for other in path.parent.glob("*.json")]
+        raise ConfigError(f"there is no finding '{name}' ({path}); {suggest(name, known)}")
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return rows
 
 
 def picked(recipe: Recipe, part: Part) -> tuple[Column, ...]:

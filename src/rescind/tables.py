@@ -29,7 +29,9 @@ class Entry:
     seeds: tuple[int, ...] = ()
     """Whose values they are, in order."""
     floor: float | None = None
-    """What item popularity reaches here on the same data; None where it was not run."""
+    """What a predictor without learning reaches on the same data; None where it was not run."""
+    floor_name: str = "popularity"
+    """Which: item popularity, or the largest class."""
     words: tuple[str, ...] = ()
     """What stands there instead of numbers, such as verdicts; one for each seed."""
     digits: int = 4
@@ -48,12 +50,12 @@ class Entry:
 
     @property
     def paper_below_floor(self) -> bool:
-        """The paper's number is one that item popularity exceeds."""
+        """The paper's number is one that no learning exceeds."""
         return self.paper is not None and self.floor is not None and self.paper < self.floor
 
     @property
     def ours_below_floor(self) -> bool:
-        """Our number is one that item popularity exceeds."""
+        """Our number is one that no learning exceeds."""
         return self.mean is not None and self.floor is not None and self.mean < self.floor
 
     def ours(self) -> str:
@@ -61,16 +63,17 @@ class Entry:
         if self.mean is None:
             return _counted(self.words) if self.words else "" if self.ran else "not run"
         spread = "" if self.spread is None else f" ± {self.spread:,.{self.digits}f}"
-        return f"{self.mean:,.{self.digits}f}{spread}{BELOW if self.ours_below_floor else ''}"
+        return f"{self.mean:,.{self.digits}f}{spread}{self._below if self.ours_below_floor else ''}"
 
     def published(self) -> str:
         """The paper's number as it is printed."""
         if self.paper is None:
             return ""
-        return f"{self.paper:,.{self.digits}f}{BELOW if self.paper_below_floor else ''}"
+        return f"{self.paper:,.{self.digits}f}{self._below if self.paper_below_floor else ''}"
 
-
-BELOW = " (below popularity)"
+    @property
+    def _below(self) -> str:
+        return f" (below {self.floor_name})"
 
 
 def _counted(words: tuple[str, ...]) -> str:
@@ -163,7 +166,8 @@ def collect(recipe: Recipe, columns: Sequence[Column] | None = None) -> ResultTa
             entries.append(
                 Entry(
                     name, column.name, tuple(numbers.values()), paper, tuple(numbers), floor,
-                    words, column.digits, any(cell == name for cell, _ in newest),
+                    words=words, digits=column.digits,
+                    ran=any(cell == name for cell, _ in newest),
                 )
             )  # fmt: skip
     # The additive learner draws nothing either, but it is what is measured, not a control.
