@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -225,7 +226,9 @@ def test_without_correction_is_ascent_with_retention_eq_2_6():
         assert_close(after[name], first[name] - 0.02 * w[name].grad, atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("cls", UNLEARNERS)
+@pytest.mark.parametrize(
+    "cls", [*UNLEARNERS, partial(FedGCV, virtual=True), partial(FedGCV, private_virtual=True)]
+)
 def test_a_client_that_never_trained_leaves_the_weights_unchanged(cls):
     graph, part = tiny_graph(60, 4)
     graph.y[part == LEAVER] = -1  # nothing to train on

@@ -65,6 +65,17 @@ def test_an_odd_client_leaves_by_every_method(kind, name):
     assert 0 <= after.evaluate()["accuracy"] <= 1
 
 
+@pytest.mark.parametrize("form", ["virtual", "private_virtual", "literal"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_odd_client_leaves_by_every_form_of_fedgcv(kind, form):
+    fed = rs.Federation.start(odd(kind), GraphFedSGD(model=SMALL), seed=1).run(3)
+    method = methods.FedGCV(model=SMALL, forget_rounds=2, repair_rounds=2, **{form: True})
+    after = method.unlearn(fed, rs.Withdraw(ODD))
+    assert all(bool(v.isfinite().all()) for v in after.now.state.public.values())
+    assert after.world.hosted == ()  # whoever stood in is gone, too
+    assert not bool(after.world.members[ODD])
+
+
 def test_loops_and_repeats_change_nothing():
     graph, part = tiny_graph(80, 4)
     plain = subgraphs(graph, part, ratio=(60, 20, 20)).graph

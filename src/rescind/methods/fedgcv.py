@@ -24,6 +24,7 @@ from rescind.methods.leaving import (
     clipped,
     forgotten,
     leaver,
+    never_took_part,
     one_step,
     reference,
     referring,
@@ -139,6 +140,8 @@ class FedGCV(GraphFedAvg):
         if not (self.virtual or self.private_virtual) or not isinstance(event, Withdraw):
             return forgotten(fed, event, steps, self.repair_rounds)
         after = forgotten(fed, event, steps, 0)
+        if never_took_part(fed, event):  # nothing to stand in for
+            return after
         host = (drawn if self.private_virtual else hosted)(fed, event.client)
         after = after.apply(host).run(self.repair_rounds, method=fed.method)
         return after.apply(Withdraw(host.client))

@@ -14,7 +14,7 @@ from rescind.clock import Clock
 from rescind.cohort import Cohort
 from rescind.federation import Federation
 from rescind.methods.graph_fedavg import GraphFedAvg
-from rescind.methods.leaving import FORGET, KEEP, forgotten, one_step, weights
+from rescind.methods.leaving import FORGET, KEEP, forgotten, never_took_part, one_step, weights
 from rescind.params import Params, add, dot
 from rescind.plan import Batch
 from rescind.records import Event, Withdraw
@@ -52,7 +52,7 @@ class FedOSD(GraphFedAvg):
             return fed.run(self.forget_rounds, method=one_step(self, dropout=0.0), roles=roles)
 
         after = forgotten(fed, event, steps, 0)
-        if after.now.state.round == fed.now.state.round:  # never took part
+        if never_took_part(fed, event):
             return after
         for _ in range(self.repair_rounds):
             after = recovered(after, after.run(1, method=fed.method), began)

@@ -46,12 +46,17 @@ def forgotten(
     if not isinstance(event, Withdraw):
         return fed.retrained(event)
     gone = fed.apply(event)  # refuses a client that is no member before anything is done
-    if fed.past is not None and fed.past.influence(event, fed.now.state.round) is None:
+    if never_took_part(fed, event):
         return gone
     members = fed.world.members.nonzero().squeeze(1).tolist()
     roles = {c: FORGET if c == event.client else KEEP for c in members}
     after = wiped(steps(fed, roles), fed, event.client)
     return after.apply(event).run(repair, method=fed.method)
+
+
+def never_took_part(fed: Federation, event: Event) -> bool:
+    """Whether nobody of an event is in any weight, as far as the past is known."""
+    return fed.past is not None and fed.past.influence(event, fed.now.state.round) is None
 
 
 def wiped(after: Federation, before: Federation, client: int) -> Federation:
