@@ -156,7 +156,9 @@ class ForgetSettings:
     """Who learnt, if not the method itself: it learns the same, and keeps what this takes."""
     event: Literal["erase", "unshare", "withdraw"] = "erase"
     draw: float | None = None
-    """So large a share of the lenders take back all they lent."""
+    """So large a share of the lenders take back all they lent,"""
+    of: Literal["lenders", "keepers"] = "lenders"
+    """or of the people who lend nothing, all that their devices train on."""
     client: int | tuple[int, ...] | None = None
     """Who leaves; several: each alone, and the mean is reported."""
     audits: Literal["standard", "ulira", "none"] = "standard"
@@ -174,6 +176,11 @@ class ForgetSettings:
             raise ConfigError(
                 f"forget.event is '{self.event}': a client withdraws (client = 3), and drawn "
                 f"lenders erase or unshare (draw = 0.3)."
+            )
+        if self.of == "keepers" and self.event != "erase":
+            raise ConfigError(
+                f"forget.of = 'keepers': who lends nothing can erase what their device has, not "
+                f"'{self.event}'. Give event = \"erase\"."
             )
         if self.draw is not None and not 0 < self.draw <= 1:
             raise ConfigError(f"forget.draw is above 0 and up to 1, got {self.draw}.")

@@ -17,6 +17,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rescind import experiment, params
 from rescind.audits import mait
 from rescind.audits.controls import shifted
@@ -31,10 +33,11 @@ from rescind.experiment import Result, Watch
 from rescind.federation import Federation
 from rescind.findings import overall
 from rescind.forgetting import Spent
+from rescind.holdings import TRAIN
 from rescind.params import Params
 from rescind.provenance import versions
 from rescind.purge import purge, requested, traces
-from rescind.records import Erase, Event, Unshare, Withdraw, concerned
+from rescind.records import Erase, Event, Records, Unshare, Withdraw, concerned
 from rescind.sharing import draw_regret
 from rescind.storage import load_federation
 from rescind.workers import one_thread
@@ -158,13 +161,22 @@ def events(cell: Cell, fed: Federation) -> list[Event]:
     assert wanted is not None
     if wanted.draw is None:
         return [Withdraw(client) for client in wanted.clients]
-    records = draw_regret(fed.world.shared, fed.clock, wanted.draw)
+    whose = fed.world.shared if wanted.of == "lenders" else _kept_apart(fed)
+    records = draw_regret(whose, fed.clock, wanted.draw)
     if not len(records):
+        does = "lends anything" if wanted.of == "lenders" else "keeps all to themselves"
         raise ConsentError(
-            f"cell '{cell.name}': nobody lends anything, so nobody can take it back. Add "
+            f"cell '{cell.name}': nobody {does}, so nobody can take it back. Change "
             f'[sharing], or let somebody leave: event = "withdraw", client = 3.'
         )
     return [Erase(records) if wanted.event == "erase" else Unshare(records)]
+
+
+def _kept_apart(fed: Federation) -> Records:
+    """What people who lend nothing train on."""
+    held = fed.now.vault.holdings
+    mine = held.records[held.split == TRAIN]
+    return mine[~torch.isin(mine.client, fed.world.shared.client)]
 
 
 def _exact(base: Federation, event: Event, room: Room) -> Params:

@@ -16,6 +16,7 @@ from rescind.cli import main as entry
 from rescind.data.partition import subgraphs
 from rescind.errors import ConfigError, ConsentError
 from rescind.federation import Federation
+from rescind.holdings import TRAIN
 from rescind.recipe import read
 from rescind.storage import load_federation
 from rescind.tables import collect
@@ -300,3 +301,23 @@ def test_accuracy_is_that_of_the_clients_who_stay(nodes, tmp_path):
     ids = torch.tensor([c for c in range(9) if c != 3])
     assert facts["metrics"]["test"] == pytest.approx(slow.evaluate(clients=ids))
     assert facts["model"]["public"] == params.digest(slow.now.state.public)
+
+
+def test_people_who_lend_nothing_erase_what_only_their_devices_have(tmp_path):
+    path = tmp_path / "keepers.toml"
+    path.write_text(RECIPE.replace("draw = 0.3", 'draw = 0.5\nof = "keepers"'))
+    cell = next(c for c in read(path, only="Retrain").cells)
+    fed = experiment.start(cell, experiment.obtained(cell))
+    (event,) = trials.events(cell, fed)
+    held, lent = fed.now.vault.holdings, set(fed.world.shared.client.tolist())
+    trained = held.records[held.split == TRAIN]
+    keepers = set(trained.client.tolist()) - lent
+    asked = set(event.records.client.tolist())
+    assert asked < keepers
+    assert len(asked) == round(len(keepers) / 2)
+    assert len(event.records) == sum(int((trained.client == who).sum()) for who in asked)
+    with pytest.raises(ConfigError, match="who lends nothing can erase"):
+        read(path, ["forget.event=unshare"], only="Retrain")
+    alone = read(path, ["sharing.ratio=[1, 0, 0]"], only="Retrain").cells[0]
+    with pytest.raises(ConsentError, match="nobody keeps all to themselves"):
+        trials.events(alone, experiment.start(alone, experiment.obtained(alone)))
