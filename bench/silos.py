@@ -1,31 +1,83 @@
-"""What silos cost beside one process: CPU seconds of a round, messages, bytes on the wire.
+"""What silos cost beside one process: seconds of a round, messages, bytes on the wire.
 
-    python bench/silos.py [--users 6040] [--rounds 3]
+    python bench/silos.py [--users 6040] [--rounds 3] [--deployed 2] [--write docs/performance.md]
 
 ML-1M under plain averaging (everybody in every round), in this process and over a grid in memory
-that carries Flower's messages through their wire format. Silos keep their state on disk. The last
-line has one node per person for the first hundred people, from which 6,040 are extrapolated.
+that carries Flower's messages through their wire format. Silos keep their state on disk. One node
+per person is run for the first hundred people, from which all are extrapolated. `--deployed` starts
+real servers and silos on this machine, which takes minutes. `--write` puts the table where a page
+holds `<!-- silos -->`.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
+import re
+import resource
+import statistics
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from flower.deployments import Machines
 from flower.grids import InMemory, silos_of
 from rescind.data import load
 from rescind.federation import Federation, holdings_of
-from rescind.flower.apps import written
+from rescind.flower.asked import LOG
+from rescind.flower.carried import written
+from rescind.flower.kit import make_kit
 from rescind.holdings import Holdings
 from rescind.methods.fedavg import FedAvg
 
 METHOD = replace(FedAvg(), clients_per_round=None)
+FEW = 100
+"""People for whom one node each is run."""
+RECIPE = """
+[data]
+name = "ml-1m"
+
+[method]
+name = "FedAvg"
+clients_per_round = 1000000
+
+[run]
+rounds = {rounds}
+evaluate_every = 1000
+checkpoint_every = 1000
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    users: int
+    silos: str
+    where: str
+    cpu: float
+    wall: float
+    messages: float
+    back: float | None = None
+    """Megabytes that come back in a round."""
+
+    def __str__(self) -> str:
+        back = "" if self.back is None else f"{self.back:,.1f}"
+        figures = f"{self.cpu:,.2f} | {self.wall:,.2f} | {self.messages:,.0f} | {back}"
+        return f"| {self.users:,} | {self.silos} | {self.where} | {figures} |"
+
+
+HEAD = (
+    "| users | silos | where | CPU s a round | wall s a round | messages a round | MB back |\n"
+    "|---:|---:|---|---:|---:|---:|---:|"
+)
 
 
 def first(holdings: Holdings, users: int) -> Holdings:
@@ -41,23 +93,24 @@ def first(holdings: Holdings, users: int) -> Holdings:
     )
 
 
-def per_round(fed: Federation, rounds: int) -> float:
-    """CPU seconds of a round, after one that warms up."""
+def per_round(fed: Federation, rounds: int) -> tuple[float, float]:
+    """CPU and wall seconds of a round, after one that warms up."""
     fed = fed.run(1)
-    began = time.process_time()
+    cpu, wall = time.process_time(), time.perf_counter()
     fed.run(rounds)
-    return (time.process_time() - began) / rounds
+    return (time.process_time() - cpu) / rounds, (time.perf_counter() - wall) / rounds
 
 
-def over(holdings: Holdings, silos: int, rounds: int) -> tuple[float, float, float]:
-    """CPU seconds, messages and megabytes that come back in a round."""
+def over(holdings: Holdings, silos: int, rounds: int) -> Row:
+    """Silos on a grid in memory."""
     with tempfile.TemporaryDirectory() as folder:
         executor, grid = silos_of(holdings, silos, Path(folder))
         fed = Federation.start(executor.gather(0), METHOD, 0, executor)
         before = executor.line.letters
-        seconds = per_round(fed, rounds)
+        cpu, wall = per_round(fed, rounds)
         letters = (executor.line.letters - before) / (rounds + 1)
-        return seconds, letters, _returned(grid, silos)
+        back = _returned(grid, silos)
+        return Row(holdings.clients, f"{silos:,}", "in memory", cpu, wall, letters, back)
 
 
 def _returned(grid: InMemory, silos: int) -> float:
@@ -65,26 +118,88 @@ def _returned(grid: InMemory, silos: int) -> float:
     return sum(len(written(told.to_records())) for told in last) / 1e6
 
 
+def deployed(silos: int, rounds: int) -> Row:
+    """Flower's processes on this machine, with TLS and keys; wall seconds between log lines.
+
+    CPU: of all processes together, in what two runs of different length differ by.
+    """
+    spent, walls, letters = [], [], []
+    for many in (1, 1 + rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            began = _children()
+            with Machines(Path(folder), silos, recipe=RECIPE.format(rounds=many)) as machines:
+                kit = make_kit(Path(folder) / "kit", silos, ["127.0.0.1"])
+                machines.up("--kit", f"{kit}/server")
+                for silo in range(silos):
+                    machines.join(silo, "--kit", f"{kit}/silo-{silo}")
+                machines.run("--kit", f"{kit}/server")
+                machines.finished()
+                facts = (Path(folder) / "out" / "run.json").read_text(encoding="utf-8")
+                log = (Path(folder) / "out" / LOG).read_text(encoding="utf-8")
+            spent.append(_children() - began)
+            walls = [b - a for a, b in itertools.pairwise(_times(log))] or walls
+            letters.append(int(re.search(r'"messages": (\d+)', facts)[1]))
+    cpu = (spent[1] - spent[0]) / rounds
+    each = (letters[1] - letters[0]) / rounds
+    return Row(6040, f"{silos}", "deployed on one machine", cpu, statistics.median(walls), each)
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _times(log: str) -> list[float]:
+    """When each round ended, by the run's own log."""
+    found = re.findall(r"^(\S+ \S+),(\d+) round \d+:", log, re.MULTILINE)
+    return [datetime.fromisoformat(day).timestamp() + int(ms) / 1000 for day, ms in found]
+
+
+def rows(users: int, rounds: int, real: list[int]) -> Iterator[Row]:
+    """The table, line by line."""
+    holdings = first(holdings_of(load("ml-1m"), 0), users)
+    cpu, wall = per_round(Federation.start(holdings, METHOD, 0), rounds)
+    yield Row(users, "none", "one process", cpu, wall, 0, 0.0)
+    for silos in (1, 2, 10):
+        yield over(holdings, silos, rounds)
+    for silos in real:
+        yield deployed(silos, rounds)
+    one = over(first(holdings, FEW), FEW, 1)
+    yield one
+    by = users / FEW
+    yield Row(
+        users, f"{users:,}", f"extrapolated from {FEW}", one.cpu * by, one.wall * by,
+        one.messages * by, (one.back or 0.0) * by,
+    )  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--users", type=int, default=6040)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--deployed", type=int, nargs="*", default=[])
+    parser.add_argument("--write", type=Path)
     asked = parser.parse_args()
-    holdings = first(holdings_of(load("ml-1m"), 0), asked.users)
-    alone = per_round(Federation.start(holdings, METHOD, 0), asked.rounds)
-    print(f"{'users':>6} {'silos':>6} {'CPU s a round':>14} {'messages':>9} {'MB back':>8}")
-    print(f"{asked.users:>6} {'none':>6} {alone:>14.3f} {0:>9} {0:>8.1f}")
-    for silos in (1, 2, 10):
-        seconds, letters, back = over(holdings, silos, asked.rounds)
-        print(f"{asked.users:>6} {silos:>6} {seconds:>14.3f} {letters:>9.0f} {back:>8.1f}")
-    few = first(holdings, 100)
-    seconds, letters, back = over(few, 100, 1)
-    print(f"{100:>6} {100:>6} {seconds:>14.3f} {letters:>9.0f} {back:>8.1f}")
-    scale = asked.users / 100
-    print(
-        f"{asked.users:>6} {asked.users:>6} {seconds * scale:>14.3f} {letters * scale:>9.0f} "
-        f"{back * scale:>8.1f}  extrapolated"
+    made = [HEAD]
+    print(HEAD)
+    for row in rows(asked.users, asked.rounds, asked.deployed):
+        made.append(str(row))
+        print(row, flush=True)
+    load_, cores = os.getloadavg()[1], os.cpu_count()
+    made.append("")
+    made.append(
+        f"Mean of {asked.rounds} rounds after one that warms up; made by bench/silos.py on "
+        f"{datetime.now(UTC):%Y-%m-%d}, {cores} cores, load {load_:.0f} while it ran."
     )
+    print(made[-1])
+    if asked.write:
+        page = asked.write.read_text(encoding="utf-8")
+        block = re.compile(r"(<!-- silos -->\n).*?(<!-- end of silos -->)", re.DOTALL)
+        body = "\n".join(made)
+        new, many = block.subn(lambda found: f"{found[1]}\n{body}\n\n{found[2]}", page)
+        if many != 1:
+            sys.exit(f"{asked.write} holds {many} places '<!-- silos -->'; one is needed.")
+        asked.write.write_text(new, encoding="utf-8")
 
 
 if __name__ == "__main__":

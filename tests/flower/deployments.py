@@ -49,10 +49,12 @@ def until(there: Callable[[], bool], what: str, patience: float = PATIENCE) -> N
 class Machines:
     """A server and its silos, as three people would start them."""
 
-    def __init__(self, folder: Path, silos: int, rounds: int = 2) -> None:
+    def __init__(
+        self, folder: Path, silos: int, rounds: int = 2, recipe: str | None = None
+    ) -> None:
         self.folder, self.silos, self.port = folder, silos, free_port()
         self.recipe = folder / "recipe.toml"
-        self.recipe.write_text(RECIPE.format(rounds=rounds))
+        self.recipe.write_text(recipe or RECIPE.format(rounds=rounds))
         self.processes: dict[str, subprocess.Popen] = {}
         self._open = ExitStack()
 

@@ -8,10 +8,13 @@ import signal
 from pathlib import Path
 
 import pytest
+from torch.testing import assert_close
 
 pytest.importorskip("flwr")
 
 from flower.deployments import Machines, until
+from flower.whole_recipes import WHOLE, in_process
+from rescind import params
 from rescind.flower.kit import make_kit
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
@@ -75,3 +78,23 @@ def test_a_key_that_is_not_registered_is_not_let_in(tmp_path: Path) -> None:
         machines.join(0, "--kit", "kit/silo-0")
         machines.run("--kit", "kit/server")
         machines.finished()
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("method", WHOLE)
+def test_every_method_learns_and_forgets_on_loopback(method: str, tmp_path: Path) -> None:
+    with Machines(tmp_path, silos=2, recipe=WHOLE[method]) as machines:
+        kit = make_kit(tmp_path / "kit", 2, ["127.0.0.1"])
+        machines.up("--kit", f"{kit}/server")
+        for silo in range(2):
+            machines.join(silo, "--kit", f"{kit}/silo-{silo}")
+        machines.run("--kit", f"{kit}/server")
+        machines.finished()
+        print(machines.log("run"))
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())
+    there, _ = params.load(tmp_path / "out" / "model" / "public.safetensors")
+    for name, value in in_process(machines.recipe).items():
+        assert_close(there[name], value, rtol=1e-5, atol=1e-5)
+    assert facts["silos"]["refused"] == {}
+    assert facts["silos"]["waiting"] == []
+    assert all(told["traces"] == {} for told in facts.get("forgot", ()))

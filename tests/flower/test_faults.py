@@ -321,6 +321,12 @@ def test_a_silo_goes_on_after_a_restart(tmp_path: Path) -> None:
     close(here, fed.run(2))
 
 
+def test_silos_can_be_gathered_for_another_run(tmp_path: Path) -> None:
+    fed, executor, _ = start(tmp_path)
+    again = Federation.start(executor.gather(SEED, wait=0.0), METHOD, SEED, executor)
+    close(fed.run(1), again.run(1))
+
+
 def test_waiting_for_silos_says_who_is_missing(tmp_path: Path) -> None:
     executor, grid = silos_of(tiny_holdings(CLIENTS, ITEMS), SILOS, tmp_path)
     del grid.nodes[FIRST + 2]

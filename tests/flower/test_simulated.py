@@ -12,25 +12,23 @@ from torch.testing import assert_close
 pytest.importorskip("flwr")
 pytest.importorskip("ray")
 
-from flower.deployments import PATIENCE, RECIPE
+from flower.deployments import PATIENCE
+from flower.whole_recipes import WHOLE, in_process
 from rescind import params
-from rescind.experiment import obtained, start
-from rescind.flower.sources import one_cell
 
-pytestmark = [pytest.mark.flower, pytest.mark.slow]
+pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.data]
 
 
-def test_simulated_silos_learn_what_one_process_learns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", WHOLE)
+def test_simulated_silos_learn_and_forget_as_one_process_does(method: str, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text(RECIPE.format(rounds=2))
+    recipe.write_text(WHOLE[method])
     command = [sys.executable, "-m", "rescind.cli", "flower", "simulate", str(recipe)]
     done = subprocess.run(
         [*command, "--silos", "2", "--out", str(tmp_path / "out")],
         capture_output=True, text=True, check=False, timeout=2 * PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    _, cell = one_cell(str(recipe), None)
-    here = start(cell, obtained(cell)).run(2)
     there, _ = params.load(tmp_path / "out" / "model" / "public.safetensors")
-    for name, value in here.now.state.public.items():
+    for name, value in in_process(recipe).items():
         assert_close(there[name], value, rtol=1e-5, atol=1e-5)

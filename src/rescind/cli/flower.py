@@ -95,12 +95,15 @@ def join(
     questions: Annotated[
         bool, typer.Option(help="Answer the server's questions about single records.")
     ] = False,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Send sums only if they are masked (SecAgg+).")
+    ] = False,
     insecure: Insecure = False,
 ) -> None:
     """Join as a silo (a SuperNode), with the data that a recipe names. Ctrl-C leaves."""
     deploy, link = _deploy(server, kit, insecure)
     from rescind.executor import InProcess
-    from rescind.flower.apps import read, written
+    from rescind.flower.carried import read, written
     from rescind.flower.node import Node
     from rescind.flower.resident import Resident
     from rescind.flower.sources import RecipeData
@@ -111,7 +114,7 @@ def join(
     data = RecipeData(recipe, cell, tuple(change or ()))
     folder = store or Path(f"silo-{number}")
     executor = InProcess(device=device, guards=data.guards)
-    node = Node(Store(folder), data, number, many, executor, single_updates, questions)
+    node = Node(Store(folder), data, number, many, executor, single_updates, questions, secure)
     resident = Resident(
         lambda asked: written(node.answer(Letter.from_records(read(asked))).to_records())
     )
@@ -158,6 +161,13 @@ def run(
     unlearner: Annotated[
         str | None, typer.Option(help="Who forgets; the method's own way unless given.")
     ] = None,
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="Silos mask their sums (SecAgg+): only the total is seen."),
+    ] = False,
+    secure_range: Annotated[
+        float, typer.Option(help="The largest entry that a silo's masked sum may have.")
+    ] = 1024.0,
     insecure: Insecure = False,
 ) -> None:
     """Run one cell of a recipe over the silos, and wait for it. On the server's machine."""
@@ -174,6 +184,7 @@ def run(
     asked = Serving(
         str(path.resolve()), silos, str(out.resolve()), cell, tuple(change or ()), deadline, wait,
         least, resume, take_back, withdraw, _erased(erase), unlearner,
+        secure_range if secure else None,
     )  # fmt: skip
     home = link.home(out)
     number = deploy.submit(asked, home)

@@ -8,14 +8,13 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as Written
 from flwr.serverapp import Grid, ServerApp
 
 from rescind.errors import RescindError
 from rescind.flower.asked import ASKED, LOG, SILO, Serving
+from rescind.flower.carried import read, written
 from rescind.flower.resident import carried
 
 node_app = ClientApp()
@@ -29,16 +28,6 @@ def answer(message: Message, context: Context) -> Message:
     """A silo's reply; its state is in its own store, not in Flower's context."""
     where = bytes.fromhex(str(context.node_config[SILO])).decode()
     return Message(read(carried(where, written(message.content))), reply_to=message)
-
-
-def written(content: RecordDict) -> bytes:
-    """Records as bytes, in Flower's own form."""
-    return bytes(recorddict_to_proto(content).SerializeToString())
-
-
-def read(data: bytes) -> RecordDict:
-    """What `written` wrote."""
-    return recorddict_from_proto(Written.FromString(data))
 
 
 @server_app.main()

@@ -37,6 +37,8 @@ class Serving:
     """After training, this client erases these items."""
     unlearner: str | None = None
     """The method that forgets; the learner's own way unless given."""
+    masked: float | None = None
+    """Silos mask their sums, whose entries are at most this large; None: they do not."""
 
     def to_json(self) -> str:
         """For the run's configuration."""

@@ -18,6 +18,7 @@ from rescind.federation import Federation, Moment
 from rescind.flower.elsewhere import MOMENT, Elsewhere, after, elsewhere, heard, unseen
 from rescind.flower.letters import letters_for, of_silo, packed_events, sums_of
 from rescind.flower.line import FAILED, Line
+from rescind.flower.masking import Masked, check_silos, exchanged
 from rescind.flower.wire import Letter, metric_table
 from rescind.gate import gate, gate_sum
 from rescind.holdings import Holdings
@@ -52,12 +53,16 @@ class FlowerExecutor:
     limit: float = 1e6
     """Sums of a larger norm per client are refused (gate.py)."""
     device: str = "cpu"
+    masked: Masked | None = None
+    """How silos mask their sums, so that only the total is seen; None: they do not."""
     alive: dict[str, list[int]] = field(default_factory=dict)
     """The private moments that the server may come back to, as its watcher last saw them."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= 1:
             raise ConfigError(f"a share of silos is between 0 and 1; got least = {self.least}.")
+        if self.masked is not None:
+            check_silos(self.line.silos)
 
     # -- before the first round --------------------------------------------------------------------
 
@@ -143,7 +148,8 @@ class FlowerExecutor:
             if mail is not None:
                 tensors |= under("mail", letters_for(mail, mine))
             letters[silo] = self._about("train", method, vault, silo, clock, extra, tensors)
-        replies, why = self.line.ask(letters)
+        between = self._letter("mask", clock, epoch=held.epoch)
+        replies, why, hidden = exchanged(self.line, letters, between, self.masked, roles)
         refused = {why[s].partition(":")[0]: 0 for s in why}
         for silo, reason in why.items():
             refused[reason.partition(":")[0]] += len(asked[silo])
@@ -155,8 +161,13 @@ class FlowerExecutor:
             return {"train": Sum({}, 0.0, 0, refused=refused)}, vault
         sums: dict[str, Sum] = {}
         own = type(method).server_step is not Method.server_step
+        if hidden is not None:
+            also = tuple(hidden.totals) if own else ()
+            sums["train"] = gate_sum(hidden, public, self.limit, also)
+            replies = replies if sums["train"] is hidden else {}
         for silo, reply in replies.items():
-            found = self._accepted(method, public, asked[silo], reply, own)
+            alone = hidden is None  # else the total was looked at as a whole
+            found = self._accepted(method, public, asked[silo], reply, own) if alone else {}
             if isinstance(found, str):
                 refused[found] = refused.get(found, 0) + len(asked[silo])
                 self.line.refused[found] += 1

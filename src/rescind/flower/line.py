@@ -27,6 +27,8 @@ UNREADABLE, FAILED = "cannot be read", "node failed"
 
 KINDS = {"train": "train", "measure": "evaluate"}
 """Flower's kind of message for a verb; everything else is a query."""
+ROUNDS = ("train", "mask")
+"""Verbs of a round: a silo that fails at them is left out of it."""
 
 
 @dataclass
@@ -57,6 +59,8 @@ class Line:
     def wait(self, ask: Letter, seconds: float) -> dict[int, Letter]:
         """Every silo's answer to a first letter, once all are there. Nodes come when they come."""
         self.hello, until = ask, time.monotonic() + seconds
+        for known in (self.nodes, self.strangers, self.spares):
+            known.clear()  # everybody is asked, also who answered another run
         heard: dict[int, Letter] = {}
         while True:
             heard |= self._greet(ask, {*self.grid.get_node_ids()})
@@ -112,7 +116,7 @@ class Line:
             silo = silo_of[node]
             if "error" not in reply.facts:
                 replies[silo] = reply
-            elif reply.facts["verb"] == "train":
+            elif reply.facts["verb"] in ROUNDS:
                 why[silo] = f"{FAILED}: {reply.facts['why']}"
             else:
                 raise unpack_error(reply.facts)

@@ -21,6 +21,7 @@ from rescind.errors import ConfigError, ConsentError, DataError, RescindError
 from rescind.executor import InProcess, Vault
 from rescind.flower.elsewhere import Anew
 from rescind.flower.letters import unpacked_events
+from rescind.flower.masking import Masks, flat
 from rescind.flower.store import HELD, PRIVATE, Store
 from rescind.flower.wire import Letter, method_of, metric_of, pack_error, pack_sum
 from rescind.holdings import TRAIN, Holdings
@@ -76,6 +77,9 @@ class Node:
     """Allow methods that show the server single clients' updates."""
     questions: bool = False
     """Answer questions about single records (audits from the server's side)."""
+    secure: bool = False
+    """Send sums only if they are masked."""
+    masks: Masks = field(default_factory=Masks)
 
     def answer(self, asked: Letter) -> Letter:
         """The reply to a letter. What a person can mend comes back as an error, not a crash."""
@@ -86,6 +90,7 @@ class Node:
             "lend": self._lend,
             "apply": self._apply,
             "train": self._train,
+            "mask": self._mask,
             "measure": self._measure,
             "query": self._query,
             "keep": self._keep,
@@ -225,6 +230,11 @@ class Node:
 
     def _train(self, asked: Letter) -> Letter:
         """One round of the clients asked for; their sums, by role."""
+        masked = bool(asked.facts.get("masked"))
+        if self.secure and not masked:
+            raise ConsentError(
+                f"silo {self.silo} sends sums only if they are masked. Run with --secure."
+            )
         method = self._allowed(method_of(asked.facts["method"]))
         held, private, vault = self._caught_up(asked)
         clock = Clock(asked.facts["seed"]).at(int(asked.facts["round"]))
@@ -240,7 +250,20 @@ class Node:
         if "keep" in asked.facts:
             self.store.keep_only(PRIVATE, {*asked.facts["keep"], private, moment})
         told = self._state(held, moment, after.holdings)
-        return _with_sums(told, sums)
+        return self._hidden(asked, told, sums) if masked else _with_sums(told, sums)
+
+    def _hidden(self, asked: Letter, told: Letter, sums: Mapping[str, Sum]) -> Letter:
+        """A reply whose sum only the server's total shows; who is in it is no secret."""
+        ((role, total),) = sums.items()
+        vectors, spec = flat(total)
+        rest = {"up": total.up, "down": total.down, "refused": dict(total.refused)}
+        facts = {**told.facts, **rest, "spec": spec, "role": role}
+        sent = self.masks.stage(self.silo, asked.tensors, vectors)
+        return Letter(facts, {**told.tensors, "who": total.who, **sent})
+
+    def _mask(self, asked: Letter) -> Letter:
+        """A stage of masking that carries keys and shares of keys."""
+        return Letter({}, self.masks.stage(self.silo, asked.tensors))
 
     def _measure(self, asked: Letter) -> Letter:
         """Totals over the clients asked for."""

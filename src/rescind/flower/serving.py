@@ -19,6 +19,7 @@ from rescind.flower.asked import Serving
 from rescind.flower.elsewhere import Anew
 from rescind.flower.executor import FlowerExecutor
 from rescind.flower.line import Line
+from rescind.flower.masking import Masked
 from rescind.flower.sources import one_cell
 from rescind.flower.streaming import train_stream
 from rescind.forgetting import Spent
@@ -42,7 +43,8 @@ def serve(grid: Grid, asked: Serving, watch: tuple[Callable[[Moment], Any], ...]
     params.make_folder(folder)
     line = Line(grid, asked.silos, asked.deadline)
     name = f"{cell.digest}/{cell.run.seed}/{asked.silos}"
-    executor = FlowerExecutor(line, name, asked.least)
+    masked = None if asked.masked is None else Masked(asked.masked)
+    executor = FlowerExecutor(line, name, asked.least, masked=masked)
     log.info("waiting for %d silos", asked.silos)
     if cell.data.variant:
         fed, facts = train_stream(cell, executor, folder, asked.resume, asked.wait, (_told, *watch))
@@ -59,7 +61,7 @@ def serve(grid: Grid, asked: Serving, watch: tuple[Callable[[Moment], Any], ...]
     fed = executor.settle(fed)
     facts["silos"] = {
         "silos": asked.silos, "messages": line.letters, "refused": dict(line.refused),
-        "waiting": list(executor.waiting(fed)),
+        "waiting": list(executor.waiting(fed)), "masked": asked.masked,
     }  # fmt: skip
     facts["model"] = {"public": params.digest(fed.now.state.public)}
     params.save(folder / "model" / "public.safetensors", dict(fed.now.state.public))

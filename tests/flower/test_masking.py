@@ -1,0 +1,138 @@
+"""Masked sums: the total is right, no silo's own can be read, and who vanishes is left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+pytest.importorskip("flwr")
+
+from flower.grids import FIRST, InMemory, silos_of
+from rescind.errors import ConfigError, ConsentError, DataError
+from rescind.federation import Federation, Moment
+from rescind.flower.executor import FlowerExecutor
+from rescind.flower.letters import sums_of
+from rescind.flower.line import SILENT
+from rescind.flower.masking import Masked, flat, unflat
+from rescind.flower.wire import Letter
+from rescind.method import Method
+from rescind.methods.fedavg import FedAvg
+from rescind.methods.gram import Gram
+from rescind.models.mf import MF
+from rescind.update import Sum
+from worlds import tiny_holdings
+
+pytestmark = pytest.mark.flower
+
+CLIENTS, ITEMS, SEED = 12, 14, 5
+METHOD = FedAvg(model=MF(dim=4))
+
+
+def start(
+    folder: Path,
+    silos: int = 3,
+    method: Method = METHOD,
+    masked: Masked | None = None,
+    **node: bool,
+) -> tuple[Federation, FlowerExecutor, InMemory]:
+    plain, grid = silos_of(tiny_holdings(CLIENTS, ITEMS), silos, folder, **node)
+    executor = replace(plain, masked=masked)
+    return Federation.start(executor.gather(SEED), method, SEED, executor), executor, grid
+
+
+def test_a_sum_and_its_vectors_are_the_same() -> None:
+    counted, table = torch.tensor([3, -1], dtype=torch.int32), torch.rand(4, 2)
+    total = Sum({"a": counted, "b": table}, 5.0, 2, {"b": torch.tensor([1.0, 0, 2, 0])})
+    again = unflat(*flat(total))
+    assert (again.weight, again.clients) == (5.0, 2)
+    assert torch.equal(again.totals["a"], counted)
+    assert again.totals["a"].dtype == torch.int32
+    assert torch.equal(again.totals["b"], table)
+    assert torch.equal(again.touched["b"], total.touched["b"])
+
+
+@pytest.mark.parametrize("silos", [3, 4])
+def test_masked_sums_learn_what_one_process_learns(silos: int, tmp_path: Path) -> None:
+    fed, executor, _ = start(tmp_path, silos, masked=Masked(8.0), secure=True)
+    here = Federation.start(tiny_holdings(CLIENTS, ITEMS), METHOD, SEED).run(3)
+    last: list[Moment] = []
+    fed = fed.run(3, watch=[last.append])
+    for name, value in here.now.state.public.items():
+        assert_close(fed.now.state.public[name], value, rtol=1e-5, atol=1e-5)
+    assert last[-1].sums["train"].clients == int(fed.world.available.sum())
+    assert executor.line.refused == {}
+    assert fed.evaluate("test") == pytest.approx(here.evaluate("test"), abs=1e-5)
+
+
+def test_whole_numbers_are_masked_without_loss(tmp_path: Path) -> None:
+    fed, _, _ = start(tmp_path, 3, Gram(), Masked(2.0**17))
+    here = Federation.start(tiny_holdings(CLIENTS, ITEMS), Gram(), SEED).run(1)
+    fed = fed.run(1)
+    for name, value in here.now.state.public.items():
+        assert torch.equal(fed.now.state.public[name], value), name
+    for name, value in here.now.state.own.items():
+        assert torch.equal(fed.now.state.own[name], value), name
+
+
+def test_no_reply_shows_what_a_silo_would_have_sent(tmp_path: Path) -> None:
+    """The control: without masks, the same reply is the silo's sum."""
+    open_, _, plain = start(tmp_path / "plain")
+    open_.run(1)
+    fed, _, grid = start(tmp_path / "masked", masked=Masked(8.0))
+    fed.run(1)
+    bare = [told for _, told in plain.said if told.facts["verb"] == "train"]
+    told = [told for _, told in grid.said if told.facts["verb"] == "train"]
+    assert len(bare) == len(told) == 3
+    for reply in bare:
+        assert float(sums_of(reply)["train"].totals["item"].abs().max()) > 0
+    for reply in told:
+        assert "sums" not in reply.facts
+        assert {n for n in reply.tensors if not n.startswith("said|")} == {"who", "secure"}
+    again, _, other = start(tmp_path / "again", masked=Masked(8.0))
+    again.run(1)
+    drawn = [told for _, told in other.said if told.facts["verb"] == "train"]
+    for one, two in zip(told, drawn, strict=True):  # masks are drawn anew, for the same sum
+        assert not torch.equal(one.tensors["secure"], two.tensors["secure"])
+
+
+def test_who_vanishes_after_the_keys_is_not_in_the_total(tmp_path: Path) -> None:
+    fed, executor, grid = start(tmp_path / "a", 4, masked=Masked(8.0))
+
+    def lost(number: int, told: Letter) -> Letter | None:
+        return None if number == FIRST + 1 and told.facts["verb"] == "train" else told
+
+    grid.changed = lost
+    last: list[Moment] = []
+    after = fed.run(1, watch=[last.append])
+    plain, _, other = start(tmp_path / "b", 4)
+    other.changed = lost
+    for name, value in plain.run(1).now.state.public.items():
+        assert_close(after.now.state.public[name], value, rtol=1e-5, atol=1e-5)
+    assert last[-1].sums["train"].refused == {SILENT: 3}
+    grid.changed = None
+    after.run(1)
+    assert executor.line.refused[SILENT] == 1
+
+
+def test_what_does_not_fit_the_range_is_no_silent_clipping(tmp_path: Path) -> None:
+    fed, _, _ = start(tmp_path, masked=Masked(1e-6))
+    with pytest.raises(DataError, match="--secure-range"):
+        fed.run(1)
+
+
+def test_a_silo_that_wants_masks_sends_nothing_without(tmp_path: Path) -> None:
+    fed, _, _ = start(tmp_path, secure=True)
+    with pytest.raises((DataError, ConsentError), match="--secure"):
+        fed.run(1)
+
+
+def test_two_silos_and_several_roles_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="3 to"):
+        start(tmp_path / "two", 2, masked=Masked())
+    fed, _, _ = start(tmp_path / "three", 3, masked=Masked())
+    with pytest.raises(ConfigError, match="roles"):
+        fed.run(1, roles={1: "another"})

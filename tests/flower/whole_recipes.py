@@ -1,0 +1,96 @@
+"""Recipes that learn, go on and forget, one for each method; and what one process makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rescind.experiment import obtained, prepare, start, stopping
+from rescind.flower.serving import learning
+from rescind.flower.sources import one_cell
+from rescind.params import Params
+from rescind.purge import purge
+from rescind.stream_cell import measured
+from rescind.trials import events
+
+LENDING = """
+[data]
+name = "synthetic"
+users = 60
+items = 40
+interactions = 900
+
+[sharing]
+ratio = [1, 1, 1]
+"""
+FORGETTING = """
+[forget]
+name = "{name}"
+event = "erase"
+draw = 0.3
+"""
+WHOLE = {
+    "FedShare": f"""{LENDING}
+[method]
+name = "FedShare"
+
+[run]
+rounds = 2
+evaluate_every = 2
+{FORGETTING.format(name="FedShareUnlearn")}
+rounds = 1
+learner = {{ snapshots = 1 }}
+""",
+    "Gram": f"""{LENDING}
+[method]
+name = "Gram"
+
+[run]
+rounds = 1
+evaluate_every = 1
+{FORGETTING.format(name="own")}
+""",
+    "F3CRec": """
+[data]
+name = "ml-100k"
+variant = "blocks"
+
+[method]
+name = "F3CRec"
+
+[run]
+rounds = 1
+evaluate_every = 1
+""",
+    "FedGCV": """
+[data]
+name = "cora"
+
+[method]
+name = "FedGCV"
+forget_rounds = 1
+repair_rounds = 1
+
+[run]
+rounds = 2
+evaluate_every = 2
+measure = "accuracy"
+
+[forget]
+name = "own"
+event = "withdraw"
+client = 3
+""",
+}
+
+
+def in_process(path: Path) -> Params:
+    """The model that one process has at the end of a recipe."""
+    _, cell = one_cell(str(path), None)
+    if cell.data.variant:
+        return measured(cell, prepare(cell.data))[0].now.state.public
+    fed = start(learning(cell), obtained(cell)).run(cell.run.rounds, until=stopping(cell))
+    if cell.forget is not None:
+        (event,) = events(cell, fed)
+        unlearner = cell.forget.unlearner or fed.method
+        fed = purge(fed, unlearner.unlearn(fed, event), event, unlearner.exact)
+    return fed.now.state.public
