@@ -1,0 +1,71 @@
+"""The notebooks run from top to bottom, in small, and are committed without outputs."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def code(path: Path, quick: bool) -> list[str]:
+    """The code cells; in small, the cell of parameters is what the notebook says is quick."""
+    notebook = json.loads(path.read_text("utf-8"))
+    small, out = notebook["metadata"]["rescind"]["quick"], []
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            chosen = quick and "parameters" in cell["metadata"].get("tags", ())
+            out.append(small if chosen else "".join(cell["source"]))
+    return out
+
+
+def played(path: Path) -> dict[str, Any]:
+    """Everything that is defined after the last cell of a quick run."""
+    names: dict[str, Any] = {"__name__": "notebook"}
+    for number, cell in enumerate(code(path, quick=True), 1):
+        exec(compile(cell, f"{path.name}, cell {number}", "exec", dont_inherit=True), names)
+    return names
+
+
+def test_there_are_two():
+    assert {p.stem for p in NOTEBOOKS} == {"share-regret-forget", "add-your-own-method"}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_carries_nothing_that_could_be_stale(path):
+    for cell in json.loads(path.read_text("utf-8"))["cells"]:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+    first = [ast.parse(text) for text in (code(path, False)[0], code(path, True)[0])]
+    full, quick = ({ast.unparse(n.targets[0]) for n in tree.body} for tree in first)
+    assert full == quick, "the quick form sets other parameters than the notebook has"
+
+
+def test_share_regret_forget_runs(capsys):
+    names = played(ROOT / "notebooks" / "share-regret-forget.ipynb")
+    assert "the audit says" in capsys.readouterr().out
+    assert len(names["gone"].world.shared) < len(names["fed"].world.shared)
+    assert names["evidence"].report.findings
+
+
+def test_a_method_of_one_file_is_judged(capsys):
+    path = ROOT / "notebooks" / "add-your-own-method.ipynb"
+    names = played(path)
+    assert set(names["reports"]) == {"Retrain", "TowardsTheMean", "Nothing"}
+    assert all(report.findings for report in names["reports"].values())
+    (source,) = [text for text in code(path, False) if "class TowardsTheMean" in text]
+    (made,) = [n for n in ast.parse(source).body if isinstance(n, ast.ClassDef)]
+    assert made.end_lineno - made.lineno < 35
+    # It does what it says: rows move as far as their loans went, and nothing else does.
+    before, after = names["fed"].world, names["fed"].apply(names["event"]).world
+    table = names["fed"].now.state.public["item"]
+    moved = names["TowardsTheMean"]().server_blur(before, after, {"item": table})["item"]
+    gone = before.shared[~before.shared.among(after.shared)].item.unique()
+    still = [i for i in range(len(table)) if i not in set(gone.tolist())]
+    assert (moved[still] == table[still]).all()
+    assert (moved[gone] != table[gone]).any(1).all()
