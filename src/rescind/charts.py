@@ -200,8 +200,13 @@ def sweep(
     low, high = ax.get_ylim()
     if high - low < 0.005 * abs(high):  # a difference in the fourth digit must not look like a hill
         ax.set_ylim(0.99 * low, 1.01 * high)
+    places = sorted({x for points in lines.values() for x, _, _ in points})
     if ticks is not None:
         ax.set_xticks(list(ticks), list(ticks.values()), fontsize=10)
+    elif places[0] > 0 and places[-1] >= 20 * places[0]:  # steps by factors, not by differences
+        ax.set_xscale("log")
+        ax.set_xticks(places, [f"{x:g}" for x in places], fontsize=10)
+        ax.minorticks_off()
     ax.set_xlabel(across, fontsize=11)
     ax.set_ylabel(name, fontsize=11)
 

@@ -107,7 +107,10 @@ def _exhibit(one: Exhibit, shelf: Shelf) -> str:
     """A table or figure under its heading, with its pictures and what differs."""
     found = exhibits.rows(one, shelf)
     said = [f'<a id="{one.name}"></a>', f"## {one.title}", exhibits.markdown(one, found)]
-    said += [f"![{one.title}]({IMAGES}/{n}.png)" for n in figures.drawable(one, found).values()]
+    drawn = [f"![{one.title}]({IMAGES}/{n}.png)" for n in figures.drawable(one, found).values()]
+    said += (
+        [*drawn, "Drawn: means, and bars of one standard deviation over seeds."] if drawn else []
+    )
     return "\n\n".join([*said, *filter(None, [exhibits.compared(one, shelf)])])
 
 
