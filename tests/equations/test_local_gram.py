@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -22,6 +25,7 @@ from rescind.records import Erase, Event, Join, Records, Share, Unshare, Withdra
 from worlds import lendable, next_block, tiny_holdings
 
 FEW = LocalGram(model=LocalWeights(many=3), ridge=2.0, ridge_per_item=0.5, ridge_power=1.0)
+BENT = replace(FEW, own_power=0.1, shown_power=0.05, sharpen=1.1)
 
 
 def begin(method: Gram, *lenders: int, executor: InProcess | None = None) -> Federation:
@@ -110,8 +114,26 @@ def test_scores_add_up_what_own_items_tell():
     assert_close(scores(fed), expected)
 
 
-def test_only_lists_that_a_change_can_reach_are_made_anew():
-    fed = Federation.start(sparse_world(), FEW, 0).run(1)
+def test_bent_weights_are_a_function_of_the_whole_numbers_one_by_one():
+    plain, bent = (begin(method, 0, 3).run(1).now.state for method in (FEW, BENT))
+    own = SparseGram.of(plain.own).diagonal.double() / 4096
+    alone = (1 / (own + FEW.ridge + FEW.ridge_per_item * own)).tolist()
+    assert torch.equal(plain.public["neighbour"], bent.public["neighbour"])
+    for j in range(14):
+        for place in range(3):
+            i = int(plain.public["neighbour"][j, place])
+            if i >= 0:
+                scaled = (
+                    float(plain.public["weight"][j, place]) * alone[i] ** 0.1 * alone[j] ** 0.05
+                )
+                expected = math.copysign(abs(scaled) ** 1.1, scaled)
+                found = float(bent.public["weight"][j, place])
+                assert found == pytest.approx(expected, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("method", [FEW, BENT])
+def test_only_lists_that_a_change_can_reach_are_made_anew(method):
+    fed = Federation.start(sparse_world(), method, 0).run(1)
     before, gram = Near.of(fed.now.state.own), SparseGram.of(fed.now.state.own)
     mine = fed.now.vault.holdings.lot("own")
     items = mine[2][int(mine[0][7]) : int(mine[0][7] + mine[1][7])]
@@ -120,7 +142,7 @@ def test_only_lists_that_a_change_can_reach_are_made_anew():
     rows = before.stale(changed_gram, items)
     assert 0 < len(rows) < gram.items / 3
     everything = torch.arange(gram.items)
-    anew = Near.none(gram.items, 3).solved(changed_gram, everything, Ridge(2.0, 0.5))
+    anew = Near.none(gram.items, 3).solved(changed_gram, everything, Ridge(2.0, 0.5), method.temper)
     same = Near.of(after.now.state.own)
     assert params.digest(same.packed()) == params.digest(anew.packed())
     moved = (before.item != anew.item).any(1) | (before.weight != anew.weight).any(1)
@@ -205,5 +227,3 @@ def test_the_control_counts_what_was_lent_and_asks_nobody():
         assert not bool((after.now.state.own["counted"] >= 0).any())
     with pytest.raises(ConfigError, match="nothing would be counted"):
         LocalGram(source="shared", cross=True)
-    with pytest.raises(ConfigError, match="no inverse that own_power"):
-        LocalGram(own_power=0.2)

@@ -68,3 +68,18 @@ def less_two(inverse: Any, left: Any, right: Any, out: Any) -> None:
         begin, a, b = i * (i + 1) // 2, left[0, i], left[1, i]
         for j in range(i + 1):
             out[begin + j] = inverse[begin + j] - (a * first[j] + b * second[j])
+
+
+@njit(cache=True)
+def unfold(lower: Any, full: Any) -> None:
+    """Both halves of a symmetric matrix, some columns at a time: they are written down a column.
+
+    full: [I, I]
+    """
+    items = full.shape[0]
+    for begin in range(0, items, 16):
+        for i in range(begin, items):
+            row = i * (i + 1) // 2
+            for j in range(begin, min(begin + 16, i + 1)):
+                full[i, j] = lower[row + j]
+                full[j, i] = lower[row + j]

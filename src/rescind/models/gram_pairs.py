@@ -183,13 +183,15 @@ def square(total: Tensor, items: int) -> Tensor:
 
 def mirrored(lower: Tensor) -> Tensor:
     """A symmetric matrix from its lower half. [I (I + 1) / 2] -> [I, I] float64"""
-    full = square(lower, items_of(lower))
-    for row in range(0, len(full), ROWS):
-        rows = full[row : row + ROWS]
-        full[:row, row : row + ROWS] = rows[:, :row].T
-        corner = rows[:, row : row + ROWS]
-        corner.copy_(corner.tril() + corner.tril(-1).T)
-    return full
+    items = items_of(lower)
+    if lower.device.type == "cpu":
+        from rescind.models.gram_kernels import unfold
+
+        full = torch.empty(items, items, dtype=torch.float64)
+        unfold(lower.numpy(), full.numpy())
+        return full
+    full = square(lower, items)
+    return full + full.tril(-1).T
 
 
 def halved(full: Tensor) -> Tensor:

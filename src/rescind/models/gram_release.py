@@ -209,8 +209,8 @@ class Published(Mapping[str, Tensor]):
                 self._known[name] = self._release.of(self._inverse)
                 self._release = Release()  # what it was made of need not be kept
             else:
-                zeros = self._inverse.new_zeros(self._items, self._items, dtype=torch.float32)
-                self._known[name] = zeros
+                none = self._inverse.new_zeros((), dtype=torch.float32)  # one zero, read everywhere
+                self._known[name] = none.expand(self._items, self._items)
         return self._known[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -16,12 +16,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 from rescind.clock import Clock
 from rescind.cohort import Lot
 from rescind.models.gram_pairs import UNIT, Parts
-from rescind.models.gram_solve import Ridge
+from rescind.models.gram_solve import Ridge, Temper
 from rescind.params import Params
 from rescind.world import Sizes
 
 TOGETHER = 256
 """Systems solved together: 80 MB of float64 at 200 neighbours; changes speed only."""
+
+_AS_IT_IS = Temper()
 
 
 @dataclass(frozen=True)
@@ -192,10 +194,14 @@ class Near:
         named[other[enters]] = True
         return (named | marked).nonzero().squeeze(1)
 
-    def solved(self, gram: SparseGram, rows: Tensor, ridge: Ridge) -> Near:
-        """These lists anew: neighbours by cosine, weights by one small system each.
+    def solved(
+        self, gram: SparseGram, rows: Tensor, ridge: Ridge, temper: Temper = _AS_IT_IS
+    ) -> Near:
+        """These lists anew: neighbours by cosine, weights by one small system each, then bent.
 
-        A list is a function of G alone, so it does not matter which others are made with it.
+        A list is a function of G alone, so it does not matter which others are made with it. There
+        is no C here to bend by: 1 / (G_ii / 4096 + ridge_i), which C_ii is where items are
+        unrelated, stands for it.
         """
         from rescind.models import local_kernels
 
@@ -203,7 +209,7 @@ class Near:
         columns = [part.numpy() for part in (gram.first, gram.other, gram.value)]
         own = gram.diagonal.double()
         root, more = own.sqrt().numpy(), ridge.of(own / UNIT)
-        many = item.shape[1]
+        many, alone = item.shape[1], 1 / (own / UNIT + more)
         for some in torch.split(rows, TOGETHER):
             near = torch.empty(len(some), many, dtype=torch.int32)
             lowest = torch.empty(len(some), dtype=torch.float64)
@@ -217,5 +223,6 @@ class Near:
             inside.div_(UNIT).diagonal(dim1=1, dim2=2).add_(extra)
             factor = torch.linalg.cholesky(inside)
             found = torch.cholesky_solve((towards / UNIT).unsqueeze(2), factor).squeeze(2)
+            found = temper.bent(found, alone[near.clamp(min=0).long()], alone[some].unsqueeze(1))
             item[some], weight[some], edge[some] = near, found.float(), lowest
         return Near(item, weight, edge)
