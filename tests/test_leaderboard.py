@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,37 @@ def test_data_is_named_with_what_was_done_to_it():
 def test_the_script_asks_nobody():
     assert "http" not in SCRIPT
     assert "src=" not in SCRIPT
+
+
+STUB = """
+function cell(text) { return { textContent: text }; }
+var rows = [["b", "1,200.5"], ["a", ""], ["c", "3"], ["d", "20 ± 1"]].map(
+  function (texts) { return { cells: texts.map(cell) }; });
+var body = { rows: rows, appendChild: function (row) {
+  rows.splice(rows.indexOf(row), 1); rows.push(row); } };
+var heads = [0, 1].map(function () {
+  return { style: {}, dataset: {}, addEventListener: function (_, f) { this.click = f; } }; });
+var table = { tBodies: [body], querySelectorAll: function () { return heads; } };
+var document = { querySelectorAll: function () { return [table]; } };
+SCRIPT
+function said() { return rows.map(function (r) { return r.cells[0].textContent; }).join(""); }
+heads[1].click(); var down = said();
+heads[1].click(); var up = said();
+heads[0].click();
+console.log([down, up, said()].join(" "));
+"""
+
+
+def test_the_script_sorts_numbers_as_numbers_and_empty_cells_last(tmp_path):
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no JavaScript here to run it with")
+    body = SCRIPT.removeprefix("<script>").removesuffix("</script>")
+    (tmp_path / "sort.js").write_text(STUB.replace("SCRIPT", body))
+    found = subprocess.run(
+        [node, str(tmp_path / "sort.js")], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert found.stdout.split() == ["bdca", "cdba", "dcba"]
 
 
 def test_an_unknown_task_is_said(tmp_path):
