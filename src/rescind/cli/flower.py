@@ -276,7 +276,7 @@ def _installed() -> None:
     try:
         import flwr  # noqa: F401
     except ImportError:
-        raise ConfigError("Flower is not installed. Run: pip install 'rescind[flower]'") from None
+        raise ConfigError("Flower is not installed: docs/deploy.md says how.") from None
 
 
 def _deploy(address: str, kit: Path | None, insecure: bool):

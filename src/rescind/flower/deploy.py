@@ -67,7 +67,7 @@ def tool(name: str) -> str:
     path = Path(sys.executable).parent / name
     found = str(path) if path.is_file() else shutil.which(name)
     if found is None:
-        raise ConfigError(f"'{name}' is not installed. Run: pip install 'rescind[flower]'")
+        raise ConfigError(f"'{name}' is not installed: docs/deploy.md says how.")
     return found
 
 

@@ -13,8 +13,8 @@ from rescind.cohort import Graph
 from rescind.errors import BoundaryError, DataError
 from rescind.executor import Vault
 from rescind.holdings import Holdings
+from rescind.packing import Facts
 from rescind.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
-from rescind.storage import Facts
 from rescind.streams import Announcement
 from rescind.world import Announced
 

@@ -23,11 +23,11 @@ from rescind.flower.wire import Letter, metric_table
 from rescind.gate import gate, gate_sum
 from rescind.holdings import Holdings
 from rescind.method import Method
+from rescind.packing import Facts, drawer, under
 from rescind.params import Params
 from rescind.past import Past
 from rescind.records import Arrive, Event, Records, Share
 from rescind.settings import to_table
-from rescind.storage import Facts, drawer, under
 from rescind.streams import Announcement
 from rescind.tasks import Metric, Question
 from rescind.update import Sum

@@ -8,9 +8,9 @@ from torch import Tensor
 from rescind.cohort import Mail
 from rescind.errors import DataError
 from rescind.flower.wire import Letter, pack_event, unpack_event, unpack_sum
+from rescind.packing import Facts, drawer, under
 from rescind.params import Params
 from rescind.records import Event
-from rescind.storage import Facts, drawer, under
 from rescind.update import Sum
 
 Owed = tuple[tuple[int, Event], ...]

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 
 from rescind.errors import DataError, RescindError
 from rescind.flower.wire import Letter, unpack_error
-from rescind.storage import Facts
+from rescind.packing import Facts
 
 log = logging.getLogger(__name__)
 

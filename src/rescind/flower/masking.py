@@ -43,8 +43,8 @@ from rescind.errors import ConfigError, DataError
 from rescind.flower.carried import read, written
 from rescind.flower.line import Line
 from rescind.flower.wire import Letter
+from rescind.packing import Facts
 from rescind.params import Params
-from rescind.storage import Facts
 from rescind.update import Sum
 
 FEWEST = 3

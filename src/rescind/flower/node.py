@@ -28,10 +28,10 @@ from rescind.holdings import TRAIN, Holdings
 from rescind.method import Method
 from rescind.methods.gram import Gram
 from rescind.models.gram_sides import client_erased
+from rescind.packing import drawer, under
 from rescind.purge import devices_anew
 from rescind.records import Arrive, Erase, Event, Records, Unshare, Withdraw
 from rescind.sharing import draw_groups, draw_share
-from rescind.storage import drawer, under
 from rescind.tasks import Question
 from rescind.update import Sum
 

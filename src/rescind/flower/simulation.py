@@ -27,7 +27,7 @@ from rescind.flower.wire import Letter
 def simulate(asked: Serving, cpus: float = 1.0) -> None:
     """Run a cell over simulated silos. cpus: how many one silo takes while it works"""
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError("Ray is not installed. Run: pip install 'rescind[simulation]'")
+        raise ConfigError("Ray is not installed: docs/deploy.md says how.")
     from flwr.simulation import run_simulation
 
     os.environ.update(QUIET)

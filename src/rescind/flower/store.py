@@ -20,9 +20,9 @@ from rescind.errors import DataError
 from rescind.executor import Vault
 from rescind.holdings import Holdings
 from rescind.method import Method
+from rescind.packing import Facts, pack_holdings, pack_vault, unpack_holdings, unpack_vault
 from rescind.params import Params
 from rescind.settings import to_table
-from rescind.storage import Facts, pack_holdings, pack_vault, unpack_holdings, unpack_vault
 
 HELD, PRIVATE = "held", "private"
 

@@ -14,8 +14,8 @@ from rescind.federation import Federation
 from rescind.flower.elsewhere import Elsewhere, elsewhere
 from rescind.flower.executor import FlowerExecutor
 from rescind.flower.letters import Owed, of_silo, packed_events, unpacked_events
+from rescind.packing import Facts
 from rescind.params import Params
-from rescind.storage import Facts
 from rescind.stream_cell import Halts, blocks_of, facts_of
 from rescind.streams import Stream, Watch, run_stream
 from rescind.world import Announced

@@ -16,10 +16,11 @@ from rescind import params
 from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError, RescindError
 from rescind.flower.elsewhere import Anew
 from rescind.method import Method
+from rescind.packing import Facts, drawer, under
 from rescind.params import Params
 from rescind.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.settings import find, from_table, to_table
-from rescind.storage import METHODS, MODELS, Facts, drawer, under
+from rescind.storage import METHODS, MODELS
 from rescind.tasks import Metric
 from rescind.tasks.metrics import Owners, Ranking
 from rescind.tasks.nodes import Classes
