@@ -194,3 +194,21 @@ def test_what_is_not_there_is_said(shelf, tmp_path):
     (tmp_path / "papers.toml").write_text(MAP.replace("lower =", "lowre ="))
     with pytest.raises(ConfigError, match="did you mean 'lower'"):
         exhibits(tmp_path)
+
+
+def test_popularity_of_another_recipe_is_a_floor_where_the_map_says_so(shelf):
+    floor = shelf.folder / "one" / "floor.toml"
+    floor.write_text('[axes]\ndata = ["gowalla"]\nmethod = ["Popularity"]\nseed = [0]\n')
+    digest = read(floor).cells[0].digest
+    line = {"cell": "gowalla/Popularity", "seed": 0, "digest": digest, "test": {"NDCG@20": 0.3}}
+    floor.with_suffix(".jsonl").write_text(json.dumps(line) + "\n")
+
+    def published() -> str:
+        (exhibit,) = chosen(shelf.folder, "one")
+        found = {(r.entry.cell, r.entry.metric): r for r in rows(exhibit, Shelf(shelf.folder))}
+        return found["gowalla/FedAvg", "NDCG@20"].entry.published()
+
+    assert published() == "0.2000"
+    text = MAP.replace('title = "Here"', 'title = "Here"\nfloors = ["one/floor"]')
+    (shelf.folder / "papers.toml").write_text(text)
+    assert published() == "0.2000 (below popularity)"

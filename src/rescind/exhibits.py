@@ -54,7 +54,13 @@ def rows(exhibit: Exhibit, shelf: Shelf, quick: Mapping[str, str] | None = None)
     tables = [(part, shelf.table(part)) for part in exhibit.parts]
     if exhibit.derive:
         tables = [(part, _gains(table)) for part, table in tables]
-    floors = _floors([table for _, table in tables])
+    beneath = [
+        shelf.table(Part(name, columns=part.columns))
+        for part in exhibit.parts
+        for name in part.floors
+        if not exhibit.derive
+    ]
+    floors = _floors([*beneath, *(table for _, table in tables)])
     out = []
     for part, table in tables:
         lower = {c.name for c in picked(table.recipe, part) if c.path in part.lower}

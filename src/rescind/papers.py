@@ -42,6 +42,8 @@ class Part:
     """How it is drawn, where the recipe does not say."""
     floor: str = ""
     """The finding that says what a predictor without learning reaches, by data."""
+    floors: tuple[str, ...] = ()
+    """Recipes whose cells of item popularity are floors here, where the data is the same."""
     printed: Mapping[str, Mapping[str, float]] = field(default_factory=dict, hash=False)
     """Published numbers by cell that the recipe does not carry."""
 
