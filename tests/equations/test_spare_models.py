@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from rescind.executor import OneByOne
 from rescind.methods.graph_fedavg import GraphFedSGD
 from rescind.methods.spare_models import SPARE, SpareModels, restocked
 from rescind.models.gcn import GCN
+from rescind.recipe import read
+from rescind.tables import lines
 
 SMALL = GCN(hidden=5)
 ROUNDS = 6
@@ -71,3 +74,18 @@ def test_where_clients_are_drawn_a_leaver_is_forgotten_by_training_again():
     one = fed.method.unlearn(fed, rs.Withdraw(1)).now.state.public
     two = fed.retrained(rs.Withdraw(1)).now.state.public
     assert all(torch.equal(one[n], two[n]) for n in two)
+
+
+@pytest.mark.parametrize("graph", ["cora", "citeseer"])
+def test_the_committed_rows_of_spares_are_those_of_a_retraining(graph):
+    recipe = read(Path(__file__).parents[2] / "recipes/fedgcv/fedsgd.toml")
+    rows = {(line["cell"], line["seed"]): line["forget"] for line in lines(recipe)}
+    seeds = {seed for cell, seed in rows if cell == f"{graph}/spare model, 10 rounds"}
+    assert len(seeds) == 5
+    for seed in seeds:
+        spare, again = (
+            rows[f"{graph}/{name}, 10 rounds", seed] for name in ("spare model", "retrain")
+        )
+        assert spare["rounds"] == 0 < again["rounds"]
+        for part, name in (("test", "accuracy"), ("leaver", "accuracy"), ("leaver", "MIA")):
+            assert spare["each"][part][name] == again["each"][part][name]  # every leaver
