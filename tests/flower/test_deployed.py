@@ -16,6 +16,7 @@ pytest.importorskip("flwr")
 from flower.deployments import PATIENCE, Machines
 from rescind import params
 from rescind.experiment import obtained, start
+from rescind.flower.deploy import Link
 from rescind.flower.local import recommend
 from rescind.flower.sources import one_cell
 
@@ -44,6 +45,12 @@ def test_two_silos_on_loopback_learn_what_one_process_learns(tmp_path: Path) -> 
     asked = here.world.available.nonzero().squeeze(1)[0]
     mine = recommend(tmp_path / f"silo-{int(asked) % 2}", int(asked), 3)
     assert [item for item, _ in mine] == [int(r.item) for r in here.recommend(int(asked), 3)]
+
+
+def test_who_listens_everywhere_is_reached_on_its_own_machine() -> None:
+    """The certificate names the machine, not 0.0.0.0."""
+    assert Link("0.0.0.0", 7).near == Link("127.0.0.1", 7)
+    assert Link("server.example", 7).near == Link("server.example", 7)
 
 
 def test_nothing_starts_without_keys_unless_asked(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ Insecure = Annotated[
 ]
 Server = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server listens.")]
 LOOPBACK = "127.0.0.1:8000"
+OWN = ("127.0.0.1", "localhost")
+"""Names under which the server's own machine reaches it: in every certificate."""
 
 
 @app.command()
@@ -45,7 +47,7 @@ def kit(
     _installed()
     from rescind.flower.kit import make_kit
 
-    hosts = host or ["127.0.0.1", "localhost"]
+    hosts = list(dict.fromkeys([*(host or ()), *OWN]))
     make_kit(out, silos, hosts)
     typer.echo(f"{out}/server is for the server ({', '.join(hosts)}).")
     typer.echo(f"{out}/silo-0 to silo-{silos - 1} go to the silos, each to one machine only.")
@@ -63,10 +65,10 @@ def up(
     """Start the server's side (a SuperLink) and let the silos of a kit in. Ctrl-C ends it."""
     deploy, link = _deploy(listen, kit, insecure)
     state.mkdir(parents=True, exist_ok=True)
-    home = link.home(state)
+    home = link.near.home(state)
     command = deploy.superlink(link, kit, state / "state.db")
     with deploy.started(command, deploy.environment(home)) as process:
-        deploy.listening(link, process)
+        deploy.listening(link.near, process)
         if kit is not None:
             names = deploy.register(kit, home)
             typer.echo(f"known silos: {', '.join(names)}; no other node is let in.")

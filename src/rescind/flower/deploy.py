@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rescind.errors import ConfigError, DataError
@@ -51,6 +51,12 @@ class Link:
     def address(self) -> str:
         """host:port"""
         return f"{self.host}:{self.port}"
+
+    @property
+    def near(self) -> Link:
+        """The same from this machine: who listens everywhere is reached at its own address."""
+        everywhere = self.host in ("0.0.0.0", "::", "[::]")
+        return replace(self, host="127.0.0.1") if everywhere else self
 
     def home(self, folder: Path) -> Path:
         """A folder for Flower's own files, with this connection in it."""
@@ -225,5 +231,6 @@ def _there(path: Path) -> Path:
 
 
 def _last(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    bare = (line.strip(" \t│╭╰╮╯─") for line in text.splitlines())  # Flower draws boxes
+    lines = [line for line in bare if line]
     return lines[-1] if lines else "it said nothing."
