@@ -21,6 +21,7 @@ FLOORS: dict[str, int] = {
             "accountant",
             "past",
             "federation",
+            "packing",
             "storage",
             "flat",
             "fused",

@@ -349,13 +349,9 @@ class Holdings:
         for part in () if self.graph is None else vars(self.graph).values():
             flat = part.cpu().numpy().tobytes() if isinstance(part, Tensor) else str(part).encode()
             seen.update(flat)
-        for column in (
-            *vars(self.records).values(),
-            self.split,
-            self.block,
-            self.lent,
-            self.members,
-        ):
+        mine = self.records
+        columns = (mine.client, mine.item, mine.time, self.split, self.block, self.lent)
+        for column in (*columns, self.members):
             seen.update(column.cpu().numpy().tobytes())
         return "blake2b:" + seen.hexdigest()
 

@@ -14,35 +14,44 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rescind import params
 from rescind.clock import Clock
-from rescind.cohort import Graph
 from rescind.errors import ConfigError, DataError
 from rescind.executor import Executor, InProcess, Vault
 from rescind.federation import EarlyStop, Federation, Moment, Now
 from rescind.holdings import Holdings
 from rescind.labels import Labels
+from rescind.packing import (
+    Facts,
+    Packed,
+    columns,
+    drawer,
+    pack_holdings,
+    pack_now,
+    pack_state,
+    pack_vault,
+    under,
+    unpack_holdings,
+    unpack_now,
+    unpack_state,
+    unpack_vault,
+)
 from rescind.params import Params
 from rescind.past import Past, Point
 from rescind.records import Event, Host, Join, Records, Share, Unshare
 from rescind.settings import find, from_table, to_table
-from rescind.state import Log, Memory, ServerState, Snapshot
-from rescind.update import Rows
 from rescind.world import Sizes, World
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 METHODS = ("rescind.methods", "server_sample")
 MODELS = ("rescind.models", "tables")
-
-Facts = dict[str, Any]
-Packed = tuple[dict[str, Tensor], Facts]
 
 
 def save_federation(fed: Federation, folder: Path | str) -> Path:
@@ -76,7 +85,7 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
 
 def _pack_server(fed: Federation) -> Packed:
     """What the server knows, with the clients it hosts."""
-    tensors, facts = _pack_state(fed.now.state)
+    tensors, facts = pack_state(fed.now.state)
     flags = {
         "members": fed.world.members,
         "available": fed.world.announced.available,
@@ -101,7 +110,7 @@ def _pack_server(fed: Federation) -> Packed:
         "keep_every": fed.keep_every,
         "past": fed.past is not None,
     }
-    tensors |= under("shared", _columns(fed.world.shared)) | under("flags", flags)
+    tensors |= under("shared", columns(fed.world.shared)) | under("flags", flags)
     return tensors, facts
 
 
@@ -142,7 +151,7 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
     return Federation(
         world=world,
         method=method,
-        now=Now(_unpack_state(server, facts, device), vault, tuple(v for _, v in hosts)),
+        now=Now(unpack_state(server, facts, device), vault, tuple(v for _, v in hosts)),
         clock=Clock(facts["seed"]),
         executor=executor,
         labels=Labels(**{k: tuple(v) for k, v in labels.items()}),
@@ -179,7 +188,7 @@ def _pack_past(fed: Federation) -> Packed:
     for number, (at, event) in enumerate(past.story):
         name, told = f"event{number}", {"kind": type(event).__name__, "round": at}
         if isinstance(event, Share | Unshare):
-            tensors |= under(name, _columns(event.records))
+            tensors |= under(name, columns(event.records))
         elif isinstance(event, Host):
             data, told["data"] = pack_holdings(event.data)
             tensors |= under(name, data)
@@ -189,7 +198,7 @@ def _pack_past(fed: Federation) -> Packed:
     points = [p for p in (past.base, *past.points) if p is not None]
     facts["base"] = past.base is not None
     for number, point in enumerate(points):
-        packed, point_facts = _pack_now(_as_now(point, held))
+        packed, point_facts = pack_now(_as_now(point, held))
         tensors |= under(f"point{number}", packed)
         facts["points"].append({**point_facts, "hosts": len(point.hosted)})
     return tensors, facts
@@ -225,7 +234,7 @@ def _read_past(path: Path, server: Facts, vault: Vault) -> Past:
         ]
         model = unpack_vault(mine, told, held, device)
         pairs = tuple((v.private, v.log) for v in hosts)
-        points.append(Point(_unpack_state(mine, told, device), model.private, model.log, pairs))
+        points.append(Point(unpack_state(mine, told, device), model.private, model.log, pairs))
     base = points.pop(0) if facts["base"] else None
     story = tuple(
         (told["round"], _unpack_event(told, drawer(f"event{number}", tensors), device))
@@ -285,7 +294,7 @@ class Checkpoints:
 
     def write(self, now: Now, until: EarlyStop | None, past: Past | None = None) -> Path:
         """Write one checkpoint now. Of the past it carries who took part, not the points."""
-        tensors, facts = _pack_now(now)
+        tensors, facts = pack_now(now)
         tensors = under("now", tensors)
         if past is not None:
             tensors["first"] = past.first
@@ -293,7 +302,7 @@ class Checkpoints:
         if until is not None:
             same = until.best is now
             if until.best is not None and not same:
-                best, best_facts = _pack_now(until.best)
+                best, best_facts = pack_now(until.best)
                 tensors |= under("best", best)
                 notes["best"] = best_facts
             notes["until"] = {
@@ -351,7 +360,7 @@ def resume(
                 f"{path} is a checkpoint of another run: its configuration or data differ. "
                 f"Choose another --out, or remove {folder} to start anew."
             )
-        now = _unpack_now(drawer("now", tensors), facts["now"], fed)
+        now = unpack_now(drawer("now", tensors), facts["now"], fed)
         if until is not None and "until" in facts:
             until = _unpack_until(until, facts, tensors, now, fed)
         return Resumed(now, until, facts["extra"], path, tensors.get("first"), tuple(skipped))
@@ -366,124 +375,11 @@ def _unpack_until(
     seen = facts["until"]
     best = now if seen["best_is_now"] else None
     if "best" in facts:
-        best = _unpack_now(drawer("best", tensors), facts["best"], fed)
+        best = unpack_now(drawer("best", tensors), facts["best"], fed)
     history = tuple((r, v) for r, v in seen["history"])
     return replace(
         until, best=best, best_score=seen["best_score"], history=history, done=seen["done"]
     )
-
-
-# -- packing --------------------------------------------------------------------------------------
-
-
-def _pack_now(now: Now) -> Packed:
-    state, facts = _pack_state(now.state)
-    vault, vault_facts = pack_vault(now.vault)
-    tensors = {**state, **vault}
-    for number, host in enumerate(now.hosted):
-        packed, host_facts = pack_vault(host)
-        tensors |= under(f"host{number}", packed)
-        facts[f"host{number}"] = host_facts
-    return tensors, {**facts, **vault_facts}
-
-
-def _unpack_now(tensors: Params, facts: Facts, fed: Federation) -> Now:
-    holdings = fed.now.vault.holdings
-    device = str(holdings.members.device)
-    hosted = tuple(
-        unpack_vault(drawer(f"host{i}", tensors), facts[f"host{i}"], host.holdings, "cpu")
-        for i, host in enumerate(fed.now.hosted)
-    )
-    vault = unpack_vault(tensors, facts, holdings, device)
-    return Now(_unpack_state(tensors, facts, device), vault, hosted)
-
-
-def _pack_state(state: ServerState) -> Packed:
-    tensors = {**under("public", state.public), **under("own", state.own)}
-    kept = []
-    for number, snapshot in enumerate(state.memory):
-        tensors |= under(f"memory{number}", snapshot.values)
-        kept.append([snapshot.name, snapshot.round])
-    return tensors, {"round": state.round, "memory": kept}
-
-
-def _unpack_state(tensors: Params, facts: Facts, device: str) -> ServerState:
-    snapshots = tuple(
-        Snapshot(name, at, params.to(drawer(f"memory{number}", tensors), device))
-        for number, (name, at) in enumerate(facts["memory"])
-    )
-    public = params.to(drawer("public", tensors), device)
-    own = params.to(drawer("own", tensors), device)
-    return ServerState(public, own, Memory(snapshots), facts["round"])
-
-
-def pack_vault(vault: Vault) -> Packed:
-    """Private values and logs, without the holdings."""
-    tensors = under("private", vault.private)
-    rounds = []
-    for number, (at, name, rows) in enumerate(vault.log.entries):
-        tensors |= under(
-            f"log{number}", {"owner": rows.owner, "index": rows.index, "value": rows.value}
-        )
-        rounds.append([at, name, rows.size])
-    return tensors, {"log": rounds}
-
-
-def unpack_vault(tensors: Params, facts: Facts, holdings: Holdings, device: str) -> Vault:
-    """What `pack_vault` packed, with these holdings."""
-    entries = []
-    for number, (at, name, size) in enumerate(facts["log"]):
-        rows = params.to(drawer(f"log{number}", tensors), device)
-        entries.append((at, name, Rows(rows["owner"], rows["index"], rows["value"], size)))
-    private = params.to(drawer("private", tensors), device)
-    return Vault(holdings.to(device), private, Log(tuple(entries)))
-
-
-def pack_holdings(holdings: Holdings) -> Packed:
-    """Everything held, as tensors and facts."""
-    columns = {"split": holdings.split, "block": holdings.block, "lent": holdings.lent}
-    columns |= _columns(holdings.records) | {"members": holdings.members}
-    tensors = under("held", columns)
-    facts: Facts = {"items": holdings.items, "now": holdings.now, "task": holdings.task}
-    if holdings.graph is not None:
-        parts = vars(holdings.graph)
-        tensors |= under("graph", {n: v for n, v in parts.items() if isinstance(v, Tensor)})
-        facts["graph"] = {n: v for n, v in parts.items() if isinstance(v, int)}
-    return tensors, facts
-
-
-def unpack_holdings(tensors: Params, facts: Facts) -> Holdings:
-    """What `pack_holdings` packed."""
-    held = drawer("held", tensors)
-    graph = None
-    if "graph" in facts:
-        graph = Graph(**cast(Facts, drawer("graph", tensors)), **facts["graph"])
-    return Holdings(
-        records=Records(held["client"], held["item"], held["time"]),
-        split=held["split"],
-        block=held["block"],
-        lent=held["lent"],
-        members=held["members"],
-        items=facts["items"],
-        now=facts["now"],
-        task=facts["task"],
-        graph=graph,
-    )
-
-
-def _columns(records: Records) -> dict[str, Tensor]:
-    return {"client": records.client, "item": records.item, "time": records.time}
-
-
-def under(name: str, values: Params) -> dict[str, Tensor]:
-    """Names with the drawer they belong to in front."""
-    return {f"{name}|{each}": value.detach() for each, value in values.items()}
-
-
-def drawer(name: str, tensors: Params) -> dict[str, Tensor]:
-    """What is in a drawer, under the names it was put in with."""
-    start = f"{name}|"
-    return {n[len(start) :]: v for n, v in tensors.items() if n.startswith(start)}
 
 
 def _notes(facts: Mapping[str, Any]) -> dict[str, str]:
