@@ -6,6 +6,7 @@ CSV, LaTeX) and figures (SVG, PNG) of its own. A cell that stands in several rec
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -21,7 +22,7 @@ from rescind import exhibits, experiment, figures, stream_cell, trials
 from rescind.cell import Cell, DataSettings
 from rescind.errors import ConfigError, RescindError
 from rescind.experiment import Result, append_facts, read_facts
-from rescind.papers import Exhibit, Shelf, shown
+from rescind.papers import Exhibit, Part, Shelf, shown
 from rescind.params import make_folder, write_atomically
 from rescind.recipe import Recipe
 from rescind.tables import lines
@@ -112,7 +113,7 @@ def planned(
     changed: dict[str, Recipe] = {}
     smaller: dict[str, str] = {}
     needed: dict[str, dict[str, None]] = {}
-    for part in (part for exhibit in wanted for part in exhibit.parts):
+    for part in _parts(wanted):
         recipe = shelf.recipe(part.recipe)
         names = [cell.name for cell in shown(recipe, part)]
         needed.setdefault(part.recipe, {}).update(dict.fromkeys(names))
@@ -131,6 +132,12 @@ def planned(
     times = {} if quick else _times(shelf, changed)
     jobs = _jobs(mine, needed, out, times)
     return Plan(tuple(wanted), mine, out, jobs, smaller if quick else None)
+
+
+def _parts(wanted: Sequence[Exhibit]) -> list[Part]:
+    """What is shown, and the floors it is held against."""
+    shown_ones = [part for exhibit in wanted for part in exhibit.parts]
+    return [*shown_ones, *(Part(name) for part in shown_ones for name in part.floors)]
 
 
 def _times(shelf: Shelf, names: Mapping[str, Recipe]) -> dict[str, float]:
@@ -181,7 +188,7 @@ def run_one(cell: Cell, folder: Path, room: trials.Room, again: bool = True) -> 
     return experiment.run_cell(cell, folder, again, room.watch)
 
 
-def run(plan: Plan, workers: int, told: Callable[[Progress], Any]) -> Progress:
+def run(plan: Plan, workers: int, watch: Callable[[Progress], Any]) -> Progress:
     """Make every run that is missing, in processes of one thread each; tell how far it is."""
     if workers < 1:
         raise ConfigError(f"runs need one worker or more; got {workers}.")
@@ -191,7 +198,7 @@ def run(plan: Plan, workers: int, told: Callable[[Progress], Any]) -> Progress:
     begun, failed = time.monotonic(), {}
     left, whole = set(range(len(rest))), sum(job.weight for job in rest)
     at = Progress(len(plan.jobs) - len(left), len(plan.jobs), None)
-    told(at)
+    watch(at)
     # The longest first, so that no core waits for the other at the end.
     groups = sorted(_groups(rest), key=lambda g: -sum(job.weight for job in g))
     pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_one_thread)
@@ -206,7 +213,7 @@ def run(plan: Plan, workers: int, told: Callable[[Progress], Any]) -> Progress:
             passed = time.monotonic() - begun
             ahead = passed / spent * missing if spent else None
             at = Progress(len(plan.jobs) - len(left), len(plan.jobs), ahead, dict(failed))
-            told(at)
+            watch(at)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     return at
@@ -257,9 +264,28 @@ def _write_down(job: Job, facts: Mapping[str, Any]) -> None:
 # -- writing --------------------------------------------------------------------------------------
 
 
+def told(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """A run in one short line: which it was, and what it reached on test."""
+    measured = facts["metrics"]["test"]
+    names = [n for n in ("NDCG@20", "HR@20", "accuracy") if n in measured]
+    return {
+        "cell": facts["cell"],
+        "seed": facts["seed"],
+        "digest": facts["digest"],
+        "test": {name: round(measured[name], 6) for name in names},
+        "seconds": round(facts["seconds"]["cpu"], 1),
+        "commit": facts["versions"]["commit"],
+    }
+
+
 def written(plan: Plan) -> list[Path]:
     """Tables and figures of all that was asked for, from the results in the folder."""
     out = []
+    if plan.jobs:
+        made = [facts for job in plan.jobs if (facts := read_facts(job.folder)) is not None]
+        out.append(plan.out / "runs.jsonl")
+        lines_of = "".join(json.dumps(told(facts)) + "\n" for facts in made)
+        write_atomically(out[0], lines_of.encode())
     for one in plan.exhibits:
         found = exhibits.rows(one, plan.shelf, plan.quick)
         stem = plan.out / f"{one.paper}-{one.name}"
