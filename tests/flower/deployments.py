@@ -84,7 +84,7 @@ class Machines:
         )  # fmt: skip
         return self.processes[name]
 
-    def stop(self, name: str, sign: signal.Signals = signal.SIGINT) -> None:
+    def stop(self, name: str, sign: signal.Signals = signal.SIGTERM) -> None:
         """End a command; the processes that it started end with it."""
         process = self.processes.pop(name)
         with suppress(ProcessLookupError):
