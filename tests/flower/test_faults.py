@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -296,6 +297,25 @@ def test_single_updates_need_the_owner_of_a_silo(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--single-updates"):
         fed.run(1)
     assert executor.line.refused["node failed"] == SILOS
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_nobody_is_trained_alone_in_a_silo_of_many(allowed: bool, tmp_path: Path) -> None:
+    fed, _, grid = start(tmp_path, single_updates=allowed)
+    one = replace(METHOD, clients_per_round=1)
+    if allowed:
+        fed.run(1, method=one)
+    else:
+        with pytest.raises(DataError, match=r"one of its 4 people alone.*--single-updates"):
+            fed.run(1, method=one)
+    sent = [told for _, told in grid.said if told.facts["verb"] == "train"]
+    assert [bool(told.tensors) for told in sent] == [allowed]
+
+
+def test_a_silo_of_one_person_trains(tmp_path: Path) -> None:
+    executor, _ = silos_of(tiny_holdings(CLIENTS, ITEMS), CLIENTS, tmp_path)
+    fed = Federation.start(executor.gather(SEED), METHOD, SEED, executor).run(1)
+    close(Federation.start(tiny_holdings(CLIENTS, ITEMS), METHOD, SEED).run(1), fed)
 
 
 def test_questions_need_the_owner_of_a_silo(tmp_path: Path) -> None:

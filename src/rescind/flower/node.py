@@ -243,6 +243,7 @@ class Node:
         mail = Mail(letters.pop("ids"), letters) if letters else None
         roles = {int(client): role for client, role in asked.facts["roles"]} or None
         self._own(ids, vault)
+        self._not_alone(method, ids, vault, roles)
         sums, after = self.executor.train(method, public, mail, vault, ids, roles, clock)
         moment = moment_of(asked.digest, PRIVATE)
         self.store.save_private(moment, after, self._mine(after.holdings.clients))
@@ -315,6 +316,20 @@ class Node:
                 f"--single-updates."
             )
         return method
+
+    def _not_alone(
+        self, method: Method, ids: Tensor, vault: Vault, roles: Mapping[int, str] | None
+    ) -> None:
+        """A sum of one among many is a single update: refused, unless the method is about one.
+
+        Whoever leaves has a role alone; from an additive learner one person's part is subtracted.
+        """
+        many, demanded = int(vault.holdings.members.sum()), roles or isinstance(method, Gram)
+        if len(ids) == 1 and many > 1 and not (demanded or self.single_updates):
+            raise ConsentError(
+                f"silo {self.silo} was asked for one of its {many} people alone, whose sum would "
+                f"be a single update. Draw more people a round, or join with --single-updates."
+            )
 
     def _own(self, ids: Tensor, vault: Vault) -> None:
         """Only clients of this silo can be asked for."""
