@@ -49,6 +49,14 @@ def test_every_number_of_table_3_on_two_datasets_lies_below_popularity():
         assert all(e.paper_below_floor for e in printed)
 
 
+def test_some_numbers_of_f3crecs_table_2_lie_below_popularity_too():
+    (exhibit,) = chosen(SHELF.folder, "f3crec/table2")
+    printed = [r.entry for r in rows(exhibit, SHELF) if r.entry.paper is not None]
+    below = {e.cell for e in printed if e.paper_below_floor}
+    assert "ml-latest-small/FT" in below
+    assert {cell.split("/")[0] for cell in below} == {"ml-latest-small"}
+
+
 def test_fedgcv_before_repair_lies_below_a_retraining_and_tells_shadows_more():
     cell = "cora/FedGCV, before repair"
     assert mean("fedgcv/table1", cell, "forget.leaver.MIA gap") < -0.05
