@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from flwr.app import Message
 
 from flower.grids import FIRST, InMemory, silos_of
 from rescind import params
+from rescind.cli.flower import _erased
 from rescind.errors import ConfigError
 from rescind.experiment import obtained, start
 from rescind.federation import Federation
@@ -140,6 +142,31 @@ def test_a_server_that_was_killed_in_a_round_goes_on_and_counts_nobody_twice(
     assert other["client_rounds"] == one["client_rounds"]
     for name, value in expected.items():
         assert torch.equal(found[name], value)
+
+
+def test_a_recipe_over_silos_that_mask_their_sums_is_the_recipe(tmp_path: Path) -> None:
+    asked = replace(asked_of(tmp_path, masked=64.0), silos=3)
+    source = RecipeData(asked.recipe)
+    nodes = {
+        FIRST + i: Node(Store(tmp_path / f"silo-{i}"), source, i, 3, secure=True) for i in range(3)
+    }
+    serve(InMemory(nodes), asked)
+    facts, there = told(asked)
+    _, cell = one_cell(asked.recipe, None)
+    here = start(cell, obtained(cell)).run(cell.run.rounds)
+    for name, value in here.now.state.public.items():
+        assert_close(there[name], value, rtol=1e-4, atol=1e-4)  # 3 silos in steps of 64 / 2**21
+    assert facts["silos"]["masked"] == 64.0
+    assert facts["silos"]["refused"] == {}
+
+
+def test_what_was_asked_arrives_whole() -> None:
+    asked = Serving("r.toml", 3, "out", changes=("a=1",), erase=(17, (3, 8)), masked=8.0)
+    assert Serving.from_json(asked.to_json()) == asked
+    assert _erased("17:3,8") == asked.erase
+    for wrong in ("17", "17:", "x:3", "17:3,b"):
+        with pytest.raises(ConfigError, match="17:3,8"):
+            _erased(wrong)
 
 
 def test_people_take_back_and_leave_after_training(tmp_path: Path) -> None:
