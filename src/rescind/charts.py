@@ -192,6 +192,7 @@ def sweep(
             spread,
             color=colours[number % len(colours)],
             marker=MARKS[number % len(MARKS)],
+            linestyle=("-", "--", ":")[number // len(colours) % 3],  # where colours begin anew
             linewidth=1.8,
             markersize=5,
             capsize=3,
@@ -235,6 +236,12 @@ def names_above(made: Figure, ax: Axes) -> None:
         made.legend(
             lines, names, loc="outside upper center", ncols=across, fontsize=9, frameon=False
         )
+
+
+def words_below(made: Figure, words: str) -> None:
+    """What a reader must know of the whole figure, such as that it was made in small."""
+    if words:
+        made.supxlabel(words, fontsize=9, color=GREY)
 
 
 def svg(made: Figure) -> str:

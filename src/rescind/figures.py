@@ -11,6 +11,8 @@ from rescind.exhibits import Row, as_csv
 from rescind.papers import Exhibit, Part, Shelf
 from rescind.sweeps import draw as draw_sweep
 
+QUICK = "quick: made in small; it shows that the code runs, no more"
+
 
 def names(exhibit: Exhibit) -> dict[Part, str]:
     """What the files are called: one for each part, or one for all where they are computed."""
@@ -50,7 +52,8 @@ def drawable(exhibit: Exhibit, found: list[Row]) -> dict[Part, str]:
 def draw(
     exhibit: Exhibit, shelf: Shelf, found: list[Row], folder: Path, endings: tuple[str, ...]
 ) -> list[Path]:
-    """Write what can be drawn of a figure, once for each ending."""
+    """Write what can be drawn of a figure, once for each ending; a quick one says so."""
+    below = QUICK if any(row.quick for row in found) else ""
     out = []
     for part, name in drawable(exhibit, found).items():
         note = about(exhibit, part, found)
@@ -58,16 +61,16 @@ def draw(
             path = folder / f"{name}.{ending}"
             path.parent.mkdir(parents=True, exist_ok=True)
             if exhibit.derive:
-                _gains(exhibit, found, path, note)
+                _gains(exhibit, found, path, note, below)
             else:
                 table = shelf.table(part)
                 known = [e for e in table.entries if e.cell in table.recipe.names]
-                draw_sweep(replace(table, entries=tuple(known)), path, note)
+                draw_sweep(replace(table, entries=tuple(known)), path, note, below)
             out.append(path)
     return out
 
 
-def _gains(exhibit: Exhibit, found: list[Row], path: Path, note: str) -> None:
+def _gains(exhibit: Exhibit, found: list[Row], path: Path, note: str, below: str) -> None:
     """A panel for each part: ours as bars, the paper's numbers as marks."""
     made, axes = charts.figure(len(exhibit.parts), width=4.6)
     for ax, part in zip(axes, exhibit.parts, strict=True):
@@ -75,4 +78,5 @@ def _gains(exhibit: Exhibit, found: list[Row], path: Path, note: str) -> None:
         values = {e.cell: (e.mean, e.spread or 0.0, e.paper) for e in mine}
         charts.bars_beside(ax, values, f"{part.title}: N@20, % over FT")
     charts.names_above(made, axes[0])
+    charts.words_below(made, below)
     charts.write(made, path, note)

@@ -69,22 +69,26 @@ def setting(cell: Cell, path: str) -> Any:
     return place
 
 
-def draw(table: ResultTable, path: Path, about: str = "") -> None:
-    """Write the figure: a panel per metric. about: a note that a PNG carries inside"""
+def draw(table: ResultTable, path: Path, about: str = "", below: str = "") -> None:
+    """Write the figure: a panel per metric.
+
+    about: a note that a PNG carries inside    below: words under the whole figure
+    """
     found = sweeps(table)
     plot = table.recipe.plot
     across = "" if plot is None else plot.across or plot.x
     if plot is not None and plot.bars:
-        _bars(table, path, about)
+        _bars(table, path, about, below)
         return
     made, axes = charts.figure(len(found))
     for ax, one in zip(axes, found, strict=True):
         charts.sweep(ax, one.lines, one.metric, across, one.ticks)
     charts.names_above(made, axes[0])
+    charts.words_below(made, below)
     charts.write(made, path, about)
 
 
-def _bars(table: ResultTable, path: Path, about: str) -> None:
+def _bars(table: ResultTable, path: Path, about: str, below: str) -> None:
     """A panel per column, a bar per cell."""
     metrics = list(dict.fromkeys(e.metric for e in table.entries if e.values))
     made, axes = charts.figure(len(metrics))
@@ -95,6 +99,7 @@ def _bars(table: ResultTable, path: Path, about: str) -> None:
         labels = {e.cell: "/".join(cells[e.cell].labels[a] for a in told) for e in mine}
         found = {labels[e.cell]: (e.mean, e.spread or 0.0) for e in mine if e.mean is not None}
         charts.bars_across(ax, found, metric)
+    charts.words_below(made, below)
     charts.write(made, path, about)
 
 
