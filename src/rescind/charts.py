@@ -234,7 +234,13 @@ def names_above(made: Figure, ax: Axes) -> None:
     if len(names) > 1:
         across = min(len(names), 4)  # more do not fit above two panels
         made.legend(
-            lines, names, loc="outside upper center", ncols=across, fontsize=9, frameon=False
+            lines,
+            names,
+            loc="outside upper center",
+            ncols=across,
+            fontsize=9,
+            frameon=False,
+            handlelength=3,
         )
 
 
