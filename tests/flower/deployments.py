@@ -114,7 +114,7 @@ class Machines:
             "--out", "out", *options,
         )  # fmt: skip
 
-    def finished(self) -> None:
+    def finished(self, patience: float = PATIENCE) -> None:
         run = self.processes["run"]
-        until(lambda: run.poll() is not None, "the end of the run")
+        until(lambda: run.poll() is not None, "the end of the run", patience)
         assert run.returncode == 0, self.log("run") + self.log("up")[-3000:]

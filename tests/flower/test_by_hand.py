@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 pytest.importorskip("flwr")
 
-from flower.deployments import Machines, until
+from flower.deployments import PATIENCE, Machines, until
 from flower.whole_recipes import WHOLE, in_process
 from rescind import params
 from rescind.flower.kit import make_kit
@@ -93,7 +93,7 @@ def test_every_method_learns_and_forgets_on_loopback(method: str, tmp_path: Path
         for silo in range(2):
             machines.join(silo, "--kit", f"{kit}/silo-{silo}")
         machines.run("--kit", f"{kit}/server")
-        machines.finished()
+        machines.finished(3 * PATIENCE)  # a stream of four blocks is some thirty exchanges
         print(machines.log("run"))
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
     there, _ = params.load(tmp_path / "out" / "model" / "public.safetensors")
