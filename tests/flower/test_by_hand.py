@@ -84,6 +84,20 @@ def test_a_key_that_is_not_registered_is_not_let_in(tmp_path: Path) -> None:
         machines.finished()
 
 
+def test_masked_sums_of_three_silos_give_the_model_of_one_process(tmp_path: Path) -> None:
+    with Machines(tmp_path, silos=3) as machines:
+        machines.up("--insecure")
+        for silo in range(3):
+            machines.join(silo, "--insecure", "--secure")
+        machines.run("--insecure", "--secure")
+        machines.finished()
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert facts["silos"]["refused"] == {}
+    there, _ = params.load(tmp_path / "out" / "model" / "public.safetensors")
+    for name, value in in_process(machines.recipe).items():
+        assert_close(there[name], value, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.data
 @pytest.mark.parametrize("method", WHOLE)
 def test_every_method_learns_and_forgets_on_loopback(method: str, tmp_path: Path) -> None:
