@@ -30,7 +30,7 @@ from rescind.cohort import Cohort, Lot
 from rescind.methods.finetune import FineTune
 from rescind.models.mf import MF
 from rescind.records import Arrive, Records
-from rescind.streams import Stream, _every
+from rescind.streams import Stream
 from rescind.tasks import ranking
 from rescind.world import Sizes
 
@@ -122,7 +122,9 @@ class Search:
     """A stream under many settings."""
 
     def __init__(self, stream: Stream, seed: int, settings: list[Trial], device: str) -> None:
-        self.blocks, self.device, self.clock = list(_every(stream)), device, Clock(seed)
+        self.device, self.clock, first = device, Clock(seed), stream.first
+        begins = Arrive(first.records, first.split, first.clients, first.items)
+        self.blocks = [begins, *stream.later]
         self.k = {
             name: torch.tensor([t.get(name, first) for t in settings], device=device).view(-1, 1, 1)
             for name, first in KNOBS.items()

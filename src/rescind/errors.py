@@ -46,4 +46,5 @@ def suggest(given: str, allowed: Iterable[str]) -> str:
     near = get_close_matches(given.lower(), [name.lower() for name in names], n=1, cutoff=0.6)
     meant = [name for name in names if near and name.lower() == near[0]]
     hint = f"did you mean '{meant[0]}'? " if meant else ""
-    return f"{hint}Allowed: {', '.join(names) or 'nothing'}."
+    shown = [f"'{name}'" if "," in name else name for name in names]
+    return f"{hint}Allowed: {', '.join(shown) or 'nothing'}."

@@ -17,7 +17,7 @@ from rescind.data import load
 from rescind.data.blocks import arrange
 from rescind.federation import Federation
 from rescind.methods.finetune import FineTune
-from rescind.streams import Stream, _every
+from rescind.streams import Stream
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -43,7 +43,7 @@ def test_rounds_of_the_first_block_are_those_of_a_run(search: ModuleType) -> Non
     assert int(whole.first.lot("own")[1].max()) > 102
     settings = [{"rate": 0.5, "prate": 2.0}, {"rate": 0.1, "prate": 0.5, "beta": 0.9}]
     found = search.Search(whole, 3, settings, "cpu")
-    block, now, _ = found.begin(next(_every(whole)))
+    block, now, _ = found.begin(found.blocks[0])
     for turn in range(3):
         moved, people = found.local(block, now, found.clock.at(turn + 1))
         now = search.Model(found.blended(block, now.items + moved), people)

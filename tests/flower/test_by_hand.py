@@ -89,7 +89,7 @@ def test_masked_sums_of_three_silos_give_the_model_of_one_process(tmp_path: Path
         machines.up("--insecure")
         for silo in range(3):
             machines.join(silo, "--insecure", "--secure")
-        machines.run("--insecure", "--secure")
+        machines.run("--insecure", "--secure", "--secure-range", "8")
         machines.finished()
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
     assert facts["silos"]["refused"] == {}

@@ -68,7 +68,9 @@ def command(
         typer.echo(f"not run: {', '.join(cells)}\n  because {why}", err=True)
     if at is not None and not at.done:
         raise DataError("nothing could be run; the reasons are above.")
-    typer.echo(f"{len(files)} files of {len(wanted)} tables and figures in {home}")
+    shown = "table or figure" if len(wanted) == 1 else "tables and figures"
+    names = f": {', '.join(path.name for path in files)}" if len(files) < 9 else ""
+    typer.echo(f"{len(files)} files of {len(wanted)} {shown} in {home}{names}")
     if as_json:
         runs = {"runs": len(plan.jobs), "done": 0 if at is None else at.done}
         told = {**runs, "failed": failed, "files": [str(path) for path in files]}
