@@ -89,13 +89,14 @@ def test_masked_sums_of_three_silos_give_the_model_of_one_process(tmp_path: Path
         machines.up("--insecure")
         for silo in range(3):
             machines.join(silo, "--insecure", "--secure")
-        machines.run("--insecure", "--secure", "--secure-range", "8")
+        machines.run("--insecure", "--secure")
         machines.finished()
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
     assert facts["silos"]["refused"] == {}
     there, _ = params.load(tmp_path / "out" / "model" / "public.safetensors")
     for name, value in in_process(machines.recipe).items():
-        assert_close(there[name], value, rtol=1e-5, atol=1e-5)
+        # Steps of 1024 / 2**21, three silos, two rounds, means over forty people: 7.3e-5 at most.
+        assert_close(there[name], value, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.data
