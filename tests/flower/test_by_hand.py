@@ -26,6 +26,15 @@ def rounds_of(machines: Machines) -> list[int]:
     return sorted(int(path.stem.split("-")[1]) for path in found)
 
 
+def assert_like_one_process(machines: Machines, atol: float = 1e-5) -> None:
+    """Nobody was refused, and the model is that of the same recipe in one process."""
+    facts = json.loads((machines.folder / "out" / "run.json").read_text())
+    assert facts["silos"]["refused"] == {}
+    there, _ = params.load(machines.folder / "out" / "model" / "public.safetensors")
+    for name, value in in_process(machines.recipe).items():
+        assert_close(there[name], value, rtol=1e-5, atol=atol)
+
+
 def test_a_silo_that_is_killed_misses_rounds_and_comes_back(tmp_path: Path) -> None:
     """The round closes with the others' sum; under the same key it is the same silo again."""
     with Machines(tmp_path, silos=2, rounds=8) as machines:
@@ -61,11 +70,7 @@ def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         machines.up("--insecure")
         machines.run("--insecure", "--resume")
         machines.finished()
-    facts = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert facts["silos"]["refused"] == {}
-    there, _ = params.load(tmp_path / "out" / "model" / "public.safetensors")
-    for name, value in in_process(machines.recipe).items():
-        assert_close(there[name], value, rtol=1e-5, atol=1e-5)
+    assert_like_one_process(machines)
 
 
 def test_a_key_that_is_not_registered_is_not_let_in(tmp_path: Path) -> None:
@@ -91,12 +96,8 @@ def test_masked_sums_of_three_silos_give_the_model_of_one_process(tmp_path: Path
             machines.join(silo, "--insecure", "--secure")
         machines.run("--insecure", "--secure")
         machines.finished()
-    facts = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert facts["silos"]["refused"] == {}
-    there, _ = params.load(tmp_path / "out" / "model" / "public.safetensors")
-    for name, value in in_process(machines.recipe).items():
-        # Steps of 1024 / 2**21, three silos, two rounds, means over forty people: 7.3e-5 at most.
-        assert_close(there[name], value, rtol=1e-5, atol=1e-4)
+    # Steps of 1024 / 2**21, three silos, two rounds, means over forty people: 7.3e-5 at most.
+    assert_like_one_process(machines, atol=1e-4)
 
 
 @pytest.mark.data
@@ -110,10 +111,7 @@ def test_every_method_learns_and_forgets_on_loopback(method: str, tmp_path: Path
         machines.run("--kit", f"{kit}/server")
         machines.finished(3 * PATIENCE)  # a stream of four blocks is some thirty exchanges
         print(machines.log("run"))
+    assert_like_one_process(machines)
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
-    there, _ = params.load(tmp_path / "out" / "model" / "public.safetensors")
-    for name, value in in_process(machines.recipe).items():
-        assert_close(there[name], value, rtol=1e-5, atol=1e-5)
-    assert facts["silos"]["refused"] == {}
     assert facts["silos"]["waiting"] == []
     assert all(told["traces"] == {} for told in facts.get("forgot", ()))
