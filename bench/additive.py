@@ -30,6 +30,7 @@ from rescind.federation import Federation
 from rescind.methods.gram import Gram
 from rescind.methods.local_gram import LocalGram
 from rescind.models.gram_solve import WEIGHTS
+from rescind.pages import with_block
 from rescind.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.sharing import draw_groups, draw_regret, draw_share
 from rescind.state import ServerState
@@ -191,9 +192,8 @@ def main() -> None:
     table = "\n".join(["| | measured | at most |", "|---|---|---|", *(f.row for f in figures)])
     print(table)
     if "--write" in sys.argv[1:]:
-        mark = f"<!-- bench/additive.py, {kind} -->\n"
-        head, rest = PAGE.read_text().split(mark)
-        PAGE.write_text(f"{head}{mark}\n{table}\n\n<!-- end -->{rest.split('<!-- end -->', 1)[1]}")
+        text = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(with_block(text, f"bench/additive.py, {kind}", table), encoding="utf-8")
 
 
 if __name__ == "__main__":

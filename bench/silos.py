@@ -6,7 +6,7 @@ ML-1M under plain averaging (everybody in every round), in this process and over
 that carries Flower's messages through their wire format. Silos keep their state on disk. One node
 per person is run for the first hundred people, from which all are extrapolated. `--deployed` starts
 real servers and silos on this machine, which takes minutes. `--write` puts the table where a page
-holds `<!-- silos -->`.
+holds `<!-- bench/silos.py -->`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from rescind.flower.carried import written
 from rescind.flower.kit import make_kit
 from rescind.holdings import Holdings
 from rescind.methods.fedavg import FedAvg
+from rescind.pages import with_block
 
 METHOD = replace(FedAvg(), clients_per_round=None)
 FEW = 100
@@ -194,12 +195,9 @@ def main() -> None:
     print(made[-1])
     if asked.write:
         page = asked.write.read_text(encoding="utf-8")
-        block = re.compile(r"(<!-- silos -->\n).*?(<!-- end of silos -->)", re.DOTALL)
-        body = "\n".join(made)
-        new, many = block.subn(lambda found: f"{found[1]}\n{body}\n\n{found[2]}", page)
-        if many != 1:
-            sys.exit(f"{asked.write} holds {many} places '<!-- silos -->'; one is needed.")
-        asked.write.write_text(new, encoding="utf-8")
+        asked.write.write_text(
+            with_block(page, "bench/silos.py", "\n".join(made)), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 from rescind.errors import ConfigError
 from rescind.exhibits import rows
 from rescind.figures import about, drawable, told
-from rescind.pages import BLOCK, IMAGES, filled, has_blocks
+from rescind.pages import BLOCK, IMAGES, filled, has_blocks, with_block
 from rescind.papers import Shelf, chosen
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,3 +56,13 @@ def test_every_picture_shows_the_numbers_of_today():
             said = told(folder / f"{name}.png")
             assert said == about(one, part, found), f"stale: {name}; python -m rescind.pages --all"
     assert {path.name for path in folder.iterdir()} == wanted
+
+
+def test_what_a_benchmark_printed_replaces_its_block_alone():
+    page = "a\n<!-- bench/x.py -->\nold\n<!-- end -->\nb\n<!-- bench/y.py -->\n<!-- end -->\n"
+    made = with_block(page, "bench/x.py", "| new |")
+    assert made == page.replace("old", "\n| new |\n")
+    assert with_block(made, "bench/x.py", "| new |") == made
+    for wrong in ("bench/z.py", "bench"):
+        with pytest.raises(ConfigError, match="0 places"):
+            with_block(page, wrong, "")

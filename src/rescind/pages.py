@@ -58,6 +58,15 @@ def has_blocks(text: str) -> bool:
     return bool(BLOCK.search(text) or MADE.search(text))
 
 
+def with_block(text: str, name: str, body: str) -> str:
+    """The page with what a benchmark printed, between `<!-- name -->` and `<!-- end -->`."""
+    block = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
+    new, many = block.subn(lambda found: f"{found[1]}\n{body}\n\n{found[2]}", text)
+    if many != 1:
+        raise ConfigError(f"the page holds {many} places '<!-- {name} -->'; one is needed.")
+    return new
+
+
 def filled(text: str, shelf: Shelf) -> str:
     """The page with every table made anew."""
 

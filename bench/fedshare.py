@@ -1,0 +1,74 @@
+"""What FedShare's training costs per interaction on sparse data, beside ML-1M in the same run.
+
+    python bench/fedshare.py [--write]      the second writes the table of docs/fedshare.md
+
+CPU seconds of one thread, without evaluation. A round handles what its devices train on and what
+the server was lent; the time is divided by both. The two worlds take turns, so that both see the
+same neighbours on this machine.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from rescind.data import Dataset, load
+from rescind.federation import Federation
+from rescind.methods.fedshare import FedShare
+from rescind.pages import with_block
+from rescind.sharing import draw_groups, draw_share
+
+PAGE = Path(__file__).parent.parent / "docs" / "fedshare.md"
+ROUNDS, TURNS, MOST = 15, 3, 2.0
+
+
+def lending(name: str) -> Federation:
+    """A dataset where people lend, after three rounds, so that everything is compiled."""
+    data = load(name)
+    assert isinstance(data, Dataset)
+    fed = Federation.start(replace(data, split=None), FedShare(), seed=0)  # random 8:1:1
+    groups = draw_groups(fed.world.sizes.clients, fed.clock)
+    return fed.apply(draw_share(fed.now.vault.holdings, groups, fed.clock)).run(3)
+
+
+def measured(fed: Federation) -> tuple[float, float]:
+    """CPU seconds of a round, and the interactions it handles."""
+    begun = time.process_time()
+    fed.run(ROUNDS)
+    seconds = (time.process_time() - begun) / ROUNDS
+    trained = 0
+    for turn in range(1, ROUNDS + 1):
+        clock = fed.clock.at(fed.now.state.round + turn)
+        ids = fed.method.server_sample(fed.now.state, fed.world, clock)
+        trained += int(fed.now.vault.holdings.of_clients("unshared", ids).count.sum())
+    return seconds, trained / ROUNDS + len(fed.world.shared)
+
+
+def main() -> None:
+    """Measure in turns, and print."""
+    torch.set_num_threads(1)
+    worlds = {name: lending(name) for name in ("ml-1m", "gowalla")}
+    found = [(name, *measured(fed)) for _ in range(TURNS) for name, fed in worlds.items()]
+    lines = ["| data | ms a round | interactions a round | ns for each |", "|---|---|---|---|"]
+    each = {}
+    for name in worlds:
+        mine = [(seconds, many) for other, seconds, many in found if other == name]
+        each[name] = median(seconds / many for seconds, many in mine)
+        round_, many = median(s for s, _ in mine), mine[0][1]
+        lines.append(f"| {name} | {1e3 * round_:.1f} | {many:,.0f} | {1e9 * each[name]:.0f} |")
+    ratio = each["gowalla"] / each["ml-1m"]
+    verdict = "within" if ratio <= MOST else "ABOVE"
+    lines += ["", f"Gowalla takes {ratio:.2f} times as much for each as ML-1M: {verdict} {MOST:g}."]
+    print("\n".join(lines))
+    if "--write" in sys.argv[1:]:
+        text = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(with_block(text, "bench/fedshare.py", "\n".join(lines)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
