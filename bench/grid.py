@@ -2,7 +2,7 @@
 
     python bench/grid.py prepare carried.npz RECIPE...            where rescind and the data are
     python bench/grid.py run carried.npz OUT RECIPE... [--processes 6] [--device cuda] [--commit C]
-        [--only CELL]
+        [--only CELL] [--without CELL]
 
 `prepare` packs the datasets that the recipes name, whole. `run` makes every cell at every seed and
 writes OUT/PAPER.TABLE.jsonl, a line per run as `rescind run` writes it; runs whose line stands
@@ -99,13 +99,18 @@ def unmade(recipe: Recipe) -> list[tuple[int, Cell]]:
     ]
 
 
-def work(path: Path, out: Path, recipes: list[Path], device: str, only: str) -> None:
+def work(path: Path, out: Path, recipes: list[Path], device: str, only: str, without: str) -> None:
     """Every cell whose turn it is."""
     import torch
 
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = False
-    todo = [(r, n, c) for r in recipes for n, c in unmade(read(r)) if only in c.name]
+    todo = [
+        (recipe, place, cell)
+        for recipe in recipes
+        for place, cell in unmade(read(recipe))
+        if only in cell.name and (not without or without not in cell.name)
+    ]
     known: dict[str, Dataset] = {}
     for recipe, place, cell in todo:
         file = out / f"{recipe.parent.name}.{recipe.stem}.jsonl"
@@ -143,6 +148,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--commit", default="")
     parser.add_argument("--only", default="", help="cells whose name contains this")
+    parser.add_argument("--without", default="", help="cells whose name does not contain this")
     given = parser.parse_args()
     if given.verb == "prepare":
         prepare(given.carried, given.rest)
@@ -152,7 +158,8 @@ def main() -> None:
     import torch.multiprocessing as mp
 
     mp.set_start_method("spawn")
-    args = (given.carried, given.rest[0], given.rest[1:], given.device, given.only)
+    args = (given.carried, given.rest[0], given.rest[1:], given.device)
+    args = (*args, given.only, given.without)
     crew = [mp.Process(target=work, args=args) for _ in range(given.processes)]
     for member in crew:
         member.start()

@@ -20,7 +20,7 @@ from rescind.audits import FULL, Case
 from rescind.audits.verdict import MARGINS
 from rescind.examine import retrains, seeds_of
 
-RETRAINS, ROUNDS, SEED = 8, 150, 0
+RETRAINS, ROUNDS, SEED = 8, 150, 20
 BOUNDS = {"Q1 tail": (0.005, 0.02), "people": (0.02, 0.10), "people trained": (0.02, 0.10)}
 BOUNDS |= {"Q8 exposed": (0.02, 0.05), "Q8 quality": (0.0, 0.05), "Q4 lists": (0.02, 0.05)}
 BOUNDS |= {"pairs": (0.025, 0.05)}  # what seeds differ by there does not shrink with the request

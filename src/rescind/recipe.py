@@ -11,7 +11,8 @@
                name = "Retrain"                    unlearner answer it (rescind.trials)
     [axes]     data = ["ml-100k", "ml-1m"]         each value changes its table for one cell
                method = ["Popularity", { label = "FedAvg, 4", name = "FedAvg", negatives = 4 }]
-               seed = [0, 1, 2]                    a value may carry `run = { rounds = 1 }` too
+               seed = [0, 1, 2]                    a value may carry `run = { rounds = 1 }` too,
+                                                   and `where = { data = "ml-1m" }`: there alone
     [paper."ml-1m/FedAvg, 4"]  "HR@20" = 0.4656    published numbers, by cell
     [plot]     x = "method.negatives"              optional: the setting that is swept
     [table]    columns = ["NDCG@20", "seconds.cpu"]   optional: what of a line is shown
@@ -289,6 +290,8 @@ def _cells(
     order = [axis for axis in AXES if axis in axes]
     names, cells = [], []
     for values in itertools.product(*[axes[axis] for axis in order]):
+        if not _meet(path, dict(zip(order, values, strict=True))):
+            continue
         tables: Table = json.loads(json.dumps({k: table.get(k, {}) for k in SETTINGS}))
         if "sharing" not in table:
             tables.pop("sharing")
@@ -301,10 +304,34 @@ def _cells(
     return list(dict.fromkeys(names)), cells
 
 
+def _meet(path: Path, values: Mapping[str, Any]) -> bool:
+    """Whether these values of the axes make a cell: each may ask for labels along the others."""
+    labels = {axis: _label(value) for axis, value in values.items()}
+    for axis, value in values.items():
+        asked = value.get("where", {}) if isinstance(value, Mapping) else {}
+        for other, label in asked.items():
+            if other not in labels or other == axis:
+                allowed = [a for a in labels if a != axis]
+                raise ConfigError(
+                    f"{path}: `where` of {labels[axis]} names no other axis: '{other}'; "
+                    f"{suggest(other, allowed)}"
+                )
+            if labels[other] != label:
+                return False
+    return True
+
+
+def _label(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    return str(value.get("label", value.get("name", value)))
+
+
 def _place(tables: Table, axis: str, value: Any) -> str:
     """Write one value of an axis into its table; return its label."""
     change = dict(value) if isinstance(value, Mapping) else {"name": value}
-    label = str(change.pop("label", change.get("name", value)))
+    label = _label(value)
+    change = {k: v for k, v in change.items() if k not in ("label", "where")}
     # A ceiling is trained for one round, or sees everything; a row of a table may be a request.
     for other in ("run", "sharing", "forget", "method"):
         if other in change and other != axis:
