@@ -5,7 +5,7 @@
 
 IN/site may hold modules that the machine lacks, such as a copy of safetensors. Each process takes
 one seed of one recipe at a time (rows that keep a log apart), since its rows share what was learnt
-and retrained. OUT/PAPER.TABLE.jsonl has a line per row, as `rescind run` writes it; a row that
+and retrained; rows with shadows are taken one by one. OUT/PAPER.TABLE.jsonl has a line per row, as `rescind run` writes it; a row that
 fails is told and left out. With --seconds no row is begun that late.
 """
 
@@ -56,6 +56,11 @@ def groups(recipes: list[Path], only: list[str]) -> Iterator[tuple[str, Path, li
             cells.sort(key=lambda c: only.index(label[c.name]))
         logs = [c.forget.learner and (c.forget.learner.logs or c.forget.learner.individual)
                 for c in cells]  # fmt: skip
+        if all(c.forget.audits == "ulira" for c in cells):  # each has minutes of shadows
+            for c in cells:
+                name = f"{path.parent.name}.{path.stem}-{c.run.seed}-{label[c.name]}"
+                yield name, path, [c]
+            continue
         for seed in dict.fromkeys(c.run.seed for c in cells):
             for heavy in (False, True):
                 mine = [c for c, log in zip(cells, logs, strict=True)
