@@ -5,8 +5,9 @@
 
 IN/site may hold modules that the machine lacks, such as a copy of safetensors. Each process takes
 one seed of one recipe at a time (rows that keep a log apart), since its rows share what was learnt
-and retrained; rows with shadows are taken one by one. OUT/PAPER.TABLE.jsonl has a line per row, as `rescind run` writes it; a row that
-fails is told and left out. With --seconds no row is begun that late.
+and retrained; rows with shadows are taken one by one. OUT/PAPER.TABLE.jsonl has a line per row, as
+`rescind run` writes it; a row that fails is told and left out. With --seconds no row is begun that
+late.
 """
 
 from __future__ import annotations
