@@ -19,7 +19,7 @@ CONTROLS = [
     {"label": "Popularity", "name": "Popularity", **ONCE},
     {"label": "Gram", "name": "Gram", "ridge": 20.0, **ONCE},
 ]
-"""Beside FedMF alone: they have no backbone."""
+"""They have no backbone, so that every table has the same."""
 
 
 def trials(backbone: str) -> dict[str, dict[str, Any]]:
@@ -44,7 +44,7 @@ def chosen(backbone: str) -> list[dict[str, Any]]:
                 model = {} if backbone == "fedmf" else {"model": {"name": MODELS[backbone]}}
                 where = {"where": {"data": data}}
                 out.append({"label": learner, **settings[trial], **model, **where})
-    return [*out, *CONTROLS] if backbone == "fedmf" else out
+    return [*out, *CONTROLS]
 
 
 def written(value: Any) -> str:
