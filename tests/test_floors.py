@@ -61,7 +61,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(["examine", "workers", "flower"], 4),
     **dict.fromkeys(["leaks", "peeled", "claims", "releases"], 4),
     **dict.fromkeys(["streams", "stream_cell", "drift"], 4),
-    **dict.fromkeys(["cli", "demo", "service"], 5),
+    **dict.fromkeys(["cli", "demo", "demo_page", "service"], 5),
 }
 LIBRARIES_BELOW_3 = {"torch", "numpy"}
 # Compiled code needs a compiler. It is an extra that only a function may ask for.

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rescind import charts
+from rescind import charts, demo_page
 from rescind.audits.battery import NO_OP, RETRAIN
 from rescind.claims import AFTER, check, rebuilt, sum_digest
 from rescind.cli.progress import RoundBar
@@ -28,9 +28,9 @@ from rescind.receipt import Issued, write
 from rescind.receipt_page import page as page_of
 from rescind.recipe import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.records import Erase, Records, Share
-from rescind.report import Page
 from rescind.sharing import ALL, NOTHING, PART, draw_groups, draw_regret
 from rescind.storage import save_federation
+from rescind.verification import Check
 from rescind.withheld import Withheld
 
 GROUPS = {ALL: "lend everything", PART: "lend a part", NOTHING: "lend nothing"}
@@ -44,12 +44,52 @@ too few for any audit; thousands are not."""
 
 
 @dataclass(frozen=True)
+class Person:
+    """One of those who will regret it, whose recommendations are shown."""
+
+    user: str
+    """Their original id."""
+    held: int
+    lent: int
+    among: int
+    """How many lend a part and will regret it."""
+
+    @property
+    def who(self) -> str:
+        """Who it is, and why this one, in one line."""
+        return (
+            f"holds {self.held} items and lends {self.lent}: in the middle of the {self.among} who "
+            f"lend a part and will regret it"
+        )
+
+
+@dataclass(frozen=True)
+class Subtraction:
+    """The additive learner's answer to the same request."""
+
+    alone: float
+    """CPU seconds for the loans of one person."""
+    together: float
+    """CPU seconds for everybody's, with the receipt."""
+    before: str
+    """Digest of the sum before, after, and of what remains added up from nothing."""
+    after: str
+    anew: str
+    proof: Check
+
+    @property
+    def says(self) -> str:
+        """The proof in words."""
+        return "exact, bit for bit" if self.proof.holds else f"FAILED: {self.proof.says}"
+
+
+@dataclass(frozen=True)
 class Erasure:
     """People erase what they lent, and the model is trained again without it."""
 
-    user: str
-    """One of them, whose recommendations are shown."""
+    person: Person
     people: int
+    subtraction: Subtraction
     lent: Records
     evidence: Evidence
     before: Federation
@@ -67,6 +107,10 @@ class Erasure:
             "before": self.before.query(shown).tolist(),
             "after": self.after.query(shown).tolist(),
         }
+
+    def means(self) -> dict[str, float]:
+        """The mean of these scores."""
+        return {when: sum(v) / max(len(v), 1) for when, v in self.scores().items()}
 
 
 def play(out: Path, rounds: int, seed: int, synthetic: bool, picture: Path | None) -> None:
@@ -101,7 +145,7 @@ def play(out: Path, rounds: int, seed: int, synthetic: bool, picture: Path | Non
     erasure = take_back(result.fed, additive, result.facts["data"]["digest"], out / ADDITIVE)
     quality = erasure.after.evaluate()
     say_quality("   after erasure", quality)
-    made = draw(result, floor, quality, erasure)
+    made = demo_page.draw(result, floor, quality, erasure)
     finish(out, result, floor, quality, erasure, lending, made)
     for path in filter(None, (out / "demo.png", picture)):
         charts.png(made, path)
@@ -137,7 +181,9 @@ def counted(fed: Federation, dataset: Dataset, seed: int) -> Federation:
     return additive.apply(Share(fed.world.shared)).run(1)
 
 
-def subtract(additive: Federation, lent: Records, user: str, data: str, folder: Path) -> None:
+def subtract(
+    additive: Federation, lent: Records, user: str, data: str, folder: Path
+) -> Subtraction:
     """Take the loans out of the additive learner's sum, with a proof anybody can repeat."""
     mine = lent[lent.client == additive.labels.client(user, additive.world.sizes.clients)]
     additive.method.unlearn(additive, Erase(mine))  # compiles or loads what is timed next, once
@@ -150,21 +196,51 @@ def subtract(additive: Federation, lent: Records, user: str, data: str, folder: 
     save_federation(after, folder / "model")
     (folder / "receipt.key").unlink(missing_ok=True)  # of an earlier demonstration
     write(Issued(evidence.receipt, evidence.key), folder / "receipt.json")
-    proof = check(evidence.receipt, after, "hand")
-    before, stated = sum_digest(additive.now.state.own), evidence.receipt.claims[AFTER]
-    print(
-        f"   additive model: user {user} subtracted in {1000 * alone:.0f} ms, "
-        f"everybody in {1000 * together:.0f} ms of CPU"
+    return Subtraction(
+        alone,
+        together,
+        sum_digest(additive.now.state.own),
+        evidence.receipt.claims[AFTER],
+        sum_digest(rebuilt(after)),
+        check(evidence.receipt, after, "hand"),
     )
-    print(f"     sum before                   {short(before)}")
-    print(f"     sum after, by subtraction    {short(stated)}")
-    print(f"     sum of what remains, anew    {short(sum_digest(rebuilt(after)))}")
-    print(f"   proof: {'exact, bit for bit' if proof.holds else 'FAILED: ' + proof.says}")
+
+
+def say_subtraction(found: Subtraction, user: str) -> None:
+    """How long it took, the three digests, and whether they prove it."""
+    print(
+        f"   additive model: user {user} subtracted in {1000 * found.alone:.0f} ms, "
+        f"everybody in {1000 * found.together:.0f} ms of CPU"
+    )
+    print(f"     sum before                   {short(found.before)}")
+    print(f"     sum after, by subtraction    {short(found.after)}")
+    print(f"     sum of what remains, anew    {short(found.anew)}")
+    print(f"   proof: {found.says}")
 
 
 def short(digest: str) -> str:
     """The beginning of a digest, for people."""
     return digest.removeprefix("sha256:")[:16]
+
+
+def typical(fed: Federation, lent: Records) -> Person:
+    """Of those who lend a part and take it back, the one whose number of records is the median.
+
+    Who has most of all is shown what nobody else has seen; who has next to nothing, what is
+    popular. The one in the middle is shown what most people would be.
+
+    lent: what is taken back
+    """
+    many = fed.world.sizes.clients
+    count = torch.bincount(lent.client, minlength=many)
+    held = fed.now.vault.holdings.lot("own")[1].cpu()
+    fit = torch.nonzero((draw_groups(many, fed.clock) == PART) & (count > 0)).flatten()
+    if not len(fit):  # a world so small that none of them lends a part
+        fit = torch.nonzero(count > 0).flatten()
+    order = fit[torch.argsort(held[fit], stable=True)]
+    client = int(order[(len(order) - 1) // 2])
+    user = fed.labels.user_id(client)
+    return Person(user, int(held[client]), int(count[client]), len(order))
 
 
 def take_back(fed: Federation, additive: Federation, data: str, folder: Path) -> Erasure:
@@ -173,16 +249,17 @@ def take_back(fed: Federation, additive: Federation, data: str, folder: Path) ->
     folder: where the additive learner that forgot goes, with its receipt
     """
     lent = draw_regret(fed.world.shared, fed.clock, REGRET)
-    count = torch.bincount(lent.client, minlength=fed.world.sizes.clients)
-    groups = draw_groups(fed.world.sizes.clients, fed.clock)
-    client = int(torch.where(groups == PART, count, 0).argmax())
-    user, people = fed.labels.user_id(client), int((count > 0).sum())
+    people, person = len(torch.unique(lent.client)), typical(fed, lent)
+    user = person.user
     shown = fed.recommend(user, 10)
     print(f"3. User {user} gets recommendations")
+    print(f"   {person.who}")
+    print("   what the federated model ranks highest of all that they do not have:")
     for place, item in enumerate(shown[:5], 1):
         print(f"   {place}. {item.title or 'item ' + item.item}")
     print(f"4. User {user} and {people - 1} others erase the {len(lent):,} records they lent")
-    subtract(additive, lent, user, data, folder)
+    subtraction = subtract(additive, lent, user, data, folder)
+    say_subtraction(subtraction, user)
     print("   federated model: has no sum to subtract from, so the same rounds without them")
     with RoundBar("   training again", fed.now.state.round) as bar:
         after, evidence = forget(
@@ -190,7 +267,8 @@ def take_back(fed: Federation, additive: Federation, data: str, folder: Path) ->
         )
     after = replace(after, watch=())
     say_audit(evidence)
-    return Erasure(user, people, lent, evidence, fed, after, shown, after.recommend(user, 10))
+    later = after.recommend(user, 10)
+    return Erasure(person, people, subtraction, lent, evidence, fed, after, shown, later)
 
 
 def say_retrains(there: int, wanted: int) -> None:
@@ -208,41 +286,6 @@ def say_audit(evidence: Evidence) -> None:
     for role, verdict in report.subjects.items():
         if role in (NO_OP, RETRAIN):
             print(f"   control, {role}: {verdict}")
-
-
-def draw(result: Result, floor: dict[str, float], after: dict[str, float], erasure: Erasure) -> Any:
-    """The picture: learning above the floor, quality kept, erased records scored like unseen."""
-    made, (one, two, three) = charts.figure(3)
-    history = result.facts["per_round"]
-    valid_floor = (
-        Federation.start(erasure.before.now.vault.holdings, Popularity(), erasure.before.clock.seed)
-        .run(1)
-        .evaluate("valid")["NDCG@20"]
-    )
-    charts.curve(
-        one,
-        [h["round"] for h in history],
-        [h["NDCG@20"] for h in history],
-        "NDCG@20 (validation)",
-        valid_floor,
-    )
-    one.set_title("Devices learn together", fontsize=12)
-    charts.bars(
-        two,
-        {
-            "popularity": floor["NDCG@20"],
-            "federated": result.metrics["NDCG@20"],
-            "after\nerasure": after["NDCG@20"],
-        },
-        "NDCG@20 (test)",
-        (charts.GREY, charts.BLUE, charts.GREEN),
-    )
-    two.set_title("Quality before and after an erasure", fontsize=12)
-    charts.histograms(
-        three, erasure.scores(), "score of the erased records", (charts.ORANGE, charts.GREEN)
-    )
-    three.set_title("Scores of what was taken back", fontsize=12)
-    return made
 
 
 def finish(
@@ -263,8 +306,6 @@ def finish(
     withheld.write(out)
     findings = evidence.report.findings if evidence.report else None
     write_atomically(out / "receipt.html", page_of(evidence.receipt, findings).encode())
-    scores = erasure.scores()
-    means = {when: sum(v) / max(len(v), 1) for when, v in scores.items()}
     facts = {
         **result.facts,
         "model": {"public": digest(erasure.after.now.state.public)},
@@ -273,75 +314,12 @@ def finish(
             "after_erasure": after,
             "erased_records": len(erasure.lent),
             "verdict": erasure.evidence.receipt.verdict,
-            "mean_score_of_erased": means,
+            "mean_score_of_erased": erasure.means(),
         },
     }
     write_facts(out, facts)
-    page = Page("rescind: lend, learn, take back")
-    data = result.facts["data"]
-    page.text(
-        f"{data['users']:,} people and {data['items']:,} items of {data['name']} "
-        f"({data['source']}). Each device trained on its own records; the server saw sums. "
-        f"Then {erasure.people} people erased what they had lent."
-    )
-    page.chart(
-        charts.svg(made),
-        "Validation quality over rounds beside item popularity; test "
-        "quality before and after an erasure; scores of the erased records.",
-    )
-    page.heading("Who lends what")
-    page.table(["group", "people", "records lent"], lending)
-    page.heading("Quality on the test set, full ranking, training items masked")
-    names = ["HR@20", "NDCG@20", "Recall@20", "coverage@20", "popularity@20"]
-    rows: list[list[object]] = [
-        ["item popularity", *[floor[n] for n in names]],
-        ["federated", *[result.metrics[n] for n in names]],
-        ["after erasure", *[after[n] for n in names]],
-    ]
-    page.table(["model", *names], rows)
-    page.heading(f"{erasure.people} people erase {len(erasure.lent):,} records")
-    page.text(
-        f"The mean score of the erased records went from {means['before']:.3f} to "
-        f"{means['after']:.3f}. The same rounds were made again without them, with the same clock, "
-        f"so this is exact: nothing was learnt from them. The receipt beside this page "
-        f"(receipt.html, receipt.json) says so and is signed."
-    )
-    if evidence.report is not None:
-        page.heading(f"The audit: {evidence.report.verdict}")
-        page.text(
-            "Each check measures the new model beside models that never had the records, and "
-            "beside doing nothing. A check that could not notice doing nothing is powerless and "
-            "does not count."
-        )
-        page.table(
-            ["check", "verdict", "after", "retrained", "doing nothing"],
-            [
-                [f.check, f.verdict, f.value or "", f.reference or "", f.controls.get(NO_OP, "")]
-                for f in evidence.report.findings
-                if f.value is not None
-            ],
-        )
-    page.heading(f"What user {erasure.user}, one of them, is shown")
-    both = zip(erasure.shown_before, erasure.shown_after, strict=False)
-    page.table(
-        ["recommended before", "recommended after"],
-        [[a.title or a.item, b.title or b.item] for a, b in both],
-    )
-    page.text(
-        "These numbers show one run with one seed. Quality alone cannot show forgetting; "
-        "what shows it here is that the model was made without the records, and the audit.",
-        note=True,
-    )
-    page.heading("How to make it again")
-    page.code(f"rescind demo --seed {result.facts['seed']}")
-    page.facts(
-        {
-            "data digest": data["digest"],
-            "model (saved: the one that forgot)": digest(erasure.after.now.state.public),
-            **result.facts["versions"],
-        }
-    )
-    write_atomically(out / "report.html", page.html().encode())
+    told = demo_page.page(result, floor, after, erasure, lending, made)
+    write_atomically(out / "report.html", told.encode())
 
 
 def say_quality(name: str, metrics: dict[str, float], note: str = "") -> None:
@@ -355,8 +333,8 @@ def closing(out: Path, erasure: Erasure) -> None:
     print(f"\nWritten: {out}/report.html (open it in a browser), {out}/receipt.html, {out}/model/")
     command = "rescind" if which("rescind") else sys.argv[0]
     print("Next, try:")
-    print(f"  {command} recommend {out} --user {erasure.user} -k 10")
+    print(f"  {command} recommend {out} --user {erasure.person.user} -k 10")
     print(f"  {command} verify {out}/receipt.json")
     print(f"  {command} verify {out / ADDITIVE}/receipt.json --data {out / ADDITIVE}")
-    print(f"  {command} forget {out} --withdraw {erasure.user} --audits none")
+    print(f"  {command} forget {out} --withdraw {erasure.person.user} --audits none")
     print(f"  {command} table fedshare/table3")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -16,9 +17,14 @@ from typer.testing import CliRunner
 from rescind import experiment
 from rescind.cli import app
 from rescind.cli import main as entry
+from rescind.data import load
+from rescind.demo import typical
+from rescind.federation import Federation
 from rescind.findings import VERDICTS
+from rescind.holdings import TRAIN
 from rescind.methods.fedavg import FedAvg
 from rescind.recipe import Cell, DataSettings, RunSettings, read
+from rescind.sharing import PART, draw_groups, draw_regret, draw_share
 from rescind.tables import collect
 
 RECIPE = """
@@ -294,8 +300,30 @@ def test_the_demonstration_runs_without_any_data(rescind):
     additive = "demo/additive"
     assert rescind("verify", f"{additive}/receipt.json", "--data", additive)[0] == 0
     user = out.split("User ")[1].split()[0]
+    # The report has the subtraction, too, with the digest the receipt states.
+    stated = json.loads(Path(f"{additive}/receipt.json").read_text())["claims"]["sum after"]
+    assert page.count(stated) == 2, "by subtraction, and added up anew"
+    assert "exact, bit for bit" in page
+    assert f"User {user} holds" in page
     code, out, _ = rescind("recommend", "demo", "--user", user, "-k", "5", "--json")
     assert len(json.loads(out)["items"]) == 5
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_person_shown_has_as_many_records_as_the_middle_one_of_their_like(seed):
+    fed = Federation.start(load("synthetic"), FedAvg(), seed)
+    groups = draw_groups(fed.world.sizes.clients, fed.clock)
+    fed = fed.apply(draw_share(fed.now.vault.holdings, groups, fed.clock))
+    lent = draw_regret(fed.world.shared, fed.clock, 0.3)
+    shown = typical(fed, lent)
+    holdings, like = fed.now.vault.holdings, {}
+    for client in set(lent.client.tolist()):
+        own = (holdings.records.client == client) & (holdings.split == TRAIN)
+        if groups[client] == PART:
+            like[fed.labels.user_id(client)] = int(own.sum())
+    assert shown.held == like[shown.user] == statistics.median_low(like.values())
+    assert shown.among == len(like)
+    assert shown.lent == len(fed.lent(shown.user))
 
 
 def test_help_answers_within_a_second_and_loads_neither_torch_nor_numba():
