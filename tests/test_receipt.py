@@ -15,7 +15,7 @@ import torch
 from rescind import keys
 from rescind.cli import main
 from rescind.errors import ConfigError, DataError
-from rescind.findings import VERDICTS, Finding, overall
+from rescind.findings import QUESTIONS, VERDICTS, Finding, overall, question
 from rescind.receipt import (
     NOT_COVERED,
     Done,
@@ -505,6 +505,7 @@ def test_the_page_says_everything_the_receipt_says():
         assert text in words, text
     assert VERDICTS["VOID"] in words
     assert VERDICTS["FAIL"] not in words
+    assert question(PASSED.check) in words
 
 
 def test_the_page_is_one_file_that_runs_nothing_and_asks_nobody():
@@ -577,6 +578,30 @@ def test_verify_says_valid_or_not_and_why(rescind, tmp_path, home):
     code, out, _ = rescind("verify", path, "--json")
     assert code == 1
     assert json.loads(out)["valid"] is False
+
+
+def test_verify_explains_every_word_and_number_it_prints(rescind, tmp_path):
+    path = tmp_path / "receipt.json"
+    findings = [
+        PASSED,
+        Finding("Q1 tail", "POWERLESS", 0.01, n=9),
+        Finding("Q6 lists", "SHOWN", 0.5, n=9),
+        Finding("Q9 kept", "SHOWN", 0.5, n=9),
+    ]
+    write(issue(EVENT, DONE, KEPT, findings), path)
+    _, out, _ = rescind("verify", path)
+    for word in ("PASS", "POWERLESS", "SHOWN"):
+        assert out.count(f"{word}: {VERDICTS[word]}") == 1, word
+    assert VERDICTS["FAIL"] not in out
+    for finding in findings:
+        (line,) = [one for one in out.splitlines() if f" {finding.check} " in one]
+        assert "?" in line, line
+    assert QUESTIONS["kept"] in out, "what is asked again later is the same question"
+
+
+def test_an_unknown_check_is_shown_without_a_question():
+    assert question("Q77 something") == question("") == ""
+    assert question("Q9 " * 100_000) == QUESTIONS["Q9"]
 
 
 def test_verify_knows_a_chain(rescind, tmp_path):

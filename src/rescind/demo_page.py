@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rescind import charts
 from rescind.audits.battery import NO_OP
 from rescind.federation import Federation
+from rescind.findings import Finding, legend, question
 from rescind.methods.popularity import Popularity
 from rescind.params import digest
 from rescind.report import Page
@@ -99,13 +100,15 @@ def page(
             "does not count."
         )
         page.table(
-            ["check", "verdict", "after", "retrained", "doing nothing"],
+            ["check", "asks", "verdict", "after", "retrained", "doing nothing"],
             [
-                [f.check, f.verdict, f.value or "", f.reference or "", f.controls.get(NO_OP, "")]
+                [f.check, question(f.check), f.verdict, f.value, *_beside(f)]
                 for f in evidence.report.findings
                 if f.value is not None
             ],
         )
+        for line in legend(f.verdict for f in evidence.report.findings):
+            page.text(line, note=True)
     page.heading(f"What user {erasure.person.user}, one of them, is shown")
     page.text(f"User {erasure.person.user} {erasure.person.who}.")
     both = zip(erasure.shown_before, erasure.shown_after, strict=False)
@@ -128,6 +131,12 @@ def page(
         }
     )
     return page.html()
+
+
+def _beside(finding: Finding) -> list[object]:
+    """The mean of the retrained models and the no-op; empty where there is none."""
+    found = (finding.reference, finding.controls.get(NO_OP))
+    return ["" if number is None else number for number in found]
 
 
 def _subtracted(page: Page, found: Subtraction, user: str) -> None:

@@ -24,6 +24,38 @@ VERDICTS = {
 }
 """Every verdict and what it means in plain words."""
 
+QUESTIONS = {
+    "Q0 controls": "do the audit's own controls get the verdicts they must?",
+    "Q1 population": "are forgotten records scored above unseen ones?",
+    "Q1 tail": "are some of them, where one false alarm in 100 is allowed?",
+    "Q2 canaries": "are planted records told from ones that never were?",
+    "Q3 U-LiRA": "can single records be found, with shadow models?",
+    "Q4 lists": "do lists before and after give the records away?",
+    "Q4 scores": "do scores before and after give them away?",
+    "Q5 relearn": "are the records learnt again faster than new ones?",
+    "Q6 tables": "how far are the parameters from retrained ones?",
+    "Q6 lists": "how alike are the lists to retrained ones?",
+    "Q6 scores": "how far are the scores from retrained ones?",
+    "Q7 trigger": "does a planted habit still have its effect?",
+    "Q8 exposed": "do records of people who stay stand out more?",
+    "Q8 quality": "do people who stay lose quality?",
+    "Q9": "later, when learning went on",
+    "Q9 blocks": "later, when new data came",
+    "Q10": "after many small requests in turn",
+    "kept": "do the server's rows of people tell, over its graph?",
+    "kept rows": "do the server's rows of people alone tell?",
+    "table": "does the public table alone tell?",
+    "calibrated": "does the table tell, less what retrained ones tell?",
+    "pairs": "does the table tell which items were had together?",
+    "people": "do lists look like those of somebody who took part?",
+    "people trained": "do they, to a network trained on such lists?",
+    "stale": "do old rows of people tell in the new table?",
+    "stale, carried": "do they, turned to where the new table lies?",
+    "escalation": "what was tried first?",
+    "audit": "was anything measured?",
+}
+"""What a check asks, by the beginning of its name."""
+
 JUDGING = ("FAIL", "VOID", "INCONCLUSIVE", "PASS", "UNAUDITED")
 """Verdicts that count, the one that decides first: a failure is not undone by another check."""
 
@@ -89,6 +121,26 @@ class Finding:
             "n": int(self.n),
             "note": self.note,
         }
+
+
+def question(check: str) -> str:
+    """What a check asks, in words; '' for one that nobody here knows.
+
+    A check that is asked again later ("Q9 kept") asks the same question, later.
+    """
+    if check in QUESTIONS:
+        return QUESTIONS[check]
+    begins = [name for name in QUESTIONS if check.startswith(f"{name} ")]
+    if not begins:
+        return ""
+    longest = max(begins, key=len)
+    inner = QUESTIONS.get(check.removeprefix(longest).strip(), "")
+    return f"{QUESTIONS[longest]}: {inner}" if inner else QUESTIONS[longest]
+
+
+def legend(verdicts: Iterable[str]) -> list[str]:
+    """One line for each of these words that is known, in the order they first occur."""
+    return [f"{one}: {VERDICTS[one]}" for one in dict.fromkeys(verdicts) if one in VERDICTS]
 
 
 def overall(findings: Iterable[Finding]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rescind import charts
 from rescind.errors import DataError
-from rescind.findings import VERDICTS, Finding
+from rescind.findings import Finding, legend, question
 from rescind.receipt import LEVELS, Receipt, canonical, digest
 from rescind.report import Page
 
@@ -131,10 +131,9 @@ def _measured(out: Page, findings: Sequence[Finding]) -> None:
         "trained without the records. Far from them on either side is a failure: below, too, the "
         "records left a mark."
     )
-    head = ["check", "verdict", "measured", "95 % interval", "retrained", "margin", "records"]
-    out.table(head, [_row(finding) for finding in findings])
-    used = dict.fromkeys(finding.verdict for finding in findings)
-    _list(out, [f"{verdict}: {VERDICTS[verdict]}" for verdict in used])
+    head = ["check", "asks", "verdict", "measured", "95 % interval", "retrained", "margin"]
+    out.table([*head, "records"], [_row(finding) for finding in findings])
+    _list(out, legend(finding.verdict for finding in findings))
     names = list(dict.fromkeys(name for finding in findings for name in finding.controls))
     if names:
         out.text(
@@ -154,6 +153,7 @@ def _row(finding: Finding) -> list[object]:
     ends = finding.interval
     return [
         finding.check,
+        question(finding.check) or "–",
         finding.verdict,
         _or_dash(finding.value),
         "–" if ends is None else f"{ends[0]:.4f} to {ends[1]:.4f}",

@@ -8,10 +8,11 @@ import sys
 
 import pytest
 
-from rescind.audits.battery import Report
+from rescind.audits.battery import FULL, Report
+from rescind.audits.durability import LOOKED_AT
 from rescind.cli import main as entry
 from rescind.experiment import run_cell
-from rescind.findings import Finding
+from rescind.findings import VERDICTS, Finding, question
 from rescind.methods.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
 from rescind.recipe import Cell, DataSettings, RunSettings, SharingSettings
@@ -54,8 +55,20 @@ def test_an_audit_says_what_it_found_and_changes_nothing(run, audit):
     facts = json.loads((run / "audit.json").read_text())
     assert facts["verdict"] in ("PASS", "FAIL", "INCONCLUSIVE", "VOID")
     assert f"{facts['verdict']}: " in out
+    assert question("Q1 population") in out
+    used = {f["verdict"] for f in facts["findings"]}
+    assert {word for word in VERDICTS if VERDICTS[word] in out} == used | {facts["verdict"]}
     assert (run / "model" / "server.safetensors").read_bytes() == model
     assert len(list((run / "audits").glob("retrain-*"))) == 5
+
+
+def test_every_check_asks_a_question_in_words():
+    names = [check.name for check in FULL]
+    names += [f"{again} {name}" for name in LOOKED_AT for again in ("Q9", "Q9 blocks", "Q10")]
+    names += ["Q0 controls", "Q2 canaries", "Q3 U-LiRA scores", "Q5 relearn", "Q7 trigger"]
+    assert [name for name in names if not question(name).endswith("?")] == []
+    # A later check is not taken for a shorter name that it begins with.
+    assert len({question(name) for name in names}) == len(names)
 
 
 def test_the_same_audit_again_finds_its_retrains_and_the_no_op_is_no_pass(run, audit):

@@ -129,9 +129,10 @@ def facts_of(report: Report, method: str | None, kind: str, seed: int) -> dict[s
 
 
 def _print(report: Report) -> None:
-    from rescind.findings import VERDICTS
+    from rescind.findings import VERDICTS, legend, question
 
-    typer.echo(f"{'check':<18} {'verdict':<13} {'value':>8} {'retrains':>9} {'margin':>7}  no-op")
+    head = f"{'check':<18} {'verdict':<13} {'value':>8} {'retrains':>9} {'margin':>7} {'no-op':>7}"
+    typer.echo(f"{head}  asks")
     for f in report.findings:
         if f.value is None:
             continue
@@ -140,10 +141,14 @@ def _print(report: Report) -> None:
             for n in (f.reference, f.margin, f.controls.get("no-op"))
         )
         typer.echo(
-            f"{f.check:<18} {f.verdict:<13} {f.value:>8.4f} {reference:>9} {margin:>7}  {no_op}"
+            f"{f.check:<18} {f.verdict:<13} {f.value:>8.4f} {reference:>9} {margin:>7} {no_op:>7}  "
+            f"{question(f.check)}"
         )
     others = ", ".join(f"{r}: {v}" for r, v in report.subjects.items() if r != "subject")
-    typer.echo(f"\nControls: {others}.")
+    typer.echo("")
+    for line in legend(f.verdict for f in report.findings if f.verdict != report.verdict):
+        typer.echo(line)
+    typer.echo(f"Controls: {others}.")
     why = f" {report.why[0].upper()}{report.why[1:]}." if report.why else ""
     typer.echo(f"{report.verdict}: {VERDICTS[report.verdict]}{why}")
 

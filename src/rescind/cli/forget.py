@@ -63,6 +63,7 @@ def command(
     from rescind.cli.progress import RoundBar
     from rescind.errors import ConfigError
     from rescind.federation import Federation, Moment
+    from rescind.findings import legend, question
     from rescind.params import write_atomically
     from rescind.receipt import event_text
     from rescind.records import Event
@@ -108,7 +109,12 @@ def command(
     for finding in receipt.findings:
         value = "" if finding.value is None else f"{finding.value:.4f}"
         reference = "" if finding.reference is None else f"retrain {finding.reference:.4f}"
-        typer.echo(f"  {finding.check:<28} {finding.verdict:<13} {value:>8}  {reference}")
+        typer.echo(
+            f"  {finding.check:<16} {finding.verdict:<13} {value:>8}  {reference:<15} "
+            f"{question(finding.check)}"
+        )
+    for line in legend([receipt.verdict, *(finding.verdict for finding in receipt.findings)]):
+        typer.echo(f"  {line}")
     typer.echo(f"\nWritten: {done.folder}/receipt.json and receipt.html; new run in {done.folder}")
     typer.echo(f"For the requester alone: {done.key_file}")
     typer.echo(f"Next: rescind verify {done.folder}/receipt.json")

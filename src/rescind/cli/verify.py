@@ -124,7 +124,7 @@ def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes] 
 
 
 def _say(found: Verification, path: Path) -> None:
-    from rescind.findings import VERDICTS
+    from rescind.findings import VERDICTS, legend, question
     from rescind.receipt import LEVELS
 
     typer.echo(f"{'VALID' if found.valid else 'NOT VALID'}: {path}")
@@ -143,7 +143,10 @@ def _say(found: Verification, path: Path) -> None:
         f"  verdict  {receipt.verdict}: {VERDICTS.get(receipt.verdict, '')}"
     )
     for one in receipt.findings:
-        typer.echo(f"    {one.verdict:12} {_shown(one.check)} (n = {one.n:,})")
+        asks = f" {_shown(one.check):16} {question(one.check)}".rstrip()
+        typer.echo(f"    {one.verdict:12}{asks} (n = {one.n:,})")
+    for line in legend(one.verdict for one in receipt.findings if one.verdict != receipt.verdict):
+        typer.echo(f"    {line}")
     typer.echo(
         f"Not covered: {len(receipt.not_covered)} things, listed in the file. A valid signature "
         f"says who states\nthis and that it is unchanged; it does not make the statement true."
