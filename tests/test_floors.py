@@ -45,6 +45,7 @@ FLOORS: dict[str, int] = {
             "receipt",
             "ledger",
             "recipe",
+            "recipe_file",
             "cell",
             "experiment",
             "results",

@@ -13,13 +13,11 @@ from rescind.accountant import check_delta, statement
 from rescind.errors import ConfigError, suggest
 from rescind.guards import Clip, Gaussian, Guard, Laplace, check_guards
 from rescind.method import Method
+from rescind.recipe_file import SETTINGS, Table
 from rescind.settings import chosen, to_table
 
-SETTINGS = ("data", "sharing", "method", "guards", "run", "forget")
 UNNAMED = ("sharing", "guards", "run")
 """Settings whose class says nothing about them."""
-
-Table = dict[str, Any]
 
 
 @dataclass(frozen=True)

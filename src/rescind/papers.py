@@ -14,11 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rescind.errors import ConfigError, suggest
-from rescind.recipe import COLUMNS, Cell, Column, PlotSettings, Recipe, read
-from rescind.tables import Entry, ResultTable, cells_by_name, collect
+from rescind.recipe_file import COLUMNS, Column, PlotSettings
+
+if TYPE_CHECKING:
+    from rescind.recipe import Cell, Recipe
+    from rescind.tables import Entry, ResultTable
 
 MAP = "papers.toml"
 
@@ -87,6 +90,8 @@ class Shelf:
 
     def recipe(self, name: str) -> Recipe:
         """The recipe of this name."""
+        from rescind.recipe import read  # loads torch, which reading the map does not
+
         if name in self.changed:
             return self.changed[name]
         if name not in self._read:
@@ -98,6 +103,8 @@ class Shelf:
 
     def table(self, part: Part) -> ResultTable:
         """The results of a part: its cells and columns, those that are only printed last."""
+        from rescind.tables import Entry, collect
+
         recipe = self.recipe(part.recipe)
         if part.plot is not None:
             recipe = replace(recipe, plot=part.plot)
@@ -134,6 +141,8 @@ def picked(recipe: Recipe, part: Part) -> tuple[Column, ...]:
 
 def shown(recipe: Recipe, part: Part) -> list[Cell]:
     """One cell of each name that a part shows, in the recipe's order."""
+    from rescind.tables import cells_by_name
+
     cells = cells_by_name(recipe)
     fit = [n for n in recipe.names if any(fnmatchcase(n, pattern) for pattern in part.cells)]
     return [cells[name] for name in fit]

@@ -23,9 +23,7 @@ A cell is named by its labels along the axes other than seed, joined by "/".
 
 from __future__ import annotations
 
-import itertools
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,16 +31,26 @@ from typing import Any, cast
 
 from rescind.cell import (
     CONTROLS,
-    SETTINGS,
     Cell,
     DataSettings,
     ForgetSettings,
     GuardSettings,
     RunSettings,
     SharingSettings,
-    Table,
 )
 from rescind.errors import ConfigError, suggest
+from rescind.recipe_file import (
+    COLUMNS,
+    SETTINGS,
+    Column,
+    PlotSettings,
+    Table,
+    change,
+    check_cell,
+    combinations,
+    label,
+    parsed,
+)
 from rescind.settings import checked, fields_of, find, from_table
 from rescind.storage import METHODS, MODELS
 
@@ -57,66 +65,8 @@ __all__ = [
     "Recipe",
     "RunSettings",
     "SharingSettings",
-    "locate",
     "read",
 ]
-
-TABLES = (*SETTINGS, "axes", "paper", "plot", "table")
-WORDS = ("title", "source", "notes")
-AXES = ("data", "method", "model", "sharing", "guards", "forget", "seed")
-
-
-@dataclass(frozen=True)
-class Column:
-    """One value of the result lines that a table shows."""
-
-    path: str
-    """A name in `test`, or the way to it from the top of a line: "seconds.cpu"; or "a + b"."""
-    title: str | None = None
-    """What stands above it; the path unless given."""
-    digits: int = 4
-    """How many of them stand behind the point."""
-    per: float = 1.0
-    """The unit it is shown in: 1e6 makes megabytes of bytes."""
-
-    @property
-    def name(self) -> str:
-        """What stands above it."""
-        return self.title or self.path
-
-    def of(self, line: Mapping[str, Any]) -> float | str | None:
-        """Its value in a result line: a number, a word, or None where the line has no such."""
-        found = [_found(line, path) for path in self.path.split(" + ")]
-        if len(found) == 1 and isinstance(found[0], str):
-            return found[0]
-        numbers = [v for v in found if isinstance(v, int | float)]
-        return sum(numbers) / self.per if len(numbers) == len(found) else None
-
-
-def _found(line: Mapping[str, Any], path: str) -> float | str | None:
-    """What stands at a path of a line, or under this name in its `test`."""
-    place: Any = line
-    for part in path.split("."):
-        place = place.get(part) if isinstance(place, Mapping) else None
-    place = line.get("test", {}).get(path, place)
-    if isinstance(place, bool):
-        return "yes" if place else "no"
-    return place if isinstance(place, int | float | str) else None
-
-
-COLUMNS = (Column("HR@20"), Column("NDCG@20"))
-
-
-@dataclass(frozen=True)
-class PlotSettings:
-    """How `rescind table --plot` draws a recipe that sweeps one setting."""
-
-    x: str
-    """The swept setting, such as "method.contrast"; the lines are the other axes."""
-    across: str | None = None
-    """The words below the figure; the setting unless given."""
-    bars: bool = False
-    """Whether it compares cells by name: bars in place of lines."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +96,7 @@ class Recipe:
 
     def choose(self, name: str | None, seeds: Sequence[int] | None = None) -> tuple[Cell, ...]:
         """The cells of one name (or all), at the recipe's seeds or the given ones."""
-        if name is not None and name not in self.names:
-            raise ConfigError(f"{self.path.name} has no cell '{name}'; {suggest(name, self.names)}")
+        check_cell(self.path, name, self.names)
         cells = [c for c in self.cells if name is None or c.name == name]
         if seeds is None:
             return tuple(cells)
@@ -156,36 +105,14 @@ class Recipe:
         return tuple(cell.with_seed(seed) for cell in order for seed in seeds)
 
 
-def locate(name: str) -> Path:
-    """The file of a recipe given by path, or by its name under `recipes/` (paper/table)."""
-    given = Path(name)
-    tried = [given, given.with_suffix(".toml"), Path("recipes") / f"{name}.toml"]
-    for path in tried:
-        if path.is_file() and path.suffix == ".toml":
-            return path
-    known = sorted(
-        str(p.relative_to("recipes").with_suffix("")) for p in Path("recipes").glob("*/*.toml")
-    )
-    raise ConfigError(
-        f"there is no recipe '{name}' (looked for {', '.join(map(str, tried))}). "
-        f"{suggest(name, known)}"
-    )
-
-
 def read(path: Path, changes: Sequence[str] = (), only: str | None = None) -> Recipe:
     """Read a recipe and expand its axes; `changes` are "key=value" overrides.
 
     only: build this cell alone, so that a change need not fit the others
     """
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}. Mend that line.") from None
-    for key in table:
-        if key not in TABLES + WORDS:
-            raise ConfigError(f"{path}: unknown key '{key}'; {suggest(key, TABLES + WORDS)}")
+    table = parsed(path)
     axes = dict(table.get("axes", {}))
-    settled = [_change(axes, change) for change in changes]
+    settled = [change(axes, text) for text in changes]
     names, cells = _cells(path, table, axes, [c for c in settled if c is not None], only)
     return Recipe(
         path=path,
@@ -197,7 +124,7 @@ def read(path: Path, changes: Sequence[str] = (), only: str | None = None) -> Re
         plot=_settings(PlotSettings, table["plot"]) if "plot" in table else None,
         columns=_columns(path, table["table"]) if "columns" in table.get("table", {}) else None,
         also=_also(path, table.get("table", {})),
-        changed=any(change is not None for change in settled),
+        changed=any(one is not None for one in settled),
     )
 
 
@@ -237,33 +164,6 @@ def _also(path: Path, table: Mapping[str, Any]) -> tuple[Path, ...]:
     return tuple(other.with_suffix(".jsonl") for other in found)
 
 
-def _change(axes: Table, change: str) -> tuple[list[str], Any] | None:
-    """Read one "key=value" as (path of keys, value); None for the seed, which is an axis.
-
-    An axis of the same name ("data", "method", "model") is replaced.
-    """
-    key, sign, text = change.partition("=")
-    if not sign:
-        raise ConfigError(f"--set wants key=value, got '{change}'. Example: --set run.rounds=20")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text  # a bare word is a string
-    key = key.strip()
-    if key in ("seed", "run.seed"):
-        axes["seed"] = [value]
-        return None
-    if key in AXES:
-        axes.pop(key, None)
-        named = ("data", "method", "forget")
-        key = "method.model" if key == "model" else f"{key}.name" if key in named else key
-    parts = key.split(".")
-    if parts[0] not in SETTINGS or len(parts) < 2:
-        allowed = [*AXES, "method.model.<field>", *(f"{name}.<field>" for name in SETTINGS)]
-        raise ConfigError(f"--set cannot change '{key}'; {suggest(key, allowed)}")
-    return parts, value
-
-
 def _write(tables: Table, parts: list[str], value: Any) -> None:
     """Set one setting in the tables of a cell."""
     place = tables
@@ -283,59 +183,31 @@ def _cells(
     only: str | None,
 ) -> tuple[list[str], list[Cell]]:
     """The names of all cells, and the cells (or the one asked for) at every seed."""
-    for axis in axes:
-        if axis not in AXES:
-            raise ConfigError(f"{path}: unknown axis '{axis}'; {suggest(axis, AXES)}")
-    seeds = axes.pop("seed", [table.get("run", {}).get("seed", 0)])
-    order = [axis for axis in AXES if axis in axes]
+    seeds = axes.get("seed", [table.get("run", {}).get("seed", 0)])
     names, cells = [], []
-    for values in itertools.product(*[axes[axis] for axis in order]):
-        if not _meet(path, dict(zip(order, values, strict=True))):
-            continue
+    for name, along in combinations(path, axes):
         tables: Table = json.loads(json.dumps({k: table.get(k, {}) for k in SETTINGS}))
         if "sharing" not in table:
             tables.pop("sharing")
-        labels = {a: _place(tables, a, v) for a, v in zip(order, values, strict=True)}
-        names.append("/".join(labels.values()) or path.stem)
+        for axis, value in along.items():
+            _place(tables, axis, value)
+        labels = {axis: label(value) for axis, value in along.items()}
+        names.append(name)
         for parts, value in changes:  # what is asked for on the command line has the last word
             _write(tables, parts, value)
-        if only in (None, names[-1]):
-            cells += [_cell(path, names[-1], tables, seed, labels) for seed in seeds]
+        if only in (None, name):
+            cells += [_cell(path, name, tables, seed, labels) for seed in seeds]
     return list(dict.fromkeys(names)), cells
 
 
-def _meet(path: Path, values: Mapping[str, Any]) -> bool:
-    """Whether these values of the axes make a cell: each may ask for labels along the others."""
-    labels = {axis: _label(value) for axis, value in values.items()}
-    for axis, value in values.items():
-        asked = value.get("where", {}) if isinstance(value, Mapping) else {}
-        for other, label in asked.items():
-            if other not in labels or other == axis:
-                allowed = [a for a in labels if a != axis]
-                raise ConfigError(
-                    f"{path}: `where` of {labels[axis]} names no other axis: '{other}'; "
-                    f"{suggest(other, allowed)}"
-                )
-            if labels[other] != label:
-                return False
-    return True
-
-
-def _label(value: Any) -> str:
-    if not isinstance(value, Mapping):
-        return str(value)
-    return str(value.get("label", value.get("name", value)))
-
-
-def _place(tables: Table, axis: str, value: Any) -> str:
-    """Write one value of an axis into its table; return its label."""
-    change = dict(value) if isinstance(value, Mapping) else {"name": value}
-    label = _label(value)
-    change = {k: v for k, v in change.items() if k not in ("label", "where")}
+def _place(tables: Table, axis: str, value: Any) -> None:
+    """Write one value of an axis into its table."""
+    given = dict(value) if isinstance(value, Mapping) else {"name": value}
+    given = {k: v for k, v in given.items() if k not in ("label", "where")}
     # A ceiling is trained for one round, or sees everything; a row of a table may be a request.
     for other in ("run", "sharing", "forget", "method"):
-        if other in change and other != axis:
-            more, known = change.pop(other), tables.setdefault(other, {})
+        if other in given and other != axis:
+            more, known = given.pop(other), tables.setdefault(other, {})
             if other == "method" and more.get("name", known.get("name")) != known.get("name"):
                 known.clear()  # another method does not take the fields of the one it replaces
             known.update(more)
@@ -344,10 +216,9 @@ def _place(tables: Table, axis: str, value: Any) -> str:
         inside = method.get("model", {})
         inside = {"name": inside} if isinstance(inside, str) else inside
         # Another model does not take the fields of the one it replaces.
-        method["model"] = change if change.get("name") != inside.get("name") else inside | change
+        method["model"] = given if given.get("name") != inside.get("name") else inside | given
     else:
-        tables.setdefault(axis, {}).update(change)
-    return label
+        tables.setdefault(axis, {}).update(given)
 
 
 def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, str]) -> Cell:

@@ -50,13 +50,17 @@ def command(
     than the seed), from which `rescind table` prints ours beside the paper's.
     """
     from rescind.errors import ConfigError
-    from rescind.recipe import locate, read
+    from rescind.recipe_file import check, locate
 
     if seeds is not None and any(
         c.partition("=")[0].strip() in ("seed", "run.seed") for c in change or ()
     ):
         raise ConfigError("--seeds and --set seed=K were both given. Give one of them.")
-    found = read(locate(recipe), change or (), cell)
+    path = locate(recipe)
+    check(path, change or (), cell)  # before torch is loaded: an error answers at once
+    from rescind.recipe import read
+
+    found = read(path, change or (), cell)
     cells = found.choose(cell, None if seeds is None else range(seeds))
     stem = f"{found.path.stem}-changed" if found.changed else found.path.stem
     home = out or Path("runs") / found.path.parent.name / stem

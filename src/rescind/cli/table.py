@@ -36,12 +36,16 @@ def command(
     Numbers below item popularity on the same data are marked, where the recipe has a cell for it.
     """
     from rescind.errors import ConfigError, suggest
-    from rescind.recipe import Column, locate, read
+    from rescind.recipe_file import Column, check, locate
+
+    path = locate(recipe)
+    check(path, (), against)
+    from rescind.recipe import read
     from rescind.significance import differences
     from rescind.sweeps import draw
     from rescind.tables import collect, lines, markdown, remarks
 
-    found = read(locate(recipe))
+    found = read(path)
     columns = tuple(Column(name) for name in metric or ())
     made = lines(found)
     for column in columns:
@@ -50,8 +54,6 @@ def command(
             raise ConfigError(
                 f"no result has the metric '{column.path}'; {suggest(column.path, known)}"
             )
-    if against is not None:
-        found.choose(against)  # says so if there is no such cell
     table = collect(found, columns)
     if plot is not None:
         draw(table, plot)

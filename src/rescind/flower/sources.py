@@ -11,7 +11,8 @@ from rescind.errors import ConfigError
 from rescind.experiment import obtained, prepare, start
 from rescind.guards import Guard
 from rescind.holdings import Holdings
-from rescind.recipe import Cell, locate, read
+from rescind.recipe import Cell, read
+from rescind.recipe_file import locate
 from rescind.records import Arrive
 from rescind.streams import Stream
 

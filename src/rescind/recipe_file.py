@@ -1,0 +1,180 @@
+"""The file of a recipe: where it is, its keys, its axes, and the names of its cells.
+
+Nothing here needs torch: what cannot be is refused before anything heavy is loaded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rescind.errors import ConfigError, suggest
+
+Table = dict[str, Any]
+
+SETTINGS = ("data", "sharing", "method", "guards", "run", "forget")
+TABLES = (*SETTINGS, "axes", "paper", "plot", "table")
+WORDS = ("title", "source", "notes")
+AXES = ("data", "method", "model", "sharing", "guards", "forget", "seed")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One value of the result lines that a table shows."""
+
+    path: str
+    """A name in `test`, or the way to it from the top of a line: "seconds.cpu"; or "a + b"."""
+    title: str | None = None
+    """What stands above it; the path unless given."""
+    digits: int = 4
+    """How many of them stand behind the point."""
+    per: float = 1.0
+    """The unit it is shown in: 1e6 makes megabytes of bytes."""
+
+    @property
+    def name(self) -> str:
+        """What stands above it."""
+        return self.title or self.path
+
+    def of(self, line: Mapping[str, Any]) -> float | str | None:
+        """Its value in a result line: a number, a word, or None where the line has no such."""
+        found = [_found(line, path) for path in self.path.split(" + ")]
+        if len(found) == 1 and isinstance(found[0], str):
+            return found[0]
+        numbers = [v for v in found if isinstance(v, int | float)]
+        return sum(numbers) / self.per if len(numbers) == len(found) else None
+
+
+def _found(line: Mapping[str, Any], path: str) -> float | str | None:
+    """What stands at a path of a line, or under this name in its `test`."""
+    place: Any = line
+    for part in path.split("."):
+        place = place.get(part) if isinstance(place, Mapping) else None
+    place = line.get("test", {}).get(path, place)
+    if isinstance(place, bool):
+        return "yes" if place else "no"
+    return place if isinstance(place, int | float | str) else None
+
+
+COLUMNS = (Column("HR@20"), Column("NDCG@20"))
+
+
+@dataclass(frozen=True)
+class PlotSettings:
+    """How `rescind table --plot` draws a recipe that sweeps one setting."""
+
+    x: str
+    """The swept setting, such as "method.contrast"; the lines are the other axes."""
+    across: str | None = None
+    """The words below the figure; the setting unless given."""
+    bars: bool = False
+    """Whether it compares cells by name: bars in place of lines."""
+
+
+def locate(name: str) -> Path:
+    """The file of a recipe given by path, or by its name under `recipes/` (paper/table)."""
+    given = Path(name)
+    tried = [given, given.with_suffix(".toml"), Path("recipes") / f"{name}.toml"]
+    for path in tried:
+        if path.is_file() and path.suffix == ".toml":
+            return path
+    known = sorted(
+        str(p.relative_to("recipes").with_suffix("")) for p in Path("recipes").glob("*/*.toml")
+    )
+    raise ConfigError(
+        f"there is no recipe '{name}' (looked for {', '.join(map(str, tried))}). "
+        f"{suggest(name, known)}"
+    )
+
+
+def parsed(path: Path) -> Table:
+    """What stands in the file, with keys that a recipe may have."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}. Mend that line.") from None
+    for key in table:
+        if key not in TABLES + WORDS:
+            raise ConfigError(f"{path}: unknown key '{key}'; {suggest(key, TABLES + WORDS)}")
+    return table
+
+
+def check(path: Path, changes: Sequence[str], cell: str | None) -> None:
+    """Refuse a file, a change or the name of a cell that cannot be, without building anything."""
+    axes = dict(parsed(path).get("axes", {}))
+    for text in changes:
+        change(axes, text)
+    check_cell(path, cell, [name for name, _ in combinations(path, axes)])
+
+
+def check_cell(path: Path, cell: str | None, names: Sequence[str]) -> None:
+    """Refuse the name of a cell that the recipe does not have."""
+    if cell is not None and cell not in names:
+        raise ConfigError(f"{path.name} has no cell '{cell}'; {suggest(cell, names)}")
+
+
+def change(axes: Table, text: str) -> tuple[list[str], Any] | None:
+    """Read one "key=value" as (path of keys, value); None for the seed, which is an axis.
+
+    An axis of the same name ("data", "method", "model") is replaced.
+    """
+    key, sign, given = text.partition("=")
+    if not sign:
+        raise ConfigError(f"--set wants key=value, got '{text}'. Example: --set run.rounds=20")
+    try:
+        value = tomllib.loads(f"value = {given}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = given  # a bare word is a string
+    key = key.strip()
+    if key in ("seed", "run.seed"):
+        axes["seed"] = [value]
+        return None
+    if key in AXES:
+        axes.pop(key, None)
+        named = ("data", "method", "forget")
+        key = "method.model" if key == "model" else f"{key}.name" if key in named else key
+    parts = key.split(".")
+    if parts[0] not in SETTINGS or len(parts) < 2:
+        allowed = [*AXES, "method.model.<field>", *(f"{name}.<field>" for name in SETTINGS)]
+        raise ConfigError(f"--set cannot change '{key}'; {suggest(key, allowed)}")
+    return parts, value
+
+
+def combinations(path: Path, axes: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The name of every cell and its values along the axes other than seed, in order."""
+    for axis in axes:
+        if axis not in AXES:
+            raise ConfigError(f"{path}: unknown axis '{axis}'; {suggest(axis, AXES)}")
+    order = [axis for axis in AXES if axis in axes and axis != "seed"]
+    for values in itertools.product(*[axes[axis] for axis in order]):
+        along = dict(zip(order, values, strict=True))
+        if _meet(path, along):
+            yield "/".join(map(label, values)) or path.stem, along
+
+
+def _meet(path: Path, values: Mapping[str, Any]) -> bool:
+    """Whether these values of the axes make a cell: each may ask for labels along the others."""
+    labels = {axis: label(value) for axis, value in values.items()}
+    for axis, value in values.items():
+        asked = value.get("where", {}) if isinstance(value, Mapping) else {}
+        for other, called in asked.items():
+            if other not in labels or other == axis:
+                allowed = [a for a in labels if a != axis]
+                raise ConfigError(
+                    f"{path}: `where` of {labels[axis]} names no other axis: '{other}'; "
+                    f"{suggest(other, allowed)}"
+                )
+            if labels[other] != called:
+                return False
+    return True
+
+
+def label(value: Any) -> str:
+    """What a value of an axis is called."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    return str(value.get("label", value.get("name", value)))
