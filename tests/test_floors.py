@@ -23,6 +23,7 @@ FLOORS: dict[str, int] = {
             "federation",
             "packing",
             "storage",
+            "run_folder",
             "flat",
             "fused",
             "dense",

@@ -139,7 +139,7 @@ def _once(lot: Lot, chosen: Tensor, who: Tensor, block: int, longest: int) -> Pa
 
 def checks_with(run: Path) -> Callable[[Receipt], Check]:
     """A check of a receipt's claim against the data of a run's folder."""
-    fed = load_federation(run / "model" if (run / "model").is_dir() else run)
+    fed = load_federation(run)
     return lambda receipt: check(receipt, fed, run.name)
 
 

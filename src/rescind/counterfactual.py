@@ -31,6 +31,7 @@ from rescind.params import Params
 from rescind.provenance import versions
 from rescind.recipe import GuardSettings
 from rescind.records import Event, Share, Unshare
+from rescind.run_folder import check_finished
 from rescind.settings import from_table
 from rescind.storage import load_federation
 from rescind.tasks.metrics import top_k
@@ -114,15 +115,8 @@ def retrained(fed: Federation, client: int = UNCHANGED) -> Federation:
 
 def open_run(folder: Path) -> Federation:
     """The federation of a finished run, with the guards and on the device of its training."""
-    facts = read_facts(folder)
-    if facts is None or "configuration" not in facts:
-        inside = sorted(str(p.parent) for p in folder.glob("**/run.json"))[:3]
-        hint = f" Finished runs inside it: {', '.join(inside)}." if inside else ""
-        raise DataError(
-            f"{folder} holds no finished run (no run.json).{hint} Give the folder that "
-            f"`rescind run` names after 'Written'."
-        )
-    settings = facts["configuration"]
+    check_finished(folder)
+    settings = (read_facts(folder) or {})["configuration"]
     guards = from_table(GuardSettings, settings.get("guards", {}), {})
     if guards.gaussian is not None or guards.laplace is not None:
         raise ConfigError(

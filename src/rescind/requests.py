@@ -25,15 +25,20 @@ from rescind.receipt import Issued, write
 from rescind.receipt_page import page
 from rescind.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.releases import promise, published
+from rescind.report import Page
+from rescind.run_folder import MOVED, check_finished
 from rescind.sharing import draw_regret
-from rescind.storage import load_federation, save_federation, went_on
+from rescind.storage import load_federation, save_federation
 from rescind.stream_cell import measured_again
 from rescind.withheld import Withheld
 
 Kind = Literal["erase", "unshare", "withdraw"]
 DRAW = "draw:"
 RECEIPT, PAGE = "receipt.json", "receipt.html"
-LEFT = ("run.json", "withheld.json", "moved.json", RECEIPT, PAGE, "receipt.key")
+REPORT = "report.html"
+FORGOT = "-forgot-"
+"""Between the name of a run and how many requests it answered."""
+LEFT = ("run.json", "withheld.json", MOVED, RECEIPT, PAGE, "receipt.key", REPORT)
 """What may stay in the folder of a run whose records were forgotten: no record and no model. An
 earlier requester's key stays until it is handed over."""
 
@@ -150,10 +155,8 @@ def answer(
     command does the rest. begun: told the run, the request and how many records it is about
     away: ids of people whose devices cannot be reached
     """
-    facts = read_facts(run)
-    if facts is None or not (run / "model").is_dir():
-        hint = went_on(run) or "Give the folder of a finished run, such as runs/demo."
-        raise DataError(f"{run} holds no finished run. {hint}")
+    check_finished(run)
+    facts = read_facts(run) or {}
     fed = load_federation(run / "model")
     event = read_request(fed, kind, source, Withheld.read(run))
     gone = requested(fed, event)
@@ -184,13 +187,13 @@ def answer(
 
 
 def _next(run: Path) -> Path:
-    """The next free name beside a run: demo, demo-1, demo-2, ..."""
-    stem, _, number = run.name.rpartition("-")
+    """The next free name beside a run: seed-0, seed-0-forgot-1, seed-0-forgot-2, ..."""
+    stem, _, number = run.name.rpartition(FORGOT)
     name = stem if stem and number.isdigit() else run.name
     many = 1
-    while (run.parent / f"{name}-{many}").exists():
+    while (run.parent / f"{name}{FORGOT}{many}").exists():
         many += 1
-    return run.parent / f"{name}-{many}"
+    return run.parent / f"{name}{FORGOT}{many}"
 
 
 def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict[str, Any]:
@@ -232,12 +235,26 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
     }
 
 
+def _moved_page(run: Path, new: Path) -> str:
+    """What stands where the old report was: no number of a model that is gone, and the way on."""
+    out = Page(f"{run.name}: its records were forgotten")
+    out.text(
+        f"Somebody took records of this run back. Its model, its report and everything else that "
+        f"was made with them were deleted. It went on, without them, as {new.name}, whose "
+        f"receipt.html says what was asked, done and measured."
+    )
+    out.text("What is kept here: the settings and the measures of the old run (run.json).")
+    out.code(f"rescind verify {new.name}/{RECEIPT}")
+    return out.html()
+
+
 def _purge_folder(run: Path, new: Path) -> None:
     """Nothing of the old run stays but numbers about it and where it went on."""
-    write_atomically(run / "moved.json", (json.dumps({"to": new.name}) + "\n").encode())
+    write_atomically(run / MOVED, (json.dumps({"to": new.name}) + "\n").encode())
     facts = read_facts(run) or {}
     facts.pop("model", None)  # sealed in the receipt: guesses could be tried against it
     write_facts(run, facts)
+    write_atomically(run / REPORT, _moved_page(run, new).encode())
     for path in run.iterdir():
         if path.name in LEFT:
             continue

@@ -44,6 +44,7 @@ from rescind.packing import (
 from rescind.params import Params
 from rescind.past import Past, Point
 from rescind.records import Event, Host, Join, Records, Share, Unshare
+from rescind.run_folder import model_in
 from rescind.settings import find, from_table, to_table
 from rescind.world import Sizes, World
 
@@ -115,14 +116,8 @@ def _pack_server(fed: Federation) -> Packed:
 
 
 def load_federation(folder: Path | str, executor: Executor | None = None) -> Federation:
-    """Read what `save_federation` wrote."""
-    folder = Path(folder)
-    if not (folder / "server.safetensors").is_file():
-        hint = went_on(folder) or went_on(folder.parent)
-        raise DataError(
-            f"{folder} holds no saved federation (server.safetensors is missing). "
-            + (hint or "Give the folder of a finished run.")
-        )
+    """Read what `save_federation` wrote. folder: given there, or that of a finished run."""
+    folder = model_in(Path(folder))
     server, facts = _read(folder / "server.safetensors")
     devices, device_facts = _read(folder / "devices.safetensors")
     labels = _read_labels(folder / "labels.json")
@@ -159,14 +154,6 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
         past=_read_past(folder / "past.safetensors", facts, vault) if facts.get("past") else None,
         keep_every=facts.get("keep_every"),
     )
-
-
-def went_on(run: Path) -> str:
-    """Where a run went on whose records were forgotten; '' for any other folder."""
-    moved = run / "moved.json"
-    if not moved.is_file():
-        return ""
-    return f"Its records were forgotten; it went on as {json.loads(moved.read_text())['to']}."
 
 
 def _pack_past(fed: Federation) -> Packed:

@@ -80,16 +80,28 @@ def pairs_of(run: Path, user: str) -> set[str]:
 def test_a_person_who_leaves_is_in_no_file_and_does_not_come_back(run, tmp_path):
     assert holding(run, CANARY) == ["labels.json"]
     done = answer(run, "withdraw", CANARY, audits="none")
-    assert done.folder == tmp_path / "run-1"
+    assert done.folder == tmp_path / "run-forgot-1"
     assert holding(tmp_path / "run", CANARY) == []
-    assert holding(tmp_path / "run-1", CANARY) == []
-    assert sorted(p.name for p in run.iterdir()) == ["moved.json", "run.json", "withheld.json"]
+    assert holding(tmp_path / "run-forgot-1", CANARY) == []
+    left = ["moved.json", "report.html", "run.json", "withheld.json"]
+    assert sorted(p.name for p in run.iterdir()) == left
+    assert "run-forgot-1" in (run / "report.html").read_text(), "the way on"
     assert "model" not in json.loads((run / "run.json").read_text()), "it is sealed in the receipt"
     client = 3
     assert not bool((done.fed.now.vault.holdings.records.client == client).any())
     again = run_cell(CELL, run, dataset=dataset()).fed  # the publisher's file still has them
     assert not bool((again.now.vault.holdings.records.client == client).any())
     assert not bool((again.world.shared.client == client).any())
+
+
+def test_the_new_run_is_not_named_like_another_seed(run, tmp_path):
+    (tmp_path / "run").rename(tmp_path / "seed-0")
+    (tmp_path / "seed-0" / "report.html").write_text(f"a report about {CANARY}")
+    first = answer(tmp_path / "seed-0", "withdraw", CANARY, audits="none").folder
+    assert first.name == "seed-0-forgot-1"
+    assert holding(tmp_path / "seed-0", CANARY) == [], "the old report goes with its model"
+    second = answer(first, "withdraw", "person-4", audits="none").folder
+    assert second.name == "seed-0-forgot-2"
 
 
 def test_erased_records_are_left_out_by_every_rerun_and_resume(run, tmp_path):
@@ -102,7 +114,7 @@ def test_erased_records_are_left_out_by_every_rerun_and_resume(run, tmp_path):
         run_cell(CELL, run, again=again, dataset=dataset())
         assert before - pairs_of(run, CANARY) == {FILM}
     second = answer(done.folder, "withdraw", CANARY, audits="none")
-    assert second.folder == tmp_path / "run-2"
+    assert second.folder == tmp_path / "run-forgot-2"
     assert second.evidence.receipt.previous.startswith("sha256:")
     facts = json.loads((second.folder / "run.json").read_text())
     assert [f["kind"] for f in facts["forgotten"]] == ["Erase", "Withdraw"]
@@ -146,7 +158,7 @@ def test_bad_requests_are_told_what_to_do(run, tmp_path):
     with pytest.raises(DataError, match="cannot be read as a request"):
         read_request(fed, "erase", str(tmp_path / "none.csv"))
     answer(run, "withdraw", CANARY, audits="none")
-    with pytest.raises(DataError, match="it went on as run-1"):
+    with pytest.raises(DataError, match="it went on as run-forgot-1"):
         answer(run, "withdraw", CANARY, audits="none")
 
 

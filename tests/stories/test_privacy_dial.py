@@ -77,7 +77,7 @@ def test_a_recipe_turns_the_dial_and_everything_says_so(rescind, tmp_path):
     user = fed.labels.user_id(int(fed.world.announced.keeps.nonzero()[0]))
     code, out, _ = rescind("forget", str(run), "--withdraw", user, "--audits", "none")
     assert code == 0, out
-    new = run.with_name(f"{run.name}-1")
+    new = run.with_name(f"{run.name}-forgot-1")
     receipt = json.loads((new / "receipt.json").read_text("utf-8"))
     assert receipt["done"]["method"]["longest_history"] == 4
     assert receipt["done"]["level"] == "L1"
@@ -99,7 +99,7 @@ def test_a_receipt_that_was_tampered_with_does_not_verify(rescind, tmp_path):
     fed = load_federation(path.parent / "model")
     user = fed.labels.user_id(int(fed.world.announced.keeps.nonzero()[0]))
     rescind("forget", str(path.parent), "--withdraw", user, "--audits", "none")
-    new = path.parent.with_name(f"{path.parent.name}-1")
+    new = path.parent.with_name(f"{path.parent.name}-forgot-1")
     text = (new / "receipt.json").read_text("utf-8")
     stated = json.loads(text)["claims"]["sum after"]
     other = stated[:-1] + ("0" if stated[-1] != "0" else "1")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rescind.audits import Report
     from rescind.examine import Unlearner
     from rescind.federation import Federation
+    from rescind.requests import Kind
 
 FAILED = ("FAIL", "VOID")
 """Verdicts after which a script must not go on. INCONCLUSIVE is a lack of records: no fault was
@@ -50,10 +51,7 @@ def command(
     Ends with 0 where the verdict is PASS or INCONCLUSIVE, and with 1 where it is FAIL or VOID.
     """
     from rescind.errors import ConfigError
-    from rescind.examine import examine, forgotten
-    from rescind.params import write_atomically
-    from rescind.requests import Kind, read_request
-    from rescind.withheld import Withheld
+    from rescind.run_folder import check_finished
 
     asked: dict[Kind, str | None] = {"erase": erase, "unshare": unshare, "withdraw": withdraw}
     given = [(kind, source) for kind, source in asked.items() if source is not None]
@@ -62,6 +60,12 @@ def command(
             "give exactly one of --erase FILE, --unshare FILE and --withdraw USER; "
             f"{len(given)} were given. `--erase draw:0.3` lets 30 % of the lenders regret it."
         )
+    check_finished(run)
+    from rescind.examine import examine, forgotten
+    from rescind.params import write_atomically
+    from rescind.requests import read_request
+    from rescind.withheld import Withheld
+
     before = _opened(run)
     event = read_request(before, *given[0], Withheld.read(run))
     unlearner = _unlearner(method)
@@ -87,20 +91,13 @@ def command(
 
 
 def _opened(run: Path) -> Federation:
-    from rescind.errors import DataError
     from rescind.executor import InProcess
     from rescind.experiment import read_facts
     from rescind.recipe import GuardSettings
     from rescind.settings import from_table
     from rescind.storage import load_federation
 
-    facts = read_facts(run)
-    if facts is None or "configuration" not in facts:
-        raise DataError(
-            f"{run} holds no finished run (no run.json). Give the folder that `rescind run` names "
-            f"after 'Written'."
-        )
-    settings = facts["configuration"]
+    settings = (read_facts(run) or {})["configuration"]
     guards = from_table(GuardSettings, settings.get("guards", {}), {})
     device = settings.get("run", {}).get("device", "cpu")
     return load_federation(run / "model", InProcess(device=device, guards=guards.guards))

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rescind.federation import Federation, Moment
     from rescind.method import Method
+    from rescind.records import Event
+    from rescind.requests import Kind
 
 
 def command(
@@ -33,7 +36,8 @@ def command(
     ] = None,
     audits: Annotated[str, typer.Option(help="standard, full or none.")] = "standard",
     out: Annotated[
-        Path | None, typer.Option(help="Where the new run goes; RUN-1, RUN-2, ... unless given.")
+        Path | None,
+        typer.Option(help="Where the new run goes; RUN-forgot-1, ... unless given."),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes for the audit's retrains.")] = 2,
     away: Annotated[
@@ -55,19 +59,13 @@ def command(
 ) -> None:
     """Forget records of a run: a new run without them, with a signed receipt.
 
-    The old folder keeps its numbers and nothing else. The receipt's key goes to the requester:
-    only with it can the receipt be matched with the records.
+    The old folder keeps its numbers and a page that says where the new run is. The receipt's key
+    goes to the requester: only with it can the receipt be matched with the records.
     """
     from contextlib import ExitStack
 
-    from rescind.cli.progress import RoundBar
     from rescind.errors import ConfigError
-    from rescind.federation import Federation, Moment
-    from rescind.findings import legend, question
-    from rescind.params import write_atomically
-    from rescind.receipt import event_text
-    from rescind.records import Event
-    from rescind.requests import Kind, answer
+    from rescind.run_folder import check_finished
 
     asked: dict[Kind, str | None] = {"erase": erase, "unshare": unshare, "withdraw": withdraw}
     given = [(kind, source) for kind, source in asked.items() if source is not None]
@@ -77,9 +75,16 @@ def command(
             f"{len(given)} were given."
         )
     kind, source = given[0]
-    how = unlearner(method)
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
+    check_finished(run)
+    from rescind.cli.progress import RoundBar
+    from rescind.findings import legend, question
+    from rescind.params import write_atomically
+    from rescind.receipt import event_text
+    from rescind.requests import answer
+
+    how = unlearner(method)
     bars: list[RoundBar] = []
     with ExitStack() as stack:
 

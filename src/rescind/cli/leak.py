@@ -160,13 +160,13 @@ def _all_lines(
 
 def _of_run(run: Path) -> tuple[Federation, str, int]:
     """A finished run with the name of its data and its seed."""
-    from rescind.errors import DataError
+    from rescind.run_folder import check_finished
+
+    check_finished(run)
     from rescind.experiment import read_facts
     from rescind.storage import load_federation
 
-    facts = read_facts(run)
-    if facts is None or not (run / "model").is_dir():
-        raise DataError(f"{run} holds no finished run. Give the folder of one, such as runs/demo.")
+    facts = read_facts(run) or {}
     return load_federation(run / "model"), str(facts["data"]["name"]), int(facts["seed"])
 
 

@@ -19,9 +19,11 @@ def command(
 
     A user without data gets the most popular items, and it is said so.
     """
+    from rescind.run_folder import model_in
+
+    folder = model_in(run)
     from rescind.storage import load_federation
 
-    folder = run / "model" if (run / "model").is_dir() else run
     fed = load_federation(folder)
     found = fed.recommend(user, k)
     if as_json:

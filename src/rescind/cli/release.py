@@ -15,14 +15,14 @@ def command(
 
     Devices are sent the new weights; with noise, the new release counts towards epsilon.
     """
-    from rescind.errors import DataError
+    from rescind.run_folder import check_finished
+
+    check_finished(run)
     from rescind.experiment import read_facts, write_facts
     from rescind.releases import promise, published, release_now
     from rescind.storage import load_federation, save_federation
 
-    facts = read_facts(run)
-    if facts is None or not (run / "model").is_dir():
-        raise DataError(f"{run} holds no finished run. Give the folder of one, such as runs/demo.")
+    facts = read_facts(run) or {}
     fed = release_now(load_federation(run / "model"))
     save_federation(fed, run / "model")
     said = published(fed)

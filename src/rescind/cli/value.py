@@ -30,6 +30,9 @@ def command(
     For each drawn person one world is trained anew in which only this person decided otherwise.
     Finished worlds are kept in value.jsonl: after an interrupt the same command goes on.
     """
+    from rescind.run_folder import check_finished
+
+    check_finished(run)
     from rescind.params import write_atomically
     from rescind.value import facts_of, value_of_sharing
 

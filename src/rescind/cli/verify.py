@@ -92,6 +92,9 @@ def _pinned(given: list[str]) -> dict[str, str]:
 def _claims(data: Path | None) -> list[Callable[[Receipt], Check]]:
     if data is None:
         return []
+    from rescind.run_folder import model_in
+
+    model_in(data)
     from rescind.claims import checks_with  # needs torch, which reading a receipt does not
 
     return [checks_with(data)]
