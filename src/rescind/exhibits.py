@@ -16,6 +16,7 @@ EXCEEDED, REACHED, MISSED = "exceeded", "reached", "not reached"
 TRIVIAL, ABSENT = "paper below a trivial baseline", "data not at hand"
 LATER, ALONE = "not run yet", "no number printed"
 QUICK = "quick, not judged"
+ONE_SEED = " (one seed)"
 VERDICTS = {
     EXCEEDED: "ours is better by more than two standard errors over seeds",
     REACHED: "ours is within two standard errors (one seed: within 1 %, and it says so)",
@@ -23,7 +24,8 @@ VERDICTS = {
     TRIVIAL: "the paper's number is one that a predictor without learning exceeds here",
     ABSENT: "the publisher's files cannot be had here",
     LATER: "the recipe or its row is waiting for a run",
-    ALONE: "a control or a drawn figure: ours stands alone",
+    ALONE: "the paper prints no number here (a control of ours, or a figure that is only drawn), "
+    "so ours is held against nothing",
 }
 """Every verdict and what it means."""
 CLOSE = 0.01
@@ -125,7 +127,7 @@ def verdict(entry: Entry, lower: bool = False, absent: bool = False) -> str:
         return TRIVIAL
     better = (entry.paper - entry.mean) if lower else (entry.mean - entry.paper)
     if entry.spread is None:
-        near, mark = CLOSE * abs(entry.paper), " (one seed)"
+        near, mark = CLOSE * abs(entry.paper), ONE_SEED
     else:
         near, mark = 2 * entry.spread / len(entry.values) ** 0.5, ""
     return (EXCEEDED if better > near else MISSED if better < -near else REACHED) + mark
@@ -192,6 +194,12 @@ def markdown(exhibit: Exhibit, found: Sequence[Row]) -> str:
     return "\n\n".join(said)
 
 
+def legend(found: Sequence[Row]) -> str:
+    """What the verdicts of these rows mean, as Markdown: one line for each that was given."""
+    given = dict.fromkeys(row.verdict.removesuffix(ONE_SEED) for row in found)
+    return "\n".join(f"- *{one}*: {VERDICTS[one]}." for one in given if one in VERDICTS)
+
+
 def compared(exhibit: Exhibit, shelf: Shelf) -> str:
     """Differences between rows of each part, paired by seed and corrected, as Markdown."""
     said = []
@@ -256,7 +264,7 @@ def summary(every: Sequence[Exhibit], shelf: Shelf) -> str:
     out = [["table or figure", "numbers printed", *kinds]]
     for exhibit in every:
         found = [r for r in rows(exhibit, shelf) if r.entry.paper is not None]
-        told = [r.verdict.removesuffix(" (one seed)") for r in found]
+        told = [r.verdict.removesuffix(ONE_SEED) for r in found]
         page = f"[{exhibit.paper} {exhibit.title.split(':')[0]}]({exhibit.paper}.md#{exhibit.name})"
         out.append([page, str(len(found)), *(str(told.count(kind) or "") for kind in kinds)])
     totals = [sum(int(row[n] or 0) for row in out[1:]) for n in range(1, len(out[0]))]

@@ -194,7 +194,26 @@ def chosen(folder: Path, what: str | None) -> tuple[Exhibit, ...]:
     if what is None:
         return every
     fit = tuple(e for e in every if what in (e.paper, e.place))
+    if not fit and (folder / f"{what}.toml").is_file() and "/" in what:
+        raise ConfigError(_only_a_recipe(what, every))
     if not fit:
         known = [*dict.fromkeys(e.paper for e in every), *(e.place for e in every)]
         raise ConfigError(f"no paper, table or figure is called '{what}'; {suggest(what, known)}")
     return fit
+
+
+def behind(exhibit: Exhibit) -> tuple[str, ...]:
+    """The recipes that a table or figure is made of, each once."""
+    return tuple(dict.fromkeys(part.recipe for part in exhibit.parts))
+
+
+def _only_a_recipe(name: str, every: tuple[Exhibit, ...]) -> str:
+    """What to do with the name of a recipe where that of a table or figure is wanted."""
+    alone = f"`rescind run {name}` runs the recipe alone, `rescind table {name}` prints its results"
+    places = [e.place for e in every if name in behind(e)]
+    if not places:
+        return f"'{name}' is a recipe, and no table or figure of a paper is made of it. {alone}."
+    return (
+        f"'{name}' is a recipe behind {', '.join(places)}. Give the table or figure: "
+        f"`rescind reproduce {places[0]}`. {alone}."
+    )

@@ -291,7 +291,8 @@ def written(plan: Plan) -> list[Path]:
         stem = plan.out / f"{one.paper}-{one.name}"
         compared = "" if plan.quick else exhibits.compared(one, plan.shelf)
         text = f"# {one.title}\n\n{one.source}.{_warning(plan)}\n\n"
-        text += exhibits.markdown(one, found) + (f"\n\n{compared}" if compared else "") + "\n"
+        told_of = [exhibits.markdown(one, found), exhibits.legend(found), compared]
+        text += "\n\n".join(filter(None, told_of)) + "\n"
         parts = {
             ".md": text,
             ".csv": exhibits.as_csv(one, found),

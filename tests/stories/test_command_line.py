@@ -326,6 +326,26 @@ def test_the_person_shown_has_as_many_records_as_the_middle_one_of_their_like(se
     assert shown.lent == len(fed.lent(shown.user))
 
 
+def test_a_wrong_name_answers_without_loading_torch():
+    look = """
+import sys
+from typer.testing import CliRunner
+from rescind.cli import app
+from rescind.errors import RescindError
+for words in (
+    ["run", "basics/flor"], ["run", "basics/floor", "--cell", "none"],
+    ["run", "basics/floor", "--set", "rounds=3"], ["table", "none"], ["reproduce", "fedshare/table9"],
+    ["reproduce", "unlearning/ml-1m"], ["recommend", "none", "--user", "1"],
+    ["forget", "none", "--withdraw", "1"], ["forget", "none"], ["value", "none"],
+    ["forget", "none", "--withdraw", "1", "--audits", "some"], ["audit", "none", "--withdraw", "1"],
+):
+    said = CliRunner().invoke(app, words).exception
+    assert isinstance(said, RescindError), (words, said)
+    assert "torch" not in sys.modules, words
+"""
+    subprocess.run([sys.executable, "-c", look], check=True, cwd=ROOT)
+
+
 def test_help_answers_within_a_second_and_loads_neither_torch_nor_numba():
     look = "import sys, rescind.cli; print([m for m in ('torch', 'numba') if m in sys.modules])"
     begin = time.perf_counter()

@@ -18,7 +18,8 @@ def command(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="A paper, or paper/table; everything unless given.", show_default=False
+            help="A paper, or paper/table as in --list; everything unless given.",
+            show_default=False,
         ),
     ] = None,
     quick: Annotated[
@@ -41,7 +42,6 @@ def command(
     Given again, it goes on where it stopped. Committed results are not touched. Without --quick
     everything takes many hours; --list says how many runs each table needs.
     """
-    from rescind import reproduction
     from rescind.errors import ConfigError, DataError
     from rescind.papers import Shelf, chosen
 
@@ -51,6 +51,8 @@ def command(
         raise ConfigError("--quick takes one seed. Leave --seeds out, or --quick.")
     shelf = Shelf(Path("recipes"))
     wanted = chosen(shelf.folder, what)
+    from rescind import reproduction  # loads torch; a wrong name has answered before
+
     home = out or Path("runs") / ("reproduce-quick" if quick else "reproduce")
     if list_only:
         _list(wanted, shelf, home)
@@ -78,12 +80,14 @@ def command(
 
 
 def _list(wanted: tuple[Exhibit, ...], shelf, home: Path) -> None:
-    """Every table and figure with the number of its runs."""
+    """Every table and figure with the number of its runs and the recipes behind it."""
+    from rescind.papers import behind
     from rescind.reproduction import planned
 
     for one in wanted:
         many = len(planned([one], shelf, home, quick=False).jobs)
         typer.echo(f"{one.place:18} {many:4d} runs  {one.title}")
+        typer.echo(f"{'':30}recipes: {', '.join(behind(one))}")
 
 
 def _run(plan: Plan, workers: int) -> Progress:

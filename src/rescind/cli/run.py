@@ -189,7 +189,11 @@ def _next(recipe: Recipe, finished: list[dict[str, Any]]) -> None:
     if recipe.changed:
         typer.echo("Settings were changed, so no line was added to the recipe's results.")
     else:
-        typer.echo(f"One line per run was added to {recipe.results}")
+        typer.echo(
+            f"One line per run was added to {recipe.results}, which keeps the recipe's results. "
+            f"Where git tracks it: commit it\nwith the pages that show it (python -m rescind.pages "
+            f"--all), or undo it (git restore {recipe.results})."
+        )
         typer.echo(f"Next: rescind table {recipe.path}")
     if not trial and recipe.cells[-1].method.model.task == "ranking":
         typer.echo(f"Next: rescind recommend {where} --user ID")
