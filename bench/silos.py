@@ -27,7 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from flower.deployments import Machines
+from flower.deployments import PATIENCE, Machines
 from flower.grids import InMemory, silos_of
 from rescind.data import load
 from rescind.federation import Federation, holdings_of
@@ -133,8 +133,8 @@ def deployed(silos: int, rounds: int) -> Row:
                 machines.up("--kit", f"{kit}/server")
                 for silo in range(silos):
                     machines.join(silo, "--kit", f"{kit}/silo-{silo}")
-                machines.run("--kit", f"{kit}/server")
-                machines.finished()
+                machines.run("--kit", f"{kit}/server", "--wait", f"{PATIENCE:g}")
+                machines.finished(silos * PATIENCE)  # all silos share this machine
                 facts = (Path(folder) / "out" / "run.json").read_text(encoding="utf-8")
                 log = (Path(folder) / "out" / LOG).read_text(encoding="utf-8")
             spent.append(_children() - began)
@@ -163,8 +163,6 @@ def rows(users: int, rounds: int, real: list[int]) -> Iterator[Row]:
     yield Row(users, "none", "one process", cpu, wall, 0, 0.0)
     for silos in (1, 2, 10):
         yield over(holdings, silos, rounds)
-    for silos in real:
-        yield deployed(silos, rounds)
     one = over(first(holdings, FEW), FEW, 1)
     yield one
     by = users / FEW
@@ -172,6 +170,8 @@ def rows(users: int, rounds: int, real: list[int]) -> Iterator[Row]:
         users, f"{users:,}", f"extrapolated from {FEW}", one.cpu * by, one.wall * by,
         one.messages * by, (one.back or 0.0) * by,
     )  # fmt: skip
+    for silos in real:  # last, since they take longest and may fail on a machine that is busy
+        yield deployed(silos, rounds)
 
 
 def main() -> None:
@@ -186,18 +186,19 @@ def main() -> None:
     for row in rows(asked.users, asked.rounds, asked.deployed):
         made.append(str(row))
         print(row, flush=True)
+        if asked.write:  # after every row: hours are not lost with the last one
+            page = asked.write.read_text(encoding="utf-8")
+            block = "\n".join([*made, "", _conditions(asked.rounds)])
+            asked.write.write_text(with_block(page, "bench/silos.py", block), encoding="utf-8")
+    print(_conditions(asked.rounds))
+
+
+def _conditions(rounds: int) -> str:
     load_, cores = os.getloadavg()[1], os.cpu_count()
-    made.append("")
-    made.append(
-        f"Mean of {asked.rounds} rounds after one that warms up; made by bench/silos.py on "
+    return (
+        f"Mean of {rounds} rounds after one that warms up; made by bench/silos.py on "
         f"{datetime.now(UTC):%Y-%m-%d}, {cores} cores, load {load_:.0f} while it ran."
     )
-    print(made[-1])
-    if asked.write:
-        page = asked.write.read_text(encoding="utf-8")
-        asked.write.write_text(
-            with_block(page, "bench/silos.py", "\n".join(made)), encoding="utf-8"
-        )
 
 
 if __name__ == "__main__":

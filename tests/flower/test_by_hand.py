@@ -13,7 +13,7 @@ from torch.testing import assert_close
 pytest.importorskip("flwr")
 
 from flower.deployments import PATIENCE, Machines, until
-from flower.whole_recipes import WHOLE, in_process
+from flower.whole_recipes import FORGETTING, LEARNING, LENDING, WHOLE, in_process
 from rescind import params
 from rescind.flower.kit import make_kit
 
@@ -71,6 +71,35 @@ def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         machines.run("--insecure", "--resume")
         machines.finished()
     assert_like_one_process(machines)
+
+
+@pytest.mark.parametrize("unlearner", ["FedShareUnlearn", "Retrain"])
+def test_a_server_that_is_killed_while_it_forgets_takes_the_request_up_again(
+    unlearner: str, tmp_path: Path
+) -> None:
+    """SuperLink and all are killed between two rounds, or in one, of the unlearner."""
+    recipe = LENDING + LEARNING + FORGETTING.format(name=unlearner)
+    if unlearner == "FedShareUnlearn":
+        recipe += "rounds = 3\nlearner = { snapshots = 1 }\n"
+    with Machines(tmp_path, silos=2, recipe=recipe) as machines:
+        machines.up("--insecure")
+        for silo in range(2):
+            machines.join(silo, "--insecure")
+        machines.run("--insecure")
+        heard = tmp_path / "out" / "forgetting" / "stand-001" / "heard"
+        until(lambda: len(list(heard.glob("exchange-*"))) > 1, "a round of the unlearner")
+        for name in ("run", "up"):
+            machines.stop(name, signal.SIGTERM)
+        assert len(list(heard.glob("exchange-*"))) > 1, "the request was over already"
+        machines.up("--insecure")
+        machines.run("--insecure", "--resume")
+        machines.finished()
+    assert_like_one_process(machines)
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert [(told["by"], told["traces"], told["waiting"]) for told in facts["forgot"]] == [
+        (unlearner, {}, [])
+    ]
+    assert not (tmp_path / "out" / "forgetting").exists()
 
 
 def test_a_key_that_is_not_registered_is_not_let_in(tmp_path: Path) -> None:

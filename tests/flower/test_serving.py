@@ -22,10 +22,11 @@ from rescind.cli.flower import _erased
 from rescind.errors import ConfigError
 from rescind.experiment import obtained, start
 from rescind.federation import Federation
+from rescind.flower.answering import purged
 from rescind.flower.asked import Serving
 from rescind.flower.local import recommend
 from rescind.flower.node import Node
-from rescind.flower.serving import learning, purged, serve
+from rescind.flower.serving import learning, serve
 from rescind.flower.sources import RecipeData, one_cell
 from rescind.flower.store import HELD, Store
 from rescind.methods.finetune import FineTune

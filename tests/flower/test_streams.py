@@ -29,6 +29,8 @@ from rescind.flower.node import Given, Node
 from rescind.flower.serving import serve
 from rescind.flower.sources import RecipeData, one_cell
 from rescind.flower.store import HELD, Store
+from rescind.flower.wire import Letter
+from rescind.holdings import TRAIN
 from rescind.methods.f3crec import F3CRec
 from rescind.models.mf import MF
 from rescind.stream_cell import measured
@@ -201,6 +203,89 @@ def test_a_stream_whose_server_was_killed_goes_on_in_its_block(
     assert [b["returning"] for b in other["blocks"]] == [b["returning"] for b in facts["blocks"]]
     for name, value in expected.items():
         assert torch.equal(found[name], value)
+
+
+def blocks_on_disk(store: Store) -> set[int]:
+    """Which blocks a silo's files hold training records of."""
+    found: set[int] = set()
+    for path in (store.folder / HELD).glob("*.safetensors"):
+        held = store.held(int(path.stem, 16))
+        found |= set(held.block[held.split == TRAIN].tolist())
+    return found
+
+
+class Looking(InMemory):
+    """Looks at the silos' disks whenever a round's answers have come."""
+
+    def __init__(self, nodes: dict[int, Node]) -> None:
+        super().__init__(nodes)
+        self.seen: dict[int, list[set[int]]] = {}
+        """Round -> the blocks that each silo that answered has on its disk."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        replies = list(super().pull_messages(message_ids))
+        for reply in replies:
+            if reply.metadata.message_type == "train":
+                told = Letter.from_records(reply.content)
+                store = self.nodes[FIRST + int(told.facts["silo"])].store
+                self.seen.setdefault(int(told.facts["round"]), []).append(blocks_on_disk(store))
+        return replies
+
+
+def looking(asked: Serving, folder: Path) -> Looking:
+    source = RecipeData(asked.recipe)
+    return Looking({FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, 2) for i in range(2)})
+
+
+def test_a_silo_has_no_block_but_the_present_one_on_its_disk(recipe: Path, tmp_path: Path) -> None:
+    """No going back to earlier blocks: they are gone before the next is trained."""
+    recipe.write_text(RECIPE.replace("patience = 2\n", ""))
+    asked = asked_of(recipe, tmp_path)
+    grid = looking(asked, tmp_path)
+    serve(grid, asked)
+    facts, _ = told(asked)
+    turns = 0
+    for node in grid.nodes.values():
+        assert blocks_on_disk(node.store) == {len(facts["blocks"]) - 1}
+    for seen in grid.seen.values():
+        for blocks in seen:
+            assert len(blocks) == 1, "an earlier block is still there"
+            turns = max(turns, *blocks)
+    assert turns == len(facts["blocks"]) - 1 > 0
+
+
+def test_a_server_that_goes_on_brings_no_earlier_block_back(recipe: Path, tmp_path: Path) -> None:
+    asked = asked_of(recipe, tmp_path)
+    whole = asked_of(recipe, tmp_path / "whole")
+    serve(silos(whole, tmp_path / "whole"), whole)
+    facts, expected = told(whole)
+    grid = silos(asked, tmp_path)
+    grid.dies_in = facts["blocks"][0]["round"] + 2
+    with pytest.raises(KeyboardInterrupt):
+        serve(grid, asked)
+    for node in grid.nodes.values():
+        assert blocks_on_disk(node.store) == {1}
+    again = looking(asked, tmp_path)  # silos that begin anew, too, on the disks of before
+    serve(again, replace(asked, resume=True))
+    assert all(len(blocks) == 1 for seen in again.seen.values() for blocks in seen)
+    for name, value in expected.items():
+        assert torch.equal(told(asked)[1][name], value)
+
+
+def test_a_silo_that_was_away_when_a_block_ended_removes_it_before_it_trains(
+    tmp_path: Path,
+) -> None:
+    stream = Stream.of(blocks(), 3)
+    executor, grid = over(stream, 2, tmp_path)
+    fed = run_stream(Stream(executor.gather(3), ()), METHOD, 3, HOW, executor).fed
+    (block, *_) = executor.arrivals(3)
+    grid.away = {FIRST + 1}
+    fed = fed.apply(block)
+    executor.turned(fed)
+    assert [blocks_on_disk(grid.nodes[FIRST + i].store) for i in range(2)] == [{1}, {0}]
+    grid.away = set()
+    fed.run(1)
+    assert blocks_on_disk(grid.nodes[FIRST + 1].store) == {1}
 
 
 def test_somebody_leaves_after_the_last_block(recipe: Path, tmp_path: Path) -> None:

@@ -22,6 +22,14 @@ interactions = 900
 [sharing]
 ratio = [1, 1, 1]
 """
+LEARNING = """
+[method]
+name = "FedShare"
+
+[run]
+rounds = 2
+evaluate_every = 2
+"""
 FORGETTING = """
 [forget]
 name = "{name}"
@@ -29,14 +37,7 @@ event = "erase"
 draw = 0.3
 """
 WHOLE = {
-    "FedShare": f"""{LENDING}
-[method]
-name = "FedShare"
-
-[run]
-rounds = 2
-evaluate_every = 2
-{FORGETTING.format(name="FedShareUnlearn")}
+    "FedShare": f"""{LENDING}{LEARNING}{FORGETTING.format(name="FedShareUnlearn")}
 rounds = 1
 learner = {{ snapshots = 1 }}
 """,

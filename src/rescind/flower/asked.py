@@ -40,6 +40,11 @@ class Serving:
     masked: float | None = None
     """Silos mask their sums, whose entries are at most this large; None: they do not."""
 
+    @property
+    def requests(self) -> str:
+        """What was asked to be forgotten, and by whom."""
+        return json.dumps([self.take_back, self.withdraw, self.erase, self.unlearner])
+
     def to_json(self) -> str:
         """For the run's configuration."""
         return json.dumps(asdict(self))

@@ -114,7 +114,8 @@ class Elsewhere(Holdings):
     def _never(self, event: Event) -> Elsewhere:
         parts = ((silo, part_for(event, silo, self.silos)) for silo in range(self.silos))
         new = tuple((silo, part) for silo, part in parts if part is not None)
-        return replace(self, nevers=self.nevers + new)
+        # Who begins anew from here has forgotten, too: nobody may answer it from before.
+        return replace(self, nevers=self.nevers + new, epoch=self.epoch + 1)
 
 
 def elsewhere(vault: Vault) -> Elsewhere:

@@ -16,11 +16,11 @@ from rescind.errors import ConfigError, DataError
 from rescind.executor import Vault
 from rescind.federation import Federation, Moment
 from rescind.flower.elsewhere import MOMENT, Elsewhere, after, elsewhere, heard, unseen
-from rescind.flower.letters import letters_for, of_silo, packed_events, sums_of
+from rescind.flower.letters import Owed, accepted, letters_for, of_silo, packed_events, sums_of
 from rescind.flower.line import FAILED, Line
 from rescind.flower.masking import Masked, check_silos, exchanged
 from rescind.flower.wire import Letter, metric_table
-from rescind.gate import gate, gate_sum
+from rescind.gate import gate_sum
 from rescind.holdings import Holdings
 from rescind.method import Method
 from rescind.packing import Facts, drawer, under
@@ -33,8 +33,6 @@ from rescind.tasks import Metric, Question
 from rescind.update import Sum
 
 log = logging.getLogger(__name__)
-
-OTHERS = "speaks for others"
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,8 @@ class FlowerExecutor:
     masked: Masked | None = None
     """How silos mask their sums, so that only the total is seen; None: they do not."""
     alive: dict[str, list[int]] = field(default_factory=dict)
-    """The private moments that the server may come back to, as its watcher last saw them."""
+    """The moments that the server may come back to, by the name letters have for them: "keep" for
+    private ones, "keep_held" for holdings. A kind that is missing is not removed from silos."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= 1:
@@ -70,6 +69,7 @@ class FlowerExecutor:
         """Wait until every silo is there; the holdings to start a federation with."""
         letter = self._letter("hold", Clock(seed))
         replies = self.line.wait(letter, wait)
+        self.line.hello = self._letter("meet", Clock(seed))  # who comes back has its data
         told = [reply.facts for reply in replies.values()]
         if len({(t["task"], t["features"], t["classes"], t["block"]) for t in told}) > 1:
             raise DataError("the silos hold data of different kinds; give all the same recipe.")
@@ -78,6 +78,10 @@ class FlowerExecutor:
         for silo, reply in sorted(replies.items()):
             holdings = heard(holdings, silo, reply.facts, drawer("said", reply.tensors))
         return holdings
+
+    def meet(self, wait: float = 300.0) -> None:
+        """Wait until every silo is there; what it holds stays as it is. For a run that goes on."""
+        self.line.wait(self._letter("meet", Clock(0)), wait)
 
     def lend(self, fed: Federation, ratio: tuple[int, int, int], part: float) -> Share:
         """What the simulated people on all silos lend; the event is still to be applied."""
@@ -138,12 +142,11 @@ class FlowerExecutor:
         """One letter to every silo with a client in the round; the sums of those who answer."""
         held, letters = elsewhere(vault), {}
         asked = {silo: ids[ids % held.silos == silo] for silo in range(held.silos)}
-        keep = {"keep": self.alive["private"]} if self.alive else {}
         for silo, mine in asked.items():
             if not len(mine):
                 continue
             theirs = {int(c): roles[int(c)] for c in mine.tolist() if c in roles} if roles else {}
-            extra: Facts = {"roles": [[c, r] for c, r in theirs.items()], **keep}
+            extra: Facts = {"roles": [[c, r] for c, r in theirs.items()], **self.alive}
             tensors = {"ids": mine, **under("public", public)}
             if mail is not None:
                 tensors |= under("mail", letters_for(mail, mine))
@@ -167,7 +170,8 @@ class FlowerExecutor:
             replies = replies if sums["train"] is hidden else {}
         for silo, reply in replies.items():
             alone = hidden is None  # else the total was looked at as a whole
-            found = self._accepted(method, public, asked[silo], reply, own) if alone else {}
+            mine = asked[silo]
+            found = accepted(method, public, mine, reply, own, self.limit) if alone else {}
             if isinstance(found, str):
                 refused[found] = refused.get(found, 0) + len(asked[silo])
                 self.line.refused[found] += 1
@@ -254,28 +258,48 @@ class FlowerExecutor:
         Until then the devices as they were before an erasure are still on the silos' disks, since
         somebody might compare with them. A silo that is away is settled the next time.
         """
-        held = elsewhere(fed.now.vault)
-        kept_held, kept_private = self._needed(fed.now.vault, fed.past)
+        held, private = self._needed(fed.now.vault, fed.past)
         origin = fed.past.origin if fed.past else None
         nevers = origin.nevers if isinstance(origin, Elsewhere) else ()
-        letters = {}
-        for silo in range(held.silos):
-            told, tensors = packed_events("never", of_silo(nevers, silo))
-            tensors |= under("public", fed.now.state.public)  # a block may have to be turned
-            extra = {**told, "keep_held": kept_held, "keep_private": kept_private}
-            letters[silo] = self._about(
-                "keep", fed.method, fed.now.vault, silo, fed.clock, extra, tensors
-            )
-        replies, why = self.line.ask(letters)
+        replies = self._keep_only(fed, {"keep_held": held, "keep_private": private}, nevers)
         vault, past = fed.now.vault, fed.past
         for silo, reply in replies.items():
             vault = _moved(vault, silo, reply)
-        for silo, reason in why.items():
-            log.warning("silo %d still has what was forgotten: %s", silo, reason)
         if past is not None and isinstance(origin, Elsewhere):
             left = tuple((s, e) for s, e in nevers if s not in replies)
-            past = replace(past, origin=replace(origin, nevers=left))
+            epoch = max(origin.epoch, elsewhere(vault).epoch)  # silos refuse anything older now
+            past = replace(past, origin=replace(origin, nevers=left, epoch=epoch))
         return replace(fed, now=replace(fed.now, vault=vault), past=past)
+
+    def turned(self, fed: Federation) -> None:
+        """Let the silos remove what they held before a block that has begun.
+
+        Only once the server cannot come back to it. Who is away does so when it trains again.
+        """
+        held = elsewhere(fed.now.vault)
+        late = {silo for silo, event in held.owed if isinstance(event, Arrive)}
+        kept = [m for silo, m in enumerate(held.moment.tolist()) if silo not in late]
+        self.alive["keep_held"] = kept
+        self._keep_only(fed, {"keep_held": kept})
+
+    def begin_request(self, fed: Federation) -> None:
+        """From now on it is here that a server which was killed goes on: silos keep its moments."""
+        self.alive.clear()
+        _, self.alive["keep"] = self._needed(fed.now.vault, fed.past)
+
+    def _keep_only(self, fed: Federation, kept: Facts, nevers: Owed = ()) -> dict[int, Letter]:
+        """Replies of the silos that have removed all other moments."""
+        letters = {}
+        for silo in range(elsewhere(fed.now.vault).silos):
+            told, tensors = packed_events("never", of_silo(nevers, silo))
+            tensors |= under("public", fed.now.state.public)  # a block may have to be turned
+            letters[silo] = self._about(
+                "keep", fed.method, fed.now.vault, silo, fed.clock, {**told, **kept}, tensors
+            )
+        replies, why = self.line.ask(letters)
+        for silo, reason in why.items():
+            log.warning("silo %d still has what is not needed any more: %s", silo, reason)
+        return replies
 
     def watch(self, every: int = 1) -> Callable[[Moment], None]:
         """A watcher that tells silos which private moments may still be needed.
@@ -291,7 +315,7 @@ class FlowerExecutor:
             if moment.now.state.round % every == 0:
                 written.append(private)
                 del written[:-2]
-            self.alive["private"] = sorted(private.union(*written))
+            self.alive["keep"] = sorted(private.union(*written))
 
         return look
 
@@ -358,33 +382,6 @@ class FlowerExecutor:
                 f"every silo must answer this, but: {told}. Bring them back, try again."
             )
         return replies
-
-    def _accepted(
-        self, method: Method, public: Params, asked: Tensor, reply: Letter, own: bool
-    ) -> dict[str, Sum] | str:
-        """The sums of a reply by role, or why they are refused."""
-        try:
-            sums = sums_of(reply)
-        except DataError:
-            return "cannot be read"
-        found: dict[str, Sum] = {}
-        for role, total in sums.items():
-            also = tuple(total.totals) if own else ()
-            one = gate_sum(total, public, self.limit, also)
-            if one is not total:
-                return next(iter(one.refused))
-            if len(total.who) and not bool(torch.isin(total.who, asked).all()):
-                return OTHERS
-            if total.parts and not method.individual:
-                return "single updates"
-            for ids, update in total.parts:
-                _, kept, flaws = gate(update, self.limit, public, None, also)
-                if not bool(kept.all()):
-                    return next(iter(flaws))
-                if not bool(torch.isin(ids, asked).all()):
-                    return OTHERS
-            found[role] = total
-        return found
 
 
 def _moved(vault: Vault, silo: int, reply: Letter) -> Vault:

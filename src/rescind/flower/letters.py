@@ -8,11 +8,14 @@ from torch import Tensor
 from rescind.cohort import Mail
 from rescind.errors import DataError
 from rescind.flower.wire import Letter, pack_event, unpack_event, unpack_sum
+from rescind.gate import gate, gate_sum
+from rescind.method import Method
 from rescind.packing import Facts, drawer, under
 from rescind.params import Params
 from rescind.records import Event
 from rescind.update import Sum
 
+OTHERS = "speaks for others"
 Owed = tuple[tuple[int, Event], ...]
 """(silo, event), oldest first."""
 
@@ -27,6 +30,37 @@ def sums_of(reply: Letter) -> dict[str, Sum]:
         }
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DataError("a reply holds no sums; its sender is broken.") from None
+
+
+def accepted(
+    method: Method, public: Params, asked: Tensor, reply: Letter, own: bool, limit: float
+) -> dict[str, Sum] | str:
+    """The sums of a reply by role, or why they are refused (gate.py).
+
+    own: the method's server looks at every total itself, so none may be unsound
+    """
+    try:
+        sums = sums_of(reply)
+    except DataError:
+        return "cannot be read"
+    found: dict[str, Sum] = {}
+    for role, total in sums.items():
+        also = tuple(total.totals) if own else ()
+        one = gate_sum(total, public, limit, also)
+        if one is not total:
+            return next(iter(one.refused))
+        if len(total.who) and not bool(torch.isin(total.who, asked).all()):
+            return OTHERS
+        if total.parts and not method.individual:
+            return "single updates"
+        for ids, update in total.parts:
+            _, kept, flaws = gate(update, limit, public, None, also)
+            if not bool(kept.all()):
+                return next(iter(flaws))
+            if not bool(torch.isin(ids, asked).all()):
+                return OTHERS
+        found[role] = total
+    return found
 
 
 def of_silo(events: Owed, silo: int) -> list[Event]:

@@ -16,6 +16,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from rescind.errors import DataError, RescindError
+from rescind.flower.journal import Answers, Journal
 from rescind.flower.wire import Letter, unpack_error
 from rescind.packing import Facts
 
@@ -55,6 +56,8 @@ class Line:
     """Silo -> a second node that says it is this silo: perhaps the first was killed."""
     hello: Letter | None = None
     """The first letter, for nodes that come later."""
+    journal: Journal | None = None
+    """Where answers are kept, and taken from if a server that was killed asks again."""
 
     def wait(self, ask: Letter, seconds: float) -> dict[int, Letter]:
         """Every silo's answer to a first letter, once all are there. Nodes come when they come."""
@@ -94,12 +97,25 @@ class Line:
             heard[silo] = reply
         return heard
 
-    def ask(self, letters: Mapping[int, Letter]) -> tuple[dict[int, Letter], dict[int, str]]:
+    def ask(self, letters: Mapping[int, Letter]) -> Answers:
         """Replies by silo, and for every silo without one the reason.
 
         An error that a person can mend is raised, unless the letter is about a round: there, a
         silo that fails is left out.
         """
+        found = self.journal.read(letters) if self.journal else None
+        if found is not None:
+            self.letters += len(letters)
+        else:
+            found = self._asked(letters)
+            if self.journal is not None:
+                self.journal.write(letters, found)
+        for reason in found[1].values():
+            self.refused[reason.partition(":")[0]] += 1
+        return found
+
+    def _asked(self, letters: Mapping[int, Letter]) -> Answers:
+        """`ask`, of the silos themselves."""
         present = {*self.grid.get_node_ids()}
         if self.hello is not None:
             self._greet(self.hello, present)
@@ -123,7 +139,6 @@ class Line:
         for silo in letters:
             if silo not in replies:
                 why.setdefault(silo, SILENT)
-                self.refused[why[silo].partition(":")[0]] += 1
                 if silo in self.spares:  # who came second under its number is asked next time
                     self.nodes[silo] = self.spares.pop(silo)
         return dict(sorted(replies.items())), why

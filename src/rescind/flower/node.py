@@ -22,6 +22,7 @@ from rescind.executor import InProcess, Vault
 from rescind.flower.elsewhere import Anew
 from rescind.flower.letters import unpacked_events
 from rescind.flower.masking import Masks, flat
+from rescind.flower.parts import as_many, never, part_of
 from rescind.flower.store import HELD, PRIVATE, Store
 from rescind.flower.wire import Letter, method_of, metric_of, pack_error, pack_sum
 from rescind.holdings import TRAIN, Holdings
@@ -30,7 +31,7 @@ from rescind.methods.gram import Gram
 from rescind.models.gram_sides import client_erased
 from rescind.packing import drawer, under
 from rescind.purge import devices_anew
-from rescind.records import Arrive, Erase, Event, Records, Unshare, Withdraw
+from rescind.records import Arrive, Erase, Event, Records
 from rescind.sharing import draw_groups, draw_share
 from rescind.tasks import Question
 from rescind.update import Sum
@@ -84,6 +85,7 @@ class Node:
     def answer(self, asked: Letter) -> Letter:
         """The reply to a letter. What a person can mend comes back as an error, not a crash."""
         verbs: dict[str, Callable[[Letter], Letter]] = {
+            "meet": self._meet,
             "hold": self._hold,
             "next": self._next,
             "open": self._open,
@@ -109,7 +111,7 @@ class Node:
 
     def _fence(self, asked: Letter) -> None:
         """Refuse a server that has gone back behind something that was forgotten for good."""
-        if asked.facts.get("verb") == "next":  # about data to come, whatever the model
+        if asked.facts.get("verb") in ("meet", "next"):  # whatever the model: nothing is computed
             return
         fence = int(self.store.notes.get("epoch", 0))
         if self.store.notes.get("run") == asked.facts.get("run") and asked.facts["epoch"] < fence:
@@ -177,6 +179,10 @@ class Node:
 
     # -- verbs -------------------------------------------------------------------------------------
 
+    def _meet(self, asked: Letter) -> Letter:
+        """Say only which silo this is, as every reply does: the run goes on with what is here."""
+        return Letter({}, {})
+
     def _hold(self, asked: Letter) -> Letter:
         """Take in the data, and say how large the world is as seen from here."""
         holdings = part_of(self.source.hold(int(asked.facts["seed"])), self.silo, self.silos)
@@ -204,7 +210,7 @@ class Node:
             holdings = never(holdings, event)
             held = moment_of(f"{held}/never/{event.digest()}", HELD)
         # The world may have more clients than were known when this silo began.
-        holdings = _as_many(holdings, int(asked.facts["clients"]), int(asked.facts["items"]))
+        holdings = as_many(holdings, int(asked.facts["clients"]), int(asked.facts["items"]))
         method, clock = method_of(asked.facts["method"]), Clock(asked.facts["seed"])
         vault = self.executor.open(method, holdings, clock)
         held = moment_of(f"{held}/{holdings.clients}/{holdings.items}", HELD)
@@ -250,6 +256,8 @@ class Node:
         self.store.save_model(method, public, held, moment)
         if "keep" in asked.facts:
             self.store.keep_only(PRIVATE, {*asked.facts["keep"], private, moment})
+        if "keep_held" in asked.facts:
+            self.store.keep_only(HELD, {*asked.facts["keep_held"], held})
         told = self._state(held, moment, after.holdings)
         return self._hidden(asked, told, sums) if masked else _with_sums(told, sums)
 
@@ -293,12 +301,18 @@ class Node:
         return Letter(told.facts, {**told.tensors, "answer": found})
 
     def _keep(self, asked: Letter) -> Letter:
-        """Remove every moment but those named: from now on the rest is forgotten for good."""
+        """Remove every moment but those named: from now on the rest is forgotten for good.
+
+        Recommendations here are made from what stays, so the model of now is kept beside it.
+        """
         held, private, vault = self._caught_up(asked)
         for event in unpacked_events("never", asked.facts, asked.tensors):
             self._clean_base(asked, event)
+        public = drawer("public", asked.tensors)
+        self.store.save_model(method_of(asked.facts["method"]), public, held, private)
         self.store.keep_only(HELD, {*asked.facts["keep_held"], held})
-        self.store.keep_only(PRIVATE, {*asked.facts["keep_private"], private})
+        if "keep_private" in asked.facts:
+            self.store.keep_only(PRIVATE, {*asked.facts["keep_private"], private})
         self.store.note(epoch=int(asked.facts["epoch"]))
         return self._state(held, private, vault.holdings)
 
@@ -341,49 +355,10 @@ class Node:
             )
 
 
-def part_of(holdings: Holdings, silo: int, silos: int) -> Holdings:
-    """The share of one silo: its clients' records, in the numbering of everybody."""
-    if not 0 <= silo < silos:
-        raise ConfigError(f"silos are numbered 0 to {silos - 1}; got {silo}.")
-    mine = torch.arange(holdings.clients) % silos == silo
-    kept, graph = mine[holdings.records.client], holdings.graph
-    return replace(
-        holdings,
-        records=holdings.records[kept],
-        split=holdings.split[kept],
-        block=holdings.block[kept],
-        lent=holdings.lent[kept],
-        members=holdings.members & mine,
-        graph=graph and graph.keep(mine[graph.owner]),
-    )
-
-
-def never(holdings: Holdings, event: Event) -> Holdings:
-    """Holdings as if what an event takes away had never been there."""
-    match event:
-        case Withdraw(client):
-            there = 0 <= client < holdings.clients and bool(holdings.members[client])
-            return holdings.apply(event) if there else holdings.without_client(client)
-        case Erase(records):
-            return holdings.without(records)
-        case Unshare(records):
-            return holdings.without_loans(records)
-        case _:
-            raise ConfigError(f"a {type(event).__name__} cannot be undone.")
-
-
 def moment_of(text: str, kind: str) -> int:
     """The name of a moment: 62 bits of a digest of how it came about."""
     seen = hashlib.blake2b(f"{kind}/{text}".encode(), digest_size=8).digest()
     return int.from_bytes(seen, "little") >> 2
-
-
-def _as_many(holdings: Holdings, clients: int, items: int) -> Holdings:
-    if clients <= holdings.clients and items <= holdings.items:
-        return holdings
-    members = holdings.members.new_zeros(max(clients, holdings.clients))
-    members[: holdings.clients] = holdings.members
-    return replace(holdings, members=members, items=max(items, holdings.items))
 
 
 def _with_sums(told: Letter, sums: Mapping[str, Sum]) -> Letter:

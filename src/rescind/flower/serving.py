@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,23 +15,16 @@ from flwr.serverapp import Grid
 from rescind import params
 from rescind.experiment import Last, Meter, stopping, tidy, write_facts
 from rescind.federation import Federation, Moment
+from rescind.flower.answering import Stand, Stands, answered, in_the_log, unlearner, wanted
 from rescind.flower.asked import Serving
-from rescind.flower.elsewhere import Anew
 from rescind.flower.executor import FlowerExecutor
 from rescind.flower.line import Line
 from rescind.flower.masking import Masked
 from rescind.flower.sources import one_cell
 from rescind.flower.streaming import train_stream
-from rescind.forgetting import Spent
-from rescind.method import Method
 from rescind.provenance import versions
-from rescind.purge import purge, traces
 from rescind.recipe import Cell
-from rescind.records import Erase, Event, Records, Unshare, Withdraw
-from rescind.settings import find
-from rescind.storage import METHODS, Checkpoints, resume
-from rescind.stream_cell import measured_again
-from rescind.trials import events as requests
+from rescind.storage import Checkpoints, resume
 
 log = logging.getLogger(__name__)
 
@@ -45,20 +38,20 @@ def serve(grid: Grid, asked: Serving, watch: tuple[Callable[[Moment], Any], ...]
     name = f"{cell.digest}/{cell.run.seed}/{asked.silos}"
     masked = None if asked.masked is None else Masked(asked.masked)
     executor = FlowerExecutor(line, name, asked.least, masked=masked)
+    stands = Stands(folder / "forgetting", f"{name}/{asked.requests}", executor)
     log.info("waiting for %d silos", asked.silos)
-    if cell.data.variant:
-        fed, facts = train_stream(cell, executor, folder, asked.resume, asked.wait, (_told, *watch))
+    stand = stands.found() if asked.resume else None
+    if stand is None:
+        stands.clear()
+        fed, facts = learnt(asked, cell, executor, folder, (in_the_log, *watch))
+        stand = Stand(fed, facts, wanted(asked, cell, fed))
+        stands.write(stand)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # nobody goes back to learning
     else:
-        learner = learning(cell)
-        fed = begin(learner, executor, asked.wait)
-        fed, meter, seen = train(learner, fed, executor, folder, asked.resume, watch)
-        facts = _facts(cell, fed, meter, seen)
-    for event, unlearner in wanted(asked, cell, fed):
-        fed, told = forget(fed, event, executor, unlearner)
-        facts["forgot"] = [*facts.get("forgot", ()), told]
-        facts["round"] = fed.now.state.round
-        facts |= measured(cell, facts, fed)
-    fed = executor.settle(fed)
+        executor.meet(asked.wait)
+        log.info("going on with what was learnt; %d requests to answer", len(stand.events))
+    stand = answered(stand, cell, unlearner(asked, cell), executor, stands)
+    fed, facts = stand.fed, stand.facts
     facts["silos"] = {
         "silos": asked.silos, "messages": line.letters, "refused": dict(line.refused),
         "waiting": list(executor.waiting(fed)), "masked": asked.masked,
@@ -66,8 +59,25 @@ def serve(grid: Grid, asked: Serving, watch: tuple[Callable[[Moment], Any], ...]
     facts["model"] = {"public": params.digest(fed.now.state.public)}
     params.save(folder / "model" / "public.safetensors", dict(fed.now.state.public))
     write_facts(folder, facts)
+    stands.clear()
     tidy(folder)
     log.info("written: %s/run.json, metrics %s", folder, facts["metrics"]["test"])
+
+
+def learnt(
+    asked: Serving,
+    cell: Cell,
+    executor: FlowerExecutor,
+    folder: Path,
+    watch: tuple[Callable[[Moment], Any], ...],
+) -> tuple[Federation, dict[str, Any]]:
+    """The federation after its rounds, or blocks of rounds, and what run.json says of them."""
+    if cell.data.variant:
+        return train_stream(cell, executor, folder, asked.resume, asked.wait, watch)
+    learner = learning(cell)
+    fed = begin(learner, executor, asked.wait)
+    fed, meter, seen = train(learner, fed, executor, folder, asked.resume, watch)
+    return fed, _facts(cell, fed, meter, seen)
 
 
 def learning(cell: Cell) -> Cell:
@@ -111,72 +121,8 @@ def train(
         checkpoints.clear()
     seen, left = Last(until), settings.rounds - fed.now.state.round
     keep = executor.watch(settings.checkpoint_every)
-    fed = fed.run(left, until=until, watch=(meter, seen, checkpoints, keep, _told, *watch))
+    fed = fed.run(left, until=until, watch=(meter, seen, checkpoints, keep, *watch))
     return fed, meter, seen
-
-
-def wanted(asked: Serving, cell: Cell, fed: Federation) -> list[tuple[Event, Method]]:
-    """What is to be forgotten after training, and who forgets it."""
-    named: Method | None = find(*METHODS, asked.unlearner)() if asked.unlearner else None
-    events: list[Event] = []
-    own = fed.method
-    if cell.forget is not None:
-        own = cell.forget.unlearner or own
-        events += requests(cell, fed)
-    if asked.take_back is not None:
-        events.append(Unshare(fed.world.shared[fed.world.shared.client == asked.take_back]))
-    if asked.erase is not None:
-        client, items = asked.erase
-        events.append(Erase(Records.of([client] * len(items), list(items))))
-    if asked.withdraw is not None:
-        events.append(Withdraw(asked.withdraw))
-    return [(event, named or own) for event in events]
-
-
-def forget(
-    fed: Federation, event: Event, executor: FlowerExecutor, method: Method
-) -> tuple[Federation, dict[str, Any]]:
-    """Unlearn an event, purge, and let the silos remove what is no longer needed."""
-    spent, began = Spent(), time.perf_counter()
-    after = method.unlearn(replace(fed, watch=(*fed.watch, spent)), event)
-    after = purged(fed, replace(after, watch=fed.watch), event, method.exact, executor)
-    after = executor.settle(after)
-    return after, {
-        "event": type(event).__name__,
-        "by": type(method).__name__,
-        "exact": method.exact,
-        "rounds": spent.rounds,
-        "client_rounds": spent.client_rounds,
-        "seconds": time.perf_counter() - began,
-        "traces": traces(after, event, fed, made=not method.exact),
-        "waiting": list(executor.waiting(after)),
-    }
-
-
-def purged(
-    before: Federation, after: Federation, event: Event, exact: bool, executor: FlowerExecutor
-) -> Federation:
-    """`purge` for devices elsewhere: of private values only their moments are here."""
-    vault = after.now.vault
-    clean = purge(before, after.with_(vault=replace(vault, private={})), event, exact)
-    if isinstance(event, Erase) and not exact:
-        public, anew = after.now.state.public, Anew(event.records)
-        vault = executor.apply(after.method, public, anew, vault, after.clock)
-    return clean.with_(vault=vault)
-
-
-def measured(cell: Cell, facts: dict[str, Any], fed: Federation) -> dict[str, Any]:
-    """What is measured again once something was forgotten."""
-    if cell.data.variant:
-        return measured_again(facts, fed)
-    return {"metrics": {s: fed.evaluate(s, cell.run.k) for s in ("valid", "test")}}
-
-
-def _told(moment: Moment) -> None:
-    """One line for each round, for whoever reads the log."""
-    refused = {r: n for total in moment.sums.values() for r, n in total.refused.items()}
-    clients = sum(total.clients for total in moment.sums.values())
-    log.info("round %d: %d clients, refused %s", moment.now.state.round, clients, refused)
 
 
 def _facts(cell: Cell, fed: Federation, meter: Meter, seen: Last) -> dict[str, Any]:
