@@ -20,6 +20,7 @@ from rescind.methods.local_gram import LocalGram
 from rescind.models.gram_pairs import weight_of
 from rescind.models.mf import MF
 from rescind.receipt import Issued, opens, write
+from rescind.receipt_page import page
 from rescind.records import Erase, Event, Host, Records, Share, Unshare, Withdraw
 from rescind.storage import save_federation
 from worlds import lendable, next_block, tiny_holdings
@@ -54,6 +55,18 @@ def test_a_receipt_states_the_sum_and_the_remaining_data_give_it(method, kind):
     assert receipt.claims[BEFORE].startswith("sealed:")
     assert before not in str(receipt)
     assert opens(receipt.claims[BEFORE], before, evidence.key)
+
+
+def test_the_page_tells_of_the_sum_where_there_is_one():
+    fed = lending()
+    _, evidence = forget(fed, request(fed, Erase), audits="none")
+    told, stated = page(evidence.receipt), evidence.receipt.claims
+    assert "The sum, before and after" in told
+    assert stated[AFTER] in told
+    assert stated[BEFORE].startswith("sealed:")
+    assert sum_digest(fed.now.state.own) not in told, "the sum before stays sealed"
+    plain = replace(evidence.receipt, claims={})
+    assert "The sum, before and after" not in page(plain)
 
 
 @pytest.mark.parametrize("method", METHODS[:3], ids=NAMES[:3])

@@ -21,12 +21,12 @@ from rescind.federation import Federation
 from rescind.methods.gram import Gram
 from rescind.models.gram_pairs import Parts, from_bits
 from rescind.models.gram_sides import OWNERS, Lent, outstanding, parts_of_loans
-from rescind.receipt import Receipt
+from rescind.receipt import SUM_AFTER, Receipt
 from rescind.releases import promise, released, waiting, what
 from rescind.storage import load_federation
 from rescind.verification import Check
 
-AFTER, BEFORE, OPEN = "sum after", "sum before", "outstanding"
+AFTER, BEFORE, OPEN = SUM_AFTER, "sum before", "outstanding"
 """Names of the claims: digests of the sum, and how many devices still owe or have lost a part."""
 PUBLISHED, NEXT, EPSILON = "published", "next release", "epsilon"
 """What devices are sent, when they are sent something newer, and what its noise promises."""

@@ -45,6 +45,9 @@ LEVELS = {
 }
 """How far a forgetting went, the weakest first."""
 
+SUM_AFTER = "sum after"
+"""The claim that makes a subtraction checkable: the digest of the sum over what remains."""
+
 NOT_COVERED = (
     "Copies and exports that people downloaded before.",
     "Models on other devices, until they next check in.",

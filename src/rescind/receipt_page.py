@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rescind import charts
 from rescind.errors import DataError
 from rescind.findings import Finding, legend, question
-from rescind.receipt import LEVELS, Receipt, canonical, digest
+from rescind.receipt import LEVELS, SUM_AFTER, Receipt, canonical, digest
 from rescind.report import Page
 
 if TYPE_CHECKING:
@@ -116,7 +116,19 @@ def _asked_and_done(out: Page, receipt: Receipt) -> None:
             "Code": ", ".join(f"{name} {text}" for name, text in receipt.code.items() if text),
         }
     )
-    if receipt.claims:
+    if SUM_AFTER in receipt.claims:
+        out.heading("The sum, before and after")
+        out.text(
+            "This learner keeps one sum over everybody, in whole numbers, and the records were "
+            "subtracted from it. There is one right sum afterwards: that over what remains. Its "
+            "digest is stated below, so whoever holds the remaining data can add it up again and "
+            "compare, bit for bit. The digest of the sum before is sealed under the requester's "
+            "key: who knows all but one record could try guesses against it. Parts that devices "
+            "still owe, or have lost, are counted as outstanding."
+        )
+        out.facts(receipt.claims)
+        out.code("rescind verify receipt.json --data RUN")
+    elif receipt.claims:
         out.text("Claims that somebody with the data can check (sealed: with the key as well):")
         out.facts(receipt.claims)
 

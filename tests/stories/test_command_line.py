@@ -334,7 +334,7 @@ from rescind.cli import app
 from rescind.errors import RescindError
 for words in (
     ["run", "basics/flor"], ["run", "basics/floor", "--cell", "none"],
-    ["run", "basics/floor", "--set", "rounds=3"], ["table", "none"], ["reproduce", "fedshare/table9"],
+    ["run", "basics/floor", "--set", "rounds=3"], ["table", "none"], ["reproduce", "none"],
     ["reproduce", "unlearning/ml-1m"], ["recommend", "none", "--user", "1"],
     ["forget", "none", "--withdraw", "1"], ["forget", "none"], ["value", "none"],
     ["forget", "none", "--withdraw", "1", "--audits", "some"], ["audit", "none", "--withdraw", "1"],
