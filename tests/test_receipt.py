@@ -599,6 +599,13 @@ def test_verify_explains_every_word_and_number_it_prints(rescind, tmp_path):
     assert QUESTIONS["kept"] in out, "what is asked again later is the same question"
 
 
+def test_verify_says_why_nothing_was_measured(rescind, tmp_path):
+    path = tmp_path / "receipt.json"
+    write(issue(EVENT, DONE, KEPT, [Finding("audit", "UNAUDITED", note="Too few.\x1b[2J")]), path)
+    _, out, _ = rescind("verify", path)
+    assert "Too few.?[2J" in out, "and moves no cursor"
+
+
 def test_an_unknown_check_is_shown_without_a_question():
     assert question("Q77 something") == question("") == ""
     assert question("Q9 " * 100_000) == QUESTIONS["Q9"]

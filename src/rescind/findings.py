@@ -20,7 +20,7 @@ VERDICTS = {
     "VOID": "The check's own controls did not behave, so its result means nothing.",
     "UNAUDITED": "Nothing was measured.",
     "SHOWN": "A number to look at; it is not judged.",
-    "POWERLESS": "So few records that even doing nothing could not be noticed; it is not judged.",
+    "POWERLESS": "Here this check would not even notice doing nothing, so it is not judged.",
 }
 """Every verdict and what it means in plain words."""
 

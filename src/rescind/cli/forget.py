@@ -118,6 +118,8 @@ def command(
             f"  {finding.check:<16} {finding.verdict:<13} {value:>8}  {reference:<15} "
             f"{question(finding.check)}"
         )
+        if finding.verdict == "UNAUDITED" and finding.note:
+            typer.echo(f"    {finding.note}")
     for line in legend([receipt.verdict, *(finding.verdict for finding in receipt.findings)]):
         typer.echo(f"  {line}")
     typer.echo(f"\nWritten: {done.folder}/receipt.json and receipt.html; new run in {done.folder}")

@@ -148,6 +148,8 @@ def _say(found: Verification, path: Path) -> None:
     for one in receipt.findings:
         asks = f" {_shown(one.check):16} {question(one.check)}".rstrip()
         typer.echo(f"    {one.verdict:12}{asks} (n = {one.n:,})")
+        if one.verdict == "UNAUDITED" and one.note:
+            typer.echo(f"    {'':12} {_shown(one.note)}")
     for line in legend(one.verdict for one in receipt.findings if one.verdict != receipt.verdict):
         typer.echo(f"    {line}")
     typer.echo(
