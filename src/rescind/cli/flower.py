@@ -150,7 +150,7 @@ def run(
         float, typer.Option(min=0.0, max=1.0, help="Share of silos a round needs to count.")
     ] = 0.5,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")
+        bool, typer.Option("--resume", help="Go on where the run in --out was stopped.")
     ] = False,
     take_back: Annotated[
         int | None, typer.Option(help="Then client N takes back everything it lent.")
