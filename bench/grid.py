@@ -158,8 +158,8 @@ def main() -> None:
     import torch.multiprocessing as mp
 
     mp.set_start_method("spawn")
-    args = (given.carried, given.rest[0], given.rest[1:], given.device)
-    args = (*args, given.only, given.without)
+    out, *recipes = given.rest
+    args = (given.carried, out, recipes, given.device, given.only, given.without)
     crew = [mp.Process(target=work, args=args) for _ in range(given.processes)]
     for member in crew:
         member.start()

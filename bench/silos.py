@@ -83,15 +83,8 @@ HEAD = (
 
 def first(holdings: Holdings, users: int) -> Holdings:
     """The holdings of the first users alone."""
-    mine = holdings.records.client < users
-    return replace(
-        holdings,
-        records=holdings.records[mine],
-        split=holdings.split[mine],
-        block=holdings.block[mine],
-        lent=holdings.lent[mine],
-        members=holdings.members[:users],
-    )
+    mine = holdings.keep(holdings.records.client < users)
+    return replace(mine, members=holdings.members[:users])
 
 
 def per_round(fed: Federation, rounds: int) -> tuple[float, float]:

@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import which
-from typing import Any
 
 import torch
 
@@ -146,7 +145,9 @@ def play(out: Path, rounds: int, seed: int, synthetic: bool, picture: Path | Non
     quality = erasure.after.evaluate()
     say_quality("   after erasure", quality)
     made = demo_page.draw(result, floor, quality, erasure)
-    finish(out, result, floor, quality, erasure, lending, made)
+    finish(out, result, floor, quality, erasure)
+    told = demo_page.page(result, floor, quality, erasure, lending, made)
+    write_atomically(out / "report.html", told.encode())
     for path in filter(None, (out / "demo.png", picture)):
         charts.png(made, path)
     closing(out, erasure)
@@ -294,10 +295,8 @@ def finish(
     floor: dict[str, float],
     after: dict[str, float],
     erasure: Erasure,
-    lending: list[tuple[str, int, int]],
-    made: Any,
 ) -> None:
-    """Replace the model by the one that forgot; write receipt, run.json and the report."""
+    """Replace the model by the one that forgot; write receipt and run.json."""
     save_federation(erasure.after, out / "model")
     evidence = erasure.evidence
     (out / "receipt.key").unlink(missing_ok=True)  # of an earlier demonstration
@@ -318,8 +317,6 @@ def finish(
         },
     }
     write_facts(out, facts)
-    told = demo_page.page(result, floor, after, erasure, lending, made)
-    write_atomically(out / "report.html", told.encode())
 
 
 def say_quality(name: str, metrics: dict[str, float], note: str = "") -> None:

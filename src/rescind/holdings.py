@@ -199,15 +199,15 @@ class Holdings:
                 after = replace(self, lent=self.lent & ~found)
                 # Of earlier blocks a device keeps a note of its loans only.
                 current = (self.split != TRAIN) | (self.block == self.now)
-                return after._keep(current | after.lent)
+                return after.keep(current | after.lent)
             case Erase(records):
-                rest = self._keep(~self._hold(records, "erased"))
+                rest = self.keep(~self._hold(records, "erased"))
                 return replace(rest, graph=_without_nodes(self.graph, records))
             case Withdraw(client):
                 self._must_be_member(client)
                 members = self.members.clone()
                 members[client] = False
-                rest = self._keep(self.records.client != client)
+                rest = self.keep(self.records.client != client)
                 graph = self.graph
                 if graph is not None:  # the subgraph leaves with its owner
                     graph = graph.keep(graph.owner != client)
@@ -274,7 +274,7 @@ class Holdings:
 
     def without(self, records: Records) -> Holdings:
         """These holdings less whatever of the records they contain; nobody has to ask."""
-        rest = self._keep(~self.records.among(records))
+        rest = self.keep(~self.records.among(records))
         return replace(rest, graph=_without_nodes(self.graph, records))
 
     def without_loans(self, records: Records) -> Holdings:
@@ -286,9 +286,10 @@ class Holdings:
         graph = self.graph
         if graph is not None:
             graph = graph.keep(graph.owner != client)
-        return replace(self._keep(self.records.client != client), graph=graph)
+        return replace(self.keep(self.records.client != client), graph=graph)
 
-    def _keep(self, mask: Tensor) -> Holdings:
+    def keep(self, mask: Tensor) -> Holdings:
+        """These records alone; who is a member and what graph there is stay. mask: [n] bool"""
         return replace(
             self,
             records=self.records[mask],
@@ -320,7 +321,7 @@ class Holdings:
                 f"{event.items}. Erase or Withdraw instead."
             )
         device = self.members.device
-        kept = self._keep((self.split != TRAIN) | self.lent)
+        kept = self.keep((self.split != TRAIN) | self.lent)
         records = kept.records + event.records.to(device)
         split = torch.cat([kept.split, event.split.to(device, torch.int8)])
         now = self.now + 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable
@@ -17,8 +16,8 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
+from flower import served
 from flower.grids import FIRST, InMemory
-from rescind import params
 from rescind.clock import Clock
 from rescind.errors import ConfigError, ConsentError
 from rescind.executor import InProcess, Vault
@@ -57,20 +56,7 @@ checkpoint_every = 1
 """
 GRAM = RECIPE.replace("FedShare", "Gram").replace("snapshots = 2", "")
 GRAM = GRAM.replace("rounds = 4", "rounds = 1").replace("every = 4", "every = 1")
-GRAPH = """
-[data]
-name = "cora"
-
-[method]
-name = "FedGCV"
-forget_rounds = 2
-repair_rounds = 1
-
-[run]
-rounds = 1
-evaluate_every = 1
-measure = "accuracy"
-"""
+GRAPH = served.GRAPH.replace("= 3", "= 1")  # one round is enough
 STREAM = """
 [data]
 name = "ml-100k"
@@ -166,9 +152,7 @@ class World:
         return other
 
     def told(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        out = Path(self.asked.out)
-        facts = json.loads((out / "run.json").read_text())
-        return facts, params.load(out / "model" / "public.safetensors")[0]
+        return served.told(self.asked)
 
 
 def assert_same(whole: World, killed: World) -> None:
@@ -191,9 +175,7 @@ def assert_same(whole: World, killed: World) -> None:
 def lenders(recipe: str, folder: Path) -> tuple[int, int]:
     """Two people who lend something."""
     (folder / "recipe.toml").write_text(recipe)
-    _, cell = one_cell(str(folder / "recipe.toml"), None)
-    shared = start(cell, obtained(cell)).world.shared
-    return int(shared.client[0]), int(shared.client[-1])
+    return served.lenders(folder / "recipe.toml")
 
 
 CASES = [

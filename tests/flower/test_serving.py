@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +15,9 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
+from flower import served
 from flower.grids import FIRST, InMemory, silos_of
-from rescind import params
+from flower.served import told
 from rescind.cli.flower import _erased
 from rescind.errors import ConfigError
 from rescind.experiment import obtained, start
@@ -58,25 +58,15 @@ checkpoint_every = 1
 """
 
 
-GRAPH = """
-[data]
-name = "cora"
-
-[method]
-name = "FedGCV"
-forget_rounds = 2
-repair_rounds = 1
-
-[run]
-rounds = 3
-evaluate_every = 3
-measure = "accuracy"
-
+GRAPH = (
+    served.GRAPH
+    + """
 [forget]
 name = "own"
 event = "withdraw"
 client = 3
 """
+)
 
 
 class Mortal(InMemory):
@@ -103,11 +93,6 @@ def asked_of(folder: Path, **fields: Any) -> Serving:
 def silos(asked: Serving, folder: Path) -> Mortal:
     source = RecipeData(asked.recipe)
     return Mortal({FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, 2) for i in range(2)})
-
-
-def told(asked: Serving) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    facts = json.loads((Path(asked.out) / "run.json").read_text())
-    return facts, params.load(Path(asked.out) / "model" / "public.safetensors")[0]
 
 
 def test_a_recipe_over_silos_is_the_recipe(tmp_path: Path) -> None:
@@ -172,9 +157,7 @@ def test_what_was_asked_arrives_whole() -> None:
 
 def test_people_take_back_and_leave_after_training(tmp_path: Path) -> None:
     asked = asked_of(tmp_path)
-    _, cell = one_cell(asked.recipe, None)
-    here = start(cell, obtained(cell))
-    lender, leaver = int(here.world.shared.client[0]), int(here.world.shared.client[-1])
+    lender, leaver = served.lenders(Path(asked.recipe))
     assert lender != leaver
     asked = asked_of(tmp_path, take_back=lender, withdraw=leaver, unlearner="FedShareUnlearn")
     serve(silos(asked, tmp_path), asked)

@@ -16,13 +16,9 @@ def part_of(holdings: Holdings, silo: int, silos: int) -> Holdings:
     if not 0 <= silo < silos:
         raise ConfigError(f"silos are numbered 0 to {silos - 1}; got {silo}.")
     mine = torch.arange(holdings.clients) % silos == silo
-    kept, graph = mine[holdings.records.client], holdings.graph
+    graph = holdings.graph
     return replace(
-        holdings,
-        records=holdings.records[kept],
-        split=holdings.split[kept],
-        block=holdings.block[kept],
-        lent=holdings.lent[kept],
+        holdings.keep(mine[holdings.records.client]),
         members=holdings.members & mine,
         graph=graph and graph.keep(mine[graph.owner]),
     )

@@ -1,0 +1,42 @@
+"""What tests of a served recipe have in common: a graph, who lends, and what was written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rescind import params
+from rescind.experiment import obtained, start
+from rescind.flower.asked import Serving
+from rescind.flower.sources import one_cell
+
+GRAPH = """
+[data]
+name = "cora"
+
+[method]
+name = "FedGCV"
+forget_rounds = 2
+repair_rounds = 1
+
+[run]
+rounds = 3
+evaluate_every = 3
+measure = "accuracy"
+"""
+
+
+def told(asked: Serving) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The facts of a run, and the parameters that devices get."""
+    facts = json.loads((Path(asked.out) / "run.json").read_text())
+    return facts, params.load(Path(asked.out) / "model" / "public.safetensors")[0]
+
+
+def lenders(recipe: Path) -> tuple[int, int]:
+    """Two people who lend something."""
+    _, cell = one_cell(str(recipe), None)
+    shared = start(cell, obtained(cell)).world.shared
+    return int(shared.client[0]), int(shared.client[-1])
