@@ -6,9 +6,9 @@
 
 `run` writes OUT/PAPER.TABLE.jsonl, a line per cell and seed as `rescind run` writes it; cells whose
 line stands beside the recipe already are not made again, and a cell that two recipes have is made
-once. A process makes some rows of a (data, seed), which share what was learnt and retrained. Append
-the lines to the .jsonl beside the recipe. Cells with `audits = "ulira"` are those of
-`bench/shadows.py`.
+once. A process makes some rows of a (data, seed), which share what was learnt; retrains are
+shared by all. Append the lines to the .jsonl beside the recipe. Cells with `audits = "ulira"` are
+those of `bench/shadows.py`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from rescind.cell import Cell
 from rescind.data import GraphDataset
 from rescind.method import Method
 from rescind.recipe import read
-from rescind.records import Event
 
 Key = tuple[Any, ...]
 
@@ -88,7 +87,7 @@ def carried(folder: Path, name: str) -> GraphDataset:
 
 
 class Shared:
-    """Graphs, federations and retrains of one process; the last few are kept."""
+    """Graphs and federations of one process; the last few are kept."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given, self.kept = given, dict[Key, Any]()
@@ -113,12 +112,6 @@ class Shared:
         found: tuple[Federation, dict[str, Any]] = self.once(("learned", cell.digest), make)
         return found
 
-    def exact(self, base: Federation, event: Event, _: Any) -> Any:
-        """In place of `trials._exact`, which keeps its models on disk."""
-        assert isinstance(event, Withdraw)
-        key = ("exact", id(base), event.client)
-        return self.once(key, lambda: (base, base.retrained(event).now.state.public))[1]
-
 
 def line_of(shared: Shared, cell: Cell) -> dict[str, Any]:
     """One row of a recipe."""
@@ -127,8 +120,7 @@ def line_of(shared: Shared, cell: Cell) -> dict[str, Any]:
     before = base
     if cell.forget.learner is not None:
         before, facts = shared.learned(cell, cell.forget.learner)
-    trials._exact = shared.exact
-    room = trials.Room(shared.given.out, workers=1)
+    room = trials.Room(shared.given.out / ".room", workers=1)  # retrains are every process's
     return experiment._line(trials.answered(cell, before, base, facts, room)[1])
 
 
