@@ -6,8 +6,8 @@
 IN/site may hold modules that the machine lacks, such as a copy of safetensors. Each process takes
 one seed of one recipe at a time (rows that keep a log apart), since its rows share what was learnt
 and retrained; rows with shadows are taken one by one. OUT/PAPER.TABLE.jsonl has a line per row, as
-`rescind run` writes it; a row that fails is told and left out. With --seconds no row is begun that
-late.
+`rescind run` writes it; a row that fails is told and left out, one whose line stands beside the
+recipe is not made again. With --seconds no row is begun that late.
 """
 
 from __future__ import annotations
@@ -47,10 +47,12 @@ def student() -> types.ModuleType:
 
 def groups(recipes: list[Path], only: list[str]) -> Iterator[tuple[str, Path, list]]:
     """(name, recipe, cells) that one process does in turn."""
+    from grid import unmade
+
     from rescind.recipe import read
 
     for path in recipes:
-        cells = [c for c in read(path).cells if c.forget is not None]
+        cells = [c for _, c in unmade(read(path)) if c.forget is not None]
         label = {c.name: c.name.split("/", 1)[-1] for c in cells}
         cells = [c for c in cells if not only or label[c.name] in only]
         if only:  # the most important first
