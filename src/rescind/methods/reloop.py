@@ -29,7 +29,7 @@ _CELLS = 2**24
 # Of the compiled form, and of its speed only: how many times as many neighbours are tried as hold
 # the wanted ones on average, from how many sampled cosines their number is told, on how many
 # shelves they are sorted, and how many rows of cosines are held at a time (4 MB on Last.fm-2K).
-_TRIED, _SAMPLE, _SHELVES, _ROWS = 1.5, 512, 256, 256
+_TRIED, _SAMPLE, _SHELVES, _ROWS = 2, 512, 256, 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +116,8 @@ class ReLoop2(FineTune):
         memory = np.empty(clients + 1, np.int64), np.empty(kept, np.uint32), np.empty(kept, number)
         lists = np.zeros(items + 1, wide), np.empty(kept, np.uint32), np.empty(kept, number)
         memory_kernels.listed(item.numpy(), error.numpy(), *memory, *lists)
-        enough = _TRIED * self.nearest * clients
         scratch = (
-            np.empty(_SHELVES, np.int64), np.empty(items + 1, np.uint32),
+            np.empty(_SHELVES, np.int64), np.empty(_SHELVES, np.int64), np.empty(items + 1, np.uint32),
             np.empty(items, np.uint32), np.empty(items, number), np.empty(clients, np.int64),
             np.empty((2, clients)), np.empty((2, self.nearest)),
         )  # fmt: skip
@@ -126,7 +125,7 @@ class ReLoop2(FineTune):
         for start, rows in zip(range(0, items, _ROWS), unit.split(_ROWS), strict=True):
             memory_kernels.corrections(
                 (rows @ unit.T).numpy(), start, memory, lists, self.nearest, self.sharpness,
-                enough, max(1, items // _SAMPLE), scratch, out.numpy(),
+                max(1, items // _SAMPLE), scratch, out.numpy(),
             )  # fmt: skip
         return out
 

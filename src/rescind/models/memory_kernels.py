@@ -14,6 +14,10 @@ import numpy as np
 from rescind.kernels import compiled
 
 BEYOND = 2.0  # no cosine is as large
+import os
+FIRST = float(os.environ.get('F','1.5'))
+NEXT= float(os.environ.get('N','.75'))
+WORTH=int(os.environ.get('W','200'))
 LOST = 1e-200  # a sum of exponentials below has lost digits
 
 
@@ -44,49 +48,52 @@ def listed(held, wrong, first, item, error, begin, owner, said):
 
 
 @compiled()
-def _neighbours(near, i, begin, enough, stride, shelf, some, order, value):
-    """Sort the nearest items of an item, with about `enough` entries on their lists.
+def _shelved(near, i, begin, stride, shelf):
+    """How many list entries there are by cosine, about, from every `stride`-th item.
 
-    A sample of every `stride`-th item tells the cosine to be reached. Those who reach it go to
-    shelves by cosine, and then to their places, mostly a step away. Gives how many there are, and
-    the cosine that all others are below.
-
-    near: [., I]    begin: [I + 1] of the lists    shelf: scratch of any length    some: [I + 1] scratch    order, value: [I]
+    near: [., I]    begin: [I + 1] of the lists    shelf: [any] is written
+    Gives the lowest sampled cosine and how many shelves there are to one.
     """
     items = near.shape[1]
-    top = len(shelf) - 1
     low = near[i, 0]
     high = low
     for j in range(0, items, stride):
         low = near[i, j] if near[i, j] < low else low
         high = near[i, j] if near[i, j] > high else high
-    fine = top / (high - low) if high > low else 0.0
+    fine = (len(shelf) - 1) / math.sqrt(high - low) if high > low else 0.0
     shelf[:] = 0
     for j in range(0, items, stride):
-        up = (near[i, j] - low) * fine
-        up = up if up > 0 else 0.0  # also where it is not a number
-        shelf[int(up)] += np.int64(begin[j + 1] - begin[j])
-    many = 0
-    s = top + 1
-    while many * stride < enough and s > 0:
-        s -= 1
-        many += shelf[s]
-    least = low + s / fine if s > 0 else -BEYOND
+        far = high - near[i, j]
+        far = math.sqrt(far) * fine if far > 0 else 0.0  # also where it is not a number
+        shelf[int(far)] += np.int64(begin[j + 1] - begin[j]) * stride
+    return high, fine
+
+
+@compiled()
+def _between(near, i, least, below, shelf, some, order, value):
+    """The items with least <= cosine < below, the nearest first, and how many there are.
+
+    They go to shelves by cosine, and from there to their places, mostly a step away.
+    near: [., I]    shelf: [any], some: [I + 1] scratch    order, value: [I] are written
+    """
     n = 0
-    for j in range(items):  # no branch: it could not be foreseen
+    for j in range(near.shape[1]):  # no branch: it could not be foreseen
         some[n] = j
-        n += np.int64(near[i, j] >= least)
+        n += np.int64(near[i, j] >= least) & np.int64(near[i, j] < below)
+    low = BEYOND
+    high = -BEYOND
     for r in range(n):
-        low = near[i, some[r]] if near[i, some[r]] < low or r == 0 else low
-        high = near[i, some[r]] if near[i, some[r]] > high or r == 0 else high
-    fine = top / (high - low) if high > low else 0.0
+        cosine = near[i, some[r]]
+        low = cosine if cosine < low else low
+        high = cosine if cosine > high else high
+    fine = (len(shelf) - 1) / math.sqrt(high - low) if high > low else 0.0
     shelf[:] = 0
     for r in range(n):
-        shelf[int((high - near[i, some[r]]) * fine)] += 1
-    for s in range(1, top + 1):
+        shelf[int(math.sqrt(high - near[i, some[r]]) * fine)] += 1
+    for s in range(1, len(shelf)):
         shelf[s] += shelf[s - 1]
     for r in range(n - 1, -1, -1):
-        s = int((high - near[i, some[r]]) * fine)
+        s = int(math.sqrt(high - near[i, some[r]]) * fine)
         shelf[s] -= 1
         order[shelf[s]] = some[r]
         value[shelf[s]] = near[i, some[r]]
@@ -100,7 +107,7 @@ def _neighbours(near, i, begin, enough, stride, shelf, some, order, value):
             at -= 1
         order[at] = j
         value[at] = cosine
-    return n, least
+    return n
 
 
 @compiled()
@@ -125,49 +132,72 @@ def _below(near, i, item, error, begin, end, wanted, least, best):
 
 
 @compiled(fastmath={"contract", "reassoc"})
-def corrections(near, start, memory, lists, nearest, sharpness, enough, stride, scratch, out):
+def corrections(near, start, memory, lists, nearest, sharpness, stride, scratch, out):
     """Fill in the sum of a_m e_m, a = softmax(cos / sharpness) over the nearest entries (ReLoop2).
 
-    Whoever has not met enough entries on the lists looks for the others in the own memory.
+    Lists are read in batches, as long as enough people find their last entry in one. The others
+    look for what is left in their own memory.
 
     near: [., I] cosines of items from `start` on    memory, lists: from `listed`
-    enough: how many entries are read for an item, about    stride: of `_neighbours`
-    scratch: shelf, some, order, value of `_neighbours`, left: [C], sums: [2, C], best: [2, nearest]
-    out: [C, I], of which the columns of these items are written
+    stride: of `_shelved`    out: [C, I], of which the columns of these items are written
+    scratch: shelf and shelf, some, order, value of `_between`, left: [C], sums: [2, C],
+        best: [2, nearest]
     """
     first, item, error = memory
     begin, owner, said = lists
-    shelf, some, order, value, left, sums, best = scratch
+    entries, shelf, some, order, value, left, sums, best = scratch
     clients = len(first) - 1
     for i in range(near.shape[0]):
-        n, least = _neighbours(near, i, begin, enough, stride, shelf, some, order, value)
         for c in range(clients):
             left[c] = min(nearest, first[c + 1] - first[c])
             sums[0, c] = 0.0
             sums[1, c] = 0.0
-        for r in range(n):
-            share = math.exp((value[r] - value[0]) / sharpness)
-            for e in range(begin[order[r]], begin[order[r] + 1]):
-                c = owner[e]
-                more = np.int64(left[c] > 0)  # no branch: it could not be foreseen
-                left[c] -= more
-                sums[0, c] += more * share * said[e]
-                sums[1, c] += more * share
+        high, fine = _shelved(near, i, begin, stride, entries)
+        highest = BEYOND
+        least = BEYOND
+        s = 0
+        open_ = clients
+        batch = FIRST * nearest * clients
+        going = True
+        while going and s < len(entries):
+            many = 0
+            while s < len(entries) and many < batch:
+                many += entries[s]
+                s += 1
+            below = least
+            least = high - (s / fine) ** 2 if s < len(entries) else -BEYOND
+            n = _between(near, i, least, below, shelf, some, order, value)
+            if below == BEYOND:
+                highest = value[0]
+            for r in range(n):
+                share = math.exp((value[r] - highest) / sharpness)
+                for e in range(begin[order[r]], begin[order[r] + 1]):
+                    c = owner[e]
+                    more = np.int64(left[c] > 0)  # no branch: it could not be foreseen
+                    left[c] -= more
+                    sums[0, c] += more * share * said[e]
+                    sums[1, c] += more * share
+            before = open_
+            open_ = 0
+            for c in range(clients):
+                open_ += np.int64(left[c] > 0)
+            going = (before - open_) * WORTH > many
+            batch = NEXT * nearest * clients
         for c in range(clients):
             if first[c] == first[c + 1]:
                 out[c, start + i] = 0.0
                 continue
-            highest = value[0]
+            top = highest
             if sums[1, c] < LOST:  # nobody near: begin again, with the own nearest as the measure
                 left[c] = min(nearest, first[c + 1] - first[c])
                 sums[0, c] = 0.0
                 sums[1, c] = 0.0
                 _below(near, i, item, error, first[c], first[c + 1], left[c], BEYOND, best)
-                highest = best[0, 0]
+                top = best[0, 0]
             elif left[c] > 0:
                 _below(near, i, item, error, first[c], first[c + 1], left[c], least, best)
             for k in range(left[c]):
-                share = math.exp((best[0, k] - highest) / sharpness)
+                share = math.exp((best[0, k] - top) / sharpness)
                 sums[0, c] += share * best[1, k]
                 sums[1, c] += share
             out[c, start + i] = sums[0, c] / sums[1, c]
