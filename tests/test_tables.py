@@ -103,6 +103,19 @@ def test_controls_and_what_could_not_be_compared_are_told(tmp_path):
     assert "'ml-1m/EASE'" in said
 
 
+def test_numbers_about_nodes_are_not_missed_beside_item_popularity(tmp_path):
+    nodes = """
+    [method]
+    name = "GraphFedSGD"
+    [axes]
+    data = ["cora"]
+    method = [{ label = "one" }]
+    [paper."cora/one"]
+    accuracy = 0.8
+    """
+    assert remarks(collect(written(tmp_path, nodes, {}))) == []
+
+
 def test_differences_are_paired_by_seed_on_the_same_data(tmp_path):
     table = collect(written(tmp_path, RECIPE, RESULTS))
     found = {(d.cell, d.metric): d for d in differences(table, "ml-1m/FedAvg")}

@@ -215,7 +215,9 @@ def remarks(table: ResultTable) -> list[str]:
     if table.controls:
         names = ", ".join(f"'{n}'" for n in table.controls)
         said.append(f"Controls, in which nothing is trained round by round: {names}.")
-    papers = [e for e in table.entries if e.paper is not None]
+    cells = cells_by_name(table.recipe)
+    ranked = {n for n, c in cells.items() if c.method.model.task != "nodes"}  # nodes have no items
+    papers = [e for e in table.entries if e.paper is not None and e.cell in ranked]
     below = sum(e.paper_below_floor for e in papers)
     unknown = sum(e.floor is None for e in papers)
     if below:
