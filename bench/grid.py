@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from rescind import experiment, stream_cell
 from rescind.data import Dataset
-from rescind.federation import EarlyStop
+from rescind.moments import EarlyStop
 from rescind.recipe import Cell, Recipe, read
 from rescind.settings import chosen
 from rescind.tables import lines

@@ -12,10 +12,11 @@ from lazily import Lazily
 from rescind import accountant
 from rescind.accountant import ORDERS, delta_of, epsilon_of, renyi, renyi_epsilon, rounds_within
 from rescind.errors import ConfigError
-from rescind.federation import EarlyStop, Federation
+from rescind.federation import Federation
 from rescind.guards import Clip, Gaussian, Laplace
 from rescind.methods.fedavg import FedAvg
 from rescind.models.mf import MF
+from rescind.moments import EarlyStop
 from rescind.update import Sum
 from worlds import tiny_holdings
 

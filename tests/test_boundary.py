@@ -15,10 +15,11 @@ from rescind import methods
 from rescind.clock import Clock
 from rescind.errors import BoundaryError
 from rescind.executor import InProcess, Vault
-from rescind.federation import Federation, Moment
+from rescind.federation import Federation
 from rescind.holdings import Holdings
 from rescind.method import Method
 from rescind.methods.fedavg import FedAvg
+from rescind.moments import Moment
 from rescind.records import Erase, Records, Share, Unshare
 from rescind.state import Private, ServerState
 from rescind.update import Rows, Sum, Update

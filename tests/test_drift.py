@@ -10,10 +10,11 @@ import torch
 from rescind.data import load
 from rescind.data.blocks import arrange, chronological
 from rescind.drift import Drift, moved_ranks, scores_of
-from rescind.federation import Federation, Moment
+from rescind.federation import Federation
 from rescind.methods.f3crec import F3CRec
 from rescind.methods.gram import Gram
 from rescind.models.mf import MF
+from rescind.moments import Moment
 from rescind.streams import Blocks, Stream, run_stream
 from rescind.tasks.metrics import Ranking
 

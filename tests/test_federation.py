@@ -12,12 +12,13 @@ import torch
 from rescind import params
 from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError
 from rescind.executor import InProcess, OneByOne, Vault, by_role
-from rescind.federation import EarlyStop, Federation, Now
+from rescind.federation import Federation
 from rescind.holdings import Holdings
 from rescind.labels import Labels
 from rescind.methods.fedavg import FedAvg
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
+from rescind.moments import EarlyStop, Now
 from rescind.records import Arrive, Erase, Host, Join, Records, Share, Unshare, Withdraw
 from rescind.state import Private, ServerState
 from rescind.tasks.metrics import Ranking

@@ -20,6 +20,7 @@ FLOORS: dict[str, int] = {
         [
             "accountant",
             "past",
+            "moments",
             "federation",
             "packing",
             "storage",

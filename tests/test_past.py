@@ -10,9 +10,10 @@ import torch
 
 from rescind import methods, params
 from rescind.errors import ConfigError
-from rescind.federation import EarlyStop, Federation
+from rescind.federation import Federation
 from rescind.methods.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
+from rescind.moments import EarlyStop
 from rescind.records import Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.storage import load_federation, save_federation
 from worlds import lendable, next_block, pairs, tiny_holdings

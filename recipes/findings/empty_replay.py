@@ -13,8 +13,8 @@ from writing import write
 from rescind.beside import preference_shift, replay_size
 from rescind.data import load
 from rescind.executor import InProcess
-from rescind.federation import Moment
 from rescind.methods.f3crec import F3CRec
+from rescind.moments import Moment
 from rescind.streams import Blocks, Stream, run_stream
 
 ROUNDS = (1, 2, 5, 10, 20, 40)

@@ -24,8 +24,8 @@ os.environ.setdefault("MIMALLOC_PURGE_DELAY", "1000")
 
 _WHERE = {
     "Federation": "rescind.federation",
-    "EarlyStop": "rescind.federation",
-    "Recommendation": "rescind.federation",
+    "EarlyStop": "rescind.moments",
+    "Recommendation": "rescind.labels",
     "Method": "rescind.method",
     "InProcess": "rescind.executor",
     "OneByOne": "rescind.executor",
@@ -62,10 +62,12 @@ if TYPE_CHECKING:
     from rescind.data import load
     from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError, RescindError
     from rescind.executor import InProcess, OneByOne
-    from rescind.federation import EarlyStop, Federation, Recommendation
+    from rescind.federation import Federation
     from rescind.forgetting import Evidence, forget
     from rescind.holdings import Holdings
+    from rescind.labels import Recommendation
     from rescind.method import Method
+    from rescind.moments import EarlyStop
     from rescind.records import Arrive, Erase, Host, Join, Records, Share, Unshare, Withdraw
     from rescind.sharing import draw_groups, draw_regret, draw_share
     from rescind.storage import load_federation, save_federation

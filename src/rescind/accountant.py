@@ -22,7 +22,8 @@ from rescind.errors import ConfigError
 from rescind.guards import Clip, Gaussian, Guard, Laplace
 
 if TYPE_CHECKING:
-    from rescind.federation import EarlyStop, Federation, Moment
+    from rescind.federation import Federation
+    from rescind.moments import EarlyStop, Moment
 
 ORDERS: tuple[float, ...] = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512)
 """Orders at which Renyi divergences are taken: the usual grid (Abadi et al. 2016 and later)."""

@@ -17,8 +17,9 @@ from rescind.cli.progress import RoundBar
 from rescind.data import Dataset
 from rescind.errors import DataError
 from rescind.experiment import Result, prepare, run_cell, write_facts
-from rescind.federation import Federation, Recommendation
+from rescind.federation import Federation
 from rescind.forgetting import Evidence, forget
+from rescind.labels import Recommendation
 from rescind.methods.fedshare import FedShare
 from rescind.methods.gram import Gram
 from rescind.methods.popularity import Popularity

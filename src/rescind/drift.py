@@ -13,7 +13,8 @@ from torch import Tensor
 
 from rescind.beside import preference_shift
 from rescind.executor import InProcess
-from rescind.federation import Federation, Moment
+from rescind.federation import Federation
+from rescind.moments import Moment
 from rescind.streams import mean
 from rescind.tasks.metrics import Ranking, top_k
 

@@ -19,7 +19,8 @@ from rescind.data import Dataset, GraphDataset, k_core, load, min_user
 from rescind.data.partition import louvain, subgraphs
 from rescind.errors import BoundaryError, DataError
 from rescind.executor import InProcess
-from rescind.federation import EarlyStop, Federation, Moment, holdings_of
+from rescind.federation import Federation, holdings_of
+from rescind.moments import EarlyStop, Moment
 from rescind.provenance import versions
 from rescind.recipe import Cell, DataSettings, Recipe
 from rescind.records import Share

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,100 +11,22 @@ import torch
 from torch import Tensor
 
 from rescind.clock import Clock
-from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError, suggest
+from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError
 from rescind.executor import Executor, InProcess, Vault
 from rescind.holdings import Holdings
-from rescind.labels import Labels
+from rescind.labels import Labels, Recommendation
 from rescind.method import Method
-from rescind.past import Past, Point
+from rescind.moments import EarlyStop, Moment, Now
+from rescind.past import Past
 from rescind.records import Arrive, Erase, Event, Host, Records, Unshare, Withdraw
 from rescind.state import ServerState
 from rescind.tasks import Metric, Question
-from rescind.tasks.metrics import Owners, Ranking, top_k
+from rescind.tasks.metrics import Owners, top_k
 from rescind.update import Sum
 from rescind.world import Sizes, World
 
 if TYPE_CHECKING:
     from rescind.data import Dataset, GraphDataset
-
-
-@dataclass(frozen=True)
-class Now:
-    """Where a run stands, on both sides of the boundary: what a checkpoint holds."""
-
-    state: ServerState
-    vault: Vault
-    hosted: tuple[Vault, ...] = ()
-    """The private side of clients that the server hosts, in the world's order."""
-
-    @property
-    def point(self) -> Point:
-        """The model alone, without any data: what one can come back to."""
-        hosted = tuple((v.private, v.log) for v in self.hosted)
-        return Point(self.state, self.vault.private, self.vault.log, hosted)
-
-    def back(self, point: Point) -> Now:
-        """The same devices with the model of another moment."""
-        vault = replace(self.vault, private=point.private, log=point.log)
-        hosted = tuple(
-            replace(mine, private=private, log=log)
-            for mine, (private, log) in zip(self.hosted, point.hosted, strict=True)
-        )
-        return Now(point.state, vault, hosted)
-
-
-@dataclass(frozen=True)
-class Moment:
-    """What a watcher may look at after a round. Read only."""
-
-    now: Now
-    sums: Mapping[str, Sum]
-    until: EarlyStop | None
-    past: Past | None = None
-
-
-@dataclass(frozen=True)
-class EarlyStop:
-    """Stop when a measure has not improved for `patience` rounds; keep the best round whole."""
-
-    metric: Metric = field(default_factory=lambda: Ranking(split="valid"))
-    value: str = "NDCG@20"
-    """Which of the metric's values decides; higher is better."""
-    every: int = 10
-    """Measure after every so many rounds."""
-    patience: int | None = 30
-    """Rounds without improvement before stopping; None measures without ever stopping."""
-    restore: bool = True
-    """Go back to the best round at the end; False keeps the last."""
-    users: int | None = None
-    """Measure on a fixed sample of so many members; None: on everybody."""
-    best: Now | None = None
-    best_score: float = float("-inf")
-    history: tuple[tuple[int, Mapping[str, float]], ...] = ()
-    """(round, values) of every measurement."""
-    done: bool = False
-
-    def __post_init__(self) -> None:
-        if self.every < 1:
-            raise ConfigError(f"early stopping measures every 1 or more rounds, got {self.every}.")
-
-    def see(self, now: Now, measure: Callable[[Now, Metric], dict[str, float]]) -> EarlyStop:
-        """The stopping rule after one more round."""
-        if now.state.round % self.every:
-            return self
-        values = measure(now, self.metric)
-        if self.value not in values:
-            raise ConfigError(
-                f"nothing measured is called '{self.value}'; {suggest(self.value, values)}"
-            )
-        score = values[self.value]
-        history = (*self.history, (now.state.round, values))
-        if score > self.best_score or self.best is None:
-            known = float("-inf") if math.isnan(score) else score  # the first NaN is not the best
-            return replace(self, best=now, best_score=known, history=history)
-        waited = now.state.round - self.best.state.round
-        done = self.patience is not None and waited >= self.patience
-        return replace(self, history=history, done=done)
 
 
 @dataclass(frozen=True, repr=False)
@@ -433,17 +354,6 @@ class Federation:
         client = self.labels.client(user, self.world.sizes.clients)
         found = [self.labels.item(i, self.world.sizes.items) for i in items]
         return Records.of([client] * len(found), found)
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """One recommended item, under its original id."""
-
-    item: str
-    title: str
-    score: float
-    because: str
-    """"taste" (the model) or "popularity" (the person has no data)."""
 
 
 def holdings_of(dataset: Dataset | GraphDataset, seed: int) -> Holdings:

@@ -17,12 +17,13 @@ from rescind.audits.battery import Report
 from rescind.claims import claims_of
 from rescind.errors import BoundaryError, ConfigError
 from rescind.examine import examine
-from rescind.federation import Federation, Moment
+from rescind.federation import Federation
 from rescind.findings import Finding
 from rescind.method import Method
 from rescind.methods.gram import Gram
 from rescind.methods.retrain import Retrain
 from rescind.models.gram_sides import outstanding
+from rescind.moments import Moment
 from rescind.purge import inventory, purge, requested, traces
 from rescind.receipt import Done, Receipt, issue
 from rescind.records import Erase, Event, Unshare, Withdraw, concerned

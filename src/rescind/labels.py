@@ -111,3 +111,14 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
         f"there is no {kind} '{name}' among {len(known)} {kind}s. {hint}"
         f"Original ids are used here, such as {', '.join(few)}."
     )
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """One recommended item, under its original id."""
+
+    item: str
+    title: str
+    score: float
+    because: str
+    """"taste" (the model) or "popularity" (the person has no data)."""

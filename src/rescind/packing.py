@@ -9,8 +9,9 @@ from torch import Tensor
 from rescind import params
 from rescind.cohort import Graph
 from rescind.executor import Vault
-from rescind.federation import Federation, Now
+from rescind.federation import Federation
 from rescind.holdings import Holdings
+from rescind.moments import Now
 from rescind.params import Params
 from rescind.records import Records
 from rescind.state import Log, Memory, ServerState, Snapshot

@@ -23,9 +23,10 @@ from rescind import params
 from rescind.clock import Clock
 from rescind.errors import ConfigError, DataError
 from rescind.executor import Executor, InProcess, Vault
-from rescind.federation import EarlyStop, Federation, Moment, Now
+from rescind.federation import Federation
 from rescind.holdings import Holdings
 from rescind.labels import Labels
+from rescind.moments import EarlyStop, Moment, Now
 from rescind.packing import (
     Facts,
     Packed,

@@ -19,7 +19,8 @@ from rescind.drift import Drift
 from rescind.errors import ConfigError, DataError
 from rescind.executor import Executor, InProcess
 from rescind.experiment import Meter, Result, about, prepare, tidy, write_facts
-from rescind.federation import EarlyStop, Federation
+from rescind.federation import Federation
+from rescind.moments import EarlyStop
 from rescind.provenance import versions
 from rescind.storage import Checkpoints, load_federation, resume, save_federation
 from rescind.streams import (

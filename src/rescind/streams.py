@@ -19,10 +19,11 @@ from rescind.data import Dataset
 from rescind.data.blocks import block_split
 from rescind.errors import ConfigError, DataError
 from rescind.executor import Executor
-from rescind.federation import EarlyStop, Federation, Moment, Now
+from rescind.federation import Federation
 from rescind.holdings import TRAIN, Holdings
 from rescind.labels import Labels
 from rescind.method import REFERENCE, Method
+from rescind.moments import EarlyStop, Moment, Now
 from rescind.params import Params
 from rescind.records import Arrive, Records
 from rescind.tasks import Metric

@@ -19,10 +19,11 @@ from rescind import keys, methods, models, params
 from rescind.cohort import Cohort
 from rescind.errors import BoundaryError
 from rescind.executor import InProcess, OneByOne
-from rescind.federation import EarlyStop, Federation
+from rescind.federation import Federation
 from rescind.forgetting import forget
 from rescind.holdings import Holdings
 from rescind.method import Method
+from rescind.moments import EarlyStop
 from rescind.purge import traces
 from rescind.receipt import canonical
 from rescind.records import Erase, Records, Unshare, Withdraw

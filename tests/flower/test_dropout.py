@@ -13,8 +13,9 @@ pytest.importorskip("flwr")
 from flower.grids import FIRST, silos_of
 from rescind.clock import Clock
 from rescind.data import load
-from rescind.federation import Federation, Moment, holdings_of
+from rescind.federation import Federation, holdings_of
 from rescind.methods.fedavg import FedAvg
+from rescind.moments import Moment
 
 pytestmark = [pytest.mark.flower, pytest.mark.data]
 

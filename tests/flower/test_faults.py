@@ -15,7 +15,7 @@ pytest.importorskip("flwr")
 from flower.grids import FIRST, InMemory, silos_of
 from rescind.errors import BoundaryError, ConsentError, DataError
 from rescind.executor import InProcess
-from rescind.federation import EarlyStop, Federation, Moment
+from rescind.federation import Federation
 from rescind.flower.elsewhere import MOMENT, elsewhere
 from rescind.flower.executor import FlowerExecutor
 from rescind.flower.line import LATE, REPLAYED, ROUND, SILENT, STALE, UNKNOWN
@@ -26,6 +26,7 @@ from rescind.gate import INFINITE, SHAPE
 from rescind.methods.fedaccum import FedAccum
 from rescind.methods.fedavg import FedAvg
 from rescind.models.mf import MF
+from rescind.moments import EarlyStop, Moment
 from rescind.records import Erase, Join, Records, Unshare, Withdraw
 from worlds import lendable, tiny_holdings
 

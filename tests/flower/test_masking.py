@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 
 from flower.grids import FIRST, InMemory, silos_of
 from rescind.errors import ConfigError, ConsentError, DataError
-from rescind.federation import Federation, Moment
+from rescind.federation import Federation
 from rescind.flower.executor import FlowerExecutor
 from rescind.flower.letters import sums_of
 from rescind.flower.line import SILENT
@@ -23,6 +23,7 @@ from rescind.method import Method
 from rescind.methods.fedavg import FedAvg
 from rescind.methods.gram import Gram
 from rescind.models.mf import MF
+from rescind.moments import Moment
 from rescind.update import Sum
 from worlds import tiny_holdings
 

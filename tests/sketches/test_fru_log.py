@@ -19,10 +19,10 @@ from torch.testing import assert_close
 from rescind import Clock, Federation, Holdings, InProcess, OneByOne, Records, Withdraw
 from rescind import jagged as jag
 from rescind.cohort import Cohort
-from rescind.federation import Now
 from rescind.method import Method
 from rescind.model import Model
 from rescind.models.lightgcn import LightGCN
+from rescind.moments import Now
 from rescind.params import Params
 from rescind.records import Event
 from rescind.state import Private, ServerState

@@ -23,7 +23,7 @@ from rescind.data.blocks import arrange
 from rescind.errors import ConfigError, DataError
 from rescind.executor import InProcess
 from rescind.experiment import prepare
-from rescind.federation import EarlyStop, Federation, Moment
+from rescind.federation import Federation
 from rescind.holdings import TRAIN, Holdings
 from rescind.method import Method
 from rescind.methods.distill import KD
@@ -34,6 +34,7 @@ from rescind.methods.reg import Reg
 from rescind.methods.reloop import ReLoop2
 from rescind.models.mf import MF
 from rescind.models.pfedrec import PFedRec
+from rescind.moments import EarlyStop, Moment
 from rescind.params import Params
 from rescind.recipe import read
 from rescind.records import Arrive, Records

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rescind.federation import Federation, Moment
+    from rescind.federation import Federation
     from rescind.method import Method
+    from rescind.moments import Moment
     from rescind.records import Event
     from rescind.requests import Kind
 

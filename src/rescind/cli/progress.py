@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rescind.federation import Moment
+    from rescind.moments import Moment
 
 
 class RoundBar(AbstractContextManager["RoundBar"]):

@@ -19,7 +19,7 @@ from typing import Any
 
 from rescind import params
 from rescind.errors import ConfigError, DataError
-from rescind.federation import Federation, Moment
+from rescind.federation import Federation
 from rescind.flower.asked import Serving
 from rescind.flower.elsewhere import Anew
 from rescind.flower.executor import FlowerExecutor
@@ -28,6 +28,7 @@ from rescind.flower.letters import packed_events, unpacked_events
 from rescind.flower.written import load_elsewhere, save_elsewhere
 from rescind.forgetting import Spent
 from rescind.method import Method
+from rescind.moments import Moment
 from rescind.purge import purge, traces
 from rescind.recipe import Cell
 from rescind.records import Erase, Event, Records, Unshare, Withdraw

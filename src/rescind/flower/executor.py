@@ -14,7 +14,7 @@ from rescind.clock import Clock
 from rescind.cohort import Mail
 from rescind.errors import ConfigError, DataError
 from rescind.executor import Vault
-from rescind.federation import Federation, Moment
+from rescind.federation import Federation
 from rescind.flower.elsewhere import MOMENT, Elsewhere, after, elsewhere, heard, unseen
 from rescind.flower.letters import Owed, accepted, letters_for, of_silo, packed_events, sums_of
 from rescind.flower.line import FAILED, Line
@@ -23,6 +23,7 @@ from rescind.flower.wire import Letter, metric_table
 from rescind.gate import gate_sum
 from rescind.holdings import Holdings
 from rescind.method import Method
+from rescind.moments import Moment
 from rescind.packing import Facts, drawer, under
 from rescind.params import Params
 from rescind.past import Past

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from rescind import params
 from rescind.experiment import Last, Meter, stopping, tidy, write_facts
-from rescind.federation import Federation, Moment
+from rescind.federation import Federation
 from rescind.flower.answering import Stand, Stands, answered, in_the_log, unlearner, wanted
 from rescind.flower.asked import Serving
 from rescind.flower.executor import FlowerExecutor
@@ -22,6 +22,7 @@ from rescind.flower.line import Line
 from rescind.flower.masking import Masked
 from rescind.flower.sources import one_cell
 from rescind.flower.streaming import train_stream
+from rescind.moments import Moment
 from rescind.provenance import versions
 from rescind.recipe import Cell
 from rescind.storage import Checkpoints, resume

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from rescind.executor import InProcess, Vault
-from rescind.federation import Federation, Moment
+from rescind.federation import Federation
 from rescind.models.gram_sides import BLOCK, CHANGE, LEAVE, client_erased, grown_flags
+from rescind.moments import Moment
 from rescind.records import Arrive, Erase, Event, Share, Unshare, Withdraw
 from rescind.update import Sum
 
