@@ -85,10 +85,12 @@ def locate(name: str) -> Path:
     known = sorted(
         str(p.relative_to("recipes").with_suffix("")) for p in Path("recipes").glob("*/*.toml")
     )
-    raise ConfigError(
-        f"there is no recipe '{name}' (looked for {', '.join(map(str, tried))}). "
-        f"{suggest(name, known)}"
-    )
+    next_ = suggest(name, known) if known else (
+        "There is no folder recipes/ here either: go to the one that has it, or give the path of "
+        "a .toml file of your own (docs/recipes.md)."
+    )  # fmt: skip
+    looked = ", ".join(dict.fromkeys(map(str, tried)))
+    raise ConfigError(f"there is no recipe '{name}' (looked for {looked}). {next_}")
 
 
 def parsed(path: Path) -> Table:

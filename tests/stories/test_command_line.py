@@ -239,7 +239,7 @@ def test_updates_that_were_all_refused_are_told(rescind, recipe):
 
 
 BAD = {
-    ("run", "nowhere"): "no recipe",
+    ("run", "nowhere"): "no folder recipes/ here",
     ("run", "{recipe}", "--set", "method.negativs=2"): "did you mean 'negatives'",
     ("run", "{recipe}", "--set", "run.rounds=many"): "kind int",
     ("run", "{recipe}", "--set", "run.rounds=0"): "at least 1",
