@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 pytest.importorskip("flwr")
 
@@ -24,6 +26,7 @@ from rescind.executor import InProcess, Vault
 from rescind.experiment import obtained, start
 from rescind.flower.asked import Serving
 from rescind.flower.elsewhere import FORGETTING
+from rescind.flower.masking import Masks
 from rescind.flower.node import Node
 from rescind.flower.serving import serve
 from rescind.flower.sources import RecipeData, one_cell
@@ -118,6 +121,8 @@ class World:
         self.asked = Serving(str(path), silos, str(folder / "out"), **given)
         self.trained: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
+        self.masks: dict[int, Masks] = defaultdict(Masks)
+        """Silos outlive their server: they may be in the middle of a masked round."""
 
     @property
     def forgetting(self) -> Path:
@@ -130,7 +135,10 @@ class World:
             executor = Heard()
             object.__setattr__(executor, "events", self.events)
             store = Store(self.folder / f"silo-{silo}")
-            nodes[FIRST + silo] = Node(store, source, silo, self.asked.silos, executor)
+            nodes[FIRST + silo] = Node(
+                store, source, silo, self.asked.silos, executor,
+                secure=self.asked.masked is not None, masks=self.masks[silo],
+            )  # fmt: skip
         grid = Mortal(nodes)
         grid.left, grid.reached, grid.counting = left, reached, self.forgetting
         try:
@@ -149,6 +157,7 @@ class World:
         shutil.copytree(self.folder, other.folder)
         other.asked = replace(self.asked, out=str(other.folder / "out"))
         other.trained, other.events = Counter(self.trained), Counter(self.events)
+        other.masks = copy.deepcopy(self.masks)
         return other
 
     def told(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -226,6 +235,51 @@ def test_a_server_killed_while_letters_are_out_comes_to_the_same_end(
         assert_same(whole, killed)
         assert killed.trained.keys() == whole.trained.keys()
     assert number > 5
+
+
+MASKED = [
+    pytest.param(GRAM, None, 2.0**17, 0.0, id="Gram"),  # whole numbers: not a bit is lost
+    pytest.param(RECIPE, "Retrain", 8.0, 1e-4, id="Retrain"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "unlearner", "masked", "blur"), MASKED)
+def test_a_server_killed_while_it_forgets_by_masked_sums_comes_to_the_same_end(
+    recipe: str, unlearner: str | None, masked: float, blur: float, tmp_path: Path
+) -> None:
+    """Killed between keys and sums, or anywhere: no round counts twice, or not at all.
+
+    blur: steps of 8 / 2**21 for each of three silos, in some ten rounds
+    """
+    _, leaver = lenders(recipe, tmp_path)
+    request = {"withdraw": leaver, "unlearner": unlearner, "masked": masked}
+    whole = World(tmp_path / "whole", recipe, 3, **request)
+    assert whole.live(again=False)
+    begun = World(tmp_path / "begun", recipe, 3, **request)
+    assert not begun.live(left=0, again=False)
+    for number in range(0, 60, 5):  # in another of a round's four exchanges each time
+        killed = begun.copy(f"killed-{number}")
+        if killed.live(left=number, reached=number % 4):
+            break
+        if number % 2:
+            killed.masks.clear()  # the silos were killed, too
+        assert killed.live()
+        assert_near(whole, killed, blur)
+        shutil.rmtree(killed.folder)
+    assert number > 5
+
+
+def assert_near(whole: World, killed: World, blur: float) -> None:
+    """The same model but for the steps of masked sums, of as many people, and nothing left over."""
+    (one, expected), (other, found) = whole.told(), killed.told()
+    for name, value in expected.items():
+        assert_close(found[name], value, rtol=0.0, atol=blur)
+    for mine, theirs in zip(one["forgot"], other["forgot"], strict=True):
+        for fact in ("event", "by", "rounds", "client_rounds", "waiting", "traces"):
+            assert theirs[fact] == mine[fact], fact
+    assert other["silos"]["refused"] == one["silos"]["refused"] == {}
+    assert killed.events.keys() == whole.events.keys()
+    assert {p.name for p in Path(killed.asked.out).iterdir()} == {"run.json", "model"}
 
 
 def _some_items(client: int, folder: Path) -> tuple[int, ...]:

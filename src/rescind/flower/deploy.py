@@ -125,7 +125,8 @@ def listening(link: Link, process: subprocess.Popen, seconds: float = 300.0) -> 
 
 def superlink(link: Link, kit: Path | None, database: Path | None) -> list[str]:
     """The command that starts the SuperLink. kit: the server's part; None: not encrypted"""
-    command = [tool("flower-superlink"), "--host", link.host, "--port", str(link.port)]
+    command = [sys.executable, "-m", "rescind.flower.superlink"]
+    command += ["--host", link.host, "--port", str(link.port)]
     command += ["--disable-runtime-dependency-installation"]
     if database is not None:
         command += ["--database", str(database)]

@@ -12,8 +12,10 @@ from torch import Tensor
 from rescind.cohort import Graph
 from rescind.errors import BoundaryError, DataError
 from rescind.executor import Vault
+from rescind.flower.store import HELD, PRIVATE, moment_of
 from rescind.holdings import Holdings
 from rescind.packing import Facts
+from rescind.params import Params
 from rescind.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.streams import Announcement
 from rescind.world import Announced
@@ -30,6 +32,28 @@ class Anew(Event):
     records: Records
 
 
+@dataclass(frozen=True, eq=False)
+class Step:
+    """An event that a silo has not acknowledged yet, and the moments that it follows on.
+
+    What comes of it has its name already, so that the server can go on, come back and train again
+    from there, whenever the silo takes the step.
+    """
+
+    silo: int
+    event: Event
+    held: int
+    private: int
+    public: Params = field(default_factory=dict)
+    """The model that a block ended with: devices turn with it, however late."""
+
+    @property
+    def after(self) -> tuple[int, int]:
+        """The moments that it leads to: of holdings, and private."""
+        name = f"{self.held}/{self.private}/{self.event.digest()}"
+        return moment_of(name, HELD), moment_of(name, PRIVATE)
+
+
 def _none() -> Tensor:
     return torch.zeros(0, dtype=torch.int64)
 
@@ -43,10 +67,10 @@ class Elsewhere(Holdings):
     """
 
     moment: Tensor = field(default_factory=_none)
-    """[silos] which moment of its holdings each silo is meant to use."""
+    """[silos] which moment of its holdings each silo is at, once it has taken its steps."""
     said: Announced | None = None
-    owed: tuple[tuple[int, Event], ...] = ()
-    """(silo, event) that the silo has not acknowledged yet, oldest first."""
+    owed: tuple[Step, ...] = ()
+    """What silos have not acknowledged yet, oldest first."""
     nevers: tuple[tuple[int, Event], ...] = ()
     """(silo, event) whose records are to be left out when devices begin anew from here."""
     epoch: int = 0
@@ -143,14 +167,21 @@ def part_for(event: Event, silo: int, silos: int) -> Event | None:
             return None
 
 
-def after(holdings: Elsewhere, event: Event) -> Elsewhere:
+def after(vault: Vault, event: Event, public: Params) -> Vault:
     """The server's view of an event before anybody has acknowledged it.
 
     What it cannot know without the silos (who has something left to train on) stays as it was,
     but nobody who left is available, and sizes grow.
     """
-    parts = ((silo, part_for(event, silo, holdings.silos)) for silo in range(holdings.silos))
-    owed = holdings.owed + tuple((silo, part) for silo, part in parts if part is not None)
+    holdings, owed = elsewhere(vault), list[Step]()
+    moment, private = holdings.moment.clone(), vault.private[MOMENT].clone()
+    for silo in range(holdings.silos):
+        part = part_for(event, silo, holdings.silos)
+        if part is not None:
+            seen = dict(public) if isinstance(part, Arrive) else {}
+            step = Step(silo, part, int(moment[silo]), int(private[silo]), seen)
+            moment[silo], private[silo] = step.after
+            owed.append(step)
     members, items, now = holdings.members, holdings.items, holdings.now
     if isinstance(event, Withdraw) and 0 <= event.client < len(members):
         members = members.clone()
@@ -168,9 +199,11 @@ def after(holdings: Elsewhere, event: Event) -> Elsewhere:
     if isinstance(event, Announcement):  # the silos have said who trains; nothing of it is lent
         flags = Announced(event.trains & members, event.trains & members)
     epoch = holdings.epoch + isinstance(event, FORGETTING)
-    return replace(
-        holdings, owed=owed, members=members, items=items, now=now, said=flags, epoch=epoch
-    )
+    held = replace(
+        holdings, moment=moment, owed=(*holdings.owed, *owed), members=members, items=items,
+        now=now, said=flags, epoch=epoch,
+    )  # fmt: skip
+    return replace(vault, holdings=held, private={**vault.private, MOMENT: private})
 
 
 def heard(holdings: Elsewhere, silo: int, facts: Facts, said: Mapping[str, Tensor]) -> Elsewhere:
@@ -196,7 +229,7 @@ def heard(holdings: Elsewhere, silo: int, facts: Facts, said: Mapping[str, Tenso
         validated=validated,
         members=flags["member"],
         said=Announced(flags["available"], flags["keeps"]),
-        owed=tuple((s, e) for s, e in holdings.owed if s != silo),
+        owed=tuple(step for step in holdings.owed if step.silo != silo),
     )
 
 

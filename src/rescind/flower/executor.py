@@ -16,7 +16,15 @@ from rescind.errors import ConfigError, DataError
 from rescind.executor import Vault
 from rescind.federation import Federation
 from rescind.flower.elsewhere import MOMENT, Elsewhere, after, elsewhere, heard, unseen
-from rescind.flower.letters import Owed, accepted, letters_for, of_silo, packed_events, sums_of
+from rescind.flower.letters import (
+    Nevers,
+    accepted,
+    letters_for,
+    of_silo,
+    packed_events,
+    packed_steps,
+    sums_of,
+)
 from rescind.flower.line import FAILED, Line
 from rescind.flower.masking import Masked, check_silos, exchanged
 from rescind.flower.wire import Letter, metric_table
@@ -27,7 +35,7 @@ from rescind.moments import Moment
 from rescind.packing import Facts, drawer, under
 from rescind.params import Params
 from rescind.past import Past
-from rescind.records import Arrive, Event, Records, Share
+from rescind.records import Event, Records, Share
 from rescind.settings import to_table
 from rescind.streams import Announcement
 from rescind.tasks import Metric, Question
@@ -119,9 +127,11 @@ class FlowerExecutor:
         letters = {}
         for silo in range(holdings.silos):
             told, tensors = packed_events("never", of_silo(holdings.nevers, silo))
-            extra = {**told, "held": int(holdings.moment[silo]), "method": to_table(method)}
-            extra |= {"clients": holdings.clients, "items": holdings.items}
-            letters[silo] = self._letter("open", clock, extra, tensors, holdings.epoch)
+            owed, steps = packed_steps("owed", holdings.owed, silo)
+            extra = {**told, **owed, "clients": holdings.clients, "items": holdings.items}
+            extra |= {"held": int(holdings.moment[silo]), "method": to_table(method)}
+            carried = {**tensors, **steps}
+            letters[silo] = self._letter("open", clock, extra, carried, holdings.epoch)
         replies = self._all(letters)
         fresh = replace(holdings, owed=(), nevers=(), seed=clock.seed)
         moment = torch.zeros(holdings.silos, dtype=torch.int64)
@@ -233,12 +243,10 @@ class FlowerExecutor:
         self, method: Method, public: Params, event: Event, vault: Vault, clock: Clock
     ) -> Vault:
         """Tell the silos concerned. Who is away owes it, and catches up before anything else."""
-        held = after(elsewhere(vault), event)
-        vault = replace(vault, holdings=held)
-        concerned = sorted({silo for silo, _ in held.owed})
-        seen = under("public", public) if any(isinstance(e, Arrive) for _, e in held.owed) else {}
+        vault = after(vault, event, public)
+        concerned = sorted({step.silo for step in elsewhere(vault).owed})
         letters = {
-            silo: self._about("apply", method, vault, silo, clock, {}, seen) for silo in concerned
+            silo: self._about("apply", method, vault, silo, clock, {}, {}) for silo in concerned
         }
         replies, why = self.line.ask(letters)
         for silo, reply in replies.items():
@@ -251,7 +259,7 @@ class FlowerExecutor:
 
     def waiting(self, fed: Federation) -> tuple[int, ...]:
         """The silos that have not acknowledged every event yet."""
-        return tuple(sorted({silo for silo, _ in elsewhere(fed.now.vault).owed}))
+        return tuple(sorted({step.silo for step in elsewhere(fed.now.vault).owed}))
 
     def settle(self, fed: Federation) -> Federation:
         """Let the silos remove every moment but those this federation needs, for good.
@@ -268,8 +276,9 @@ class FlowerExecutor:
             vault = _moved(vault, silo, reply)
         if past is not None and isinstance(origin, Elsewhere):
             left = tuple((s, e) for s, e in nevers if s not in replies)
+            late = tuple(step for step in origin.owed if step.silo not in replies)
             epoch = max(origin.epoch, elsewhere(vault).epoch)  # silos refuse anything older now
-            past = replace(past, origin=replace(origin, nevers=left, epoch=epoch))
+            past = replace(past, origin=replace(origin, nevers=left, owed=late, epoch=epoch))
         return replace(fed, now=replace(fed.now, vault=vault), past=past)
 
     def turned(self, fed: Federation) -> None:
@@ -277,23 +286,20 @@ class FlowerExecutor:
 
         Only once the server cannot come back to it. Who is away does so when it trains again.
         """
-        held = elsewhere(fed.now.vault)
-        late = {silo for silo, event in held.owed if isinstance(event, Arrive)}
-        kept = [m for silo, m in enumerate(held.moment.tolist()) if silo not in late]
-        self.alive["keep_held"] = kept
-        self._keep_only(fed, {"keep_held": kept})
+        self.alive["keep_held"] = elsewhere(fed.now.vault).moment.tolist()
+        self._keep_only(fed, {"keep_held": self.alive["keep_held"]})
 
     def begin_request(self, fed: Federation) -> None:
         """From now on it is here that a server which was killed goes on: silos keep its moments."""
         self.alive.clear()
         _, self.alive["keep"] = self._needed(fed.now.vault, fed.past)
 
-    def _keep_only(self, fed: Federation, kept: Facts, nevers: Owed = ()) -> dict[int, Letter]:
+    def _keep_only(self, fed: Federation, kept: Facts, nevers: Nevers = ()) -> dict[int, Letter]:
         """Replies of the silos that have removed all other moments."""
         letters = {}
         for silo in range(elsewhere(fed.now.vault).silos):
             told, tensors = packed_events("never", of_silo(nevers, silo))
-            tensors |= under("public", fed.now.state.public)  # a block may have to be turned
+            tensors |= under("public", fed.now.state.public)  # to recommend with
             letters[silo] = self._about(
                 "keep", fed.method, fed.now.vault, silo, fed.clock, {**told, **kept}, tensors
             )
@@ -356,7 +362,7 @@ class FlowerExecutor:
     ) -> Letter:
         """A letter about a silo's devices, with the events it has not acknowledged."""
         held = elsewhere(vault)
-        owed, packed = packed_events("owed", of_silo(held.owed, silo))
+        owed, packed = packed_steps("owed", held.owed, silo)
         facts: Facts = {
             "method": to_table(method),
             "held": int(held.moment[silo]),

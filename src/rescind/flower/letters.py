@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rescind.cohort import Mail
 from rescind.errors import DataError
+from rescind.flower.elsewhere import Step
 from rescind.flower.wire import Letter, pack_event, unpack_event, unpack_sum
 from rescind.gate import gate, gate_sum
 from rescind.method import Method
@@ -16,8 +17,8 @@ from rescind.records import Event
 from rescind.update import Sum
 
 OTHERS = "speaks for others"
-Owed = tuple[tuple[int, Event], ...]
-"""(silo, event), oldest first."""
+Nevers = tuple[tuple[int, Event], ...]
+"""(silo, event), oldest first: what never was."""
 
 
 def sums_of(reply: Letter) -> dict[str, Sum]:
@@ -63,8 +64,8 @@ def accepted(
     return found
 
 
-def of_silo(events: Owed, silo: int) -> list[Event]:
-    """The events that one silo has not acknowledged."""
+def of_silo(events: Nevers, silo: int) -> list[Event]:
+    """The events that concern one silo."""
     return [event for at, event in events if at == silo]
 
 
@@ -91,3 +92,22 @@ def unpacked_events(name: str, facts: Facts, tensors: Params) -> list[Event]:
         unpack_event(told, drawer(f"{name}{number}", tensors))
         for number, told in enumerate(facts.get(name, ()))
     ]
+
+
+def packed_steps(name: str, steps: tuple[Step, ...], silo: int) -> tuple[Facts, dict[str, Tensor]]:
+    """What one silo has not acknowledged, as facts and tensors under a name."""
+    mine = [step for step in steps if step.silo == silo]
+    facts, tensors = packed_events(name, [step.event for step in mine])
+    for number, step in enumerate(mine):
+        tensors |= under(f"{name}{number}public", step.public)
+    return {**facts, f"{name}_after": [[step.held, step.private] for step in mine]}, tensors
+
+
+def unpacked_steps(name: str, facts: Facts, tensors: Params, silo: int) -> tuple[Step, ...]:
+    """What `packed_steps` packed."""
+    events = unpacked_events(name, facts, tensors)
+    follows = enumerate(zip(events, facts.get(f"{name}_after", ()), strict=True))
+    return tuple(
+        Step(silo, event, held, private, drawer(f"{name}{number}public", tensors))
+        for number, (event, (held, private)) in follows
+    )

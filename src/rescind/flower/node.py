@@ -7,7 +7,6 @@ a request that is repeated (a server that was killed) gives the same moment, not
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
@@ -19,11 +18,11 @@ from rescind.clock import Clock
 from rescind.cohort import Mail
 from rescind.errors import ConfigError, ConsentError, DataError, RescindError
 from rescind.executor import InProcess, Vault
-from rescind.flower.elsewhere import Anew
-from rescind.flower.letters import unpacked_events
+from rescind.flower.elsewhere import Anew, Step
+from rescind.flower.letters import unpacked_events, unpacked_steps
 from rescind.flower.masking import Masks, flat
 from rescind.flower.parts import as_many, never, part_of
-from rescind.flower.store import HELD, PRIVATE, Store
+from rescind.flower.store import HELD, PRIVATE, Store, moment_of
 from rescind.flower.wire import Letter, method_of, metric_of, pack_error, pack_sum
 from rescind.holdings import TRAIN, Holdings
 from rescind.method import Method
@@ -129,29 +128,31 @@ class Node:
     def _caught_up(self, asked: Letter) -> tuple[int, int, Vault]:
         """The moments a letter is about, after the events this silo had not heard of."""
         held, private = int(asked.facts["held"]), int(asked.facts["private"])
-        vault: Vault | None = None
-        for event in unpacked_events("owed", asked.facts, asked.tensors):
-            name = f"{held}/{private}/{event.digest()}"
-            after = moment_of(name, HELD), moment_of(name, PRIVATE)
-            if not (self.store.knows(HELD, after[0]) and self.store.knows(PRIVATE, after[1])):
-                vault = vault or self.store.vault(held, private)
-                vault = self._applied(asked, event, vault)
-                self.store.save_held(after[0], vault.holdings)
-                self.store.save_private(after[1], vault, self._mine(vault.holdings.clients))
-            else:
-                vault = None
-            held, private = after
-        return held, private, vault or self.store.vault(held, private)
+        if not self._knows(held, private):
+            self._take_steps(asked)
+        return held, private, self.store.vault(held, private)
 
-    def _applied(self, asked: Letter, event: Event, vault: Vault) -> Vault:
+    def _knows(self, held: int, private: int) -> bool:
+        return self.store.knows(HELD, held) and self.store.knows(PRIVATE, private)
+
+    def _take_steps(self, asked: Letter) -> None:
+        """Make the moments that events lead to. Private ones first: holdings say it is done."""
+        for step in unpacked_steps("owed", asked.facts, asked.tensors, self.silo):
+            held, private = step.after
+            if not self._knows(held, private):
+                vault = self._applied(asked, step, self.store.vault(step.held, step.private))
+                self.store.save_private(private, vault, self._mine(vault.holdings.clients))
+                self.store.save_held(held, vault.holdings)
+
+    def _applied(self, asked: Letter, step: Step, vault: Vault) -> Vault:
         method, clock = method_of(asked.facts["method"]), Clock(asked.facts["seed"])
+        event = step.event
         if isinstance(event, Arrive):
             own = self.source.block(vault.holdings.now + 1, clock.seed)
             event = self._part(event if own is None else own)
         if isinstance(event, Anew):
             return devices_anew(method, vault, torch.unique(event.records.client), clock)
-        public = drawer("public", asked.tensors)
-        vault = self.executor.apply(method, public, event, vault, clock)
+        vault = self.executor.apply(method, step.public, event, vault, clock)
         if isinstance(event, Erase) and isinstance(method, Gram):
             # In process, `Gram.forget` does this itself; from the server it cannot reach notes.
             noted = client_erased(vault.private, event.records, vault.holdings.now)
@@ -205,6 +206,8 @@ class Node:
     def _open(self, asked: Letter) -> Letter:
         """First private values, perhaps for a world in which some records never were."""
         held = int(asked.facts["held"])
+        if not self.store.knows(HELD, held):
+            self._take_steps(asked)
         holdings = self.store.held(held)
         for event in unpacked_events("never", asked.facts, asked.tensors):
             holdings = never(holdings, event)
@@ -353,12 +356,6 @@ class Node:
                 f"silo {self.silo} of {self.silos} was asked for client {int(ids[~inside][0])}, "
                 f"who does not live here."
             )
-
-
-def moment_of(text: str, kind: str) -> int:
-    """The name of a moment: 62 bits of a digest of how it came about."""
-    seen = hashlib.blake2b(f"{kind}/{text}".encode(), digest_size=8).digest()
-    return int.from_bytes(seen, "little") >> 2
 
 
 def _with_sums(told: Letter, sums: Mapping[str, Sum]) -> Letter:

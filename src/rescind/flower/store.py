@@ -7,6 +7,7 @@ matter. Files are safetensors with a digest inside, written whole or not at all.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -118,6 +119,12 @@ class Store:
             )
         tensors, notes = params.load(path)
         return tensors, json.loads(notes["facts"])
+
+
+def moment_of(text: str, kind: str) -> int:
+    """The name of a moment: 62 bits of a digest of how it came about."""
+    seen = hashlib.blake2b(f"{kind}/{text}".encode(), digest_size=8).digest()
+    return int.from_bytes(seen, "little") >> 2
 
 
 def _spread(rows: Tensor, mine: Tensor) -> Tensor:

@@ -12,7 +12,13 @@ from rescind import params
 from rescind.executor import Executor
 from rescind.federation import Federation
 from rescind.flower.elsewhere import Elsewhere, elsewhere
-from rescind.flower.letters import Owed, of_silo, packed_events, unpacked_events
+from rescind.flower.letters import (
+    of_silo,
+    packed_events,
+    packed_steps,
+    unpacked_events,
+    unpacked_steps,
+)
 from rescind.holdings import Holdings
 from rescind.packing import Facts, drawer, under
 from rescind.params import Params
@@ -54,15 +60,18 @@ def _pack(held: Elsewhere) -> tuple[dict[str, Tensor], Facts]:
         "keeps": held.keeps,
     }  # fmt: skip
     facts: Facts = {"epoch": held.epoch, "seed": held.seed}
-    for name, events in (("owed", held.owed), ("nevers", held.nevers)):
-        for silo in range(held.silos):
-            told, packed = packed_events(f"{name}{silo}of", of_silo(events, silo))
+    for silo in range(held.silos):
+        for told, packed in (
+            packed_steps(f"owed{silo}of", held.owed, silo),
+            packed_events(f"nevers{silo}of", of_silo(held.nevers, silo)),
+        ):
             facts, tensors = {**facts, **told}, {**tensors, **packed}
     return tensors, facts
 
 
 def _unpack(plain: Holdings, facts: Facts, tensors: Params) -> Elsewhere:
     names = ("records", "split", "block", "lent", "members", "items", "now", "task", "graph")
+    silos = range(len(tensors["moment"]))
     return Elsewhere(
         **{name: getattr(plain, name) for name in names},
         moment=tensors["moment"],
@@ -70,14 +79,8 @@ def _unpack(plain: Holdings, facts: Facts, tensors: Params) -> Elsewhere:
         said=Announced(tensors["available"], tensors["keeps"]),
         epoch=int(facts["epoch"]),
         seed=int(facts["seed"]),
-        owed=_events("owed", facts, tensors),
-        nevers=_events("nevers", facts, tensors),
-    )
-
-
-def _events(name: str, facts: Facts, tensors: Params) -> Owed:
-    return tuple(
-        (silo, event)
-        for silo in range(len(tensors["moment"]))
-        for event in unpacked_events(f"{name}{silo}of", facts, tensors)
+        owed=tuple(step for s in silos for step in unpacked_steps(f"owed{s}of", facts, tensors, s)),
+        nevers=tuple(
+            (s, event) for s in silos for event in unpacked_events(f"nevers{s}of", facts, tensors)
+        ),
     )

@@ -1,0 +1,140 @@
+"""A silo that missed a block, and then a retraining: it turns the block before it takes part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch.testing import assert_close
+
+pytest.importorskip("flwr")
+
+from flower.grids import FIRST, InMemory
+from rescind.executor import InProcess
+from rescind.federation import Federation
+from rescind.flower.executor import FlowerExecutor
+from rescind.flower.line import SILENT, Line
+from rescind.flower.node import Given, Node
+from rescind.flower.store import HELD, Store
+from rescind.flower.written import load_elsewhere, save_elsewhere
+from rescind.holdings import TRAIN, Holdings
+from rescind.methods.f3crec import F3CRec
+from rescind.methods.retrain import Retrain
+from rescind.models.mf import MF
+from rescind.records import Erase, Withdraw
+from worlds import next_block, tiny_holdings
+
+pytestmark = pytest.mark.flower
+
+SEED, LATE = 3, 1
+METHOD = F3CRec(model=MF(dim=4), top_n=4, negatives=2, batch_size=16)
+FIRST_BLOCK, BLOCK = tiny_holdings(12, 14), next_block(15, 17)
+"""The second has more people and more items."""
+
+
+def begun(folder: Path) -> tuple[Federation, FlowerExecutor, InMemory]:
+    """Two rounds of the first block on two silos, which bring the next one themselves."""
+    source = Given(FIRST_BLOCK, (BLOCK,))
+    nodes = {FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, 2) for i in range(2)}
+    grid = InMemory(nodes)
+    executor = FlowerExecutor(Line(grid, 2, deadline=0.0, pause=0.0), least=0.0)
+    fed = Federation.start(executor.gather(SEED), METHOD, SEED, executor)
+    return fed.run(2, watch=[executor.watch()]), executor, grid
+
+
+def in_one_process() -> Federation:
+    """Two rounds of the first block, and two of the next."""
+    return Federation.start(FIRST_BLOCK, METHOD, SEED).run(2).apply(BLOCK).run(2)
+
+
+def somebody(kind: type[Withdraw | Erase], silo: int) -> Withdraw | Erase:
+    """A request of a person on a silo, about the block that one silo missed."""
+    mine = BLOCK.records[(BLOCK.split == TRAIN) & (BLOCK.records.client % 2 == silo)]
+    return Withdraw(int(mine.client[0])) if kind is Withdraw else Erase(mine[:1])
+
+
+def close(one: Federation, other: Federation) -> None:
+    for name, value in one.now.state.public.items():
+        assert_close(other.now.state.public[name], value, rtol=1e-5, atol=1e-5)
+
+
+def missed(fed: Federation, executor: FlowerExecutor, grid: InMemory) -> Federation:
+    """The next block has begun, and one silo has not heard of it."""
+    said = next(executor.arrivals(SEED))
+    grid.away = {FIRST + LATE}
+    fed = fed.apply(said)
+    executor.turned(fed)
+    assert executor.waiting(fed) == (LATE,)
+    return fed
+
+
+@pytest.mark.parametrize("kind", [Withdraw, Erase])
+@pytest.mark.parametrize("silo", [LATE, 1 - LATE])
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_silo_that_missed_a_block_is_in_the_retraining_as_if_it_had_not(
+    kind: type[Withdraw | Erase], silo: int, killed: bool, tmp_path: Path
+) -> None:
+    """The silo comes back for the first round of the block, or not before the request.
+
+    killed: the server goes on from its disk, where the block began
+    """
+    fed, executor, grid = begun(tmp_path)
+    fed = missed(fed, executor, grid)
+    if killed:
+        save_elsewhere(fed, tmp_path / "server")
+        fed = load_elsewhere(tmp_path / "server", executor)
+    if silo == LATE:  # who is to be forgotten there must have been in a round
+        grid.away = set()
+    fed = fed.run(2, watch=[executor.watch()])
+    grid.away = set()
+    executor.begin_request(fed)
+    event = somebody(kind, silo)
+    expected, fed = Retrain().unlearn(in_one_process(), event), Retrain().unlearn(fed, event)
+    close(expected, fed)
+    fed = executor.settle(fed)
+    assert executor.waiting(fed) == ()
+    close(expected.run(1), fed.run(1))
+    for held in held_by(grid, silo):
+        if isinstance(event, Erase):
+            assert not bool(held.records.among(event.records).any())
+        else:
+            assert not bool((held.records.client == event.client).any())
+        assert held.now == 1  # nor is the earlier block left
+
+
+def held_by(grid: InMemory, silo: int) -> list[Holdings]:
+    """Everything that a silo holds on its disk."""
+    store = grid.nodes[FIRST + silo].store
+    found = [store.held(int(p.stem, 16)) for p in (store.folder / HELD).glob("*.safetensors")]
+    assert found
+    return found
+
+
+def test_a_block_is_turned_with_the_model_it_ended_with_however_late(tmp_path: Path) -> None:
+    """One round without the silo, one with it: the oracle asks the others' people alone."""
+    fed, executor, grid = begun(tmp_path)
+    fed = missed(fed, executor, grid).run(1, watch=[executor.watch()])
+    grid.away = set()
+    fed = fed.run(1)
+    here = Federation.start(FIRST_BLOCK, METHOD, SEED).run(2).apply(BLOCK)
+    now, clock = here.now, here.clock.at(here.now.state.round + 1)
+    ids = METHOD.server_sample(now.state, here.world, clock)
+    mail = METHOD.server_mail(now.state, here.world, ids, clock)
+    some = ids[ids % 2 != LATE]
+    sums, vault = InProcess().train(METHOD, now.state.public, mail, now.vault, some, None, clock)
+    state = METHOD.server_step(now.state, sums, here.world, clock)
+    close(here.with_(state=state, vault=vault).run(1), fed)
+
+
+def test_a_silo_whose_answer_is_lost_after_it_caught_up_is_asked_again(tmp_path: Path) -> None:
+    """A block and a departure at once: what lay between them is on no disk any more."""
+    fed, executor, grid = begun(tmp_path)
+    fed = missed(fed, executor, grid).apply(Withdraw(LATE))
+    grid.away, grid.changed = set(), lambda node, told: None if node == FIRST + LATE else told
+    lost = fed.run(1, watch=[executor.watch()])
+    grid.changed = None
+    assert executor.waiting(lost) == (LATE,)
+    fed = lost.run(1)
+    assert executor.waiting(fed) == ()
+    assert executor.line.refused == {SILENT: 4}  # the block, its keeping, the departure, the round
+    assert not bool(fed.world.available[LATE])
