@@ -161,6 +161,28 @@ def test_the_compiled_error_memory_equals_the_readable_one(nearest, sharpness, m
     assert bool(slow[1:].any(1).all())
 
 
+@needs_numba
+@pytest.mark.parametrize("people", [0, 1, 50])
+@pytest.mark.parametrize("crowd", [0.0, 0.7, 1.0])
+def test_an_error_memory_is_read_alike_where_items_crowd(people, crowd, monkeypatch):
+    """Half of the items, or all, point almost the same way, and people remember a few regions."""
+    method = ReLoop2(capacity=40, nearest=5)
+    clock, who, items = Clock(4), torch.arange(people), torch.arange(700)
+    table = clock.normal("table", items.unsqueeze(1), torch.arange(6)).double()
+    crowded = items < crowd * len(items)
+    table = torch.where(crowded.unsqueeze(1), 1 + table / 50, table)
+    drawn = clock.normal("held", who.unsqueeze(1), items) + who.unsqueeze(1) % 3 * table[:, 0]
+    item = torch.argsort(drawn, dim=1)[:, :40].contiguous()
+    room = torch.arange(40) >= 1 + 7 * (who % 7).unsqueeze(1)
+    item = torch.where(room & (who % 2 == 0).unsqueeze(1), -1, item)
+    error = clock.normal("error", who.unsqueeze(1), torch.arange(40)).double()
+    memory = Private({"wrong/item": item, "wrong/error": error})
+    fast = method.client_correction(table, memory)
+    monkeypatch.setattr(fused, "compiled", lambda: False)
+    assert_close(fast, method.client_correction(table, memory), atol=1e-10, rtol=1e-10)
+    assert fast.shape == (people, 700)
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("ego")])
 def test_the_flat_form_for_a_gpu_equals_the_readable_one(name):
     method = CASES[name]

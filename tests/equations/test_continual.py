@@ -250,6 +250,34 @@ def test_the_memory_is_bounded_has_one_entry_per_item_and_keeps_the_newest() -> 
     assert_close(new["wrong/error"], torch.tensor([[-0.3, 0.5, 0.1], [0.6, 0.4, 0.0]]))
 
 
+def test_memories_of_many_are_kept_as_one_person_after_the_other_would() -> None:
+    capacity, items, draw = 7, 30, torch.Generator().manual_seed(5)
+    held = torch.full((12, capacity), -1)
+    error = torch.zeros(12, capacity)
+    new: list[tuple[int, int, float, int]] = []
+    expected: list[list[tuple[int, float]]] = []
+    for c in range(12):
+        mine = torch.randperm(items, generator=draw).tolist()[: c % (capacity + 1)]
+        held[c, : len(mine)] = torch.tensor(mine)
+        error[c] = torch.where(held[c] >= 0, torch.randn(capacity, generator=draw), 0.0)
+        said = torch.randperm(items, generator=draw).tolist()[: 3 * (c % 5)]
+        order = torch.randperm(100, generator=draw).tolist()[: len(said)]
+        fresh = [(i, float(torch.randn(1, generator=draw))) for i in said]
+        new += [(c, *entry, bits) for entry, bits in zip(fresh, order, strict=True)]
+        first = [entry for _, entry in sorted(zip(order, fresh, strict=True))]
+        old = [(i, float(error[c, m])) for m, i in enumerate(mine) if i not in said]
+        expected.append((first + old)[:capacity])
+    owner, item, wrong, bits = (torch.tensor(column) for column in zip(*new, strict=True))
+    private = Private({"wrong/item": held, "wrong/error": error})
+    after = remembered(private, owner, item, wrong, bits << 24)
+    for c, kept in enumerate(expected):
+        assert after["wrong/item"][c].tolist() == [i for i, _ in kept] + [-1] * (
+            capacity - len(kept)
+        )
+        assert_close(after["wrong/error"][c, : len(kept)], torch.tensor([e for _, e in kept]))
+    assert {len(kept) for kept in expected} > {0, capacity}
+
+
 def test_what_is_remembered_is_how_wrong_the_client_still_is() -> None:
     method = replace(LEARNERS["RLP2"], capacity=40, least=0.0)
     fed = begun(method)

@@ -26,10 +26,9 @@ from rescind.state import Private
 
 # Similarities (clients x items x memory) held at a time: 64 MB of float32. Changes speed only.
 _CELLS = 2**24
-# Of the compiled form, and of its speed only: how many times as many neighbours are tried as hold
-# the wanted ones on average, from how many sampled cosines their number is told, on how many
-# shelves they are sorted, and how many rows of cosines are held at a time (4 MB on Last.fm-2K).
-_TRIED, _SAMPLE, _SHELVES, _ROWS = 2, 512, 256, 256
+# Of the compiled form, and of its speed only: how many cosines of a row are sampled, on how many
+# shelves they are sorted, and how many rows are held at a time (4 MB on Last.fm-2K).
+_SAMPLE, _SHELVES, _ROWS = 256, 256, 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,12 +116,12 @@ class ReLoop2(FineTune):
         lists = np.zeros(items + 1, wide), np.empty(kept, np.uint32), np.empty(kept, number)
         memory_kernels.listed(item.numpy(), error.numpy(), *memory, *lists)
         scratch = (
-            np.empty(_SHELVES, np.int64), np.empty(_SHELVES, np.int64), np.empty(items + 1, np.uint32),
-            np.empty(items, np.uint32), np.empty(items, number), np.empty(clients, np.int64),
-            np.empty((2, clients)), np.empty((2, self.nearest)),
+            np.empty(_SHELVES, np.int64), np.empty(_SHELVES, np.int64),
+            np.empty(items + 1, np.uint32), np.empty(items, np.uint32), np.empty(items, number),
+            np.empty(clients, np.int64), np.empty((2, clients)), np.empty((2, self.nearest)),
         )  # fmt: skip
         out = unit.new_empty((clients, items))
-        for start, rows in zip(range(0, items, _ROWS), unit.split(_ROWS), strict=True):
+        for start, rows in zip(range(0, items, _ROWS), torch.split(unit, _ROWS), strict=True):
             memory_kernels.corrections(
                 (rows @ unit.T).numpy(), start, memory, lists, self.nearest, self.sharpness,
                 max(1, items // _SAMPLE), scratch, out.numpy(),
@@ -146,23 +145,25 @@ def remembered(
     """
     held, errors = private["wrong/item"], private["wrong/error"]
     clients, capacity = held.shape
-    order = jagged.shuffle(bits, owner)
-    owner, item, error = owner[order], item[order], error[order]
-    old_owner, place = (held >= 0).nonzero(as_tuple=True)
+    many = jagged.counts(owner, clients)
+    # The owners stay as they are; of a crowd of new entries, only those that fit are looked at.
+    at = jagged.places(owner, clients)
+    fits = at < capacity
+    order = jagged.shuffle(bits, owner)[fits]
+    owner, at, item, error = owner[fits], at[fits], item[order], error[order].to(errors)
+    there = (held >= 0) & (many < capacity).unsqueeze(1)  # elsewhere new entries take all places
+    old_owner, place = there.nonzero(as_tuple=True)
     old = held[old_owner, place]
     width = 1 + int(max(item.max() if len(item) else 0, old.max() if len(old) else 0))
     stale = _among(old_owner * width + old, owner * width + item, clients * width)
-    old_owner, place, old = old_owner[~stale], place[~stale], old[~stale]
-    owners = torch.cat([owner, old_owner])
-    by = torch.argsort(owners, stable=True)  # new ones come first in the list, old ones in order
-    owners = owners[by]
-    items = torch.cat([item, old])[by]
-    wrong = torch.cat([error.to(errors), errors[old_owner, place]])[by]
-    at = jagged.places(owners, clients)
-    fits = at < capacity
+    old_owner, place = old_owner[~stale], place[~stale]
+    old_at = many[old_owner] + jagged.places(old_owner, clients)
+    fits = old_at < capacity
+    old_owner, place, old_at = old_owner[fits], place[fits], old_at[fits]
     new_item, new_error = torch.full_like(held, -1), torch.zeros_like(errors)
-    new_item[owners[fits], at[fits]] = items[fits]
-    new_error[owners[fits], at[fits]] = wrong[fits]
+    new_item[owner, at], new_error[owner, at] = item, error
+    new_item[old_owner, old_at] = held[old_owner, place]
+    new_error[old_owner, old_at] = errors[old_owner, place]
     return {"wrong/item": new_item, "wrong/error": new_error}
 
 

@@ -14,11 +14,10 @@ import numpy as np
 from rescind.kernels import compiled
 
 BEYOND = 2.0  # no cosine is as large
-import os
-FIRST = float(os.environ.get('F','1.5'))
-NEXT= float(os.environ.get('N','.75'))
-WORTH=int(os.environ.get('W','200'))
 LOST = 1e-200  # a sum of exponentials below has lost digits
+# Of speed only: entries of the first batch of lists and of every other one, as multiples of those
+# that are wanted, and how many entries may be read to spare one person the search.
+FIRST, OTHER, WORTH = 2, 1, 100
 
 
 @compiled()
@@ -51,8 +50,9 @@ def listed(held, wrong, first, item, error, begin, owner, said):
 def _shelved(near, i, begin, stride, shelf):
     """How many list entries there are by cosine, about, from every `stride`-th item.
 
+    Shelf s begins at the cosine high - (s / fine)^2, finer where it is high: trained items crowd
+    there. Gives high and fine.
     near: [., I]    begin: [I + 1] of the lists    shelf: [any] is written
-    Gives the lowest sampled cosine and how many shelves there are to one.
     """
     items = near.shape[1]
     low = near[i, 0]
@@ -76,7 +76,7 @@ def _between(near, i, least, below, shelf, some, order, value):
     They go to shelves by cosine, and from there to their places, mostly a step away.
     near: [., I]    shelf: [any], some: [I + 1] scratch    order, value: [I] are written
     """
-    n = 0
+    n = np.int64(0)
     for j in range(near.shape[1]):  # no branch: it could not be foreseen
         some[n] = j
         n += np.int64(near[i, j] >= least) & np.int64(near[i, j] < below)
@@ -86,14 +86,14 @@ def _between(near, i, least, below, shelf, some, order, value):
         cosine = near[i, some[r]]
         low = cosine if cosine < low else low
         high = cosine if cosine > high else high
-    fine = (len(shelf) - 1) / math.sqrt(high - low) if high > low else 0.0
+    fine = (len(shelf) - 1) / (high - low) if high > low else 0.0
     shelf[:] = 0
     for r in range(n):
-        shelf[int(math.sqrt(high - near[i, some[r]]) * fine)] += 1
+        shelf[int((high - near[i, some[r]]) * fine)] += 1
     for s in range(1, len(shelf)):
         shelf[s] += shelf[s - 1]
     for r in range(n - 1, -1, -1):
-        s = int(math.sqrt(high - near[i, some[r]]) * fine)
+        s = int((high - near[i, some[r]]) * fine)
         shelf[s] -= 1
         order[shelf[s]] = some[r]
         value[shelf[s]] = near[i, some[r]]
@@ -113,7 +113,7 @@ def _between(near, i, least, below, shelf, some, order, value):
 @compiled()
 def _below(near, i, item, error, begin, end, wanted, least, best):
     """The `wanted` nearest entries of one memory among those below a cosine, into best: [2, .]"""
-    found = 0
+    found = np.int64(0)
     worst = -BEYOND
     for m in range(begin, end):
         cosine = near[i, item[m]]
@@ -132,6 +132,27 @@ def _below(near, i, item, error, begin, end, wanted, least, best):
 
 
 @compiled(fastmath={"contract", "reassoc"})
+def _read(order, value, n, highest, sharpness, lists, left, sums):
+    """Read the lists of n items for those who still want entries; how many then want more.
+
+    left: [C] entries wanted    sums: [2, C] of a_m e_m and a_m, up to the same factor
+    """
+    begin, owner, said = lists
+    for r in range(n):
+        share = math.exp((value[r] - highest) / sharpness)
+        for e in range(begin[order[r]], begin[order[r] + 1]):
+            c = owner[e]
+            more = np.int64(left[c] > 0)  # no branch: it could not be foreseen
+            left[c] -= more
+            sums[0, c] += more * share * said[e]
+            sums[1, c] += more * share
+    lacking = np.int64(0)
+    for c in range(len(left)):
+        lacking += np.int64(left[c] > 0)
+    return lacking
+
+
+@compiled(fastmath={"contract", "reassoc"})
 def corrections(near, start, memory, lists, nearest, sharpness, stride, scratch, out):
     """Fill in the sum of a_m e_m, a = softmax(cos / sharpness) over the nearest entries (ReLoop2).
 
@@ -140,53 +161,37 @@ def corrections(near, start, memory, lists, nearest, sharpness, stride, scratch,
 
     near: [., I] cosines of items from `start` on    memory, lists: from `listed`
     stride: of `_shelved`    out: [C, I], of which the columns of these items are written
-    scratch: shelf and shelf, some, order, value of `_between`, left: [C], sums: [2, C],
+    scratch: a shelf for `_shelved`, the last four of `_between`, left and sums of `_read`,
         best: [2, nearest]
     """
     first, item, error = memory
-    begin, owner, said = lists
     entries, shelf, some, order, value, left, sums, best = scratch
-    clients = len(first) - 1
+    clients = len(left)
     for i in range(near.shape[0]):
         for c in range(clients):
             left[c] = min(nearest, first[c + 1] - first[c])
             sums[0, c] = 0.0
             sums[1, c] = 0.0
-        high, fine = _shelved(near, i, begin, stride, entries)
-        highest = BEYOND
-        least = BEYOND
+        high, fine = _shelved(near, i, lists[0], stride, entries)
+        highest = least = BEYOND
         s = 0
-        open_ = clients
-        batch = FIRST * nearest * clients
-        going = True
-        while going and s < len(entries):
-            many = 0
+        lacking = found = clients
+        wanted = nearest * clients
+        while s < len(entries) and (s == 0 or min(found, lacking) * WORTH > OTHER * wanted):
+            batch = wanted * (FIRST if s == 0 else OTHER)
+            many = entries[s]
+            s += 1
             while s < len(entries) and many < batch:
                 many += entries[s]
                 s += 1
             below = least
             least = high - (s / fine) ** 2 if s < len(entries) else -BEYOND
             n = _between(near, i, least, below, shelf, some, order, value)
-            if below == BEYOND:
-                highest = value[0]
-            for r in range(n):
-                share = math.exp((value[r] - highest) / sharpness)
-                for e in range(begin[order[r]], begin[order[r] + 1]):
-                    c = owner[e]
-                    more = np.int64(left[c] > 0)  # no branch: it could not be foreseen
-                    left[c] -= more
-                    sums[0, c] += more * share * said[e]
-                    sums[1, c] += more * share
-            before = open_
-            open_ = 0
-            for c in range(clients):
-                open_ += np.int64(left[c] > 0)
-            going = (before - open_) * WORTH > many
-            batch = NEXT * nearest * clients
+            highest = value[0] if below == BEYOND else highest
+            before = lacking
+            lacking = _read(order, value, n, highest, sharpness, lists, left, sums)
+            found = before - lacking
         for c in range(clients):
-            if first[c] == first[c + 1]:
-                out[c, start + i] = 0.0
-                continue
             top = highest
             if sums[1, c] < LOST:  # nobody near: begin again, with the own nearest as the measure
                 left[c] = min(nearest, first[c + 1] - first[c])
@@ -200,4 +205,4 @@ def corrections(near, start, memory, lists, nearest, sharpness, stride, scratch,
                 share = math.exp((best[0, k] - top) / sharpness)
                 sums[0, c] += share * best[1, k]
                 sums[1, c] += share
-            out[c, start + i] = sums[0, c] / sums[1, c]
+            out[c, start + i] = sums[0, c] / sums[1, c] if sums[1, c] > 0 else 0.0
