@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 from torch.testing import assert_close
 
 pytest.importorskip("flwr")
@@ -12,6 +13,7 @@ pytest.importorskip("flwr")
 from flower.grids import FIRST, InMemory
 from rescind.executor import InProcess
 from rescind.federation import Federation
+from rescind.flower.elsewhere import MOMENT, elsewhere
 from rescind.flower.executor import FlowerExecutor
 from rescind.flower.line import SILENT, Line
 from rescind.flower.node import Given, Node
@@ -123,7 +125,17 @@ def test_a_block_is_turned_with_the_model_it_ended_with_however_late(tmp_path: P
     some = ids[ids % 2 != LATE]
     sums, vault = InProcess().train(METHOD, now.state.public, mail, now.vault, some, None, clock)
     state = METHOD.server_step(now.state, sums, here.world, clock)
-    close(here.with_(state=state, vault=vault).run(1), fed)
+    here = here.with_(state=state, vault=vault).run(1)
+    close(here, fed)
+    held, private = (int(m[LATE]) for m in (elsewhere(fed.now.vault).moment, moments(fed)))
+    there = grid.nodes[FIRST + LATE].store.vault(held, private)
+    for name, value in here.now.vault.private.items():  # scores of the list that is rehearsed, too
+        assert_close(there.private[name][LATE::2], value[LATE::2], rtol=1e-5, atol=1e-5)
+
+
+def moments(fed: Federation) -> Tensor:
+    """The private moments that silos are at. [silos]"""
+    return fed.now.vault.private[MOMENT]
 
 
 def test_a_silo_whose_answer_is_lost_after_it_caught_up_is_asked_again(tmp_path: Path) -> None:
