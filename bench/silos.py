@@ -12,22 +12,20 @@ holds `<!-- bench/silos.py -->`.
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import re
-import resource
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from flower.deployments import PATIENCE, Machines
+from flower.deployments import PATIENCE, Machines, until
 from flower.grids import InMemory, silos_of
 from rescind.data import load
 from rescind.federation import Federation, holdings_of
@@ -112,39 +110,49 @@ def _returned(grid: InMemory, silos: int) -> float:
     return sum(len(written(told.to_records())) for told in last) / 1e6
 
 
-def deployed(silos: int, rounds: int) -> Row:
-    """Flower's processes on this machine, with TLS and keys; wall seconds between log lines.
+def deployed(silos: int, rounds: int, messages: float) -> Row:
+    """Flower's processes on this machine, with TLS and keys, after one round that warms up.
 
-    CPU: of all processes together, in what two runs of different length differ by.
+    CPU: of all processes together, from the end of the first round to the end of the last.
+    messages: of a round, as counted on the grid in memory, whose letters are the same
     """
-    spent, walls, letters = [], [], []
-    for many in (1, 1 + rounds):
-        with tempfile.TemporaryDirectory() as folder:
-            began = _children()
-            with Machines(Path(folder), silos, recipe=RECIPE.format(rounds=many)) as machines:
-                kit = make_kit(Path(folder) / "kit", silos, ["127.0.0.1"])
-                machines.up("--kit", f"{kit}/server")
-                for silo in range(silos):
-                    machines.join(silo, "--kit", f"{kit}/silo-{silo}")
-                machines.run("--kit", f"{kit}/server", "--wait", f"{PATIENCE:g}")
-                machines.finished(silos * PATIENCE)  # all silos share this machine
-                facts = (Path(folder) / "out" / "run.json").read_text(encoding="utf-8")
-                log = (Path(folder) / "out" / LOG).read_text(encoding="utf-8")
-            spent.append(_children() - began)
-            walls = [b - a for a, b in itertools.pairwise(_times(log))] or walls
-            letters.append(int(re.search(r'"messages": (\d+)', facts)[1]))
-    cpu = (spent[1] - spent[0]) / rounds
-    each = (letters[1] - letters[0]) / rounds
-    return Row(6040, f"{silos}", "deployed on one machine", cpu, statistics.median(walls), each)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with Machines(folder, silos, recipe=RECIPE.format(rounds=1 + rounds)) as machines:
+            kit = make_kit(folder / "kit", silos, ["127.0.0.1"])
+            machines.up("--kit", f"{kit}/server")
+            for silo in range(silos):
+                machines.join(silo, "--kit", f"{kit}/silo-{silo}")
+            machines.run("--kit", f"{kit}/server", "--wait", f"{PATIENCE:g}")
+            patience = silos * PATIENCE  # all silos share this machine
+            until(lambda: len(_ended(folder)) > 0, "the first round", patience)
+            began = _descendants()
+            until(lambda: len(_ended(folder)) > rounds, "the last round", patience)
+            spent, times = _descendants() - began, _ended(folder)
+            machines.finished(patience)
+    wall = (times[rounds] - times[0]) / rounds
+    where = f"deployed: {os.cpu_count()} cores, {silos} node processes"
+    return Row(6040, f"{silos}", where, spent / rounds, wall, messages)
 
 
-def _children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def _descendants() -> float:
+    """CPU seconds of all processes below this one, and of those that ended there (Linux)."""
+    parents, spent = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            fields = path.read_text().rpartition(")")[2].split()
+            parents[int(path.parent.name)] = int(fields[1])
+            spent[int(path.parent.name)] = sum(map(int, fields[11:15]))
+    below = {os.getpid()}
+    while new := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= new
+    return sum(spent[pid] for pid in below - {os.getpid()}) / os.sysconf("SC_CLK_TCK")
 
 
-def _times(log: str) -> list[float]:
+def _ended(folder: Path) -> list[float]:
     """When each round ended, by the run's own log."""
+    path = folder / "out" / LOG
+    log = path.read_text(encoding="utf-8") if path.is_file() else ""
     found = re.findall(r"^(\S+ \S+),(\d+) round \d+:", log, re.MULTILINE)
     return [datetime.fromisoformat(day).timestamp() + int(ms) / 1000 for day, ms in found]
 
@@ -154,8 +162,11 @@ def rows(users: int, rounds: int, real: list[int]) -> Iterator[Row]:
     holdings = first(holdings_of(load("ml-1m"), 0), users)
     cpu, wall = per_round(Federation.start(holdings, METHOD, 0), rounds)
     yield Row(users, "none", "one process", cpu, wall, 0, 0.0)
-    for silos in (1, 2, 10):
-        yield over(holdings, silos, rounds)
+    messages = {}
+    for silos in sorted({1, 2, 10, *real}):
+        row = over(holdings, silos, rounds)
+        messages[silos] = row.messages
+        yield row
     one = over(first(holdings, FEW), FEW, 1)
     yield one
     by = users / FEW
@@ -164,7 +175,7 @@ def rows(users: int, rounds: int, real: list[int]) -> Iterator[Row]:
         one.messages * by, (one.back or 0.0) * by,
     )  # fmt: skip
     for silos in real:  # last, since they take longest and may fail on a machine that is busy
-        yield deployed(silos, rounds)
+        yield deployed(silos, rounds, messages[silos])
 
 
 def main() -> None:
