@@ -162,7 +162,7 @@ def test_the_compiled_error_memory_equals_the_readable_one(nearest, sharpness, m
 
 
 @needs_numba
-@pytest.mark.parametrize("people", [0, 1, 50])
+@pytest.mark.parametrize("people", [0, 1, 12, 50])
 @pytest.mark.parametrize("crowd", [0.0, 0.7, 1.0])
 def test_an_error_memory_is_read_alike_where_items_crowd(people, crowd, monkeypatch):
     """Half of the items, or all, point almost the same way, and people remember a few regions."""

@@ -18,6 +18,7 @@ LOST = 1e-200  # a sum of exponentials below has lost digits
 # Of speed only: entries of the first batch of lists and of every other one, as multiples of those
 # that are wanted, and how many entries may be read to spare one person the search.
 FIRST, OTHER, WORTH = 2, 1, 100
+FEW = 1.5  # entries of all memories for each item, below which everybody searches their own
 
 
 @compiled()
@@ -167,16 +168,18 @@ def corrections(near, start, memory, lists, nearest, sharpness, stride, scratch,
     first, item, error = memory
     entries, shelf, some, order, value, left, sums, best = scratch
     clients = len(left)
+    few = first[clients] < FEW * near.shape[1]
     for i in range(near.shape[0]):
+        wanted = np.int64(0)
         for c in range(clients):
             left[c] = min(nearest, first[c + 1] - first[c])
+            wanted += left[c]
             sums[0, c] = 0.0
             sums[1, c] = 0.0
         high, fine = _shelved(near, i, lists[0], stride, entries)
         highest = least = BEYOND
-        s = 0
+        s = len(entries) if few else 0
         lacking = found = clients
-        wanted = nearest * clients
         while s < len(entries) and (s == 0 or min(found, lacking) * WORTH > OTHER * wanted):
             batch = wanted * (FIRST if s == 0 else OTHER)
             many = entries[s]
