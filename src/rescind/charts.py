@@ -72,7 +72,8 @@ def bars(ax: Axes, values: Mapping[str, float], name: str, colours: Sequence[str
 def bars_across(ax: Axes, values: Mapping[str, tuple[float, float]], name: str) -> None:
     """A lying bar per name with its spread, so that long names stay legible.
 
-    values: (mean, spread) by name. Where they differ by a factor of fifty, lengths are logarithms.
+    values: (mean, spread) by name. Where they differ by a factor of fifty, lengths are logarithms;
+    those of shares, which end at one, never are.
     """
     means = [mean for mean, _ in values.values()]
     places = range(len(values))
@@ -80,12 +81,13 @@ def bars_across(ax: Axes, values: Mapping[str, tuple[float, float]], name: str) 
     ax.set_yticks(list(places), list(values), fontsize=10)
     ax.invert_yaxis()
     above = [mean for mean in means if mean > 0]
-    wide = bool(above) and max(above) > 50 * min(above)
+    shares = max(means, default=0.0) <= 1
+    wide = bool(above) and not shares and max(above) > 50 * min(above)
     if wide:
         ax.set_xscale("log")
     for place, (mean, spread) in enumerate(values.values()):
         end = max(mean, min(above)) if wide else mean  # a logarithm has no place for 0
-        text = f"{mean:,.3g}" if mean < 1e3 else f"{mean:,.0f}"
+        text = f"{mean:.3f}" if shares else f"{mean:,.3g}" if mean < 1e3 else f"{mean:,.0f}"
         ax.annotate(
             text, (end + spread, place), textcoords="offset points", xytext=(5, 0), va="center",
             fontsize=9,
