@@ -239,7 +239,7 @@ def test_updates_that_were_all_refused_are_told(rescind, recipe):
 
 
 BAD = {
-    ("run", "nowhere"): "no folder recipes/ here",
+    ("run", "nowhere"): "no recipe",
     ("run", "{recipe}", "--set", "method.negativs=2"): "did you mean 'negatives'",
     ("run", "{recipe}", "--set", "run.rounds=many"): "kind int",
     ("run", "{recipe}", "--set", "run.rounds=0"): "at least 1",
@@ -252,6 +252,12 @@ BAD = {
     ("recommend", "nowhere", "--user", "1"): "no saved federation",
     ("table", "nowhere"): "no recipe",
 }
+
+
+def test_where_there_are_no_recipes_the_error_says_so(rescind):
+    code, _, err = rescind("run", "basics/floor")
+    assert code == 2
+    assert "There is no folder recipes/ here" in err
 
 
 @pytest.mark.parametrize("words", BAD, ids=" ".join)
