@@ -176,9 +176,12 @@ def corrections(near, start, memory, lists, nearest, sharpness, stride, scratch,
             wanted += left[c]
             sums[0, c] = 0.0
             sums[1, c] = 0.0
-        high, fine = _shelved(near, i, lists[0], stride, entries)
+        high = fine = 0.0
+        s = len(entries)
+        if not few:
+            high, fine = _shelved(near, i, lists[0], stride, entries)
+            s = 0
         highest = least = BEYOND
-        s = len(entries) if few else 0
         lacking = found = clients
         while s < len(entries) and (s == 0 or min(found, lacking) * WORTH > OTHER * wanted):
             batch = wanted * (FIRST if s == 0 else OTHER)
