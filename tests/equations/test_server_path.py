@@ -10,11 +10,12 @@ from torch.testing import assert_close
 
 from rescind import params
 from rescind.errors import ConfigError
+from rescind.executor import InProcess
 from rescind.federation import Federation
 from rescind.forgetting import Spent, forget
 from rescind.methods.fedavg import FedAvg
 from rescind.methods.fedshare import FedShare, FedShareUnlearn
-from rescind.methods.server_path import SUMS, moved, paths, sums_of
+from rescind.methods.server_path import SUMS, moved, paths, pull, sums_of
 from rescind.methods.server_replay import ServerReplay
 from rescind.models.lightgcn import LightGCN
 from rescind.params import nbytes
@@ -24,6 +25,7 @@ from worlds import lendable, silent, tiny_holdings
 
 LENDERS = (0, 1, 2)
 ROUNDS = 4
+WANTED = torch.linspace(-1, 1, 14 * 4).view(14, 4)
 
 
 def learnt(method=None, rounds: int = ROUNDS) -> Federation:
@@ -81,12 +83,12 @@ def test_devices_that_pull_as_assumed_make_the_replay_exact():
     """Where devices' sums are A - h V, the damped replay is the retraining itself."""
     fed = learnt()
     after = fed.apply(Erase(lendable(fed.now.vault.holdings, 0)))
-    pull, wanted = 0.25, torch.linspace(-1, 1, 14 * 4).view(14, 4)
+    strength = 0.25
     runs, sums = [], []
     for world in (fed, after):
         state = world.restart().now.state
         for turn in range(1, ROUNDS + 1):
-            sent = {"item": pull * (wanted - state.public["item"])}
+            sent = {"item": strength * (WANTED - state.public["item"])}
             if world is fed:
                 sums.append(sent)
             step = {"train": Sum(sent, 1.0, 1)}
@@ -94,10 +96,54 @@ def test_devices_that_pull_as_assumed_make_the_replay_exact():
         runs.append(state)
     begun = replace(runs[0], memory=fed.now.state.memory)
     event = Erase(lendable(fed.now.vault.holdings, 0))
-    found = moved(begun, fed.method, fed, after, event, sums, pull)
+    found = moved(begun, fed.method, fed, after, event, sums, strength)
     assert_close(found.public["item"], runs[1].public["item"], atol=1e-5, rtol=1e-4)
     other = moved(begun, fed.method, fed, after, event, sums, 0.0)
     assert not torch.allclose(other.public["item"], runs[1].public["item"], atol=1e-3)
+
+
+class Linear(InProcess):
+    """Devices that pull every table towards one point, and remember whom they were asked as."""
+
+    def train(self, method, public, mail, vault, ids, roles, clock):
+        self.__dict__.setdefault("asked", []).append((ids, clock, public["item"]))
+        return {"train": Sum({"item": 0.25 * (WANTED - public["item"])}, 1.0, 1)}, vault
+
+
+def test_asked_devices_say_how_strongly_they_pull():
+    fed = learnt()
+    event = Erase(lendable(fed.now.vault.holdings, 0))
+    devices = Linear()
+    after = replace(fed.apply(event), executor=devices)
+    sums = sums_of(fed.now.state.memory, ROUNDS)
+    assert pull(fed.method, fed, after, fed.now.state, sums) == pytest.approx(0.25, rel=1e-4)
+    (ids, clock, one), (same, again, two) = devices.asked
+    assert torch.equal(ids, same)
+    assert clock == again
+    assert torch.equal(one, table(fed))
+    astray = paths(fed.method, fed, after, sums, 0.0)
+    assert_close(two - one, astray[1].public["item"] - astray[0].public["item"])
+
+
+def test_asking_takes_two_of_the_rounds_and_leaves_nothing_else_behind():
+    fed = learnt()
+    event = Erase(lendable(fed.now.vault.holdings, 1))
+    asks = FedShareUnlearn(model=LightGCN(dim=4), clients_per_round=4, rounds=5, damping="measured")
+    spent = Spent()
+    after = asks.unlearn(replace(fed, watch=(spent,)), event)
+    assert (spent.rounds, spent.client_rounds) == (5, 20)
+    sums = sums_of(fed.now.state.memory, ROUNDS)
+    found = pull(fed.method, fed, fed.apply(event), fed.now.state, sums)
+    assert 0 < found < 1
+    told = replace(asks, rounds=3, damping=found).unlearn(fed, event)
+    assert torch.equal(table(after), table(told))
+
+
+def test_a_pull_is_a_number_or_asked_of_somebody():
+    with pytest.raises(ConfigError, match="0 to 1 or 'measured', got often"):
+        FedShareUnlearn(damping="often")
+    with pytest.raises(ConfigError, match=r"asks devices.*Give a number"):
+        FedShareUnlearn(damping="measured", remaining_training=False)
 
 
 def test_a_replay_asks_no_device_and_keeps_sums_for_the_next_request():

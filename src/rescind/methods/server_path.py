@@ -65,6 +65,32 @@ def _sent(mean: Params) -> dict[str, Sum]:
     return {"train": Sum(mean, 1.0, 1)} if mean else {}
 
 
+def pull(
+    method: S, before: Federation, after: Federation, state: ServerState, sums: Sequence[Params]
+) -> float:
+    """How strongly devices pull back a table that went astray, asked of the people of one round: h.
+
+    A replay that assumes nothing of them (h = 0) leads d away from the table V. The same people
+    train at V and at V + d with the same draws, and h = -<A(V + d) - A(V), d> / <d, d>.
+    """
+    one, two = paths(method, before, after, sums, 0.0)
+    astray = {n: (two.public[n] - one.public[n]).to(v) for n, v in state.public.items()}
+    there = {n: v + astray[n] for n, v in state.public.items()}
+    at, off = (_asked(method, after, replace(state, public=t)) for t in (state.public, there))
+    along = sum(float(((off[n] - at[n]).double() * astray[n].double()).sum()) for n in off)
+    square = sum(float(d.double().square().sum()) for d in astray.values())
+    return min(max(-along / square, 0.0), 1.0) if square else 0.0
+
+
+def _asked(method: S, fed: Federation, state: ServerState) -> Params:
+    """What the people of the next round send from a table; nothing comes of it."""
+    heard: list[Params] = []
+    still = replace(method, refine_bpr=0.0, contrast=0.0, keep_sums=False)  # type: ignore[call-arg]
+    watch = [lambda moment: heard.append(method.server_mean(moment.sums))]
+    fed.with_(state=state).run(1, still, watch=watch)
+    return heard[0]
+
+
 def moved(
     state: ServerState,
     method: S,
