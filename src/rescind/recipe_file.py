@@ -124,14 +124,7 @@ def change(axes: Table, text: str) -> tuple[list[str], Any] | None:
 
     An axis of the same name ("data", "method", "model") is replaced.
     """
-    key, sign, given = text.partition("=")
-    if not sign:
-        raise ConfigError(f"--set wants key=value, got '{text}'. Example: --set run.rounds=20")
-    try:
-        value = tomllib.loads(f"value = {given}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = given  # a bare word is a string
-    key = key.strip()
+    key, value = setting(text, "run.rounds=20")
     if key in ("seed", "run.seed"):
         axes["seed"] = [value]
         return None
@@ -144,6 +137,17 @@ def change(axes: Table, text: str) -> tuple[list[str], Any] | None:
         allowed = [*AXES, "method.model.<field>", *(f"{name}.<field>" for name in SETTINGS)]
         raise ConfigError(f"--set cannot change '{key}'; {suggest(key, allowed)}")
     return parts, value
+
+
+def setting(text: str, example: str) -> tuple[str, Any]:
+    """Read one "key=value" of a command line; the value is TOML, or a bare word."""
+    key, sign, given = text.partition("=")
+    if not sign:
+        raise ConfigError(f"--set wants key=value, got '{text}'. Example: --set {example}")
+    try:
+        return key.strip(), tomllib.loads(f"value = {given}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), given
 
 
 def combinations(path: Path, axes: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -11,6 +11,7 @@ import pytest
 from rescind.audits.battery import FULL, Report
 from rescind.audits.durability import LOOKED_AT
 from rescind.cli import main as entry
+from rescind.cli.forget import unlearner
 from rescind.experiment import run_cell
 from rescind.findings import VERDICTS, Finding, question
 from rescind.methods.fedshare import FedShare
@@ -90,6 +91,16 @@ def test_the_same_audit_again_finds_its_retrains_and_the_no_op_is_no_pass(run, a
         (("--erase", "draw:0.3", "--withdraw", "7"), "2 were given"),
         (("--erase", "draw:0.3", "--method", "FedShareUnlern"), "did you mean 'FedShareUnlearn'?"),
         (("--erase", "draw:0.3", "--method", "FedShare"), "there is no unlearner 'FedShare'"),
+        (("--erase", "draw:0.3", "--set", "rounds=2"), "none was named. Name one"),
+        (("--erase", "draw:0.3", "--method", "Retrain", "--set", "rounds"), "wants key=value"),
+        (
+            ("--erase", "draw:0.3", "--method", "FedShareUnlearn", "--set", "dampin=0.1"),
+            "did you mean 'damping'?",
+        ),
+        (
+            ("--erase", "draw:0.3", "--method", "FedShareUnlearn", "--set", "damping=often"),
+            "damping",
+        ),
         (("--withdraw", "nobody"), "nobody"),
         (("--erase", "missing.csv"), "missing.csv cannot be read as a request"),
     ],
@@ -99,6 +110,13 @@ def test_a_request_that_cannot_be_read_ends_with_code_2(run, audit, words, said)
     assert code == 2
     assert said in err
     assert "Traceback" not in err
+
+
+def test_settings_reach_the_unlearner_as_numbers_and_as_words():
+    found = unlearner("fedshareunlearn", ["rounds=3", "damping=measured", "own_layer = false"])
+    assert (found.rounds, found.damping, found.own_layer) == (3, "measured", False)
+    assert unlearner("FedShareUnlearn", ["damping=0.02"]).damping == 0.02
+    assert unlearner(None) is None
 
 
 def test_a_folder_without_a_run_is_named(tmp_path, audit):

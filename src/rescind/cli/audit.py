@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from rescind.cli.forget import SET, unlearner
 
 if TYPE_CHECKING:
     from rescind.audits import Report
@@ -35,6 +38,9 @@ def command(
     method: Annotated[
         str | None,
         typer.Option(help="The unlearner under audit; exact retraining unless given. 'nothing'."),
+    ] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET)
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="The slow checks, too.")] = False,
     ulira: Annotated[bool, typer.Option("--ulira", help="U-LiRA, with shadows.")] = False,
@@ -66,14 +72,14 @@ def command(
     from rescind.requests import read_request
     from rescind.withheld import Withheld
 
+    asked_of = _unlearner(method, change or ())
     before = _opened(run)
     event = read_request(before, *given[0], Withheld.read(run))
-    unlearner = _unlearner(method)
     try:
-        after = forgotten(unlearner, before, event)
+        after = forgotten(asked_of, before, event)
         report = examine(
             before, after, event, level="full" if full else "standard", ulira=ulira,
-            unlearner=unlearner, seed=seed, workers=workers, pairs=pairs,
+            unlearner=asked_of, seed=seed, workers=workers, pairs=pairs,
             folder=run / "audits", watch=_say,
         )  # fmt: skip
     except KeyboardInterrupt:
@@ -103,10 +109,8 @@ def _opened(run: Path) -> Federation:
     return load_federation(run / "model", InProcess(device=device, guards=guards.guards))
 
 
-def _unlearner(name: str | None) -> Unlearner:
-    from rescind.cli.forget import unlearner
-
-    return "nothing" if name == "nothing" else unlearner(name)
+def _unlearner(name: str | None, changes: Sequence[str]) -> Unlearner:
+    return "nothing" if name == "nothing" and not changes else unlearner(name, changes)
 
 
 def facts_of(report: Report, method: str | None, kind: str, seed: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from rescind.moments import Moment
     from rescind.records import Event
     from rescind.requests import Kind
+
+SET = "Change a setting of the unlearner, e.g. rounds=20, damping=measured. May be given again."
 
 
 def command(
@@ -34,6 +37,9 @@ def command(
     ] = None,
     method: Annotated[
         str | None, typer.Option(help="An unlearner by name; exact retraining unless given.")
+    ] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET)
     ] = None,
     audits: Annotated[str, typer.Option(help="standard, full or none.")] = "standard",
     out: Annotated[
@@ -85,7 +91,7 @@ def command(
     from rescind.receipt import event_text
     from rescind.requests import answer
 
-    how = unlearner(method)
+    how = unlearner(method, change or ())
     bars: list[RoundBar] = []
     with ExitStack() as stack:
 
@@ -128,15 +134,21 @@ def command(
     typer.echo(f"Next: rescind verify {done.folder}/receipt.json")
 
 
-def unlearner(name: str | None) -> Method | None:
+def unlearner(name: str | None, changes: Sequence[str] = ()) -> Method | None:
     """The unlearner of a name; None where none was given: the run's own method then forgets."""
     from rescind.errors import ConfigError, suggest
     from rescind.method import Method
     from rescind.methods.retrain import Retrain
+    from rescind.recipe_file import setting
     from rescind.settings import classes, from_table
     from rescind.storage import METHODS, MODELS
 
     if name is None:
+        if changes:
+            raise ConfigError(
+                f"--set {changes[0]} changes an unlearner, and none was named. Name one: "
+                f"--method FedShareUnlearn."
+            )
         return None
     known = {
         given: cls
@@ -146,7 +158,8 @@ def unlearner(name: str | None) -> Method | None:
     cls = {given.lower(): cls for given, cls in known.items()}.get(name.lower())
     if cls is None:
         raise ConfigError(f"there is no unlearner '{name}': {suggest(name, known)}")
-    found: Method = from_table(cls, {"name": name}, {"model": MODELS})
+    chosen = dict(setting(text, "rounds=20") for text in changes)
+    found: Method = from_table(cls, {**chosen, "name": name}, {"model": MODELS})
     return found
 
 
