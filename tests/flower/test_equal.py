@@ -21,7 +21,7 @@ from rescind.holdings import Holdings
 from rescind.method import Method
 from rescind.methods.f3crec import F3CRec
 from rescind.methods.fedgcv import FedGCV
-from rescind.methods.fedshare import FedShare, FedShareUnlearn
+from rescind.methods.fedshare import ASKED, FedShare, FedShareUnlearn
 from rescind.methods.gram import Gram
 from rescind.records import Erase, Event, Records, Share, Unshare, Withdraw
 from rescind.sharing import draw_groups, draw_share
@@ -143,6 +143,19 @@ def test_fedshare_forgets_what_is_taken_back(silos: int, tmp_path: Path) -> None
     back = Unshare(here.world.shared[here.world.shared.client == lender])
     here, there = unlearner.unlearn(here, back), unlearner.unlearn(there, back)
     assert_same(here, there, None if silos == 1 else 1e-5)
+
+
+@pytest.mark.parametrize("silos", [1, 2])
+def test_people_of_silos_say_how_strongly_they_pull(silos: int, tmp_path: Path) -> None:
+    unlearner = FedShareUnlearn(rounds=4, damping="measured")
+    here, (there, _) = begin(FedShare, "ranking"), begin_over(FedShare, "ranking", silos, tmp_path)
+    keeps = replace(here.method, keep_sums=True)
+    here, there = (fed.fork(method=keeps).run(4) for fed in (here, there))
+    lender = int(here.world.shared.client[0])
+    back = Unshare(here.world.shared[here.world.shared.client == lender])
+    here, there = unlearner.unlearn(here, back), unlearner.unlearn(there, back)
+    assert_same(here, there, None if silos == 1 else 1e-5)
+    assert here.now.state.round == 4 + 4 - ASKED
 
 
 @pytest.mark.parametrize("silos", [1, 2])
