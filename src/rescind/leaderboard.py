@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from rescind.cell import Cell, DataSettings
+from rescind.cell import NO_OP, Cell, DataSettings
 from rescind.errors import ConfigError, suggest
 from rescind.papers import Shelf
 from rescind.recipe import Column
@@ -185,7 +185,8 @@ def markdown(task: str, shelf: Shelf) -> str:
         for s in mine
     ]  # fmt: skip
     there = {name for s in every for name in (s.method, s.learner)}
-    without = [name for name in classes(*METHODS) if name not in there]
+    named = {"Nothing": NO_OP}  # trials have it as a control, under a name of its own
+    without = [name for name in classes(*METHODS) if named.get(name, name) not in there]
     last = (
         f"\n\n{SCRIPT}\n\nMethods without a result in any recipe: {', '.join(without) or 'none'}."
     )
