@@ -15,7 +15,7 @@ from rescind.federation import Federation
 from rescind.forgetting import Spent, forget
 from rescind.methods.fedavg import FedAvg
 from rescind.methods.fedshare import FedShare, FedShareUnlearn
-from rescind.methods.server_path import SUMS, moved, paths, pull, sums_of
+from rescind.methods.server_path import SUMS, USUAL_PULL, moved, paths, pull, sums_of
 from rescind.methods.server_replay import ServerReplay
 from rescind.models.lightgcn import LightGCN
 from rescind.params import nbytes
@@ -110,6 +110,13 @@ class Linear(InProcess):
         return {"train": Sum({"item": 0.25 * (WANTED - public["item"])}, 1.0, 1)}, vault
 
 
+class Silent(InProcess):
+    """Nobody answers."""
+
+    def train(self, method, public, mail, vault, ids, roles, clock):
+        return {}, vault
+
+
 def test_asked_devices_say_how_strongly_they_pull():
     fed = learnt()
     event = Erase(lendable(fed.now.vault.holdings, 0))
@@ -123,6 +130,13 @@ def test_asked_devices_say_how_strongly_they_pull():
     assert torch.equal(one, table(fed))
     astray = paths(fed.method, fed, after, sums, 0.0)
     assert_close(two - one, astray[1].public["item"] - astray[0].public["item"])
+
+
+def test_where_nobody_answers_the_pull_is_the_usual_one():
+    fed = learnt()
+    after = replace(fed.apply(Erase(lendable(fed.now.vault.holdings, 0))), executor=Silent())
+    sums = sums_of(fed.now.state.memory, ROUNDS)
+    assert pull(fed.method, fed, after, fed.now.state, sums) == USUAL_PULL
 
 
 def test_asking_takes_two_of_the_rounds_and_leaves_nothing_else_behind():

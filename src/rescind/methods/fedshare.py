@@ -19,7 +19,7 @@ from torch import Tensor
 from rescind.clock import Clock
 from rescind.errors import ConfigError
 from rescind.method import Method
-from rescind.methods.server_path import moved, one_story, pull, sums_of, with_sum
+from rescind.methods.server_path import USUAL_PULL, moved, one_story, pull, sums_of, with_sum
 from rescind.model import Model
 from rescind.models.bag import Bag
 from rescind.models.forgotten_views import (
@@ -237,11 +237,9 @@ class FedShareUnlearn(FedShare):
     """False is the ablation "w/o remaining FL": no device has to be online."""
     replay: bool = True
     """Begin with the server's own steps again, where the sums of devices were kept."""
-    damping: float | Literal["measured"] = 0.015
-    """How strongly devices pull back in them. Two runs of ML-100K, and ML-1M, show .0075 to .016;
-    of .01, .015, .02 and .03 this leaves an old row what a retraining leaves it. "measured" asks
-    the people of one round (`server_path.pull`), which counts as two rounds: for other data, where
-    it is .009 (Video Games) or .005 (Gowalla)."""
+    damping: float | Literal["measured"] = USUAL_PULL
+    """How strongly devices pull back in them. "measured" asks the people of one round
+    (`server_path.pull`), which counts as two rounds: for data unlike MovieLens."""
 
     @classmethod
     def unlearn_as_published(cls, **given: Any) -> FedShareUnlearn:

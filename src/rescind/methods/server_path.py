@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 SUMS = "sums"
 """What devices sent, as a mean by round. Dated by the table it was made from: one round earlier."""
 
+USUAL_PULL = 0.015
+"""How strongly devices pull back unless they are asked. Two runs of ML-100K, and ML-1M, show .0075
+to .016; of .01, .015, .02 and .03 this leaves an old row what a retraining leaves it."""
+
 S = TypeVar("S", bound=Method)
 
 
@@ -71,12 +75,15 @@ def pull(
     """How strongly devices pull back a table that went astray, asked of the people of one round: h.
 
     A replay that assumes nothing of them (h = 0) leads d away from the table V. The same people
-    train at V and at V + d with the same draws, and h = -<A(V + d) - A(V), d> / <d, d>.
+    train at V and at V + d with the same draws, and h = -<A(V + d) - A(V), d> / <d, d>. Where
+    nobody answers it is the usual one.
     """
     one, two = paths(method, before, after, sums, 0.0)
     astray = {n: (two.public[n] - one.public[n]).to(v) for n, v in state.public.items()}
     there = {n: v + astray[n] for n, v in state.public.items()}
     at, off = (_asked(method, after, replace(state, public=t)) for t in (state.public, there))
+    if not (at and off):
+        return USUAL_PULL
     along = sum(float(((off[n] - at[n]).double() * astray[n].double()).sum()) for n in off)
     square = sum(float(d.double().square().sum()) for d in astray.values())
     return min(max(-along / square, 0.0), 1.0) if square else 0.0

@@ -9,7 +9,7 @@ from rescind.errors import ConfigError
 from rescind.method import Method
 from rescind.methods.fedshare import FedShare
 from rescind.methods.purge_only import cleared, no_way_back
-from rescind.methods.server_path import moved, one_story, sums_of, targets
+from rescind.methods.server_path import USUAL_PULL, moved, one_story, sums_of, targets
 from rescind.records import Event
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class ServerReplay(FedShare):
     keep_sums: bool = True
     sums: Literal["kept", "none"] = "kept"
     """"none": as if devices had sent nothing. Needs nothing kept, serves any FedShare."""
-    damping: float = 0.015
+    damping: float = USUAL_PULL
     """How strongly devices would have pulled back: `FedShareUnlearn.damping`. 0 takes their sums
     as recorded."""
 
