@@ -32,6 +32,7 @@ class Oven:
     shelf: int | None = None
     label: str = "oven"
     racks: tuple[int, ...] = (1, 2)
+    steam: float | Literal["auto"] = "auto"
 
     @classmethod
     def as_published(cls, **fields) -> Oven:
@@ -81,6 +82,7 @@ def test_an_unknown_key_is_refused_with_the_one_that_was_meant():
         ("racks", 3, "must be a list; got 3"),
         ("racks", [1, "two"], "kind int; got 'two'"),
         ("degrees", "none", "kind int; got 'none'"),
+        ("steam", "much", "Oven.steam must be of kind float, or one of 'auto'; got 'much'"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused_by_name(key, value, text):

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import pkgutil
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -165,13 +165,12 @@ def checked(value: Any, hint: Any, where: str) -> Any:
             try:
                 return checked(value, other, where)
             except ConfigError:
-                if other is others[-1]:
+                if len(others) == 1:
                     raise
+        raise ConfigError(f"{where} must be {_allowed(others)}; got {value!r}.")
     if origin is Literal:
         if value not in inside:
-            raise ConfigError(
-                f"{where} must be one of {', '.join(map(repr, inside))}; got {value!r}."
-            )
+            raise ConfigError(f"{where} must be {_allowed([hint])}; got {value!r}.")
         return value
     if origin is tuple:
         return _entries(value, inside, where)
@@ -182,8 +181,19 @@ def checked(value: Any, hint: Any, where: str) -> Any:
     if not isinstance(hint, type):
         raise ConfigError(f"{where} has a kind that cannot be read from a table: {hint}.")
     if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
-        raise ConfigError(f"{where} must be of kind {hint.__name__}; got {value!r}.")
+        raise ConfigError(f"{where} must be {_allowed([hint])}; got {value!r}.")
     return value
+
+
+def _allowed(kinds: Sequence[Any]) -> str:
+    """Annotated kinds in words."""
+    words = []
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            words.append(f"one of {', '.join(map(repr, get_args(kind)))}")
+        else:
+            words.append("a list" if get_origin(kind) is tuple else f"of kind {kind.__name__}")
+    return ", or ".join(words)
 
 
 def _entries(value: Any, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]:
