@@ -28,7 +28,7 @@ from rescind.purge import inventory, purge, requested, traces
 from rescind.receipt import Done, Receipt, issue
 from rescind.records import Erase, Event, Unshare, Withdraw, concerned
 from rescind.releases import waiting
-from rescind.settings import to_table
+from rescind.settings import chosen, fields_of, to_table
 
 Audits = Literal["standard", "full", "none"]
 AUDITS = ("standard", "full", "none")
@@ -200,10 +200,9 @@ def _done(
     data: str,
 ) -> Done:
     people = set(concerned(event).tolist())
-    name = unlearner.unlearning if unlearner.exact else type(unlearner).__name__
     return Done(
         method=to_table(fed.method),
-        unlearning=name,
+        unlearning=_by(unlearner),
         level=_level(fed, after, unlearner, event),
         world_before=fed.world.digest(),
         world_after=after.world.digest(),
@@ -215,6 +214,26 @@ def _done(
         seconds=seconds,
         data=data,
     )
+
+
+def _by(unlearner: Method) -> str:
+    """The name of an unlearner, with what was chosen otherwise than it usually is."""
+    name = unlearner.unlearning if unlearner.exact else type(unlearner).__name__
+    own = settings_of_forgetting(type(unlearner))
+    said = [f"{key} = {value}" for key, value in chosen(unlearner).items() if key in own]
+    return f"{name} ({', '.join(said)})" if said else name
+
+
+def settings_of_forgetting(cls: type[Method]) -> list[str]:
+    """The fields that decide how an unlearner forgets: those that no learner below it has.
+
+    Who is exact forgets as it learnt: there is one right result.
+    """
+    if cls.exact:
+        return []
+    learners = [base for base in cls.__mro__[1:] if issubclass(base, Method) and base.exact]
+    learnt = {name for base in learners for name in fields_of(base)}
+    return [name for name in fields_of(cls) if name not in learnt]
 
 
 def _level(fed: Federation, after: Federation, unlearner: Method, event: Event) -> str:

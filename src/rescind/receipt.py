@@ -40,7 +40,7 @@ LARGEST = 1 << 20
 LEVELS = {
     "L0": "hidden and no longer used",
     "L1": "the bytes are erased",
-    "L2": "the influence is removed approximately, and audited",
+    "L2": "the influence is removed approximately; the verdict says what an audit saw of it",
     "L3": "the influence is removed exactly: the model is one that never had the records",
 }
 """How far a forgetting went, the weakest first."""
@@ -77,7 +77,7 @@ class Done:
     method: Mapping[str, Any]
     """The method's name and every field of it."""
     unlearning: str
-    """How it forgot, by name: "Retrain", say."""
+    """How it forgot, by name, and with what: "Retrain", "FedShareUnlearn (damping = measured)"."""
     level: str
     """One of `LEVELS`."""
     world_before: str

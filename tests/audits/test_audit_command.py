@@ -93,6 +93,16 @@ def test_the_same_audit_again_finds_its_retrains_and_the_no_op_is_no_pass(run, a
         (("--erase", "draw:0.3", "--method", "FedShare"), "there is no unlearner 'FedShare'"),
         (("--erase", "draw:0.3", "--set", "rounds=2"), "none was named. Name one"),
         (("--erase", "draw:0.3", "--method", "Retrain", "--set", "rounds"), "wants key=value"),
+        (("--erase", "draw:0.3", "--method", "Retrain", "--set", "rounds=2"), "it has none at all"),
+        (("--erase", "draw:0.3", "--method", "Gram", "--set", "ridge=2"), "it has none at all"),
+        (
+            ("--erase", "draw:0.3", "--method", "FedShareUnlearn", "--set", "keep_sums=true"),
+            "no setting of forgetting 'keep_sums' (it learns as the run did); Allowed: contrast",
+        ),
+        (
+            ("--erase", "draw:0.3", "--method", "FedShareUnlearn", "--set", "damping=measured"),
+            "kept none of it. Train it with keep_sums = true",
+        ),
         (
             ("--erase", "draw:0.3", "--method", "FedShareUnlearn", "--set", "dampin=0.1"),
             "did you mean 'damping'?",

@@ -137,14 +137,14 @@ def test_whoever_asks_for_no_audit_gets_the_unlearner_they_named():
     fed = learnt(FedShare)
     event = Erase(all_of(fed, 0))
     _, evidence = forget(fed, event, FineTuneUnlearn(rounds=2), audits="none")
-    assert evidence.receipt.done.unlearning == "FineTuneUnlearn"
+    assert evidence.receipt.done.unlearning == "FineTuneUnlearn (rounds = 2)"
     assert [f.check for f in evidence.receipt.findings] == ["audit"]
 
 
 def test_without_a_past_there_is_nothing_to_train_again_so_the_unlearner_stays():
     fed = replace(learnt(FedShare), past=None)
     _, evidence = forget(fed, Erase(all_of(fed, 0)), FineTuneUnlearn(rounds=2))
-    assert evidence.receipt.done.unlearning == "FineTuneUnlearn"
+    assert evidence.receipt.done.unlearning == "FineTuneUnlearn (rounds = 2)"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_an_audit_that_could_not_have_failed_escalates(monkeypatch, no_op, by):
     monkeypatch.setattr(forgetting, "FEWEST", 1)
     fed = learnt(FedShare)
     _, evidence = forget(fed, Erase(all_of(fed, 0)), FineTuneUnlearn(rounds=2))
-    assert evidence.receipt.done.unlearning == by
+    assert evidence.receipt.done.unlearning.split()[0] == by
     told = [f.note for f in evidence.receipt.findings if f.check == "escalation"]
     assert bool(told) == (by == "Retrain")
     assert all("no check of its audit could have failed" in note for note in told)

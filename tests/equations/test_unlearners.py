@@ -512,7 +512,7 @@ def test_only_a_failure_escalates(monkeypatch, verdict):
     monkeypatch.setattr(forgetting, "FEWEST", 1)  # small as it is, this request is audited
     _, evidence = forget(fed, Withdraw(4), FineTuneUnlearn(rounds=2))
     assert [name for name, _ in looked] == ["FineTuneUnlearn"]
-    assert evidence.receipt.done.unlearning == "FineTuneUnlearn"
+    assert evidence.receipt.done.unlearning == "FineTuneUnlearn (rounds = 2)"
 
 
 def test_a_failed_exact_unlearner_is_not_tried_twice(monkeypatch):

@@ -102,7 +102,8 @@ def command(
             if request is not None:
                 write_atomically(request, event_text(event).encode())
                 request.chmod(0o600)
-            bars.append(stack.enter_context(RoundBar(f"forgetting ({kind})", fed.now.state.round)))
+            rounds = fed.now.state.round if how is None else None
+            bars.append(stack.enter_context(RoundBar(f"forgetting ({kind})", rounds)))
 
         def seen(moment: Moment) -> None:
             bars[0](moment)
@@ -137,6 +138,7 @@ def command(
 def unlearner(name: str | None, changes: Sequence[str] = ()) -> Method | None:
     """The unlearner of a name; None where none was given: the run's own method then forgets."""
     from rescind.errors import ConfigError, suggest
+    from rescind.forgetting import settings_of_forgetting
     from rescind.method import Method
     from rescind.methods.retrain import Retrain
     from rescind.recipe_file import setting
@@ -158,8 +160,15 @@ def unlearner(name: str | None, changes: Sequence[str] = ()) -> Method | None:
     cls = {given.lower(): cls for given, cls in known.items()}.get(name.lower())
     if cls is None:
         raise ConfigError(f"there is no unlearner '{name}': {suggest(name, known)}")
-    chosen = dict(setting(text, "rounds=20") for text in changes)
-    found: Method = from_table(cls, {**chosen, "name": name}, {"model": MODELS})
+    given = dict(setting(text, "rounds=20") for text in changes)
+    own = settings_of_forgetting(cls)
+    for key in given:
+        if key not in own:
+            raise ConfigError(
+                f"{cls.__name__} has no setting of forgetting '{key}' (it learns as the run did); "
+                + (suggest(key, own) if own else "it has none at all. Leave --set out.")
+            )
+    found: Method = from_table(cls, {**given, "name": name}, {"model": MODELS})
     return found
 
 

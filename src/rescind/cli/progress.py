@@ -12,9 +12,12 @@ if TYPE_CHECKING:
 
 
 class RoundBar(AbstractContextManager["RoundBar"]):
-    """Shows how far a run is and what validation last said. Used as a watcher."""
+    """Shows how far a run is and what validation last said. Used as a watcher.
 
-    def __init__(self, title: str, rounds: int, measure: str = "NDCG@20") -> None:
+    rounds: None where nobody knows how many there will be; then those that were seen are counted
+    """
+
+    def __init__(self, title: str, rounds: int | None, measure: str = "NDCG@20") -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.progress import TimeRemainingColumn as Left
@@ -32,12 +35,13 @@ class RoundBar(AbstractContextManager["RoundBar"]):
             disable=not self.terminal,
         )
         self.task = self.bar.add_task(title, total=rounds, said="")
-        self.seen = 0
+        self.seen = self.made = 0
 
     def __enter__(self) -> RoundBar:
         self.bar.start()
         if not self.terminal:
-            print(f"{self.title}: {self.rounds} rounds", file=sys.stderr, flush=True)
+            many = "" if self.rounds is None else f": {self.rounds} rounds"
+            print(f"{self.title}{many}", file=sys.stderr, flush=True)
         return self
 
     def __exit__(
@@ -49,7 +53,9 @@ class RoundBar(AbstractContextManager["RoundBar"]):
         self.bar.stop()
 
     def __call__(self, moment: Moment) -> None:
-        self._show(moment, moment.now.state.round, f"round {moment.now.state.round}")
+        self.made += 1
+        at = moment.now.state.round
+        self._show(moment, self.made if self.rounds is None else at, f"round {at}")
 
     def _show(self, moment: Moment, at: int, where: str) -> None:
         said = ""

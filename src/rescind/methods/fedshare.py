@@ -268,6 +268,17 @@ class FedShareUnlearn(FedShare):
                 f"FedShareUnlearn.damping is 0 to 1 or 'measured', got {self.damping}."
             )
 
+    def learning_as(self, learner: Method) -> Self:
+        """This unlearner with the learning of a federation's own method."""
+        ours = super().learning_as(learner)
+        if ours.damping == "measured" and ours.replay and not ours.keep_sums:
+            raise ConfigError(
+                "FedShareUnlearn.damping = 'measured' is about a replay of what devices sent, and "
+                "this federation kept none of it. Train it with keep_sums = true, or leave damping "
+                "out: then there is no replay."
+            )
+        return ours
+
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
         """As always; nobody in the ablation without remaining federated training."""
         if state.memory.named(FORGOTTEN) and not self.remaining_training:
