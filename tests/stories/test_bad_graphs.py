@@ -18,6 +18,7 @@ from rescind.data.partition import louvain, subgraphs
 from rescind.errors import ConfigError, DataError
 from rescind.examine import examine
 from rescind.methods.graph_fedavg import GraphFedAvg, GraphFedSGD
+from rescind.models.block_model import BlockModel, Release
 from rescind.models.gcn import GCN
 from rescind.models.vgae import VGAE
 
@@ -74,6 +75,19 @@ def test_an_odd_client_leaves_by_every_form_of_fedgcv(kind, form):
     assert all(bool(v.isfinite().all()) for v in after.now.state.public.values())
     assert after.world.hosted == ()  # whoever stood in is gone, too
     assert not bool(after.world.members[ODD])
+
+
+def test_noise_that_leaves_no_node_leaves_nobody_to_stand_in(monkeypatch):
+    """A client of one node, and a draw below zero: it is forgotten all the same."""
+    told = Release(torch.full((3,), -1.0), torch.zeros(3, 8), torch.zeros(3, 3))
+    monkeypatch.setattr(BlockModel, "release", lambda self, graph: told)
+    fed = rs.Federation.start(odd("one training node"), GraphFedSGD(model=SMALL), seed=1).run(3)
+    plain = methods.FedGCV(model=SMALL, forget_rounds=2, repair_rounds=2)
+    after = replace(plain, private_virtual=True).unlearn(fed, rs.Withdraw(ODD))
+    alone = plain.unlearn(fed, rs.Withdraw(ODD))
+    for name, value in alone.now.state.public.items():
+        assert torch.equal(value, after.now.state.public[name])
+    assert after.world.hosted == ()
 
 
 def test_loops_and_repeats_change_nothing():

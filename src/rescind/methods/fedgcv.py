@@ -143,6 +143,8 @@ class FedGCV(GraphFedAvg):
         if never_took_part(fed, event):  # nothing to stand in for
             return after
         host = (drawn if self.private_virtual else hosted)(fed, event.client)
+        if host is None:
+            return after.run(self.repair_rounds, method=fed.method)
         after = after.apply(host).run(self.repair_rounds, method=fed.method)
         return after.apply(Withdraw(host.client))
 
@@ -247,8 +249,11 @@ def hosted(fed: Federation, client: int) -> Host:
     return Host(number, data)
 
 
-def drawn(fed: Federation, client: int) -> Host:
-    """A stand-in drawn from a private release of a client's subgraph, under a free number."""
+def drawn(fed: Federation, client: int) -> Host | None:
+    """A stand-in drawn from a private release of a client's subgraph, under a free number.
+
+    None where noise left no node of a small one: then nobody stands in.
+    """
     held = fed.now.vault.holdings
     if held.graph is None:
         raise ConfigError("a virtual client stands for a subgraph; these clients hold no graph.")
@@ -256,6 +261,8 @@ def drawn(fed: Federation, client: int) -> Host:
     model = BlockModel()
     double = model.drawn(model.release(mine), held.items, Clock(fed.clock.seed))
     number, many = held.clients, len(double.label)
+    if not many:
+        return None
     node, feature = double.features.nonzero(as_tuple=True)
     graph = Graph(
         owner=torch.full((many,), number),
