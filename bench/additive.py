@@ -30,7 +30,7 @@ from rescind.federation import Federation
 from rescind.methods.gram import Gram
 from rescind.methods.local_gram import LocalGram
 from rescind.models.gram_solve import WEIGHTS
-from rescind.pages import with_block
+from rescind.pages import write_block
 from rescind.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.sharing import draw_groups, draw_regret, draw_share
 from rescind.state import ServerState
@@ -192,8 +192,7 @@ def main() -> None:
     table = "\n".join(["| | measured | at most |", "|---|---|---|", *(f.row for f in figures)])
     print(table)
     if "--write" in sys.argv[1:]:
-        text = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(with_block(text, f"bench/additive.py, {kind}", table), encoding="utf-8")
+        write_block(PAGE, f"bench/additive.py, {kind}", table)
 
 
 if __name__ == "__main__":

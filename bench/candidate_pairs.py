@@ -22,7 +22,7 @@ import torch
 from rescind.experiment import prepare, start
 from rescind.federation import Federation
 from rescind.models.local_ridge import Near, SparseGram
-from rescind.pages import with_block
+from rescind.pages import write_block
 from rescind.recipe import read
 
 PAGE = Path("docs/additive.md")
@@ -92,9 +92,7 @@ def main() -> None:
     ]
     print("\n".join(lines))
     if "--write" in sys.argv[1:]:
-        text = PAGE.read_text(encoding="utf-8")
-        body = with_block(text, "bench/candidate_pairs.py", "\n".join(lines))
-        PAGE.write_text(body, encoding="utf-8")
+        write_block(PAGE, "bench/candidate_pairs.py", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import torch
 from rescind.data import Dataset, load
 from rescind.federation import Federation
 from rescind.methods.fedshare import FedShare
-from rescind.pages import with_block
+from rescind.pages import write_block
 from rescind.sharing import draw_groups, draw_share
 
 PAGE = Path(__file__).parent.parent / "docs" / "fedshare.md"
@@ -66,8 +66,7 @@ def main() -> None:
     lines += ["", f"Gowalla takes {ratio:.2f} times as much for each as ML-1M: {verdict} {MOST:g}."]
     print("\n".join(lines))
     if "--write" in sys.argv[1:]:
-        text = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(with_block(text, "bench/fedshare.py", "\n".join(lines)), encoding="utf-8")
+        write_block(PAGE, "bench/fedshare.py", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from rescind.flower.carried import written
 from rescind.flower.kit import make_kit
 from rescind.holdings import Holdings
 from rescind.methods.fedavg import FedAvg
-from rescind.pages import with_block
+from rescind.pages import write_block
 
 METHOD = replace(FedAvg(), clients_per_round=None)
 FEW = 100
@@ -191,9 +191,8 @@ def main() -> None:
         made.append(str(row))
         print(row, flush=True)
         if asked.write:  # after every row: hours are not lost with the last one
-            page = asked.write.read_text(encoding="utf-8")
             block = "\n".join([*made, "", _conditions(asked.rounds)])
-            asked.write.write_text(with_block(page, "bench/silos.py", block), encoding="utf-8")
+            write_block(asked.write, "bench/silos.py", block)
     print(_conditions(asked.rounds))
 
 

@@ -9,7 +9,7 @@ import pytest
 from rescind.errors import ConfigError
 from rescind.exhibits import rows
 from rescind.figures import about, drawable, told
-from rescind.pages import BLOCK, IMAGES, filled, has_blocks, with_block
+from rescind.pages import BLOCK, IMAGES, filled, has_blocks, with_block, write_block
 from rescind.papers import Shelf, chosen
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,11 +58,14 @@ def test_every_picture_shows_the_numbers_of_today():
     assert {path.name for path in folder.iterdir()} == wanted
 
 
-def test_what_a_benchmark_printed_replaces_its_block_alone():
+def test_what_a_benchmark_printed_replaces_its_block_alone(tmp_path):
     page = "a\n<!-- bench/x.py -->\nold\n<!-- end -->\nb\n<!-- bench/y.py -->\n<!-- end -->\n"
     made = with_block(page, "bench/x.py", "| new |")
     assert made == page.replace("old", "\n| new |\n")
     assert with_block(made, "bench/x.py", "| new |") == made
+    (tmp_path / "page.md").write_text(page, encoding="utf-8")
+    write_block(tmp_path / "page.md", "bench/x.py", "| new |")
+    assert (tmp_path / "page.md").read_text(encoding="utf-8") == made
     for wrong in ("bench/z.py", "bench"):
         with pytest.raises(ConfigError, match="0 places"):
             with_block(page, wrong, "")

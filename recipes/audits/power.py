@@ -16,7 +16,7 @@ import torch
 import rescind as rs
 from rescind.audits.battery import NO_OP, PURGE, SHIFT, SUBJECT
 from rescind.examine import examine, retrains
-from rescind.pages import with_block
+from rescind.pages import write_block
 
 RETRAINS, ROUNDS, SEED = 7, 150, 21
 PAGE = Path("docs/audits.md")
@@ -62,9 +62,7 @@ def main(given: list[str]) -> None:
         body = table(name)
         print(f"\n{body}", flush=True)
         if "--write" in given:
-            text = PAGE.read_text(encoding="utf-8")
-            block = f"recipes/audits/power.py, {name}"
-            PAGE.write_text(with_block(text, block, body), encoding="utf-8")
+            write_block(PAGE, f"recipes/audits/power.py, {name}", body)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from rescind import experiment, trials
 from rescind.federation import Federation
 from rescind.methods.fedshare import FedShareUnlearn
 from rescind.methods.server_path import pull, sums_of
-from rescind.pages import with_block
+from rescind.pages import write_block
 from rescind.recipe import read
 from rescind.update import Sum
 
@@ -80,9 +80,7 @@ def main() -> None:
         lines.append(row(data))
         print(lines[-1], flush=True)
     if "--write" in sys.argv[1:]:
-        text = PAGE.read_text(encoding="utf-8")
-        block = with_block(text, "recipes/unlearning/pull.py", "\n".join(lines))
-        PAGE.write_text(block, encoding="utf-8")
+        write_block(PAGE, "recipes/unlearning/pull.py", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -67,6 +67,11 @@ def with_block(text: str, name: str, body: str) -> str:
     return new
 
 
+def write_block(page: Path, name: str, body: str) -> None:
+    """Put what a script printed into its place on a page."""
+    page.write_text(with_block(page.read_text(encoding="utf-8"), name, body), encoding="utf-8")
+
+
 def filled(text: str, shelf: Shelf) -> str:
     """The page with every table made anew."""
 
