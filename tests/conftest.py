@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -16,6 +17,19 @@ hypothesis.settings.register_profile(
     "rescind", derandomize=True, deadline=None, database=None, max_examples=50
 )
 hypothesis.settings.load_profile("rescind")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A test of real data is skipped, with what was tried, where the data cannot be had."""
+    from rescind.errors import DataError
+
+    try:
+        return (yield)
+    except DataError as error:
+        if item.get_closest_marker("data") is None or "could not be obtained" not in str(error):
+            raise
+        pytest.skip(str(error).splitlines()[0].removesuffix(" Tried:"))
 
 
 @pytest.fixture

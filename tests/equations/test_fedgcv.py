@@ -505,10 +505,7 @@ def test_a_stand_in_uses_low_frequencies_and_gives_real_edges_away():
 
 @pytest.mark.data
 def test_on_cora_the_leak_of_the_virtual_client_is_found():
-    try:
-        held = subgraphs(load("cora"), seed=2025)
-    except DataError as error:
-        pytest.skip(str(error))
+    held = subgraphs(load("cora"), seed=2025)
     graph = held.graph.keep(held.graph.owner == 3)
     double = VGAE().stand_in(graph, Clock(0))
     assert leak(graph, double.likely, double.features).edge_auc > 0.9
@@ -532,10 +529,7 @@ def test_helpers():
 
 @pytest.mark.data
 def test_tolokers_under_fedavg_is_the_majority_predictor():
-    try:
-        graph = load("tolokers")
-    except DataError as error:
-        pytest.skip(str(error))
+    graph = load("tolokers")
     fed = Federation.start(graph, GraphFedAvg(), seed=2025).run(2)
     held = fed.now.vault.holdings
     label = held.graph.label[held.records.item[held.split == 2]]
@@ -545,10 +539,7 @@ def test_tolokers_under_fedavg_is_the_majority_predictor():
 
 @pytest.mark.data
 def test_on_cora_fedgcv_over_forgets_before_repair_and_the_literal_form_forgets_nothing():
-    try:
-        graph = load("cora")
-    except DataError as error:
-        pytest.skip(str(error))
+    graph = load("cora")
     fed = Federation.start(graph, GraphFedAvg(), seed=2025).run(15)
     held = fed.now.vault.holdings
 
