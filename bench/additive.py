@@ -24,18 +24,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rescind.claims import rebuilt, sum_digest
+from rescind.core.federation import Federation
+from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
+from rescind.core.state import ServerState
+from rescind.core.update import Sum
+from rescind.core.world import World
 from rescind.data import Dataset, load
-from rescind.federation import Federation
-from rescind.methods.gram import Gram
-from rescind.methods.local_gram import LocalGram
-from rescind.models.gram_solve import WEIGHTS
-from rescind.pages import write_block
-from rescind.records import Erase, Event, Records, Unshare, Withdraw
-from rescind.sharing import draw_groups, draw_regret, draw_share
-from rescind.state import ServerState
-from rescind.update import Sum
-from rescind.world import World
+from rescind.data.simulated_lending import draw_groups, draw_regret, draw_share
+from rescind.forgetting.claims import rebuilt, sum_digest
+from rescind.methods.additive._solve import WEIGHTS
+from rescind.methods.additive.gram import Gram
+from rescind.methods.additive.local_gram import LocalGram
+from rescind_papers.pages import write_block
 
 MANY = 60
 """Requests of each kind, one after another."""

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rescind.experiment import prepare, start
-from rescind.federation import Federation
-from rescind.models.local_ridge import Near, SparseGram
-from rescind.pages import write_block
-from rescind.recipe import read
+from rescind.core.federation import Federation
+from rescind.experiments.learning_run import prepare, start
+from rescind.experiments.recipe import read
+from rescind.methods.additive._local_ridge import Near, SparseGram
+from rescind_papers.pages import write_block
 
 PAGE = Path("docs/additive.md")
 RECIPE = Path("recipes/additive/gowalla.toml")

@@ -17,11 +17,11 @@ from statistics import median
 
 import torch
 
+from rescind.core.federation import Federation
 from rescind.data import Dataset, load
-from rescind.federation import Federation
-from rescind.methods.fedshare import FedShare
-from rescind.pages import write_block
-from rescind.sharing import draw_groups, draw_share
+from rescind.data.simulated_lending import draw_groups, draw_share
+from rescind.methods.sharing.fedshare import FedShare
+from rescind_papers.pages import write_block
 
 PAGE = Path(__file__).parent.parent / "docs" / "fedshare.md"
 ROUNDS, TURNS, MOST = 15, 3, 2.0

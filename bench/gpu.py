@@ -24,11 +24,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from rescind.executor import InProcess
-from rescind.federation import Federation
-from rescind.holdings import Holdings
-from rescind.methods.fedavg import FedAvg
-from rescind.records import Records
+from rescind.core.executor import InProcess
+from rescind.core.federation import Federation
+from rescind.core.holdings import Holdings
+from rescind.core.records import Records
+from rescind.methods.baselines.fedavg import FedAvg
 
 EVERYBODY = replace(FedAvg(), clients_per_round=None, rate=30.0, private_rate=0.01)
 ROUNDS = 20

@@ -34,11 +34,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from grid import unmade
 
-from rescind import Federation, Withdraw, experiment, trials
-from rescind.cell import Cell
+from rescind import Federation, Withdraw
+from rescind.core.method import Method
 from rescind.data import GraphDataset
-from rescind.method import Method
-from rescind.recipe import read
+from rescind.experiments import learning_run as experiment
+from rescind.experiments import unlearning_run as trials
+from rescind.experiments.cell import Cell
+from rescind.experiments.recipe import read
 
 Key = tuple[Any, ...]
 

@@ -24,13 +24,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from rescind import experiment, stream_cell
+from rescind.core.run_state import EarlyStop
+from rescind.core.settings import chosen
+from rescind.core.tasks.metrics import Ranking
 from rescind.data import Dataset
-from rescind.moments import EarlyStop
-from rescind.recipe import Cell, Recipe, read
-from rescind.settings import chosen
-from rescind.tables import lines
-from rescind.tasks.metrics import Ranking
+from rescind.experiments import learning_run as experiment
+from rescind.experiments import stream_run as stream_cell
+from rescind.experiments.recipe import Cell, Recipe, read
+from rescind.experiments.tables import lines
 
 COLUMNS = [f.name for f in fields(Dataset)]
 

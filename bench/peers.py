@@ -71,12 +71,12 @@ def loss_of(item: torch.Tensor, user: torch.Tensor, at: Any, label: Any) -> torc
 
 def federation(users: int) -> Any:
     """A federation of these many users in a world made from a seed."""
-    from rescind.data.synthetic import synthetic
-    from rescind.federation import Federation
-    from rescind.holdings import Holdings
-    from rescind.methods.fedavg import FedAvg
+    from rescind.core.federation import Federation
+    from rescind.core.holdings import Holdings
+    from rescind.core.records import Records
+    from rescind.data.sources.synthetic import synthetic
+    from rescind.methods.baselines.fedavg import FedAvg
     from rescind.models.mf import MF
-    from rescind.records import Records
 
     world = synthetic(users=users, items=ITEMS, interactions=users * POSITIVES)
     client, item = (torch.tensor(np.asarray(x)) for x in (world.user, world.item))

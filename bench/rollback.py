@@ -10,12 +10,12 @@ import time
 
 import torch
 
-from rescind import params
+from rescind.core import params
+from rescind.core.federation import Federation
+from rescind.core.records import Event, Share, Unshare, Withdraw
 from rescind.data import load
-from rescind.federation import Federation
-from rescind.methods.fedshare import FedShare
-from rescind.records import Event, Share, Unshare, Withdraw
-from rescind.sharing import draw_groups, draw_share
+from rescind.data.simulated_lending import draw_groups, draw_share
+from rescind.methods.sharing.fedshare import FedShare
 
 ROUNDS = 150
 

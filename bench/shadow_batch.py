@@ -17,12 +17,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from graphs import carried
-from rescind import Federation, Withdraw, clock, experiment
-from rescind.audits.probe import Case
+from rescind import Federation, Withdraw
+from rescind.audits.case import Case
 from rescind.audits.ulira import asked_about, halves
-from rescind.cell import Cell
-from rescind.clock import Clock
-from rescind.world import Sizes
+from rescind.core import clock
+from rescind.core.clock import Clock
+from rescind.core.world import Sizes
+from rescind.experiments import learning_run as experiment
+from rescind.experiments.cell import Cell
 
 Weights = dict[str, Tensor]
 """one/weight [K, F, R, H], one/bias [K, R, H], two/weight [K, R, H, C], two/bias [K, R, C]; K = 1

@@ -31,31 +31,23 @@ import torch
 from shadow_batch import Batch, fits, told
 
 from graphs import Shared, carried
-from rescind import Federation, Withdraw, experiment
-from rescind.audits.probe import Case
-from rescind.audits.stand_in import (
+from rescind import Federation, Withdraw
+from rescind.audits.case import Case
+from rescind.audits.finding import Finding
+from rescind.audits.ulira import Attack, Unlearn, asked_about, attack, halves, judge, said, trained
+from rescind.audits.virtual_client import (
     client_forgotten,
     client_said,
     client_trained,
     leak,
     presence,
 )
-from rescind.audits.ulira import (
-    Attack,
-    Unlearn,
-    asked_about,
-    attack,
-    halves,
-    judge,
-    said,
-    trained,
-)
-from rescind.cell import NO_OP, Cell
-from rescind.clock import Clock
-from rescind.findings import Finding
-from rescind.models.vgae import VGAE
-from rescind.provenance import versions
-from rescind.recipe import read
+from rescind.core.clock import Clock
+from rescind.experiments import learning_run as experiment
+from rescind.experiments.cell import NO_OP, Cell
+from rescind.experiments.recipe import read
+from rescind.methods.graphs._vgae import VGAE
+from rescind.storage.provenance import versions
 
 Key = tuple[str, int, int, int]
 """(digest of the cell, seed, leaver, shadow)"""

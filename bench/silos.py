@@ -27,14 +27,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from flower.deployments import PATIENCE, Machines, until
 from flower.grids import InMemory, silos_of
+from rescind.core.federation import Federation, holdings_of
+from rescind.core.holdings import Holdings
 from rescind.data import load
-from rescind.federation import Federation, holdings_of
-from rescind.flower.asked import LOG
-from rescind.flower.carried import written
-from rescind.flower.kit import make_kit
-from rescind.holdings import Holdings
-from rescind.methods.fedavg import FedAvg
-from rescind.pages import write_block
+from rescind.flower.certificates import make_kit
+from rescind.flower.run_request import LOG
+from rescind.flower.wire.serde import written
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind_papers.pages import write_block
 
 METHOD = replace(FedAvg(), clients_per_round=None)
 FEW = 100

@@ -25,14 +25,14 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from rescind.clock import Clock
-from rescind.cohort import Cohort, Lot
-from rescind.methods.finetune import FineTune
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.records import Arrive, Records
+from rescind.core.tasks import ranking
+from rescind.core.world import Sizes
+from rescind.experiments.streams import Stream
+from rescind.methods.continual.finetune import FineTune
 from rescind.models.mf import MF
-from rescind.records import Arrive, Records
-from rescind.streams import Stream
-from rescind.tasks import ranking
-from rescind.world import Sizes
 
 KNOBS = {
     "rate": 1.0,  # of items, times their number

@@ -49,7 +49,7 @@ def groups(recipes: list[Path], only: list[str]) -> Iterator[tuple[str, Path, li
     """(name, recipe, cells) that one process does in turn."""
     from grid import unmade
 
-    from rescind.recipe import read
+    from rescind.experiments.recipe import read
 
     for path in recipes:
         cells = [c for _, c in unmade(read(path)) if c.forget is not None]
@@ -75,8 +75,9 @@ def groups(recipes: list[Path], only: list[str]) -> Iterator[tuple[str, Path, li
 
 def prepared(room: Any, cells: list, data: Any) -> None:
     """What the rows of a seed share, made by two processes at once: claims say who makes what."""
-    from rescind import examine, trials
     from rescind.audits.verdict import FEWEST
+    from rescind.experiments import unlearning_run as trials
+    from rescind.forgetting import examine
 
     plain = replace(cells[0], forget=None)
     room.home.mkdir(parents=True, exist_ok=True)
@@ -123,8 +124,9 @@ def work(given: argparse.Namespace, begun: float) -> None:
     import torch
     from grid import carried, name_of
 
-    from rescind import experiment, trials
-    from rescind.results import append_line
+    from rescind.experiments import learning_run as experiment
+    from rescind.experiments import unlearning_run as trials
+    from rescind.experiments.results import append_line
 
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = False

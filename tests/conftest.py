@@ -9,8 +9,8 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
-    from rescind.federation import Federation
-    from rescind.holdings import Holdings
+    from rescind.core.federation import Federation
+    from rescind.core.holdings import Holdings
 
 # The same examples on every machine and no clock of the machine in a verdict.
 hypothesis.settings.register_profile(
@@ -43,8 +43,8 @@ def tiny() -> Holdings:
 @pytest.fixture
 def tiny_fed(tiny: Holdings) -> Federation:
     """The tiny holdings under plain averaging, three clients a round."""
-    from rescind.federation import Federation
-    from rescind.methods.fedavg import FedAvg
+    from rescind.core.federation import Federation
+    from rescind.methods.baselines.fedavg import FedAvg
     from rescind.models.lightgcn import LightGCN
 
     model = LightGCN(dim=4, user_spread=0.04)

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rescind.clock import Clock
+from rescind.core.clock import Clock
+from rescind.core.holdings import TRAIN, Holdings
+from rescind.core.params import Params
 from rescind.data import GraphDataset
 from rescind.data.partition import subgraphs
-from rescind.holdings import TRAIN, Holdings
-from rescind.params import Params
 
 CLASSES, FEATURES = 3, 8
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rescind import params
+from rescind.core import params
 from rescind.errors import DataError
-from rescind.storage import load_federation
+from rescind.storage.federations import load_federation
 
 NURSE = Path(__file__).parent / "slow" / "failpoint.py"
 PATIENCE = 120.0  # seconds until a run that should go on is given up; a busy machine is slow

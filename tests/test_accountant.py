@@ -9,15 +9,22 @@ import pytest
 import torch
 
 from lazily import Lazily
-from rescind import accountant
-from rescind.accountant import ORDERS, delta_of, epsilon_of, renyi, renyi_epsilon, rounds_within
+from rescind.core.federation import Federation
+from rescind.core.guards import Clip, Gaussian, Laplace
+from rescind.core.run_state import EarlyStop
+from rescind.core.update import Sum
 from rescind.errors import ConfigError
-from rescind.federation import Federation
-from rescind.guards import Clip, Gaussian, Laplace
-from rescind.methods.fedavg import FedAvg
+from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
-from rescind.moments import EarlyStop
-from rescind.update import Sum
+from rescind.privacy import accountant
+from rescind.privacy.accountant import (
+    ORDERS,
+    delta_of,
+    epsilon_of,
+    renyi,
+    renyi_epsilon,
+    rounds_within,
+)
 from worlds import tiny_holdings
 
 stats = Lazily("scipy.stats")

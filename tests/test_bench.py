@@ -10,9 +10,26 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind import bench
-from rescind.bench import continual
-from rescind.bench.yardsticks import (
+from rescind.cli.bench import lines
+from rescind.core.executor import InProcess, Vault
+from rescind.core.federation import Federation, holdings_of
+from rescind.core.holdings import Holdings
+from rescind.core.records import Share
+from rescind.data.blocks import arrange
+from rescind.data.sources.synthetic import synthetic
+from rescind.errors import DataError
+from rescind.experiments.streams import Blocks, Stream
+from rescind.methods._lent_graph.graph import graph_of
+from rescind.methods.continual.f3crec import F3CRec
+from rescind.methods.continual.finetune import FineTune
+from rescind.methods.sharing.fedshare import FedShare
+from rescind.models.lightgcn import LightGCN
+from rescind.models.mf import MF
+from rescind.models.ncf import NCF
+from rescind.models.pfedrec import PFedRec
+from rescind_papers.bench import continual
+from rescind_papers.bench import speed as bench
+from rescind_papers.bench.yardsticks import (
     Batches,
     Opening,
     alternate,
@@ -21,23 +38,6 @@ from rescind.bench.yardsticks import (
     twin_batches,
     twin_round,
 )
-from rescind.cli.bench import lines
-from rescind.data.blocks import arrange
-from rescind.data.synthetic import synthetic
-from rescind.errors import DataError
-from rescind.executor import InProcess, Vault
-from rescind.federation import Federation, holdings_of
-from rescind.holdings import Holdings
-from rescind.methods.f3crec import F3CRec
-from rescind.methods.fedshare import FedShare
-from rescind.methods.finetune import FineTune
-from rescind.models.lightgcn import LightGCN
-from rescind.models.mf import MF
-from rescind.models.ncf import NCF
-from rescind.models.pfedrec import PFedRec
-from rescind.models.shared_graph import graph_of
-from rescind.records import Share
-from rescind.streams import Blocks, Stream
 from worlds import lendable, next_block, silent, tiny_holdings
 
 METHODS = {

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from rescind import methods
-from rescind.clock import Clock
+from rescind.core.clock import Clock
+from rescind.core.executor import InProcess, Vault
+from rescind.core.federation import Federation
+from rescind.core.holdings import Holdings
+from rescind.core.method import Method
+from rescind.core.records import Erase, Records, Share, Unshare
+from rescind.core.run_state import Moment
+from rescind.core.state import Private, ServerState
+from rescind.core.update import Rows, Sum, Update
+from rescind.core.world import Announced, World
 from rescind.errors import BoundaryError
-from rescind.executor import InProcess, Vault
-from rescind.federation import Federation
-from rescind.holdings import Holdings
-from rescind.method import Method
-from rescind.methods.fedavg import FedAvg
-from rescind.moments import Moment
-from rescind.records import Erase, Records, Share, Unshare
-from rescind.state import Private, ServerState
-from rescind.update import Rows, Sum, Update
-from rescind.world import Announced, World
+from rescind.methods.baselines.fedavg import FedAvg
 from worlds import next_block, tiny_holdings
 
 FORBIDDEN = {"private", "cohort", "vault", "holdings", "fed"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rescind import charts
+from rescind.reporting import charts
 
 
 @pytest.mark.parametrize(

@@ -8,21 +8,30 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from rescind import params
-from rescind.claims import AFTER, BEFORE, NEXT, OPEN, check, claims_of, rebuilt, sum_digest
 from rescind.cli import app
+from rescind.core import params
+from rescind.core.federation import Federation
+from rescind.core.records import Erase, Event, Host, Records, Share, Unshare, Withdraw
 from rescind.errors import ConfigError, DataError
-from rescind.federation import Federation
-from rescind.forgetting import forget
-from rescind.methods.fedavg import FedAvg
-from rescind.methods.gram import Gram
-from rescind.methods.local_gram import LocalGram
-from rescind.models.gram_pairs import weight_of
+from rescind.forgetting.claims import (
+    AFTER,
+    BEFORE,
+    NEXT,
+    OPEN,
+    check,
+    claims_of,
+    rebuilt,
+    sum_digest,
+)
+from rescind.forgetting.forget import forget
+from rescind.forgetting.receipt import Issued, opens, write
+from rescind.forgetting.receipt_html import page
+from rescind.methods.additive._pairs import weight_of
+from rescind.methods.additive.gram import Gram
+from rescind.methods.additive.local_gram import LocalGram
+from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
-from rescind.receipt import Issued, opens, write
-from rescind.receipt_page import page
-from rescind.records import Erase, Event, Host, Records, Share, Unshare, Withdraw
-from rescind.storage import save_federation
+from rescind.storage.federations import save_federation
 from worlds import lendable, next_block, tiny_holdings
 
 METHODS = [Gram(), Gram(cross=True), Gram(forgetting=0.5), LocalGram()]

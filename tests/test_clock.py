@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lazily import Lazily
-from rescind.clock import _ID_STRIDE, _K_STRIDE, Clock
+from rescind.core.clock import _ID_STRIDE, _K_STRIDE, Clock
 
 stats = Lazily("scipy.stats")
 

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from rescind.departures import ELSEWHERE, PACKAGE, departures, main, page
 from rescind.errors import DataError
+from rescind_papers.departures import ELSEWHERE, PACKAGE, departures, main, page
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_the_page_is_made_from_the_marks_of_today():
     made, there = page(departures()), (ROOT / "docs" / "departures.md").read_text("utf-8")
-    assert there == made, "stale; make it anew: python -m rescind.departures docs/departures.md"
+    assert there == made, (
+        "stale; make it anew: python -m rescind_papers.departures docs/departures.md"
+    )
 
 
 def test_no_mark_is_lost():

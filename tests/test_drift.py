@@ -7,16 +7,16 @@ import math
 import pytest
 import torch
 
+from rescind.core.federation import Federation
+from rescind.core.run_state import Moment
+from rescind.core.tasks.metrics import Ranking
 from rescind.data import load
 from rescind.data.blocks import arrange, chronological
-from rescind.drift import Drift, moved_ranks, scores_of
-from rescind.federation import Federation
-from rescind.methods.f3crec import F3CRec
-from rescind.methods.gram import Gram
+from rescind.experiments.drift import Drift, moved_ranks, scores_of
+from rescind.experiments.streams import Blocks, Stream, run_stream
+from rescind.methods.additive.gram import Gram
+from rescind.methods.continual.f3crec import F3CRec
 from rescind.models.mf import MF
-from rescind.moments import Moment
-from rescind.streams import Blocks, Stream, run_stream
-from rescind.tasks.metrics import Ranking
 
 METHOD = F3CRec(model=MF(dim=8, spread=0.1), rate=0.3, private_rate=3.0)
 

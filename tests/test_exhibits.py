@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from rescind.errors import ConfigError
-from rescind.exhibits import (
+from rescind.experiments.recipe import read
+from rescind.experiments.tables import Entry
+from rescind_papers.exhibits import (
     ABSENT,
     ALONE,
     EXCEEDED,
@@ -27,9 +29,7 @@ from rescind.exhibits import (
     summary,
     verdict,
 )
-from rescind.papers import Shelf, chosen, exhibits, picked, shown
-from rescind.recipe import read
-from rescind.tables import Entry
+from rescind_papers.index import Shelf, chosen, exhibits, picked, shown
 
 ROOT = Path(__file__).resolve().parents[1]
 WANTED = {

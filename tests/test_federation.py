@@ -9,19 +9,19 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
-from rescind import params
+from rescind.core import params
+from rescind.core.executor import InProcess, OneByOne, Vault, by_role
+from rescind.core.federation import Federation
+from rescind.core.holdings import Holdings
+from rescind.core.labels import Labels
+from rescind.core.records import Arrive, Erase, Host, Join, Records, Share, Unshare, Withdraw
+from rescind.core.run_state import EarlyStop, Now
+from rescind.core.state import Private, ServerState
+from rescind.core.tasks.metrics import Ranking
 from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError
-from rescind.executor import InProcess, OneByOne, Vault, by_role
-from rescind.federation import Federation
-from rescind.holdings import Holdings
-from rescind.labels import Labels
-from rescind.methods.fedavg import FedAvg
+from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
-from rescind.moments import EarlyStop, Now
-from rescind.records import Arrive, Erase, Host, Join, Records, Share, Unshare, Withdraw
-from rescind.state import Private, ServerState
-from rescind.tasks.metrics import Ranking
 from worlds import held, hoarder, lendable, next_block, pairs, silent, tiny_holdings
 
 

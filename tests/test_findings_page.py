@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rescind.errors import DataError
-from rescind.exhibits import rows
-from rescind.papers import Shelf, chosen, finding
-from rescind.recipe import Column
-from rescind.tables import collect
+from rescind.experiments.recipe import Column
+from rescind.experiments.tables import collect
+from rescind_papers.exhibits import rows
+from rescind_papers.index import Shelf, chosen, finding
 
 ROOT = Path(__file__).resolve().parents[1]
 SHELF = Shelf(ROOT / "recipes")

@@ -68,8 +68,12 @@ FLOORS: dict[str, int] = {
 }
 LIBRARIES_BELOW_3 = {"torch", "numpy"}
 # Compiled code needs a compiler. It is an extra that only a function may ask for.
-COMPILED = {"rescind.kernels", "rescind.linear_kernels", "rescind.rowops"}
-COMPILED |= {"rescind.models.graph_kernels", "rescind.models.memory_kernels"}
+COMPILED = {
+    "rescind.core.fast.ego_kernel",
+    "rescind.core.fast.linear_kernel",
+    "rescind.core.fast.rowops",
+}
+COMPILED |= {"rescind.methods._lent_graph.kernels", "rescind.methods.continual._reloop2_kernels"}
 COMPILERS = {"numba", "llvmlite"}
 
 
@@ -130,7 +134,7 @@ def imports(package: Path) -> dict[str, list[tuple[str, bool]]]:
         reader.visit(ast.parse(path.read_text(encoding="utf-8")))
         targets = []
         for base, names, top in reader.found:
-            # `from rescind import params` is about rescind.params, not about the package.
+            # `from rescind import params` is about rescind.core.params, not about the package.
             inner = [f"{base}.{name}" for name in names if f"{base}.{name}" in known]
             targets += [(target, top) for target in inner]
             if len(inner) < max(len(names), 1):
@@ -209,27 +213,27 @@ def house(folder: Path, **sources: str) -> Path:
 @pytest.mark.parametrize(
     ("sources", "expected"),
     [
-        ({"clock": "from rescind.world import World", "world": ""},
-         "rescind.clock (floor 0) imports rescind.world (floor 1)"),
+        ({"clock": "from rescind.core.world import World", "world": ""},
+         "rescind.core.clock (floor 0) imports rescind.core.world (floor 1)"),
         ({"clock": "from rescind import world", "world": ""},
-         "rescind.clock (floor 0) imports rescind.world (floor 1)"),
-        ({"clock": "import rescind.world as w", "world": ""},
-         "rescind.clock (floor 0) imports rescind.world (floor 1)"),
+         "rescind.core.clock (floor 0) imports rescind.core.world (floor 1)"),
+        ({"clock": "import rescind.core.world as w", "world": ""},
+         "rescind.core.clock (floor 0) imports rescind.core.world (floor 1)"),
         ({"clock": "from .world import World", "world": ""},
-         "rescind.clock (floor 0) imports rescind.world (floor 1)"),
-        ({"clock": "def f():\n    from rescind.world import World", "world": ""},
-         "rescind.clock (floor 0) imports rescind.world (floor 1)"),
-        ({"method": "from rescind.methods.fedavg import FedAvg", "methods__fedavg": ""},
-         "rescind.method (floor 2) imports rescind.methods.fedavg (floor 3)"),
+         "rescind.core.clock (floor 0) imports rescind.core.world (floor 1)"),
+        ({"clock": "def f():\n    from rescind.core.world import World", "world": ""},
+         "rescind.core.clock (floor 0) imports rescind.core.world (floor 1)"),
+        ({"method": "from rescind.methods.baselines.fedavg import FedAvg", "methods__fedavg": ""},
+         "rescind.core.method (floor 2) imports rescind.methods.baselines.fedavg (floor 3)"),
         ({"novelty": ""}, "rescind.novelty is on no floor: add it to FLOORS"),
-        ({"state": "import pandas"}, "rescind.state (floor 2) needs pandas at import"),
+        ({"state": "import pandas"}, "rescind.core.state (floor 2) needs pandas at import"),
         ({"tasks__nodes": "from scipy.sparse import csr_matrix"},
-         "rescind.tasks.nodes (floor 1) needs scipy at import"),
-        ({"state": "import numba"}, "rescind.state (floor 2) needs numba at import"),
+         "rescind.core.tasks.nodes (floor 1) needs scipy at import"),
+        ({"state": "import numba"}, "rescind.core.state (floor 2) needs numba at import"),
         ({"fused": "from rescind import kernels", "kernels": "import numba"},
-         "rescind.fused imports rescind.kernels, which is compiled, at the top"),
-        ({"plan": "import rescind.model", "model": "def f():\n    import rescind.plan"},
-         "a cycle: rescind.model -> rescind.plan -> rescind.model"),
+         "rescind.core.fast.dispatch imports rescind.core.fast.ego_kernel, which is compiled, at the top"),
+        ({"plan": "import rescind.core.model", "model": "def f():\n    import rescind.core.plan"},
+         "a cycle: rescind.core.model -> rescind.core.plan -> rescind.core.model"),
     ],
 )  # fmt: skip
 def test_a_planted_violation_is_found(tmp_path, sources, expected):
@@ -239,10 +243,14 @@ def test_a_planted_violation_is_found(tmp_path, sources, expected):
 @pytest.mark.parametrize(
     "sources",
     [
-        {"clock": "if TYPE_CHECKING:\n    from rescind.world import World", "world": ""},
-        {"clock": "if typing.TYPE_CHECKING:\n    import rescind.world", "world": ""},
-        {"world": "from rescind.clock import Clock", "clock": ""},
-        {"world": "import rescind.holdings", "holdings": "import rescind.records", "records": ""},
+        {"clock": "if TYPE_CHECKING:\n    from rescind.core.world import World", "world": ""},
+        {"clock": "if typing.TYPE_CHECKING:\n    import rescind.core.world", "world": ""},
+        {"world": "from rescind.core.clock import Clock", "clock": ""},
+        {
+            "world": "import rescind.core.holdings",
+            "holdings": "import rescind.core.records",
+            "records": "",
+        },
         {"state": "def f():\n    import pandas"},
         {"fused": "def f():\n    from rescind import kernels", "kernels": "import numba"},
         {"state": "import torch, numpy, json\nfrom torch import Tensor"},
@@ -255,5 +263,5 @@ def test_what_is_allowed_is_not_reported(tmp_path, sources):
 
 
 def test_the_else_of_a_type_check_is_read(tmp_path):
-    source = "if TYPE_CHECKING:\n    pass\nelse:\n    import rescind.world"
+    source = "if TYPE_CHECKING:\n    pass\nelse:\n    import rescind.core.world"
     assert len(violations(house(tmp_path, clock=source, world=""))) == 1

@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from rescind import params
+from rescind.core import params
+from rescind.core.federation import Federation
+from rescind.core.method import Method
+from rescind.core.records import Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.errors import BoundaryError, ConfigError
-from rescind.federation import Federation
-from rescind.forgetting import forget
-from rescind.keys import own_public_key
-from rescind.method import Method
-from rescind.methods.fedshare import FedShare
+from rescind.forgetting.forget import forget
+from rescind.forgetting.keys import own_public_key
+from rescind.forgetting.purge import inventory, purge, traces
+from rescind.forgetting.verify import verify
+from rescind.methods._lent_graph.graph import _KNOWN
+from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
-from rescind.models.shared_graph import _KNOWN
-from rescind.purge import inventory, purge, traces
-from rescind.records import Erase, Event, Join, Records, Share, Unshare, Withdraw
-from rescind.verification import verify
 from worlds import lendable, tiny_holdings
 
 METHOD = FedShare(
@@ -141,7 +141,7 @@ def test_one_who_never_took_part_costs_nothing():
 
 
 def test_the_receipt_verifies_and_the_next_one_is_chained(tmp_path):
-    from rescind.receipt import Issued, canonical, write
+    from rescind.forgetting.receipt import Issued, canonical, write
 
     fed = begin()
     event = Unshare(canary(fed)[:2])

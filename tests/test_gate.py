@@ -13,19 +13,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from rescind import params
-from rescind.clock import Clock
-from rescind.executor import InProcess, OneByOne
-from rescind.experiment import run_cell
-from rescind.federation import Federation
-from rescind.gate import HEAVIEST, chosen, gate, gate_sum
-from rescind.guards import Clip
-from rescind.method import Method
-from rescind.methods.fedavg import FedAvg
+from rescind.core import params
+from rescind.core.clock import Clock
+from rescind.core.executor import InProcess, OneByOne
+from rescind.core.federation import Federation
+from rescind.core.gate import HEAVIEST, chosen, gate, gate_sum
+from rescind.core.guards import Clip
+from rescind.core.method import Method
+from rescind.core.state import ServerState
+from rescind.core.update import Rows, Sum, Update
+from rescind.experiments.learning_run import run_cell
+from rescind.experiments.recipe import Cell, DataSettings, RunSettings
+from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
-from rescind.recipe import Cell, DataSettings, RunSettings
-from rescind.state import ServerState
-from rescind.update import Rows, Sum, Update
 from worlds import tiny_holdings
 
 ROWS, DIM, LIMIT, FLOAT = 8, 3, 1e6, torch.float64

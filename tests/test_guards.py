@@ -16,17 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lazily import Lazily
-from rescind import params
+from rescind.core import params
+from rescind.core.executor import InProcess, OneByOne
+from rescind.core.federation import Federation
+from rescind.core.guards import Clip, Gaussian, Laplace
+from rescind.core.method import Method
+from rescind.core.update import Rows, Update
 from rescind.errors import ConfigError
-from rescind.executor import InProcess, OneByOne
-from rescind.experiment import run_cell
-from rescind.federation import Federation
-from rescind.guards import Clip, Gaussian, Laplace
-from rescind.method import Method
-from rescind.methods.fedavg import FedAvg
+from rescind.experiments.learning_run import run_cell
+from rescind.experiments.recipe import read
+from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
-from rescind.recipe import read
-from rescind.update import Rows, Update
 from worlds import randoms, tiny_holdings
 
 stats = Lazily("scipy.stats")

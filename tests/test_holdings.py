@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rescind.cohort import Graph, Mail
+from rescind.core.cohort import Graph, Mail
+from rescind.core.holdings import Holdings
+from rescind.core.records import Arrive, Erase, Host, Join, Records, Share, Unshare, Withdraw
 from rescind.errors import ConfigError, ConsentError, DataError
-from rescind.holdings import Holdings
-from rescind.records import Arrive, Erase, Host, Join, Records, Share, Unshare, Withdraw
 from worlds import held, hoarder, next_block, pairs, silent, tiny_holdings
 
 TRAIN, VALID, TEST = 0, 1, 2

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rescind import jagged
-from rescind.clock import Clock
-from rescind.jagged import Shelf
+from rescind.core import jagged
+from rescind.core.clock import Clock
+from rescind.core.jagged import Shelf
 from worlds import randoms
 
 OWNERS = 5

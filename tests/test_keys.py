@@ -10,8 +10,8 @@ from threading import Barrier
 
 import pytest
 
-from rescind import keys
 from rescind.errors import ConfigError
+from rescind.forgetting import keys
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from rescind.core.labels import Labels
 from rescind.errors import DataError
-from rescind.labels import Labels
 
 NAMED = Labels(("alice", "bob", "7"), ("i1", "i2"), ("Alien", "Brazil"))
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import rescind.methods
+from rescind.core.settings import classes
 from rescind.errors import ConfigError
-from rescind.leaderboard import SCRIPT, data_label, markdown, standings, task_of
-from rescind.papers import Shelf
-from rescind.recipe import DataSettings, read
-from rescind.settings import classes
+from rescind.experiments.recipe import DataSettings, read
+from rescind_papers.index import Shelf
+from rescind_papers.leaderboard import SCRIPT, data_label, markdown, standings, task_of
 
 METHOD = """
 from dataclasses import dataclass

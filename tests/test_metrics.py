@@ -11,10 +11,10 @@ import sys
 import pytest
 import torch
 
-from rescind.clock import Clock
-from rescind.cohort import Cohort, Lot
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.tasks.metrics import Owners, Ranking, masked_lot, top_k
 from rescind.errors import ConfigError
-from rescind.tasks.metrics import Owners, Ranking, masked_lot, top_k
 from worlds import randoms
 
 K = (1, 3, 5, 10, 20)

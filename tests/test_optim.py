@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from rescind import jagged
-from rescind.cohort import Cohort, Lot
-from rescind.optim import LocalOptimiser, Step, server_move
-from rescind.plan import Plan, Work
-from rescind.state import Private
+from rescind.core import jagged
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.optim import LocalOptimiser, Step, server_move
+from rescind.core.plan import Plan, Work
+from rescind.core.state import Private
 from worlds import randoms
 
 ITEMS, DIM, BATCH = 6, 3, 2

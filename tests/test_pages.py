@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from rescind.errors import ConfigError
-from rescind.exhibits import rows
-from rescind.figures import about, drawable, told
-from rescind.pages import BLOCK, IMAGES, filled, has_blocks, with_block, write_block
-from rescind.papers import Shelf, chosen
+from rescind_papers.exhibits import rows
+from rescind_papers.figures import about, drawable, told
+from rescind_papers.index import Shelf, chosen
+from rescind_papers.pages import BLOCK, IMAGES, filled, has_blocks, with_block, write_block
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [p for p in sorted(ROOT.glob("docs/**/*.md")) if has_blocks(p.read_text("utf-8"))]
@@ -20,7 +20,7 @@ SHELF = Shelf(ROOT / "recipes")
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_a_page_is_what_its_results_say(path):
     text = path.read_text("utf-8")
-    assert filled(text, SHELF) == text, "stale; make it anew: python -m rescind.pages --all"
+    assert filled(text, SHELF) == text, "stale; make it anew: python -m rescind_papers.pages --all"
 
 
 def test_a_number_changed_by_hand_is_noticed():
@@ -54,7 +54,9 @@ def test_every_picture_shows_the_numbers_of_today():
         for part, name in drawable(one, found).items():
             wanted.add(f"{name}.png")
             said = told(folder / f"{name}.png")
-            assert said == about(one, part, found), f"stale: {name}; python -m rescind.pages --all"
+            assert said == about(one, part, found), (
+                f"stale: {name}; python -m rescind_papers.pages --all"
+            )
     assert {path.name for path in folder.iterdir()} == wanted
 
 

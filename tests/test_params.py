@@ -9,7 +9,7 @@ import os
 import pytest
 import torch
 
-from rescind import params
+from rescind.core import params
 from rescind.errors import DataError
 from worlds import randoms
 

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from rescind import methods, params
+from rescind import methods
+from rescind.core import params
+from rescind.core.federation import Federation
+from rescind.core.records import Erase, Event, Join, Records, Share, Unshare, Withdraw
+from rescind.core.run_state import EarlyStop
 from rescind.errors import ConfigError
-from rescind.federation import Federation
-from rescind.methods.fedshare import FedShare
+from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
-from rescind.moments import EarlyStop
-from rescind.records import Erase, Event, Join, Records, Share, Unshare, Withdraw
-from rescind.storage import load_federation, save_federation
+from rescind.storage.federations import load_federation, save_federation
 from worlds import lendable, next_block, pairs, tiny_holdings
 
 METHOD = FedShare(model=LightGCN(dim=4), clients_per_round=4, refine_pairs=16, contrast_items=4)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rescind.cli.progress import RoundBar
+from rescind.reporting.progress import RoundBar
 
 
 def moment(round_: int) -> SimpleNamespace:

@@ -12,11 +12,12 @@ from shutil import which
 import pytest
 import torch
 
-from rescind import keys
+from rescind.audits.finding import QUESTIONS, VERDICTS, Finding, overall, question
 from rescind.cli import main
+from rescind.core.records import Erase, Records, Unshare, Withdraw
 from rescind.errors import ConfigError, DataError
-from rescind.findings import QUESTIONS, VERDICTS, Finding, overall, question
-from rescind.receipt import (
+from rescind.forgetting import keys
+from rescind.forgetting.receipt import (
     NOT_COVERED,
     Done,
     Kept,
@@ -32,9 +33,8 @@ from rescind.receipt import (
     signed_bytes,
     write,
 )
-from rescind.receipt_page import page
-from rescind.records import Erase, Records, Unshare, Withdraw
-from rescind.verification import Check, Verification, verify
+from rescind.forgetting.receipt_html import page
+from rescind.forgetting.verify import Check, Verification, verify
 
 DONE = Done(
     method={"name": "FedAvg", "rate": 0.1, "model": {"name": "MF", "dim": 8}, "ks": (10, 20)},

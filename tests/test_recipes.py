@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from rescind.errors import ConfigError
-from rescind.recipe import read
+from rescind.experiments.recipe import read
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 TEXT = """

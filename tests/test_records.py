@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rescind.core.holdings import Holdings
+from rescind.core.records import Arrive, Erase, Host, Join, Records, Share, Unshare, Withdraw
 from rescind.errors import DataError
-from rescind.holdings import Holdings
-from rescind.records import Arrive, Erase, Host, Join, Records, Share, Unshare, Withdraw
 
 rows = st.lists(
     st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 2)), min_size=0, max_size=20

@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 import pytest
 
 from rescind import methods, models
+from rescind.core.settings import checked, classes, find, from_table, to_table
 from rescind.errors import ConfigError, suggest
-from rescind.methods.fedavg import FedAvg
+from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
-from rescind.settings import checked, classes, find, from_table, to_table
 
 NESTED = {"model": ("rescind.models", "tables")}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rescind.clock import Clock
+from rescind.core.clock import Clock
+from rescind.core.holdings import Holdings
+from rescind.core.records import Records, Share, Withdraw
+from rescind.data.simulated_lending import ALL, NOTHING, PART, draw_groups, draw_regret, draw_share
 from rescind.errors import ConfigError
-from rescind.holdings import Holdings
-from rescind.records import Records, Share, Withdraw
-from rescind.sharing import ALL, NOTHING, PART, draw_groups, draw_regret, draw_share
 from worlds import held, hoarder, pairs, silent, tiny_holdings
 
 

@@ -7,7 +7,7 @@ import statistics
 import pytest
 from scipy import stats
 
-from rescind.significance import Difference, holm, markdown_differences, remark, verdict
+from rescind.experiments.significance import Difference, holm, markdown_differences, remark, verdict
 
 ONE = (0.52, 0.61, 0.55, 0.58)
 OTHER = (0.50, 0.55, 0.56, 0.51)

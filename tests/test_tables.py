@@ -10,10 +10,10 @@ import pytest
 import tomli_w
 
 from rescind.errors import ConfigError, DataError
-from rescind.recipe import Recipe, read
-from rescind.significance import differences
-from rescind.sweeps import draw, sweeps
-from rescind.tables import collect, markdown, remarks
+from rescind.experiments.recipe import Recipe, read
+from rescind.experiments.significance import differences
+from rescind.experiments.sweeps import draw, sweeps
+from rescind.experiments.tables import collect, markdown, remarks
 
 RECIPE = """
 [axes]

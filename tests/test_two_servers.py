@@ -9,22 +9,22 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from rescind import shared_sums
-from rescind.audits.peeling import peel
-from rescind.claims import sum_digest
+from rescind.core.executor import InProcess, OneByOne
+from rescind.core.federation import Federation
+from rescind.core.guards import Clip
+from rescind.core.records import Withdraw
 from rescind.errors import ConfigError, DataError
-from rescind.executor import InProcess, OneByOne
-from rescind.federation import Federation
-from rescind.guards import Clip
-from rescind.methods.fedavg import FedAvg
-from rescind.methods.gram import Gram
-from rescind.methods.local_gram import LocalGram
-from rescind.models.gram_pairs import half, square
+from rescind.experiments.peeling_attack import peel
+from rescind.forgetting.claims import sum_digest
+from rescind.methods.additive._pairs import half, square
+from rescind.methods.additive.gram import Gram
+from rescind.methods.additive.local_gram import LocalGram
+from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
-from rescind.records import Withdraw
-from rescind.shared_sums import SharedSums
-from rescind.storage import load_federation, save_federation
-from rescind.two_servers import NAME, Share, TwoServers, client_shares, expanded, opened
+from rescind.privacy import shared_sums
+from rescind.privacy.shared_sums import SharedSums
+from rescind.privacy.two_servers import NAME, Share, TwoServers, client_shares, expanded, opened
+from rescind.storage.federations import load_federation, save_federation
 from worlds import next_block, tiny_holdings
 
 ITEMS = 14

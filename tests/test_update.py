@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rescind.guards import gate
-from rescind.state import Log, Memory
-from rescind.update import Rows, Sum, Update
+from rescind.core.guards import gate
+from rescind.core.state import Log, Memory
+from rescind.core.update import Rows, Sum, Update
 from worlds import randoms
 
 CLIENTS, ROWS, DIM = 4, 6, 2

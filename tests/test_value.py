@@ -9,18 +9,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from rescind import counterfactual
 from rescind.cli import value as door
-from rescind.clock import Clock
-from rescind.counterfactual import each_person, open_run, otherwise, retrained
+from rescind.core.clock import Clock
+from rescind.core.records import Share, Unshare
+from rescind.data.simulated_lending import ALL, GROUPS, NOTHING, PART, draw_groups, groups_of
 from rescind.errors import ConfigError, DataError
-from rescind.experiment import read_facts, run_cell
-from rescind.methods.fedavg import FedAvg
-from rescind.methods.fedshare import FedShare
-from rescind.recipe import Cell, DataSettings, GuardSettings, RunSettings, SharingSettings
-from rescind.records import Share, Unshare
-from rescind.sharing import ALL, GROUPS, NOTHING, PART, draw_groups, groups_of
-from rescind.value import bootstrap, draw_people, facts_of, value_of_sharing
+from rescind.experiments import counterfactual
+from rescind.experiments.counterfactual import each_person, open_run, otherwise, retrained
+from rescind.experiments.learning_run import read_facts, run_cell
+from rescind.experiments.recipe import (
+    Cell,
+    DataSettings,
+    GuardSettings,
+    RunSettings,
+    SharingSettings,
+)
+from rescind.experiments.value import bootstrap, draw_people, facts_of, value_of_sharing
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.methods.sharing.fedshare import FedShare
 
 CELL = Cell(
     name="tiny",

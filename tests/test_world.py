@@ -9,14 +9,14 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rescind.core.executor import Vault
+from rescind.core.federation import Federation
+from rescind.core.holdings import Holdings
+from rescind.core.records import Arrive, Erase, Event, Host, Join, Records, Share, Unshare, Withdraw
+from rescind.core.world import Announced, Sizes, World
 from rescind.errors import ConsentError, RescindError
-from rescind.executor import Vault
-from rescind.federation import Federation
-from rescind.holdings import Holdings
-from rescind.methods.fedavg import FedAvg
+from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
-from rescind.records import Arrive, Erase, Event, Host, Join, Records, Share, Unshare, Withdraw
-from rescind.world import Announced, Sizes, World
 from worlds import hoarder, lendable, pairs, tiny_holdings
 
 CLIENTS, ITEMS = 4, 5

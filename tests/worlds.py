@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rescind.clock import Clock
-from rescind.holdings import TEST, TRAIN, VALID, Holdings
-from rescind.records import Arrive, Records
+from rescind.core.clock import Clock
+from rescind.core.holdings import TEST, TRAIN, VALID, Holdings
+from rescind.core.records import Arrive, Records
 
 Pair = tuple[int, int]
 

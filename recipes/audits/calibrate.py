@@ -18,7 +18,7 @@ import torch
 import rescind as rs
 from rescind.audits import FULL, Case
 from rescind.audits.verdict import MARGINS
-from rescind.examine import retrains, seeds_of
+from rescind.forgetting.examine import retrains, seeds_of
 
 RETRAINS, ROUNDS, SEED = 8, 150, 20
 BOUNDS = {"Q1 tail": (0.005, 0.02), "people": (0.02, 0.10), "people trained": (0.02, 0.10)}

@@ -14,12 +14,12 @@ from pathlib import Path
 import torch
 
 import rescind as rs
-from rescind.audits.probe import Case, PerPerson
+from rescind.audits.case import Case, PerPerson
 from rescind.audits.state_attacks import calibrated, carried, stale, table
-from rescind.examine import forgotten, retrains
-from rescind.methods.retrain import Retrain
-from rescind.methods.server_influence import ServerInfluence
-from rescind.methods.server_replay import ServerReplay
+from rescind.forgetting.examine import forgotten, retrains
+from rescind.methods.unlearning.retrain import Retrain
+from rescind.methods.unlearning.server_influence import ServerInfluence
+from rescind.methods.unlearning.server_replay import ServerReplay
 
 ROUNDS = 150
 Unlearn = rs.methods.FedShareUnlearn

@@ -15,8 +15,8 @@ import torch
 
 import rescind as rs
 from rescind.audits.battery import NO_OP, PURGE, SHIFT, SUBJECT
-from rescind.examine import examine, retrains
-from rescind.pages import write_block
+from rescind.forgetting.examine import examine, retrains
+from rescind_papers.pages import write_block
 
 RETRAINS, ROUNDS, SEED = 7, 150, 21
 PAGE = Path("docs/audits.md")

@@ -10,12 +10,12 @@ from typing import Any
 
 from writing import write
 
-from rescind.beside import preference_shift, replay_size
+from rescind.core.executor import InProcess
+from rescind.core.loss_terms import preference_shift, replay_size
+from rescind.core.run_state import Moment
 from rescind.data import load
-from rescind.executor import InProcess
-from rescind.methods.f3crec import F3CRec
-from rescind.moments import Moment
-from rescind.streams import Blocks, Stream, run_stream
+from rescind.experiments.streams import Blocks, Stream, run_stream
+from rescind.methods.continual.f3crec import F3CRec
 
 ROUNDS = (1, 2, 5, 10, 20, 40)
 

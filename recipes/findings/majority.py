@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from writing import write
 
+from rescind.core.holdings import TEST
 from rescind.data import GraphDataset, load
 from rescind.data.partition import subgraphs
-from rescind.holdings import TEST
 
 SEEDS = (2025, 2026, 2027)
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from writing import write
 
-from rescind.audits.stand_in import leak
-from rescind.clock import Clock
+from rescind.audits.virtual_client import leak
+from rescind.core.clock import Clock
 from rescind.data import load
 from rescind.data.partition import subgraphs
-from rescind.models.vgae import VGAE
+from rescind.methods.graphs._vgae import VGAE
 
 
 def found(clients: tuple[int, ...] = (0, 3, 6)) -> tuple[dict[str, str], list[dict[str, Any]]]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rescind.provenance import versions
+from rescind.storage.provenance import versions
 
 
 def write(name: str, data: dict[str, str], rows: list[dict[str, Any]]) -> None:

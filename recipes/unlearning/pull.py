@@ -19,13 +19,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rescind import experiment, trials
-from rescind.federation import Federation
-from rescind.methods.fedshare import FedShareUnlearn
-from rescind.methods.server_path import pull, sums_of
-from rescind.pages import write_block
-from rescind.recipe import read
-from rescind.update import Sum
+from rescind.core.federation import Federation
+from rescind.core.update import Sum
+from rescind.experiments import learning_run as experiment
+from rescind.experiments import unlearning_run as trials
+from rescind.experiments.recipe import read
+from rescind.methods.sharing._server_rerun import pull, sums_of
+from rescind.methods.sharing.fedshare import FedShareUnlearn
+from rescind_papers.pages import write_block
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "forgetting.md"

@@ -16,10 +16,11 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from rescind import experiment, trials
-from rescind.examine import retrains
-from rescind.forgetting import forget
-from rescind.recipe import read
+from rescind.experiments import learning_run as experiment
+from rescind.experiments import unlearning_run as trials
+from rescind.experiments.recipe import read
+from rescind.forgetting.examine import retrains
+from rescind.forgetting.forget import forget
 
 
 def main() -> None:

@@ -23,56 +23,56 @@ __version__ = "0.1.0"
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "1000")
 
 _WHERE = {
-    "Federation": "rescind.federation",
-    "EarlyStop": "rescind.moments",
-    "Recommendation": "rescind.labels",
-    "Method": "rescind.method",
-    "InProcess": "rescind.executor",
-    "OneByOne": "rescind.executor",
-    "Clock": "rescind.clock",
-    "Holdings": "rescind.holdings",
-    "World": "rescind.world",
-    "Ranking": "rescind.tasks.metrics",
-    "Records": "rescind.records",
-    "Share": "rescind.records",
-    "Unshare": "rescind.records",
-    "Erase": "rescind.records",
-    "Join": "rescind.records",
-    "Withdraw": "rescind.records",
-    "Arrive": "rescind.records",
-    "Host": "rescind.records",
+    "Federation": "rescind.core.federation",
+    "EarlyStop": "rescind.core.run_state",
+    "Recommendation": "rescind.core.labels",
+    "Method": "rescind.core.method",
+    "InProcess": "rescind.core.executor",
+    "OneByOne": "rescind.core.executor",
+    "Clock": "rescind.core.clock",
+    "Holdings": "rescind.core.holdings",
+    "World": "rescind.core.world",
+    "Ranking": "rescind.core.tasks.metrics",
+    "Records": "rescind.core.records",
+    "Share": "rescind.core.records",
+    "Unshare": "rescind.core.records",
+    "Erase": "rescind.core.records",
+    "Join": "rescind.core.records",
+    "Withdraw": "rescind.core.records",
+    "Arrive": "rescind.core.records",
+    "Host": "rescind.core.records",
     "RescindError": "rescind.errors",
     "ConfigError": "rescind.errors",
     "DataError": "rescind.errors",
     "ConsentError": "rescind.errors",
     "BoundaryError": "rescind.errors",
-    "forget": "rescind.forgetting",
-    "Evidence": "rescind.forgetting",
+    "forget": "rescind.forgetting.forget",
+    "Evidence": "rescind.forgetting.forget",
     "load": "rescind.data",
-    "save_federation": "rescind.storage",
-    "load_federation": "rescind.storage",
-    "draw_groups": "rescind.sharing",
-    "draw_share": "rescind.sharing",
-    "draw_regret": "rescind.sharing",
+    "save_federation": "rescind.storage.federations",
+    "load_federation": "rescind.storage.federations",
+    "draw_groups": "rescind.data.simulated_lending",
+    "draw_share": "rescind.data.simulated_lending",
+    "draw_regret": "rescind.data.simulated_lending",
 }
 
 if TYPE_CHECKING:
     from rescind import methods, models
-    from rescind.clock import Clock
+    from rescind.core.clock import Clock
+    from rescind.core.executor import InProcess, OneByOne
+    from rescind.core.federation import Federation
+    from rescind.core.holdings import Holdings
+    from rescind.core.labels import Recommendation
+    from rescind.core.method import Method
+    from rescind.core.records import Arrive, Erase, Host, Join, Records, Share, Unshare, Withdraw
+    from rescind.core.run_state import EarlyStop
+    from rescind.core.tasks.metrics import Ranking
+    from rescind.core.world import World
     from rescind.data import load
+    from rescind.data.simulated_lending import draw_groups, draw_regret, draw_share
     from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError, RescindError
-    from rescind.executor import InProcess, OneByOne
-    from rescind.federation import Federation
-    from rescind.forgetting import Evidence, forget
-    from rescind.holdings import Holdings
-    from rescind.labels import Recommendation
-    from rescind.method import Method
-    from rescind.moments import EarlyStop
-    from rescind.records import Arrive, Erase, Host, Join, Records, Share, Unshare, Withdraw
-    from rescind.sharing import draw_groups, draw_regret, draw_share
-    from rescind.storage import load_federation, save_federation
-    from rescind.tasks.metrics import Ranking
-    from rescind.world import World
+    from rescind.forgetting.forget import Evidence, forget
+    from rescind.storage.federations import load_federation, save_federation
 
 __all__ = [
     "Arrive",

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 import pytest
 
-from rescind.examine import retrains
-from rescind.federation import Federation
-from rescind.records import Erase
+from rescind.core.federation import Federation
+from rescind.core.records import Erase
+from rescind.forgetting.examine import retrains
 
 ROUNDS = 30
 

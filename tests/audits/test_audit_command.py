@@ -10,15 +10,15 @@ import pytest
 
 from rescind.audits.battery import FULL, Report
 from rescind.audits.durability import LOOKED_AT
+from rescind.audits.finding import VERDICTS, Finding, question
 from rescind.cli import main as entry
 from rescind.cli.forget import unlearner
-from rescind.experiment import run_cell
-from rescind.findings import VERDICTS, Finding, question
-from rescind.methods.fedshare import FedShare
+from rescind.experiments.forget_run import answer
+from rescind.experiments.learning_run import run_cell
+from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
+from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
-from rescind.recipe import Cell, DataSettings, RunSettings, SharingSettings
-from rescind.requests import answer
-from rescind.storage import load_federation
+from rescind.storage.federations import load_federation
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_a_folder_without_a_run_is_named(tmp_path, audit):
 )
 def test_a_script_can_tell_a_failed_audit_by_its_exit_code(run, audit, monkeypatch, verdict, code):
     report = Report(verdict, (Finding("Q1 population", verdict, 0.6),), {"subject": verdict})
-    monkeypatch.setattr("rescind.examine.examine", lambda *_, **__: report)
+    monkeypatch.setattr("rescind.forgetting.examine.examine", lambda *_, **__: report)
     assert audit(run, "--erase", "draw:0.4")[0] == code
     found, out, _ = audit(run, "--erase", "draw:0.4", "--json")
     assert (found, json.loads(out)["verdict"]) == (code, verdict)

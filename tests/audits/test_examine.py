@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rescind import params
 from rescind.audits.battery import NO_OP, PURGE, RETRAIN, SHIFT, STANDARD
 from rescind.audits.bystanders import exposed, quality, tenths
+from rescind.audits.case import Case, evidence, lists
 from rescind.audits.controls import purged, shifted
 from rescind.audits.difference import by_lists
 from rescind.audits.distance import jaccard, tables
 from rescind.audits.membership import roc, tail
-from rescind.audits.probe import Case, evidence, lists
 from rescind.audits.state_attacks import (
     carried,
     kept,
@@ -24,14 +23,15 @@ from rescind.audits.state_attacks import (
     spread_once,
     stale,
 )
+from rescind.core import params
+from rescind.core.federation import Federation
+from rescind.core.records import Erase, Records, Unshare, Withdraw
+from rescind.core.state import Memory
 from rescind.errors import ConfigError, DataError
-from rescind.examine import examine, retrain, retrains, seeds_of
-from rescind.federation import Federation
-from rescind.methods.fedavg import FedAvg
+from rescind.forgetting.examine import examine, retrain, retrains, seeds_of
+from rescind.forgetting.parallel import read_event, write_event
+from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.lightgcn import LightGCN
-from rescind.records import Erase, Records, Unshare, Withdraw
-from rescind.state import Memory
-from rescind.workers import read_event, write_event
 from worlds import randoms
 
 

@@ -8,11 +8,13 @@ from functools import partial
 import pytest
 import torch
 
-from rescind.audits import canary, durability, people, relearn, sequence, trigger
-from rescind.audits.probe import Case, lists
-from rescind.clock import Clock
+from rescind.audits import backdoor as trigger
+from rescind.audits import canary, durability, relearn, sequence
+from rescind.audits import user_membership as people
+from rescind.audits.case import Case, lists
+from rescind.core.clock import Clock
 from rescind.errors import DataError
-from rescind.examine import examine, forgotten
+from rescind.forgetting.examine import examine, forgotten
 
 
 @pytest.fixture

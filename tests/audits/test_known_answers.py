@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rescind.audits.probe import Tail, Targets, auc_by_person
+from rescind.audits.case import Tail, Targets, auc_by_person
 from rescind.audits.verdict import Margin, Measure, compare, equal, resample
-from rescind.clock import Clock
-from rescind.records import Records
+from rescind.core.clock import Clock
+from rescind.core.records import Records
 
 PEOPLE, INSIDE, OUTSIDE, RETRAINS = 60, 16, 8, 5
 MARGIN = Margin(noise=0.3, least=0.01, most=0.1)  # 60 people x 5.3 balanced pairs: .0839

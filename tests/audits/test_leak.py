@@ -12,28 +12,28 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from rescind import leaks
-from rescind.accountant import epsilon_of
-from rescind.audits import leak
+from rescind.audits import update_leak as leak
 from rescind.audits.defences import Defence, defences, noise_for, noisy_total, with_dummies
-from rescind.audits.leak import View
+from rescind.audits.update_leak import View
 from rescind.cli import app
 from rescind.cli import main as entry
 from rescind.cli.leak import markdown
-from rescind.clock import Clock
-from rescind.cohort import Cohort, Lot
-from rescind.data.synthetic import synthetic
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.executor import InProcess
+from rescind.core.guards import Clip, Gaussian, Laplace
+from rescind.core.update import Rows, Update
+from rescind.data.sources.synthetic import synthetic
 from rescind.errors import ConfigError, DataError
-from rescind.executor import InProcess
-from rescind.guards import Clip, Gaussian, Laplace
-from rescind.leaks import BAR, Case, cases, measure, opened, popular_guess, views
-from rescind.methods.fedavg import FedAvg
-from rescind.methods.fedshare import FedShare
-from rescind.methods.softmax import Softmax
+from rescind.experiments import update_leaks as leaks
+from rescind.experiments.update_leaks import BAR, Case, cases, measure, opened, popular_guess, views
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.methods.baselines.softmax import Softmax
+from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.bag import Bag
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
-from rescind.update import Rows, Update
+from rescind.privacy.accountant import epsilon_of
 from worlds import randoms
 
 HERE = Path(__file__).parents[2]
@@ -368,7 +368,7 @@ def test_what_cannot_be_asked_is_said_and_ends_with_2(tmp_path, monkeypatch, cap
 
 
 def test_people_that_do_not_fit_into_memory_are_refused(people, monkeypatch):
-    monkeypatch.setattr("rescind.leaks.CELLS", 1000)
+    monkeypatch.setattr("rescind.experiments.update_leaks.CELLS", 1000)
     with pytest.raises(ConfigError, match="Watch at most"):
         measure(people, Case("x", FedAvg()), 20, (1,), (Defence("none"),), 1e-5)
     with pytest.raises(ConfigError, match="rounds from 1"):

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind.audits import pairs
-from rescind.audits.pairs import pairs_of, together
-from rescind.audits.probe import Case
-from rescind.federation import Federation
-from rescind.holdings import Holdings
-from rescind.methods.fedshare import FedShare
+from rescind.audits import item_pairs as pairs
+from rescind.audits.case import Case
+from rescind.audits.item_pairs import pairs_of, together
+from rescind.core.federation import Federation
+from rescind.core.holdings import Holdings
+from rescind.core.records import Erase, Records, Share, Unshare
+from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
-from rescind.records import Erase, Records, Share, Unshare
 from worlds import hoarder, lendable, randoms, tiny_rows
 
 ASKED = (0, 1, 2)

@@ -11,23 +11,23 @@ import torch
 from torch.testing import assert_close
 from typer.testing import CliRunner
 
-from rescind.audits.peeling import SLACK, gram_from_weights, peel
 from rescind.cli import app
-from rescind.clock import Clock
+from rescind.core.clock import Clock
+from rescind.core.federation import Federation
+from rescind.core.method import Method
 from rescind.data import Dataset
-from rescind.experiment import write_facts
-from rescind.federation import Federation
-from rescind.leaks import Case
-from rescind.method import Method
-from rescind.methods.fedavg import FedAvg
-from rescind.methods.gram import Gram
-from rescind.models.gram_pairs import UNIT, weight_of
-from rescind.models.gram_release import factors, neighbours
-from rescind.models.gram_solve import weights_of
+from rescind.data.simulated_lending import draw_groups, draw_share
+from rescind.experiments.learning_run import write_facts
+from rescind.experiments.peeling import LEAVERS, UNDEFENDED, markdown, peeled_lines, peeled_run
+from rescind.experiments.peeling_attack import SLACK, gram_from_weights, peel
+from rescind.experiments.update_leaks import Case
+from rescind.methods.additive._pairs import UNIT, weight_of
+from rescind.methods.additive._release import factors, neighbours
+from rescind.methods.additive._solve import weights_of
+from rescind.methods.additive.gram import Gram
+from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
-from rescind.peeled import LEAVERS, UNDEFENDED, markdown, peeled_lines, peeled_run
-from rescind.sharing import draw_groups, draw_share
-from rescind.storage import save_federation
+from rescind.storage.federations import save_federation
 
 RIDGE = 3.0
 
@@ -206,7 +206,7 @@ def saved(folder: Path, method: Method) -> Path:
 
 
 def test_a_run_is_attacked_as_it_is_set(tmp_path, monkeypatch):
-    monkeypatch.setattr("rescind.experiment.prepare", lambda settings: small())
+    monkeypatch.setattr("rescind.experiments.learning_run.prepare", lambda settings: small())
     run = saved(tmp_path / "run", Gram(noise=1.0, longest_history=1))
     done = CliRunner().invoke(app, ["leak", str(run), "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
@@ -222,9 +222,9 @@ def test_a_run_is_attacked_as_it_is_set(tmp_path, monkeypatch):
 
 
 def test_without_options_updates_and_sums_are_attacked(tmp_path, monkeypatch):
-    monkeypatch.setattr("rescind.experiment.prepare", lambda settings: small())
+    monkeypatch.setattr("rescind.experiments.learning_run.prepare", lambda settings: small())
     one = [Case("FedAvg, MF", FedAvg(model=MF(dim=4)))]
-    monkeypatch.setattr("rescind.leaks.cases", lambda *_: one)
+    monkeypatch.setattr("rescind.experiments.update_leaks.cases", lambda *_: one)
     call = ["leak", "--users", "5", "--rounds", "1", "--out", str(tmp_path)]
     done = CliRunner().invoke(app, call)
     assert done.exit_code == 0, done.output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rescind.audits.probe import (
+from rescind.audits.case import (
     Case,
     PerPerson,
     Tail,
@@ -19,9 +19,9 @@ from rescind.audits.probe import (
     shown,
 )
 from rescind.audits.verdict import resample
-from rescind.clock import Clock
+from rescind.core.clock import Clock
+from rescind.core.records import Erase, Join, Records, Unshare, Withdraw
 from rescind.errors import ConfigError, DataError
-from rescind.records import Erase, Join, Records, Unshare, Withdraw
 from worlds import randoms
 
 

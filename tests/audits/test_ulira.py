@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from rescind.audits.probe import Case
+from rescind.audits.case import Case
 from rescind.audits.ulira import (
     NEGATIVES,
     attack,
@@ -18,10 +18,10 @@ from rescind.audits.ulira import (
     phi,
     shadow,
 )
-from rescind.clock import Clock
+from rescind.core.clock import Clock
+from rescind.core.records import Withdraw
 from rescind.errors import ConfigError
-from rescind.examine import examine_records
-from rescind.records import Withdraw
+from rescind.forgetting.examine import examine_records
 from worlds import randoms
 
 PAIRS, RECORDS, PEOPLE = 8, 400, 40

@@ -12,16 +12,16 @@ from torch.testing import assert_close
 
 import rescind as rs
 from graphs import tiny_graph
-from rescind.audits.probe import Case
-from rescind.audits.stand_in import client_forgotten, client_said, client_trained, presence
+from rescind.audits.case import Case
 from rescind.audits.ulira import asked_about, halves, said, trained
+from rescind.audits.virtual_client import client_forgotten, client_said, client_trained, presence
+from rescind.core.holdings import TRAIN
 from rescind.data.partition import subgraphs
-from rescind.examine import examine_records
-from rescind.holdings import TRAIN
-from rescind.methods.graph_fedavg import GraphFedSGD
+from rescind.experiments.recipe import read
+from rescind.experiments.tables import lines
+from rescind.forgetting.examine import examine_records
+from rescind.methods.graphs.fedavg import GraphFedSGD
 from rescind.models.gcn import GCN
-from rescind.recipe import read
-from rescind.tables import lines
 
 LEAVER, ROUNDS = rs.Withdraw(1), 15
 

@@ -22,6 +22,7 @@ from rescind.audits.battery import (
     Outcome,
     report_of,
 )
+from rescind.audits.finding import overall
 from rescind.audits.verdict import (
     FACTOR,
     FEWEST,
@@ -37,7 +38,6 @@ from rescind.audits.verdict import (
     worst,
 )
 from rescind.errors import ConfigError
-from rescind.findings import overall
 
 
 def beside(low: float, high: float) -> Difference:

@@ -15,23 +15,31 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from graphs import tiny_subgraphs
-from rescind import keys, methods, models, params
-from rescind.cohort import Cohort
+from rescind import methods, models
+from rescind.core import params
+from rescind.core.cohort import Cohort
+from rescind.core.executor import InProcess, OneByOne
+from rescind.core.federation import Federation
+from rescind.core.holdings import Holdings
+from rescind.core.method import Method
+from rescind.core.records import Erase, Records, Unshare, Withdraw
+from rescind.core.run_state import EarlyStop
+from rescind.core.settings import from_table, to_table
+from rescind.core.update import Rows, Sum, Update
+from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.errors import BoundaryError
-from rescind.executor import InProcess, OneByOne
-from rescind.federation import Federation
-from rescind.forgetting import forget
-from rescind.holdings import Holdings
-from rescind.method import Method
-from rescind.moments import EarlyStop
-from rescind.purge import traces
-from rescind.receipt import canonical
-from rescind.records import Erase, Records, Unshare, Withdraw
-from rescind.settings import from_table, to_table
-from rescind.sharing import draw_groups, draw_share
-from rescind.storage import MODELS, Checkpoints, load_federation, resume, save_federation
-from rescind.update import Rows, Sum, Update
-from rescind.verification import verify
+from rescind.forgetting import keys
+from rescind.forgetting.forget import forget
+from rescind.forgetting.purge import traces
+from rescind.forgetting.receipt import canonical
+from rescind.forgetting.verify import verify
+from rescind.storage.federations import (
+    MODELS,
+    Checkpoints,
+    load_federation,
+    resume,
+    save_federation,
+)
 from worlds import next_block, tiny_holdings
 
 # A small world for each task; a method that names another task needs one here.

@@ -10,22 +10,23 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rescind import forgetting, methods
+from rescind import methods
 from rescind.audits.battery import NO_OP, SUBJECT, Check, Judged, Outcome, Report
-from rescind.federation import Federation
-from rescind.findings import Finding
-from rescind.forgetting import forget
-from rescind.method import Method
-from rescind.methods.fedaccum import LOG, FedAccum, read_log
-from rescind.methods.fedshare import FedShare
-from rescind.methods.finetune_unlearn import FineTuneUnlearn
-from rescind.methods.fru import FRU
-from rescind.methods.nothing import Nothing
-from rescind.methods.purge_only import PurgeOnly
-from rescind.methods.retrain import Retrain
+from rescind.audits.finding import Finding
+from rescind.core.federation import Federation
+from rescind.core.method import Method
+from rescind.core.records import Erase, Event, Records, Share, Unshare, Withdraw
+from rescind.forgetting import forget as forgetting
+from rescind.forgetting.forget import forget
+from rescind.forgetting.purge import traces
+from rescind.methods.sharing.fedshare import FedShare
+from rescind.methods.unlearning.fedaccum import LOG, FedAccum, read_log
+from rescind.methods.unlearning.finetune import FineTuneUnlearn
+from rescind.methods.unlearning.fru import FRU
+from rescind.methods.unlearning.no_op import Nothing
+from rescind.methods.unlearning.purge_only import PurgeOnly
+from rescind.methods.unlearning.retrain import Retrain
 from rescind.models.lightgcn import LightGCN
-from rescind.purge import traces
-from rescind.records import Erase, Event, Records, Share, Unshare, Withdraw
 from worlds import lendable, tiny_holdings
 
 ROUNDS = 3

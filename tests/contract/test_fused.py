@@ -8,26 +8,27 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind import flat, fused
-from rescind.clock import Clock
-from rescind.cohort import Cohort
-from rescind.executor import InProcess
-from rescind.federation import Federation
-from rescind.holdings import Holdings
-from rescind.method import Method
-from rescind.methods.distill import KD
-from rescind.methods.f3crec import F3CRec
-from rescind.methods.fedavg import FedAvg
-from rescind.methods.finetune import FineTune
-from rescind.methods.proxies import SPP
-from rescind.methods.reg import Reg
-from rescind.methods.reloop import ReLoop2
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort
+from rescind.core.executor import InProcess
+from rescind.core.fast import dispatch as fused
+from rescind.core.fast import ego_gpu as flat
+from rescind.core.federation import Federation
+from rescind.core.holdings import Holdings
+from rescind.core.method import Method
+from rescind.core.records import Records
+from rescind.core.state import Private
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.methods.continual.f3crec import F3CRec
+from rescind.methods.continual.finetune import FineTune
+from rescind.methods.continual.kd import KD
+from rescind.methods.continual.reg import Reg
+from rescind.methods.continual.reloop2 import ReLoop2
+from rescind.methods.continual.spp import SPP
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
 from rescind.models.ncf import NCF
 from rescind.models.pfedrec import PFedRec
-from rescind.records import Records
-from rescind.state import Private
 from worlds import next_block, tiny_holdings
 
 EGO = FedAvg(model=LightGCN(dim=8), clients_per_round=None)

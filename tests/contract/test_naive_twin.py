@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.testing import assert_close
 
-from rescind.executor import InProcess
-from rescind.federation import Federation
-from rescind.method import Method
-from rescind.methods.fedavg import FedAvg
+from rescind.core.executor import InProcess
+from rescind.core.federation import Federation
+from rescind.core.method import Method
+from rescind.core.state import Private
+from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
-from rescind.state import Private
 from worlds import tiny_holdings
 
 SETTINGS = {

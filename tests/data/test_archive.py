@@ -5,8 +5,8 @@ import zipfile
 import pytest
 
 from rescind.data import load, obtain
-from rescind.data.archive import Files
 from rescind.data.catalogue import entry
+from rescind.data.sources.archive import Files
 from rescind.errors import DataError
 
 

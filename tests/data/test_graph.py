@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from rescind.data import assemble, graph, load, only_arrays
-from rescind.data.archive import Files
+from rescind.data import assemble, load
 from rescind.data.catalogue import entry
+from rescind.data.sources import graphs as graph
+from rescind.data.sources import safe_pickle as only_arrays
+from rescind.data.sources.archive import Files
 from rescind.errors import DataError
 
 # An array [[1, 2], [3, 4]] of int32 as Python 2 and its numpy wrote it, protocol 2.

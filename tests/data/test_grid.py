@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rescind.data import import_file, load
-from rescind.recipe import read
-from rescind.stream_cell import run_cell
+from rescind.experiments.recipe import read
+from rescind.experiments.stream_run import run_cell
 
 BENCH = Path(__file__).parents[2] / "bench"
 RECIPE = """

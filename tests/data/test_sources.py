@@ -7,8 +7,8 @@ import zipfile
 import pytest
 
 from rescind.data import assemble, canonical, load, obtain
-from rescind.data.archive import Files
 from rescind.data.catalogue import ENTRIES, entry, expected_digests
+from rescind.data.sources.archive import Files
 from rescind.errors import DataError
 
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from rescind.core.federation import Federation
 from rescind.data import load
 from rescind.data.blocks import arrange
-from rescind.federation import Federation
-from rescind.methods.finetune import FineTune
-from rescind.streams import Stream
+from rescind.experiments.streams import Stream
+from rescind.methods.continual.finetune import FineTune
 
 BENCH = Path(__file__).parents[2] / "bench"
 

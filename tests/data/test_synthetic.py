@@ -31,7 +31,7 @@ def test_sizes_are_exact_and_nobody_picks_twice(users, items, interactions):
 
 def test_chunks_change_memory_only(monkeypatch):
     whole = load("synthetic").digest
-    monkeypatch.setattr("rescind.data.synthetic._CHUNK", 500)
+    monkeypatch.setattr("rescind.data.sources.synthetic._CHUNK", 500)
     assert load("synthetic").digest == whole
 
 

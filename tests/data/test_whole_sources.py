@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rescind.data import assemble, canonical, load
-from rescind.data.archive import Files
 from rescind.data.catalogue import entry
+from rescind.data.sources.archive import Files
 
 slow = pytest.mark.slow
 FLAGS = "|".join("0" * 19)

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from rescind.claims import AFTER, check, sum_digest
+from rescind.core.federation import Federation
+from rescind.core.records import Erase, Event, Share, Unshare, Withdraw
 from rescind.errors import ConfigError
-from rescind.federation import Federation
-from rescind.forgetting import forget
-from rescind.methods.blend import Blend
-from rescind.methods.gram import Gram
-from rescind.methods.softmax import Softmax
+from rescind.experiments.recipe import read
+from rescind.forgetting.claims import AFTER, check, sum_digest
+from rescind.forgetting.forget import forget
+from rescind.methods.additive.blend import Blend
+from rescind.methods.additive.gram import Gram
+from rescind.methods.baselines.softmax import Softmax
 from rescind.models.bag import Bag
-from rescind.recipe import read
-from rescind.records import Erase, Event, Share, Unshare, Withdraw
 from worlds import lendable, next_block, tiny_holdings
 
 BLEND = Blend(model=Bag(dim=4), clients_per_round=3, server_rate=0.05, ridge=5.0, share=0.7)

@@ -9,14 +9,14 @@ import torch
 import rescind as rs
 from graphs import tiny_graph, tiny_subgraphs
 from rescind import Clock
-from rescind.accountant import epsilon_of
-from rescind.audits.stand_in import auc, leak
+from rescind.audits.virtual_client import auc, leak
 from rescind.data.partition import subgraphs
 from rescind.errors import ConfigError
-from rescind.methods.fedgcv import FedGCV
-from rescind.models.block_model import BlockModel, Release
+from rescind.methods.graphs._block_model import BlockModel, Release
+from rescind.methods.graphs._vgae import VGAE
+from rescind.methods.graphs.fedgcv import FedGCV
 from rescind.models.gcn import GCN
-from rescind.models.vgae import VGAE
+from rescind.privacy.accountant import epsilon_of
 
 
 def whole(nodes: int = 120):

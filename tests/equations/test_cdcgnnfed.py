@@ -10,19 +10,19 @@ import torch
 from torch.nn import functional
 from torch.testing import assert_close
 
-from rescind import params
-from rescind.clock import Clock
+from rescind.core import params
+from rescind.core.clock import Clock
+from rescind.core.executor import InProcess, OneByOne
+from rescind.core.federation import Federation
+from rescind.core.holdings import Holdings
+from rescind.core.records import Records, Share, Unshare
+from rescind.data.simulated_lending import draw_share
 from rescind.errors import ConfigError
-from rescind.executor import InProcess, OneByOne
-from rescind.federation import Federation
-from rescind.holdings import Holdings
-from rescind.methods.cdcgnnfed import CDCGNNFedR, MendedGraph, impair
-from rescind.methods.fedshare import FedShare
+from rescind.methods._lent_graph.graph import SharedGraph, graph_of
+from rescind.methods.sharing.cdcgnnfed import CDCGNNFedR, MendedGraph, impair
+from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
-from rescind.models.shared_graph import SharedGraph, graph_of
-from rescind.records import Records, Share, Unshare
-from rescind.sharing import draw_share
 from worlds import lendable, next_block, randoms, tiny_holdings
 
 SMALL = CDCGNNFedR(

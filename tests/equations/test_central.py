@@ -10,14 +10,14 @@ import torch
 from torch.nn import functional
 from torch.testing import assert_close
 
-from rescind.executor import InProcess
-from rescind.federation import Federation
-from rescind.holdings import Holdings
-from rescind.methods.central import USER, Central
-from rescind.models.graph_steps import GraphSteps
+from rescind.core.executor import InProcess
+from rescind.core.federation import Federation
+from rescind.core.holdings import Holdings
+from rescind.core.records import Records, Share, Unshare
+from rescind.methods._lent_graph.graph import graph_of
+from rescind.methods._lent_graph.steps import GraphSteps
+from rescind.methods.sharing.central import USER, Central
 from rescind.models.lightgcn import LightGCN
-from rescind.models.shared_graph import graph_of
-from rescind.records import Records, Share, Unshare
 from worlds import lendable, next_block, silent, tiny_holdings
 
 SMALL = Central(model=LightGCN(dim=4), graph_steps=3, graph_pairs=16, graph_rate=0.05)

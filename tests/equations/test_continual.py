@@ -11,21 +11,21 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from rescind import Federation, Holdings, InProcess, OneByOne, Records
-from rescind.clock import Clock
+from rescind.core.clock import Clock
+from rescind.core.method import Method
+from rescind.core.params import Params
+from rescind.core.plan import Batch, Work
+from rescind.core.state import Private
 from rescind.errors import ConfigError
-from rescind.method import Method
-from rescind.methods.distill import KD
-from rescind.methods.f3crec import F3CRec
-from rescind.methods.finetune import FineTune
-from rescind.methods.proxies import SPP, follow, outdone
-from rescind.methods.reg import Reg
-from rescind.methods.reloop import ReLoop2, remembered
+from rescind.methods.continual.f3crec import F3CRec
+from rescind.methods.continual.finetune import FineTune
+from rescind.methods.continual.kd import KD
+from rescind.methods.continual.reg import Reg
+from rescind.methods.continual.reloop2 import ReLoop2, remembered
+from rescind.methods.continual.spp import SPP, follow, outdone
 from rescind.models.mf import MF
 from rescind.models.ncf import NCF
 from rescind.models.pfedrec import PFedRec
-from rescind.params import Params
-from rescind.plan import Batch, Work
-from rescind.state import Private
 from worlds import next_block, tiny_holdings
 
 COMMON = {"model": MF(dim=4, spread=0.4), "negatives": 2, "batch_size": 6, "rate": 0.05}

@@ -12,16 +12,16 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from rescind import Arrive, Federation, Holdings, InProcess, OneByOne, Records
-from rescind.beside import preference_shift, replay_size
+from rescind.core.loss_terms import preference_shift, replay_size
+from rescind.core.method import Method
+from rescind.core.update import Rows
 from rescind.errors import ConfigError
-from rescind.method import Method
-from rescind.methods.distill import KD
-from rescind.methods.f3crec import F3CRec, temporal_mean
-from rescind.methods.finetune import FineTune
+from rescind.methods.continual.f3crec import F3CRec, temporal_mean
+from rescind.methods.continual.finetune import FineTune
+from rescind.methods.continual.kd import KD
 from rescind.models.mf import MF
 from rescind.models.ncf import NCF
 from rescind.models.pfedrec import PFedRec
-from rescind.update import Rows
 
 METHOD = F3CRec(
     model=MF(dim=4, spread=0.4), negatives=2, batch_size=6, rate=0.2, private_rate=0.5,

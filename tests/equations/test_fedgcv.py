@@ -16,24 +16,24 @@ from torch.testing import assert_close
 from graphs import tiny_graph, tiny_subgraphs
 from rescind import Clock, Erase, Federation, Withdraw
 from rescind.audits import mait
-from rescind.audits.stand_in import leak
+from rescind.audits.virtual_client import leak
+from rescind.core.holdings import TRAIN
+from rescind.core.params import add, dot, norm
 from rescind.data import load
 from rescind.data.partition import subgraphs
 from rescind.errors import ConfigError, ConsentError, DataError
-from rescind.holdings import TRAIN
-from rescind.methods.ascent_graph import PGA, GraphAscent
-from rescind.methods.drop import Drop
-from rescind.methods.fedgcv import FedGCV, projected
-from rescind.methods.fedosd import FedOSD, orthonormal
-from rescind.methods.graph_fedavg import GraphFedAvg, GraphFedSGD
-from rescind.methods.leaving import FORGET, KEEP, clipped, one_step, referring
-from rescind.methods.noisy_gd import NoisyGD
-from rescind.methods.regen_proxy import ReGEnProxy
-from rescind.methods.sga import EWCSGA, SGADegree, SGARandom
-from rescind.methods.ulkd import SENT, ULKD
+from rescind.methods._client_removal import FORGET, KEEP, clipped, one_step, referring
+from rescind.methods.graphs._vgae import VGAE, low_frequencies
+from rescind.methods.graphs.drop import Drop
+from rescind.methods.graphs.fedavg import GraphFedAvg, GraphFedSGD
+from rescind.methods.graphs.fedgcv import FedGCV, projected
+from rescind.methods.graphs.fedosd import FedOSD, orthonormal
+from rescind.methods.graphs.noisy_gd import NoisyGD
+from rescind.methods.graphs.pga import PGA, GraphAscent
+from rescind.methods.graphs.regen_proxy import ReGEnProxy
+from rescind.methods.graphs.sga import EWCSGA, SGADegree, SGARandom
+from rescind.methods.graphs.ulkd import SENT, ULKD
 from rescind.models.gcn import GCN
-from rescind.models.vgae import VGAE, low_frequencies
-from rescind.params import add, dot, norm
 
 NAMES = ("one/weight", "one/bias", "two/weight", "two/bias")
 SMALL = GCN(hidden=5)
@@ -194,7 +194,7 @@ def test_the_loss_auc_counts_pairs_of_a_training_and_a_held_out_node():
 def test_the_literal_equations_are_those_printed():
     # Eq. (3.4)-(3.6) with p_j = 1/4: w = (4, 0), w_j = w, the others stay at w too.
     # Delta_u = w - w/4 = (3, 0), Delta_r = 3/4 w - w = (-1, 0): dot -3, so all of Delta_u goes.
-    from rescind.update import Sum
+    from rescind.core.update import Sum
 
     w = {"w": torch.tensor([4.0, 0.0])}
     still = {

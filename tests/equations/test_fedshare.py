@@ -11,18 +11,19 @@ from torch.autograd import gradcheck
 from torch.nn import functional
 from torch.testing import assert_close
 
-from rescind import fused, params
-from rescind.clock import Clock
-from rescind.executor import InProcess
-from rescind.federation import Federation
-from rescind.methods.fedshare import FedShare, infonce
+from rescind.core import params
+from rescind.core.clock import Clock
+from rescind.core.executor import InProcess
+from rescind.core.fast import dispatch as fused
+from rescind.core.federation import Federation
+from rescind.core.plan import Work
+from rescind.core.records import Erase, Share, Unshare
+from rescind.core.state import Private
+from rescind.methods._lent_graph.graph import SharedGraph, graph_of
+from rescind.methods._lent_graph.steps import GraphSteps, moved_down
+from rescind.methods.sharing.fedshare import FedShare, infonce
 from rescind.models.bag import Bag
-from rescind.models.graph_steps import GraphSteps, moved_down
 from rescind.models.lightgcn import LightGCN, TwoSidedLightGCN
-from rescind.models.shared_graph import SharedGraph, graph_of
-from rescind.plan import Work
-from rescind.records import Erase, Share, Unshare
-from rescind.state import Private
 from worlds import lendable, next_block, randoms, tiny_holdings
 
 

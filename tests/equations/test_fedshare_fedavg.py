@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind.federation import Federation
-from rescind.methods.central import Central
-from rescind.methods.fedavg import FedAvg
-from rescind.methods.fedshare_fedavg import FedShareFedAvg
+from rescind.core.federation import Federation
+from rescind.core.records import Join, Share
+from rescind.methods._lent_graph.graph import graph_of
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.methods.sharing.central import Central
+from rescind.methods.sharing.fedshare_fedavg import FedShareFedAvg
 from rescind.models.lightgcn import LightGCN
-from rescind.models.shared_graph import graph_of
-from rescind.records import Join, Share
 from worlds import lendable, next_block, tiny_holdings
 
 SMALL = FedShareFedAvg(

@@ -9,25 +9,26 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind import fused, params
+from rescind.core import params
+from rescind.core.fast import dispatch as fused
+from rescind.core.federation import Federation
+from rescind.core.records import Erase, Share, Unshare, Withdraw
 from rescind.errors import ConfigError
-from rescind.federation import Federation
-from rescind.forgetting import Spent, forget
-from rescind.methods.cdcgnnfed import CDCGNNFedR
-from rescind.methods.fedavg import FedAvg
-from rescind.methods.fedshare import FORGOTTEN, FedShare, FedShareUnlearn
-from rescind.methods.retrain import Retrain
-from rescind.models.forgotten_views import (
+from rescind.forgetting.forget import Spent, forget
+from rescind.forgetting.purge import traces
+from rescind.methods._lent_graph.graph import SharedGraph, graph_of
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.methods.sharing._forgotten_views import (
     contrastive_forgetting,
     contrastive_terms,
     drawn,
     forgotten_views,
     views_of,
 )
+from rescind.methods.sharing.cdcgnnfed import CDCGNNFedR
+from rescind.methods.sharing.fedshare import FORGOTTEN, FedShare, FedShareUnlearn
+from rescind.methods.unlearning.retrain import Retrain
 from rescind.models.lightgcn import LightGCN
-from rescind.models.shared_graph import SharedGraph, graph_of
-from rescind.purge import traces
-from rescind.records import Erase, Share, Unshare, Withdraw
 from worlds import hoarder, lendable, randoms, tiny_holdings
 
 pytestmark = pytest.mark.filterwarnings("ignore:Eq. .25. as written")

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rescind.core.federation import Federation
+from rescind.core.state import Private
 from rescind.errors import ConfigError
-from rescind.federation import Federation
-from rescind.methods.fru import FRU, near_items
+from rescind.methods.unlearning.fru import FRU, near_items
 from rescind.models.lightgcn import LightGCN
-from rescind.state import Private
 from worlds import randoms, tiny_holdings
 
 

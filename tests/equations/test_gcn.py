@@ -11,11 +11,11 @@ from torch.testing import assert_close
 
 from graphs import Dense, tiny_subgraphs
 from rescind import Federation, InProcess, OneByOne
+from rescind.core.params import Params
 from rescind.errors import ConfigError
-from rescind.methods.graph_fedavg import GraphFedAvg, GraphFedSGD
+from rescind.methods.graphs.fedavg import GraphFedAvg, GraphFedSGD
 from rescind.models import gcn
 from rescind.models.gcn import GCN
-from rescind.params import Params
 
 NAMES = ("one/weight", "one/bias", "two/weight", "two/bias")
 SMALL = GCN(hidden=5)

@@ -11,17 +11,19 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind import params
-from rescind.cohort import Lot
+from rescind.core import params
+from rescind.core.cohort import Lot
+from rescind.core.executor import InProcess, OneByOne
+from rescind.core.federation import Federation
+from rescind.core.guards import Clip, Laplace
+from rescind.core.holdings import Holdings
+from rescind.core.records import Erase, Records, Share
 from rescind.errors import ConfigError, DataError
-from rescind.executor import InProcess, OneByOne
-from rescind.federation import Federation
-from rescind.guards import Clip, Laplace
-from rescind.holdings import Holdings
-from rescind.methods import gram as gram_method
-from rescind.methods.gram import Gram
-from rescind.models import gram_pairs
-from rescind.models.gram_pairs import (
+from rescind.experiments.recipe import read
+from rescind.experiments.tables import collect
+from rescind.methods.additive import _pairs as gram_pairs
+from rescind.methods.additive import gram as gram_method
+from rescind.methods.additive._pairs import (
     Parts,
     add_pairs,
     from_bits,
@@ -34,11 +36,9 @@ from rescind.models.gram_pairs import (
     to_bits,
     weight_of,
 )
-from rescind.models.gram_release import Published
-from rescind.models.gram_solve import Ridge, Temper, changed, inverse_of, weights_of
-from rescind.recipe import read
-from rescind.records import Erase, Records, Share
-from rescind.tables import collect
+from rescind.methods.additive._release import Published
+from rescind.methods.additive._solve import Ridge, Temper, changed, inverse_of, weights_of
+from rescind.methods.additive.gram import Gram
 from worlds import lendable, next_block, randoms, silent, tiny_holdings
 
 

@@ -12,24 +12,25 @@ import torch
 from torch.testing import assert_close
 from typer.testing import CliRunner
 
-from rescind import params
-from rescind.accountant import epsilon_of
-from rescind.claims import EPSILON, NEXT, PUBLISHED, claims_of, rebuilt, sum_digest
 from rescind.cli import app
+from rescind.core import params
+from rescind.core.executor import InProcess, OneByOne
+from rescind.core.federation import Federation
+from rescind.core.records import Erase, Share, Unshare, Withdraw
 from rescind.errors import ConfigError
-from rescind.executor import InProcess, OneByOne
-from rescind.experiment import read_facts, write_facts
-from rescind.federation import Federation
-from rescind.methods import gram as gram_method
-from rescind.methods.fedavg import FedAvg
-from rescind.methods.gram import Gram
-from rescind.models import gram_events, gram_release
-from rescind.models.gram_pairs import mirrored, weight_of
-from rescind.models.gram_release import factors, noise_ridge, noisy, sensitivity
-from rescind.models.gram_solve import Ridge, inverse_of, weights_of
-from rescind.records import Erase, Share, Unshare, Withdraw
-from rescind.releases import promise, published, release_now, waiting
-from rescind.storage import load_federation, save_federation
+from rescind.experiments.learning_run import read_facts, write_facts
+from rescind.forgetting.claims import EPSILON, NEXT, PUBLISHED, claims_of, rebuilt, sum_digest
+from rescind.methods.additive import _events as gram_events
+from rescind.methods.additive import _release as gram_release
+from rescind.methods.additive import gram as gram_method
+from rescind.methods.additive._pairs import mirrored, weight_of
+from rescind.methods.additive._release import factors, noise_ridge, noisy, sensitivity
+from rescind.methods.additive._solve import Ridge, inverse_of, weights_of
+from rescind.methods.additive.gram import Gram
+from rescind.methods.additive.releases import promise, published, release_now, waiting
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.privacy.accountant import epsilon_of
+from rescind.storage.federations import load_federation, save_federation
 from worlds import lendable, next_block, tiny_holdings
 
 ITEMS = 14

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind import params
+from rescind.core import params
+from rescind.core.executor import InProcess, OneByOne
+from rescind.core.federation import Federation
+from rescind.core.holdings import Holdings
+from rescind.core.records import Erase, Records, Share
 from rescind.errors import ConfigError
-from rescind.executor import InProcess, OneByOne
-from rescind.federation import Federation
-from rescind.holdings import Holdings
-from rescind.methods.ease import EASE, solved
-from rescind.methods.neighbours import ItemKNN, nearest
+from rescind.methods.baselines.ease import EASE, solved
+from rescind.methods.baselines.item_knn import ItemKNN, nearest
 from rescind.models.item_item import Neighbours, client_pairs, client_pairs_sum
-from rescind.records import Erase, Records, Share
 from worlds import lendable, next_block, silent, tiny_holdings
 
 

@@ -10,15 +10,15 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from rescind import Erase, Federation, Share, Withdraw
+from rescind.core.executor import InProcess
+from rescind.core.holdings import TRAIN
 from rescind.errors import ConfigError
-from rescind.executor import InProcess
-from rescind.forgetting import forget
-from rescind.holdings import TRAIN
-from rescind.methods.corrected_ascent import CorrectedAscent
-from rescind.methods.fedavg import FedAvg
-from rescind.methods.fedshare import FedShare
-from rescind.methods.leaving import FORGET, KEEP, wiped
-from rescind.methods.taken_back import LOST, PARTS, TakenBack
+from rescind.forgetting.forget import forget
+from rescind.methods._client_removal import FORGET, KEEP, wiped
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.methods.sharing.fedshare import FedShare
+from rescind.methods.unlearning.corrected_ascent import CorrectedAscent
+from rescind.methods.unlearning.ulkd_ranking import LOST, PARTS, TakenBack
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
 from worlds import tiny_holdings

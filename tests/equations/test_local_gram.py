@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind import params
-from rescind.clock import Clock
+from rescind.core import params
+from rescind.core.clock import Clock
+from rescind.core.executor import InProcess, OneByOne
+from rescind.core.federation import Federation
+from rescind.core.holdings import Holdings
+from rescind.core.records import Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.errors import ConfigError
-from rescind.executor import InProcess, OneByOne
-from rescind.federation import Federation
-from rescind.holdings import Holdings
-from rescind.methods.gram import Gram
-from rescind.methods.local_gram import LocalGram
-from rescind.models.gram_pairs import square
-from rescind.models.gram_solve import Ridge
-from rescind.models.local_ridge import LocalWeights, Near, SparseGram
-from rescind.records import Erase, Event, Join, Records, Share, Unshare, Withdraw
+from rescind.methods.additive._local_ridge import LocalWeights, Near, SparseGram
+from rescind.methods.additive._pairs import square
+from rescind.methods.additive._solve import Ridge
+from rescind.methods.additive.gram import Gram
+from rescind.methods.additive.local_gram import LocalGram
 from worlds import lendable, next_block, tiny_holdings
 
 FEW = LocalGram(model=LocalWeights(many=3), ridge=2.0, ridge_per_item=0.5, ridge_power=1.0)

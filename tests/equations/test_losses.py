@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from lazily import Lazily
-from rescind.clock import Clock
-from rescind.cohort import Cohort, Lot
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.plan import Batch, Plan, Work
+from rescind.core.tasks import ranking
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
-from rescind.plan import Batch, Plan, Work
-from rescind.tasks import ranking
 
 stats = Lazily("scipy.stats")
 

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from rescind import Clock, Federation, Holdings, InProcess, OneByOne, Records
 from rescind.errors import ConfigError
-from rescind.methods.finetune import FineTune
+from rescind.methods.continual.finetune import FineTune
 from rescind.models.ncf import NCF
 from rescind.models.pfedrec import PFedRec
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from rescind.core.federation import Federation
+from rescind.core.records import Withdraw
+from rescind.core.tasks.ranking import draw_negatives
 from rescind.errors import ConfigError
-from rescind.federation import Federation
-from rescind.methods.cfru import CFRU
-from rescind.methods.negative_memory import (
+from rescind.methods.unlearning._negative_memory import (
     ITEM,
     MEAN,
     SQUARES,
@@ -20,9 +21,8 @@ from rescind.methods.negative_memory import (
     hardest,
     refreshed,
 )
+from rescind.methods.unlearning.cfru import CFRU
 from rescind.models.lightgcn import LightGCN
-from rescind.records import Withdraw
-from rescind.tasks.ranking import draw_negatives
 from worlds import randoms, tiny_holdings
 
 PEOPLE, ITEMS, SIZE, FRESH = 6, 14, 3, 5

@@ -11,13 +11,13 @@ import torch
 
 from graphs import tiny_graph, tiny_subgraphs
 from rescind import Erase, Federation, Records, Withdraw
-from rescind.clock import Clock
+from rescind.core.clock import Clock
+from rescind.core.holdings import TEST, TRAIN, VALID, Holdings
+from rescind.core.tasks.nodes import Classes
 from rescind.data import GraphDataset, load, partition
 from rescind.data.partition import METIS, louvain, node_split, published_parts, subgraphs
 from rescind.errors import ConfigError, DataError
-from rescind.holdings import TEST, TRAIN, VALID, Holdings
-from rescind.methods.graph_fedavg import GraphFedAvg, GraphFedSGD
-from rescind.tasks.nodes import Classes
+from rescind.methods.graphs.fedavg import GraphFedAvg, GraphFedSGD
 
 
 def small(edges: list[tuple[int, int]], y: list[int], classes: int = 2) -> GraphDataset:

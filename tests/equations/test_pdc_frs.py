@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind import params
-from rescind.clock import Clock
-from rescind.cohort import Mail
+from rescind.core import params
+from rescind.core.clock import Clock
+from rescind.core.cohort import Mail
+from rescind.core.executor import InProcess, OneByOne
+from rescind.core.federation import Federation
+from rescind.core.records import Records, Share, Unshare
+from rescind.data.simulated_lending import draw_share
 from rescind.errors import ConfigError
-from rescind.executor import InProcess, OneByOne
-from rescind.federation import Federation
-from rescind.methods.fedavg import FedAvg
-from rescind.methods.pdc_frs import PDCFRSR, SENT, SIMILAR, perturbed_graph
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.methods.sharing._exponential_mechanism import law, perturbed
+from rescind.methods.sharing.pdc_frs import PDCFRSR, SENT, SIMILAR, perturbed_graph
 from rescind.models.lightgcn import LightGCN
-from rescind.models.perturb import law, perturbed
-from rescind.records import Records, Share, Unshare
-from rescind.sharing import draw_share
 from worlds import lendable, next_block, randoms, tiny_holdings
 
 SMALL = PDCFRSR(

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from rescind import Federation, Holdings, InProcess, OneByOne, Records
-from rescind.methods.finetune import FineTune
+from rescind.methods.continual.finetune import FineTune
 from rescind.models.pfedrec import PFedRec
 
 SIZES = (2, 7, 1, 4)  # records of each client: 6, 21, 3 and 12 samples, so 1, 4, 1 and 2 batches

@@ -8,15 +8,20 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from rescind.core.federation import Federation
+from rescind.core.records import Erase, Share
 from rescind.errors import ConfigError
-from rescind.federation import Federation
-from rescind.forgetting import Spent, forget
-from rescind.methods.fedavg import FedAvg
-from rescind.methods.fedshare import FedShare, infonce
-from rescind.methods.server_influence import ServerInfluence, propagated, rows_concerned, solved
+from rescind.forgetting.forget import Spent, forget
+from rescind.methods._lent_graph.graph import graph_of
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.methods.sharing.fedshare import FedShare, infonce
+from rescind.methods.unlearning.server_influence import (
+    ServerInfluence,
+    propagated,
+    rows_concerned,
+    solved,
+)
 from rescind.models.lightgcn import LightGCN
-from rescind.models.shared_graph import graph_of
-from rescind.records import Erase, Share
 from worlds import lendable, randoms, tiny_holdings
 
 LENDERS = (0, 1, 2)

@@ -8,19 +8,19 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind import params
+from rescind.core import params
+from rescind.core.executor import InProcess
+from rescind.core.federation import Federation
+from rescind.core.params import nbytes
+from rescind.core.records import Erase, Share, Unshare, Withdraw
+from rescind.core.update import Sum
 from rescind.errors import ConfigError
-from rescind.executor import InProcess
-from rescind.federation import Federation
-from rescind.forgetting import Spent, forget
-from rescind.methods.fedavg import FedAvg
-from rescind.methods.fedshare import FedShare, FedShareUnlearn
-from rescind.methods.server_path import SUMS, USUAL_PULL, moved, paths, pull, sums_of
-from rescind.methods.server_replay import ServerReplay
+from rescind.forgetting.forget import Spent, forget
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.methods.sharing._server_rerun import SUMS, USUAL_PULL, moved, paths, pull, sums_of
+from rescind.methods.sharing.fedshare import FedShare, FedShareUnlearn
+from rescind.methods.unlearning.server_replay import ServerReplay
 from rescind.models.lightgcn import LightGCN
-from rescind.params import nbytes
-from rescind.records import Erase, Share, Unshare, Withdraw
-from rescind.update import Sum
 from worlds import lendable, silent, tiny_holdings
 
 LENDERS = (0, 1, 2)

@@ -8,16 +8,16 @@ import pytest
 import torch
 from tests.worlds import lendable, tiny_holdings
 
-from rescind.clock import Clock
+from rescind.core.clock import Clock
+from rescind.core.executor import InProcess
+from rescind.core.federation import Federation
+from rescind.core.records import Share
+from rescind.core.update import Sum
 from rescind.errors import ConfigError
-from rescind.executor import InProcess
-from rescind.federation import Federation
-from rescind.methods.softmax import Softmax
+from rescind.methods.baselines.softmax import Softmax
 from rescind.models.bag import Bag, TwoBags
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
-from rescind.records import Share
-from rescind.update import Sum
 
 MODEL = Bag(dim=4)
 
@@ -47,7 +47,7 @@ def one_by_hand(fed: Federation, client: int) -> torch.Tensor:
 
 def readable_loss(fed: Federation, client: int) -> torch.Tensor:
     """The same through plan, work and loss."""
-    from rescind.plan import Work
+    from rescind.core.plan import Work
 
     method, ids, clock = fed.method, torch.tensor([client]), Clock(0).at(1)
     public = {n: v.double() for n, v in fed.now.state.public.items()}

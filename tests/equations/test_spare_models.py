@@ -11,12 +11,12 @@ from torch.testing import assert_close
 
 import rescind as rs
 from graphs import tiny_subgraphs
-from rescind.executor import OneByOne
-from rescind.methods.graph_fedavg import GraphFedSGD
-from rescind.methods.spare_models import SPARE, SpareModels, restocked
+from rescind.core.executor import OneByOne
+from rescind.experiments.recipe import read
+from rescind.experiments.tables import lines
+from rescind.methods.graphs.fedavg import GraphFedSGD
+from rescind.methods.graphs.leave_one_out import SPARE, SpareModels, restocked
 from rescind.models.gcn import GCN
-from rescind.recipe import read
-from rescind.tables import lines
 
 SMALL = GCN(hidden=5)
 ROUNDS = 6

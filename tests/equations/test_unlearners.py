@@ -9,18 +9,26 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind import forgetting, params
 from rescind.audits.battery import Report
+from rescind.audits.finding import Finding
+from rescind.core import params
+from rescind.core.executor import InProcess
+from rescind.core.federation import Federation
+from rescind.core.records import Erase, Share, Unshare, Withdraw
+from rescind.core.update import Rows, Update
 from rescind.errors import ConfigError
-from rescind.executor import InProcess
-from rescind.federation import Federation
-from rescind.findings import Finding
-from rescind.forgetting import Spent, forget
-from rescind.methods.ascent import Ascent
-from rescind.methods.cfru import CFRU, drift
-from rescind.methods.cufru import CUFRUR
-from rescind.methods.ease import EASE
-from rescind.methods.fedaccum import (
+from rescind.forgetting import forget as forgetting
+from rescind.forgetting.forget import Spent, forget
+from rescind.methods._lent_graph.graph import graph_of
+from rescind.methods._lent_graph.steps import GraphSteps
+from rescind.methods.baselines.ease import EASE
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.methods.sharing._server_rerun import targets
+from rescind.methods.sharing.fedshare import FedShare
+from rescind.methods.unlearning.ascent import Ascent
+from rescind.methods.unlearning.cfru import CFRU, drift
+from rescind.methods.unlearning.cufru import CUFRUR
+from rescind.methods.unlearning.fedaccum import (
     HISTORY,
     LOG,
     FedAccum,
@@ -30,20 +38,13 @@ from rescind.methods.fedaccum import (
     to_log,
     without,
 )
-from rescind.methods.fedavg import FedAvg
-from rescind.methods.federaser import FedEraser
-from rescind.methods.fedshare import FedShare
-from rescind.methods.finetune_unlearn import FineTuneUnlearn
-from rescind.methods.fru import FRU, KEPT, STORED, TOOK_PART, longest
-from rescind.methods.nothing import Nothing
-from rescind.methods.purge_only import PurgeOnly
-from rescind.methods.retrain import Retrain
-from rescind.methods.server_path import targets
-from rescind.models.graph_steps import GraphSteps
+from rescind.methods.unlearning.federaser import FedEraser
+from rescind.methods.unlearning.finetune import FineTuneUnlearn
+from rescind.methods.unlearning.fru import FRU, KEPT, STORED, TOOK_PART, longest
+from rescind.methods.unlearning.no_op import Nothing
+from rescind.methods.unlearning.purge_only import PurgeOnly
+from rescind.methods.unlearning.retrain import Retrain
 from rescind.models.lightgcn import LightGCN
-from rescind.models.shared_graph import graph_of
-from rescind.records import Erase, Share, Unshare, Withdraw
-from rescind.update import Rows, Update
 from worlds import lendable, randoms, silent, tiny_holdings
 
 ROUNDS = 5

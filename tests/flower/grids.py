@@ -11,12 +11,12 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from rescind.flower.executor import FlowerExecutor
-from rescind.flower.line import Line
-from rescind.flower.node import Given, Node
-from rescind.flower.store import Store
-from rescind.flower.wire import Letter
-from rescind.holdings import Holdings
+from rescind.core.holdings import Holdings
+from rescind.flower.server.executor import FlowerExecutor
+from rescind.flower.server.transport import Line
+from rescind.flower.silo.node import Given, Node
+from rescind.flower.silo.storage import Store
+from rescind.flower.wire.messages import Letter
 
 FIRST = 100
 """Flower's number of silo 0's node: not the silo's own, so that nobody confuses them."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from rescind import params
-from rescind.experiment import obtained, start
-from rescind.flower.asked import Serving
-from rescind.flower.sources import one_cell
+from rescind.core import params
+from rescind.experiments.learning_run import obtained, start
+from rescind.flower.run_request import Serving
+from rescind.flower.silo.data_source import one_cell
 
 GRAPH = """
 [data]

@@ -14,8 +14,8 @@ pytest.importorskip("flwr")
 
 from flower.deployments import PATIENCE, Machines, until
 from flower.whole_recipes import FORGETTING, LEARNING, LENDING, WHOLE, in_process
-from rescind import params
-from rescind.flower.kit import make_kit
+from rescind.core import params
+from rescind.flower.certificates import make_kit
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 

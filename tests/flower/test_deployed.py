@@ -14,11 +14,11 @@ from torch.testing import assert_close
 pytest.importorskip("flwr")
 
 from flower.deployments import PATIENCE, Machines
-from rescind import params
-from rescind.experiment import obtained, start
+from rescind.core import params
+from rescind.experiments.learning_run import obtained, start
 from rescind.flower.deploy import Link
-from rescind.flower.local import recommend
-from rescind.flower.sources import one_cell
+from rescind.flower.silo.data_source import one_cell
+from rescind.flower.silo.recommend import recommend
 
 pytestmark = pytest.mark.flower
 

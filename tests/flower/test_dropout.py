@@ -11,11 +11,11 @@ import torch
 pytest.importorskip("flwr")
 
 from flower.grids import FIRST, silos_of
-from rescind.clock import Clock
+from rescind.core.clock import Clock
+from rescind.core.federation import Federation, holdings_of
+from rescind.core.run_state import Moment
 from rescind.data import load
-from rescind.federation import Federation, holdings_of
-from rescind.methods.fedavg import FedAvg
-from rescind.moments import Moment
+from rescind.methods.baselines.fedavg import FedAvg
 
 pytestmark = [pytest.mark.flower, pytest.mark.data]
 

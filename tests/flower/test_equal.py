@@ -14,17 +14,17 @@ pytest.importorskip("flwr")
 from flower.grids import silos_of
 from graphs import tiny_subgraphs
 from rescind import methods
-from rescind.federation import Federation
-from rescind.flower.executor import FlowerExecutor
-from rescind.flower.node import Node
-from rescind.holdings import Holdings
-from rescind.method import Method
-from rescind.methods.f3crec import F3CRec
-from rescind.methods.fedgcv import FedGCV
-from rescind.methods.fedshare import ASKED, FedShare, FedShareUnlearn
-from rescind.methods.gram import Gram
-from rescind.records import Erase, Event, Records, Share, Unshare, Withdraw
-from rescind.sharing import draw_groups, draw_share
+from rescind.core.federation import Federation
+from rescind.core.holdings import Holdings
+from rescind.core.method import Method
+from rescind.core.records import Erase, Event, Records, Share, Unshare, Withdraw
+from rescind.data.simulated_lending import draw_groups, draw_share
+from rescind.flower.server.executor import FlowerExecutor
+from rescind.flower.silo.node import Node
+from rescind.methods.additive.gram import Gram
+from rescind.methods.continual.f3crec import F3CRec
+from rescind.methods.graphs.fedgcv import FedGCV
+from rescind.methods.sharing.fedshare import ASKED, FedShare, FedShareUnlearn
 from worlds import next_block, tiny_holdings
 
 pytestmark = pytest.mark.flower

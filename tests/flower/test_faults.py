@@ -13,21 +13,21 @@ from torch.testing import assert_close
 pytest.importorskip("flwr")
 
 from flower.grids import FIRST, InMemory, silos_of
+from rescind.core.executor import InProcess
+from rescind.core.federation import Federation
+from rescind.core.gate import INFINITE, SHAPE
+from rescind.core.records import Erase, Join, Records, Unshare, Withdraw
+from rescind.core.run_state import EarlyStop, Moment
 from rescind.errors import BoundaryError, ConsentError, DataError
-from rescind.executor import InProcess
-from rescind.federation import Federation
-from rescind.flower.elsewhere import MOMENT, elsewhere
-from rescind.flower.executor import FlowerExecutor
-from rescind.flower.line import LATE, REPLAYED, ROUND, SILENT, STALE, UNKNOWN
-from rescind.flower.node import Given, Node
-from rescind.flower.store import HELD, PRIVATE, Store
-from rescind.flower.wire import Letter
-from rescind.gate import INFINITE, SHAPE
-from rescind.methods.fedaccum import FedAccum
-from rescind.methods.fedavg import FedAvg
+from rescind.flower.server.executor import FlowerExecutor
+from rescind.flower.server.remote_holdings import MOMENT, elsewhere
+from rescind.flower.server.transport import LATE, REPLAYED, ROUND, SILENT, STALE, UNKNOWN
+from rescind.flower.silo.node import Given, Node
+from rescind.flower.silo.storage import HELD, PRIVATE, Store
+from rescind.flower.wire.messages import Letter
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.methods.unlearning.fedaccum import FedAccum
 from rescind.models.mf import MF
-from rescind.moments import EarlyStop, Moment
-from rescind.records import Erase, Join, Records, Unshare, Withdraw
 from worlds import lendable, tiny_holdings
 
 pytestmark = pytest.mark.flower

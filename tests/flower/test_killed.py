@@ -20,21 +20,21 @@ from flwr.app import Message
 
 from flower import served
 from flower.grids import FIRST, InMemory
-from rescind.clock import Clock
+from rescind.core.clock import Clock
+from rescind.core.executor import InProcess, Vault
+from rescind.core.method import Method
+from rescind.core.params import Params
+from rescind.core.records import Event
 from rescind.errors import ConfigError, ConsentError
-from rescind.executor import InProcess, Vault
-from rescind.experiment import obtained, start
-from rescind.flower.asked import Serving
-from rescind.flower.elsewhere import FORGETTING
-from rescind.flower.masking import Masks
-from rescind.flower.node import Node
-from rescind.flower.serving import serve
-from rescind.flower.sources import RecipeData, one_cell
-from rescind.flower.store import HELD, Store
-from rescind.flower.wire import Letter
-from rescind.method import Method
-from rescind.params import Params
-from rescind.records import Event
+from rescind.experiments.learning_run import obtained, start
+from rescind.flower.run_request import Serving
+from rescind.flower.server.remote_holdings import FORGETTING
+from rescind.flower.server.serve import serve
+from rescind.flower.silo.data_source import RecipeData, one_cell
+from rescind.flower.silo.node import Node
+from rescind.flower.silo.storage import HELD, Store
+from rescind.flower.wire.messages import Letter
+from rescind.flower.wire.secure_aggregation import Masks
 
 pytestmark = pytest.mark.flower
 

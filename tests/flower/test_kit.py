@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from rescind.errors import ConfigError
-from rescind.flower.kit import make_kit
+from rescind.flower.certificates import make_kit
 
 pytestmark = pytest.mark.flower
 

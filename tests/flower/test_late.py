@@ -11,19 +11,19 @@ from torch.testing import assert_close
 pytest.importorskip("flwr")
 
 from flower.grids import FIRST, InMemory
-from rescind.executor import InProcess
-from rescind.federation import Federation
-from rescind.flower.elsewhere import MOMENT, elsewhere
-from rescind.flower.executor import FlowerExecutor
-from rescind.flower.line import SILENT, Line
-from rescind.flower.node import Given, Node
-from rescind.flower.store import HELD, Store
-from rescind.flower.written import load_elsewhere, save_elsewhere
-from rescind.holdings import TRAIN, Holdings
-from rescind.methods.f3crec import F3CRec
-from rescind.methods.retrain import Retrain
+from rescind.core.executor import InProcess
+from rescind.core.federation import Federation
+from rescind.core.holdings import TRAIN, Holdings
+from rescind.core.records import Erase, Withdraw
+from rescind.flower.server.executor import FlowerExecutor
+from rescind.flower.server.remote_holdings import MOMENT, elsewhere
+from rescind.flower.server.storage import load_elsewhere, save_elsewhere
+from rescind.flower.server.transport import SILENT, Line
+from rescind.flower.silo.node import Given, Node
+from rescind.flower.silo.storage import HELD, Store
+from rescind.methods.continual.f3crec import F3CRec
+from rescind.methods.unlearning.retrain import Retrain
 from rescind.models.mf import MF
-from rescind.records import Erase, Withdraw
 from worlds import next_block, tiny_holdings
 
 pytestmark = pytest.mark.flower

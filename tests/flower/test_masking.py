@@ -12,19 +12,19 @@ from torch.testing import assert_close
 pytest.importorskip("flwr")
 
 from flower.grids import FIRST, InMemory, silos_of
+from rescind.core.federation import Federation
+from rescind.core.method import Method
+from rescind.core.run_state import Moment
+from rescind.core.update import Sum
 from rescind.errors import ConfigError, ConsentError, DataError
-from rescind.federation import Federation
-from rescind.flower.executor import FlowerExecutor
-from rescind.flower.letters import sums_of
-from rescind.flower.line import SILENT
-from rescind.flower.masking import Masked, flat, unflat
-from rescind.flower.wire import Letter
-from rescind.method import Method
-from rescind.methods.fedavg import FedAvg
-from rescind.methods.gram import Gram
+from rescind.flower.server.executor import FlowerExecutor
+from rescind.flower.server.transport import SILENT
+from rescind.flower.wire.messages import Letter
+from rescind.flower.wire.payloads import sums_of
+from rescind.flower.wire.secure_aggregation import Masked, flat, unflat
+from rescind.methods.additive.gram import Gram
+from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
-from rescind.moments import Moment
-from rescind.update import Sum
 from worlds import tiny_holdings
 
 pytestmark = pytest.mark.flower

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from rescind.flower.resident import Resident, carried
+from rescind.flower.silo.resident import Resident, carried
 
 pytestmark = pytest.mark.flower
 

@@ -19,21 +19,21 @@ from flower import served
 from flower.grids import FIRST, InMemory, silos_of
 from flower.served import told
 from rescind.cli.flower import _erased
+from rescind.core.federation import Federation
+from rescind.core.records import Erase, Records, Withdraw
 from rescind.errors import ConfigError
-from rescind.experiment import obtained, start
-from rescind.federation import Federation
-from rescind.flower.answering import purged
-from rescind.flower.asked import Serving
-from rescind.flower.local import recommend
-from rescind.flower.node import Node
-from rescind.flower.serving import learning, serve
-from rescind.flower.sources import RecipeData, one_cell
-from rescind.flower.store import HELD, Store
-from rescind.methods.finetune import FineTune
+from rescind.experiments.learning_run import obtained, start
+from rescind.experiments.unlearning_run import events
+from rescind.flower.run_request import Serving
+from rescind.flower.server.forgetting import purged
+from rescind.flower.server.serve import learning, serve
+from rescind.flower.silo.data_source import RecipeData, one_cell
+from rescind.flower.silo.node import Node
+from rescind.flower.silo.recommend import recommend
+from rescind.flower.silo.storage import HELD, Store
+from rescind.forgetting.purge import purge
+from rescind.methods.continual.finetune import FineTune
 from rescind.models.mf import MF
-from rescind.purge import purge
-from rescind.records import Erase, Records, Withdraw
-from rescind.trials import events
 from worlds import lendable, tiny_holdings
 
 pytestmark = pytest.mark.flower

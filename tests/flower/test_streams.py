@@ -17,24 +17,24 @@ pytest.importorskip("flwr")
 from flwr.app import Message
 
 from flower.grids import FIRST, InMemory
-from rescind import params
+from rescind.core import params
+from rescind.core.holdings import TRAIN
 from rescind.data import Dataset, load
 from rescind.data.blocks import arrange, chronological
 from rescind.errors import ConfigError
-from rescind.flower import sources
-from rescind.flower.asked import Serving
-from rescind.flower.executor import FlowerExecutor
-from rescind.flower.line import Line
-from rescind.flower.node import Given, Node
-from rescind.flower.serving import serve
-from rescind.flower.sources import RecipeData, one_cell
-from rescind.flower.store import HELD, Store
-from rescind.flower.wire import Letter
-from rescind.holdings import TRAIN
-from rescind.methods.f3crec import F3CRec
+from rescind.experiments.stream_run import measured
+from rescind.experiments.streams import Blocks, Stream, Streamed, run_stream
+from rescind.flower.run_request import Serving
+from rescind.flower.server.executor import FlowerExecutor
+from rescind.flower.server.serve import serve
+from rescind.flower.server.transport import Line
+from rescind.flower.silo import data_source as sources
+from rescind.flower.silo.data_source import RecipeData, one_cell
+from rescind.flower.silo.node import Given, Node
+from rescind.flower.silo.storage import HELD, Store
+from rescind.flower.wire.messages import Letter
+from rescind.methods.continual.f3crec import F3CRec
 from rescind.models.mf import MF
-from rescind.stream_cell import measured
-from rescind.streams import Blocks, Stream, Streamed, run_stream
 
 pytestmark = pytest.mark.flower
 

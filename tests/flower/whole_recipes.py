@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rescind.experiment import obtained, prepare, start, stopping
-from rescind.flower.serving import learning
-from rescind.flower.sources import one_cell
-from rescind.params import Params
-from rescind.purge import purge
-from rescind.stream_cell import measured
-from rescind.trials import events
+from rescind.core.params import Params
+from rescind.experiments.learning_run import obtained, prepare, start, stopping
+from rescind.experiments.stream_run import measured
+from rescind.experiments.unlearning_run import events
+from rescind.flower.server.serve import learning
+from rescind.flower.silo.data_source import one_cell
+from rescind.forgetting.purge import purge
 
 LENDING = """
 [data]

@@ -17,17 +17,17 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from rescind import Clock, Federation, Holdings, InProcess, OneByOne, Records, Withdraw
-from rescind import jagged as jag
-from rescind.cohort import Cohort
-from rescind.method import Method
-from rescind.model import Model
+from rescind.core import jagged as jag
+from rescind.core.cohort import Cohort
+from rescind.core.method import Method
+from rescind.core.model import Model
+from rescind.core.params import Params
+from rescind.core.records import Event
+from rescind.core.run_state import Now
+from rescind.core.state import Private, ServerState
+from rescind.core.update import Rows, Update
+from rescind.core.world import World
 from rescind.models.lightgcn import LightGCN
-from rescind.moments import Now
-from rescind.params import Params
-from rescind.records import Event
-from rescind.state import Private, ServerState
-from rescind.update import Rows, Update
-from rescind.world import World
 
 # -- the sketch ----------------------------------------------------------------------------------
 

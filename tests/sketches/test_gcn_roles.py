@@ -20,17 +20,17 @@ from torch.testing import assert_close
 
 from graphs import Dense
 from rescind import Clock, Federation, Holdings, Host, InProcess, OneByOne, Records, Withdraw
-from rescind import jagged as jag
-from rescind.cohort import Cohort, Graph, Lot
-from rescind.method import Method
-from rescind.model import Model
+from rescind.core import jagged as jag
+from rescind.core.cohort import Cohort, Graph, Lot
+from rescind.core.method import Method
+from rescind.core.model import Model
+from rescind.core.optim import Step, server_move
+from rescind.core.params import Params, add, dot, norm, times
+from rescind.core.plan import Batch, Plan
+from rescind.core.state import Private, ServerState
+from rescind.core.update import Sum
+from rescind.core.world import Sizes, World
 from rescind.models.lightgcn import uniform
-from rescind.optim import Step, server_move
-from rescind.params import Params, add, dot, norm, times
-from rescind.plan import Batch, Plan
-from rescind.state import Private, ServerState
-from rescind.update import Sum
-from rescind.world import Sizes, World
 
 # -- the sketch ----------------------------------------------------------------------------------
 

@@ -16,16 +16,16 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from rescind import Clock, Federation, Holdings, InProcess, OneByOne, Records, Share, Unshare
-from rescind import jagged as jag
-from rescind.cohort import Cohort, Mail
-from rescind.method import Method
-from rescind.model import Model
+from rescind.core import jagged as jag
+from rescind.core.cohort import Cohort, Mail
+from rescind.core.method import Method
+from rescind.core.model import Model
+from rescind.core.params import Params
+from rescind.core.plan import Batch, Plan, Work
+from rescind.core.state import Private
+from rescind.core.tasks.metrics import top_k
+from rescind.core.update import Rows
 from rescind.models.mf import MF
-from rescind.params import Params
-from rescind.plan import Batch, Plan, Work
-from rescind.state import Private
-from rescind.tasks.metrics import top_k
-from rescind.update import Rows
 
 # -- the sketch ----------------------------------------------------------------------------------
 

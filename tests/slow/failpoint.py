@@ -36,12 +36,12 @@ NEEDS_SPACE = ("mkdir", "open", "write", "sync", "replace")
 HEAVY = (
     "rich.progress",
     "safetensors.torch",
-    "rescind.cli.progress",
+    "rescind.reporting.progress",
     "rescind.cli.run",
-    "rescind.data.synthetic",
-    "rescind.experiment",
-    "rescind.methods.fedavg",
-    "rescind.methods.popularity",
+    "rescind.data.sources.synthetic",
+    "rescind.experiments.learning_run",
+    "rescind.methods.baselines.fedavg",
+    "rescind.methods.baselines.popularity",
 )
 
 

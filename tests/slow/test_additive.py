@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rescind.claims import rebuilt, sum_digest
-from rescind.clock import Clock
+from rescind.core.clock import Clock
+from rescind.core.executor import InProcess
+from rescind.core.federation import Federation
+from rescind.core.records import Erase, Event, Join, Share, Unshare, Withdraw
+from rescind.core.tasks.metrics import top_k
 from rescind.data import load
-from rescind.examine import examine
-from rescind.executor import InProcess
-from rescind.federation import Federation
-from rescind.methods.gram import Gram
-from rescind.records import Erase, Event, Join, Share, Unshare, Withdraw
-from rescind.sharing import draw_groups, draw_regret, draw_share
-from rescind.tasks.metrics import top_k
+from rescind.data.simulated_lending import draw_groups, draw_regret, draw_share
+from rescind.forgetting.claims import rebuilt, sum_digest
+from rescind.forgetting.examine import examine
+from rescind.methods.additive.gram import Gram
 
 pytestmark = [pytest.mark.slow, pytest.mark.data]
 

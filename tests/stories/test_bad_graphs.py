@@ -12,15 +12,15 @@ import rescind as rs
 from graphs import tiny_graph
 from rescind import methods
 from rescind.audits import mait
-from rescind.audits.probe import Case
+from rescind.audits.case import Case
 from rescind.audits.ulira import asked_about
 from rescind.data.partition import louvain, subgraphs
 from rescind.errors import ConfigError, DataError
-from rescind.examine import examine
-from rescind.methods.graph_fedavg import GraphFedAvg, GraphFedSGD
-from rescind.models.block_model import BlockModel, Release
+from rescind.forgetting.examine import examine
+from rescind.methods.graphs._block_model import BlockModel, Release
+from rescind.methods.graphs._vgae import VGAE
+from rescind.methods.graphs.fedavg import GraphFedAvg, GraphFedSGD
 from rescind.models.gcn import GCN
-from rescind.models.vgae import VGAE
 
 SMALL = GCN(hidden=4)
 ODD = 2

@@ -14,18 +14,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from rescind import experiment
+from rescind.audits.finding import VERDICTS
 from rescind.cli import app
 from rescind.cli import main as entry
+from rescind.core.federation import Federation
+from rescind.core.holdings import TRAIN
 from rescind.data import load
-from rescind.demo import typical
-from rescind.federation import Federation
-from rescind.findings import VERDICTS
-from rescind.holdings import TRAIN
-from rescind.methods.fedavg import FedAvg
-from rescind.recipe import Cell, DataSettings, RunSettings, read
-from rescind.sharing import PART, draw_groups, draw_regret, draw_share
-from rescind.tables import collect
+from rescind.data.simulated_lending import PART, draw_groups, draw_regret, draw_share
+from rescind.demo.story import typical
+from rescind.experiments import learning_run as experiment
+from rescind.experiments.recipe import Cell, DataSettings, RunSettings, read
+from rescind.experiments.tables import collect
+from rescind.methods.baselines.fedavg import FedAvg
 
 RECIPE = """
 title = "A small table"

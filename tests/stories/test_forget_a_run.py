@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rescind.clock import Clock
+from rescind.core.clock import Clock
 from rescind.data import Dataset
 from rescind.errors import ConsentError, DataError
-from rescind.experiment import run_cell
-from rescind.methods.fedshare import FedShare
+from rescind.experiments.forget_run import answer, read_request
+from rescind.experiments.learning_run import run_cell
+from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
+from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
-from rescind.recipe import Cell, DataSettings, RunSettings, SharingSettings
-from rescind.requests import answer, read_request
-from rescind.storage import load_federation
+from rescind.storage.federations import load_federation
 
 CANARY = "canary-7f3a9c51"
 FILM = "film-e2d8b640"

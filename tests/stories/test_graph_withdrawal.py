@@ -10,9 +10,9 @@ import rescind as rs
 from graphs import tiny_graph, tiny_subgraphs
 from rescind.data.partition import subgraphs
 from rescind.errors import BoundaryError, ConsentError
-from rescind.examine import examine
-from rescind.methods.fedgcv import FedGCV
-from rescind.methods.graph_fedavg import GraphFedAvg, GraphFedSGD
+from rescind.forgetting.examine import examine
+from rescind.methods.graphs.fedavg import GraphFedAvg, GraphFedSGD
+from rescind.methods.graphs.fedgcv import FedGCV
 
 
 @pytest.mark.parametrize("base", [GraphFedAvg(), GraphFedSGD()])

@@ -29,12 +29,12 @@ from killing import (
     strike,
     touches,
 )
-from rescind import params
+from rescind.core import params
+from rescind.core.records import Withdraw
 from rescind.errors import DataError
-from rescind.experiment import append_facts
-from rescind.recipe import read
-from rescind.records import Withdraw
-from rescind.storage import Checkpoints, load_federation, resume, save_federation
+from rescind.experiments.learning_run import append_facts
+from rescind.experiments.recipe import read
+from rescind.storage.federations import Checkpoints, load_federation, resume, save_federation
 
 
 @pytest.fixture(scope="module")

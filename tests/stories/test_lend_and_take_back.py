@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import rescind as rs
-from rescind import params
+from rescind.core import params
 from worlds import tiny_holdings
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rescind.cli import main
-from rescind.methods.gram import Gram
-from rescind.recipe import read
-from rescind.releases import published
-from rescind.storage import load_federation
+from rescind.experiments.recipe import read
+from rescind.methods.additive.gram import Gram
+from rescind.methods.additive.releases import published
+from rescind.storage.federations import load_federation
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """
@@ -124,7 +124,7 @@ def test_contradictions_end_with_two_and_no_traceback(rescind):
 
 
 def test_labels_of_the_cells_with_noise_state_their_epsilon():
-    from rescind.accountant import epsilon_of
+    from rescind.privacy.accountant import epsilon_of
 
     recipe = read(ROOT / "recipes" / "additive" / "releases.toml")
     noisy = [c for c in recipe.cells if isinstance(c.method, Gram) and c.method.noise]

@@ -10,12 +10,21 @@ import pytest
 
 from rescind.cli import reproduce as door
 from rescind.errors import ConfigError, DataError
-from rescind.exhibits import VERDICTS
-from rescind.experiment import read_facts
-from rescind.papers import Shelf, chosen
-from rescind.provenance import commit
-from rescind.reproduction import ROUNDS, Plan, planned, quick_form, run, run_one, told, written
-from rescind.trials import Room
+from rescind.experiments.learning_run import read_facts
+from rescind.experiments.unlearning_run import Room
+from rescind.storage.provenance import commit
+from rescind_papers.exhibits import VERDICTS
+from rescind_papers.index import Shelf, chosen
+from rescind_papers.reproduction import (
+    ROUNDS,
+    Plan,
+    planned,
+    quick_form,
+    run,
+    run_one,
+    told,
+    written,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 MAP = """

@@ -14,36 +14,36 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from rescind import params
-from rescind.cell import Cell
-from rescind.clock import Clock
-from rescind.cohort import Cohort, Lot
+from rescind.core import params
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.executor import InProcess
+from rescind.core.federation import Federation
+from rescind.core.holdings import TRAIN, Holdings
+from rescind.core.method import Method
+from rescind.core.params import Params
+from rescind.core.records import Arrive, Records
+from rescind.core.run_state import EarlyStop, Moment
+from rescind.core.state import Private
+from rescind.core.tasks.metrics import Ranking
+from rescind.core.update import Update
 from rescind.data import Dataset, load
 from rescind.data.blocks import arrange
 from rescind.errors import ConfigError, DataError
-from rescind.executor import InProcess
-from rescind.experiment import prepare
-from rescind.federation import Federation
-from rescind.holdings import TRAIN, Holdings
-from rescind.method import Method
-from rescind.methods.distill import KD
-from rescind.methods.f3crec import F3CRec
-from rescind.methods.finetune import FineTune
-from rescind.methods.proxies import SPP
-from rescind.methods.reg import Reg
-from rescind.methods.reloop import ReLoop2
+from rescind.experiments.cell import Cell
+from rescind.experiments.learning_run import prepare
+from rescind.experiments.recipe import read
+from rescind.experiments.stream_run import draw, run_cell
+from rescind.experiments.streams import Blocks, Stream, next_block, run_stream, train_block
+from rescind.methods.continual.f3crec import F3CRec
+from rescind.methods.continual.finetune import FineTune
+from rescind.methods.continual.kd import KD
+from rescind.methods.continual.reg import Reg
+from rescind.methods.continual.reloop2 import ReLoop2
+from rescind.methods.continual.spp import SPP
 from rescind.models.mf import MF
 from rescind.models.pfedrec import PFedRec
-from rescind.moments import EarlyStop, Moment
-from rescind.params import Params
-from rescind.recipe import read
-from rescind.records import Arrive, Records
-from rescind.state import Private
-from rescind.storage import load_federation, save_federation
-from rescind.stream_cell import draw, run_cell
-from rescind.streams import Blocks, Stream, next_block, run_stream, train_block
-from rescind.tasks.metrics import Ranking
-from rescind.update import Update
+from rescind.storage.federations import load_federation, save_federation
 from worlds import Pair, held, pairs, tiny_rows
 
 COMMON = {"model": MF(dim=4, spread=0.3), "negatives": 2, "batch_size": 6, "rate": 0.05}

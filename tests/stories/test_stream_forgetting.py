@@ -13,31 +13,31 @@ import pytest
 import torch
 from torch import Tensor
 
-from rescind import params
+from rescind.audits.case import Case
 from rescind.audits.durability import through_blocks
-from rescind.audits.probe import Case
-from rescind.clock import Clock
-from rescind.cohort import Cohort
+from rescind.audits.finding import Finding
+from rescind.core import params
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort
+from rescind.core.federation import Federation
+from rescind.core.holdings import TRAIN
+from rescind.core.params import Params
+from rescind.core.records import Arrive, Erase, Records
+from rescind.core.state import Private, ServerState
+from rescind.core.tasks.metrics import Ranking
+from rescind.core.update import Sum
+from rescind.core.world import World
 from rescind.data import load
 from rescind.data.blocks import arrange, chronological
-from rescind.examine import seeds_of
-from rescind.experiment import prepare
-from rescind.federation import Federation
-from rescind.findings import Finding
-from rescind.forgetting import forget
-from rescind.holdings import TRAIN
-from rescind.methods.f3crec import F3CRec
+from rescind.experiments.forget_run import answer
+from rescind.experiments.learning_run import prepare
+from rescind.experiments.recipe import read
+from rescind.experiments.stream_run import run_cell
+from rescind.experiments.streams import Block, Blocks, Keeper, Stream, run_stream
+from rescind.forgetting.examine import seeds_of
+from rescind.forgetting.forget import forget
+from rescind.methods.continual.f3crec import F3CRec
 from rescind.models.mf import MF
-from rescind.params import Params
-from rescind.recipe import read
-from rescind.records import Arrive, Erase, Records
-from rescind.requests import answer
-from rescind.state import Private, ServerState
-from rescind.stream_cell import run_cell
-from rescind.streams import Block, Blocks, Keeper, Stream, run_stream
-from rescind.tasks.metrics import Ranking
-from rescind.update import Sum
-from rescind.world import World
 from worlds import pairs
 
 SETTINGS: dict[str, Any] = {

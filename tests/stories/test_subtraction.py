@@ -8,21 +8,21 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind import params
-from rescind.clock import Clock
+from rescind.core import params
+from rescind.core.clock import Clock
+from rescind.core.executor import InProcess, OneByOne
+from rescind.core.federation import Federation
+from rescind.core.holdings import Holdings
+from rescind.core.records import Arrive, Erase, Event, Host, Join, Records, Share, Unshare, Withdraw
+from rescind.core.tasks.metrics import top_k
+from rescind.data.simulated_lending import draw_regret, draw_share
 from rescind.errors import ConsentError
-from rescind.executor import InProcess, OneByOne
-from rescind.federation import Federation
-from rescind.holdings import Holdings
-from rescind.methods.gram import Gram
-from rescind.models import gram_events
-from rescind.models.gram_pairs import half, mirrored, square, weight_of
-from rescind.models.gram_sides import outstanding
-from rescind.models.gram_solve import Ridge, inverse_of
-from rescind.records import Arrive, Erase, Event, Host, Join, Records, Share, Unshare, Withdraw
-from rescind.sharing import draw_regret, draw_share
-from rescind.storage import load_federation, save_federation
-from rescind.tasks.metrics import top_k
+from rescind.methods.additive import _events as gram_events
+from rescind.methods.additive._exchange import outstanding
+from rescind.methods.additive._pairs import half, mirrored, square, weight_of
+from rescind.methods.additive._solve import Ridge, inverse_of
+from rescind.methods.additive.gram import Gram
+from rescind.storage.federations import load_federation, save_federation
 from worlds import lendable, next_block, tiny_holdings
 
 Sets = dict[int, set[int]]

@@ -11,15 +11,17 @@ import pytest
 import torch
 
 from graphs import tiny_graph
-from rescind import experiment, params, trials
 from rescind.cli import main as entry
+from rescind.core import params
+from rescind.core.federation import Federation
+from rescind.core.holdings import TRAIN
 from rescind.data.partition import subgraphs
 from rescind.errors import ConfigError, ConsentError
-from rescind.federation import Federation
-from rescind.holdings import TRAIN
-from rescind.recipe import read
-from rescind.storage import load_federation
-from rescind.tables import collect
+from rescind.experiments import learning_run as experiment
+from rescind.experiments import unlearning_run as trials
+from rescind.experiments.recipe import read
+from rescind.experiments.tables import collect
+from rescind.storage.federations import load_federation
 
 RECIPE = """
 [data]

@@ -6,16 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rescind.audits import (
-    bystanders,
-    difference,
-    distance,
-    membership,
-    pairs,
-    people,
-    state_attacks,
-)
-from rescind.audits.probe import Case, PerPerson, Tail
+from rescind.audits import bystanders, difference, distance, membership, state_attacks
+from rescind.audits import item_pairs as pairs
+from rescind.audits import user_membership as people
+from rescind.audits.case import Case, PerPerson, Tail
+from rescind.audits.finding import Finding, overall
 from rescind.audits.verdict import (
     Difference,
     Measure,
@@ -27,8 +22,7 @@ from rescind.audits.verdict import (
     resample,
     worst,
 )
-from rescind.federation import Federation
-from rescind.findings import Finding, overall
+from rescind.core.federation import Federation
 
 Sample = PerPerson | Tail
 Take = Callable[[Case, Federation], Sample | None]

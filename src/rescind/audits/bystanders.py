@@ -11,17 +11,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rescind import jagged
-from rescind.audits.probe import (
-    Case,
-    PerPerson,
-    Targets,
-    auc_by_person,
-    evidence,
-    lists,
-    some,
-)
-from rescind.federation import Federation
+from rescind.audits.case import Case, PerPerson, Targets, auc_by_person, evidence, lists, some
+from rescind.core import jagged
+from rescind.core.federation import Federation
 
 PEOPLE = 600  # who are asked about their records; their AUC is then known to about .003
 TENTHS = 10

@@ -14,12 +14,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rescind.audits.probe import Case, some
+from rescind.audits.case import Case, some
+from rescind.audits.finding import Finding
 from rescind.audits.ulira import negatives, phi
-from rescind.federation import Federation
-from rescind.findings import Finding
-from rescind.holdings import TRAIN, Holdings
-from rescind.records import Erase, Event, Records
+from rescind.core.federation import Federation
+from rescind.core.holdings import TRAIN, Holdings
+from rescind.core.records import Erase, Event, Records
 
 CANARIES = 1000
 EACH = 4  # canaries of one person at most

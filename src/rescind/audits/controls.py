@@ -11,13 +11,13 @@ from dataclasses import fields, replace
 
 from torch import Tensor
 
-from rescind.audits.probe import Case
+from rescind.audits.case import Case
 from rescind.audits.state_attacks import person_rows
-from rescind.cohort import Cohort
-from rescind.federation import Federation
-from rescind.method import Method
-from rescind.params import Params
-from rescind.state import Memory, Private
+from rescind.core.cohort import Cohort
+from rescind.core.federation import Federation
+from rescind.core.method import Method
+from rescind.core.params import Params
+from rescind.core.state import Memory, Private
 
 SHIFT = 2.0  # logits; beats a fixed threshold by far (reliability.md 1.5) and costs no ranking
 

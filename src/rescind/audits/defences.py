@@ -1,6 +1,6 @@
 """What may stand between a person's update and a server that looks: the lines of a leak table.
 
-Guards are the product's own (`rescind.guards`). Pseudo-items and sums of a few people are
+Guards are the product's own (`rescind.core.guards`). Pseudo-items and sums of a few people are
 simulated here: they say what such a defence would hide, not that it is switched on anywhere.
 """
 
@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rescind.accountant import epsilon_of
-from rescind.audits.leak import View
-from rescind.clock import Clock
-from rescind.cohort import Cohort, Lot
-from rescind.guards import NOISE, Clip, Gaussian, Guard, Laplace
-from rescind.update import Sum
+from rescind.audits.update_leak import View
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.guards import NOISE, Clip, Gaussian, Guard, Laplace
+from rescind.core.update import Sum
+from rescind.privacy.accountant import epsilon_of
 
 SCALES = (0.1, 0.2, 0.5)  # F3CRec Table 8
 TOGETHER = 10  # the smallest cohort of a secure sum, reliability.md section 4

@@ -10,8 +10,8 @@ from functools import partial
 
 from torch import Tensor
 
-from rescind.audits.probe import Case, PerPerson, auc_by_person, lists, shown
-from rescind.federation import Federation
+from rescind.audits.case import Case, PerPerson, auc_by_person, lists, shown
+from rescind.core.federation import Federation
 
 
 def by_lists(case: Case, fed: Federation) -> PerPerson:

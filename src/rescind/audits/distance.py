@@ -10,9 +10,9 @@ from functools import partial
 
 import torch
 
-from rescind.audits.probe import Case, PerPerson, lists, mean_of, some
-from rescind.federation import Federation
-from rescind.records import Records
+from rescind.audits.case import Case, PerPerson, lists, mean_of, some
+from rescind.core.federation import Federation
+from rescind.core.records import Records
 
 PEOPLE = 100  # whose scores over all items are compared: 3 MB for 3,706 items
 

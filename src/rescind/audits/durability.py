@@ -11,11 +11,11 @@ from dataclasses import replace
 from functools import partial
 
 from rescind.audits.battery import NO_OP, STANDARD, SUBJECT, Check, Outcome
-from rescind.audits.probe import Case
+from rescind.audits.case import Case
+from rescind.audits.finding import Finding
 from rescind.audits.verdict import worst
-from rescind.federation import Federation
-from rescind.findings import Finding
-from rescind.records import Arrive
+from rescind.core.federation import Federation
+from rescind.core.records import Arrive
 
 Step = Callable[[Federation], Federation]
 STEPS, ROUNDS = 3, 10

@@ -19,12 +19,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from rescind.clock import Clock
-from rescind.cohort import Graph
+from rescind.core.clock import Clock
+from rescind.core.cohort import Graph
+from rescind.core.federation import Federation
+from rescind.core.holdings import TRAIN
+from rescind.core.records import Records
 from rescind.errors import DataError
-from rescind.federation import Federation
-from rescind.holdings import TRAIN
-from rescind.records import Records
 
 NOISE = 0.5
 """Standard deviation of the noise on features that makes non-members (fedgcv.md section 3)."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rescind.audits.probe import Case, PerPerson, Tail, auc_by_person, balanced, evidence
-from rescind.federation import Federation
+from rescind.audits.case import Case, PerPerson, Tail, auc_by_person, balanced, evidence
+from rescind.core.federation import Federation
 
 POINTS = 60  # of a drawn ROC curve
 

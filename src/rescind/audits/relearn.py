@@ -10,9 +10,9 @@ import math
 from dataclasses import replace
 
 from rescind.audits import membership, state_attacks
-from rescind.audits.probe import Case, PerPerson
-from rescind.federation import Federation
-from rescind.findings import Finding
+from rescind.audits.case import Case, PerPerson
+from rescind.audits.finding import Finding
+from rescind.core.federation import Federation
 
 EVERY = 5  # rounds between two looks
 SHARE = 0.5  # of the way from a retrain to the model before

@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 
 from rescind.audits.canary import Pipeline
-from rescind.audits.probe import Case
-from rescind.clock import Clock
+from rescind.audits.case import Case
+from rescind.core.clock import Clock
+from rescind.core.federation import Federation
+from rescind.core.records import Erase, Records
 from rescind.errors import DataError
-from rescind.federation import Federation
-from rescind.records import Erase, Records
 
 REQUESTS, LARGEST = 50, 20
 

@@ -10,19 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind import jagged
-from rescind.audits.probe import (
-    Case,
-    PerPerson,
-    auc_by_person,
-    infer_from,
-    mean_of,
-)
-from rescind.federation import Federation
-from rescind.params import Params
+from rescind.audits.case import Case, PerPerson, auc_by_person, infer_from, mean_of
+from rescind.core import jagged
+from rescind.core.federation import Federation
+from rescind.core.params import Params
 
 MOMENTS = {"first", "second"}
-"""Parts of a name that tell an optimiser's moments (`rescind.optim`)."""
+"""Parts of a name that tell an optimiser's moments (`rescind.core.optim`)."""
 
 
 def table(case: Case, fed: Federation) -> PerPerson:

@@ -18,18 +18,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind import jagged
-from rescind.audits.probe import Case
+from rescind.audits.case import Case
+from rescind.audits.finding import Finding
 from rescind.audits.state_attacks import item_table, person_rows, spread_once
 from rescind.audits.verdict import resample
-from rescind.clock import Clock
-from rescind.cohort import Cohort, Lot
+from rescind.core import jagged
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.federation import Federation
+from rescind.core.holdings import TEST, TRAIN
+from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
+from rescind.core.tasks.ranking import draw_negatives
 from rescind.errors import ConfigError
-from rescind.federation import Federation
-from rescind.findings import Finding
-from rescind.holdings import TEST, TRAIN
-from rescind.records import Erase, Event, Records, Unshare, Withdraw
-from rescind.tasks.ranking import draw_negatives
 
 PAIRS = 16
 NEGATIVES = 100  # fixed items a record's score is held against

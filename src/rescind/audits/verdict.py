@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rescind.clock import Clock
+from rescind.core.clock import Clock
 from rescind.errors import ConfigError, suggest
 
 DRAWS = 400  # bootstrap resamples; the standard error then wobbles by about 4 %

@@ -14,9 +14,9 @@ from rescind.cli.forget import SET, unlearner
 
 if TYPE_CHECKING:
     from rescind.audits import Report
-    from rescind.examine import Unlearner
-    from rescind.federation import Federation
-    from rescind.requests import Kind
+    from rescind.core.federation import Federation
+    from rescind.experiments.forget_run import Kind
+    from rescind.forgetting.examine import Unlearner
 
 FAILED = ("FAIL", "VOID")
 """Verdicts after which a script must not go on. INCONCLUSIVE is a lack of records: no fault was
@@ -57,7 +57,7 @@ def command(
     Ends with 0 where the verdict is PASS or INCONCLUSIVE, and with 1 where it is FAIL or VOID.
     """
     from rescind.errors import ConfigError
-    from rescind.run_folder import check_finished
+    from rescind.storage.run_folder import check_finished
 
     asked: dict[Kind, str | None] = {"erase": erase, "unshare": unshare, "withdraw": withdraw}
     given = [(kind, source) for kind, source in asked.items() if source is not None]
@@ -67,10 +67,10 @@ def command(
             f"{len(given)} were given. `--erase draw:0.3` lets 30 % of the lenders regret it."
         )
     check_finished(run)
-    from rescind.examine import examine, forgotten
-    from rescind.params import write_atomically
-    from rescind.requests import read_request
-    from rescind.withheld import Withheld
+    from rescind.core.params import write_atomically
+    from rescind.experiments.forget_run import read_request
+    from rescind.forgetting.blocklist import Withheld
+    from rescind.forgetting.examine import examine, forgotten
 
     asked_of = _unlearner(method, change or ())
     before = _opened(run)
@@ -97,11 +97,11 @@ def command(
 
 
 def _opened(run: Path) -> Federation:
-    from rescind.executor import InProcess
-    from rescind.experiment import read_facts
-    from rescind.recipe import GuardSettings
-    from rescind.settings import from_table
-    from rescind.storage import load_federation
+    from rescind.core.executor import InProcess
+    from rescind.core.settings import from_table
+    from rescind.experiments.learning_run import read_facts
+    from rescind.experiments.recipe import GuardSettings
+    from rescind.storage.federations import load_federation
 
     settings = (read_facts(run) or {})["configuration"]
     guards = from_table(GuardSettings, settings.get("guards", {}), {})
@@ -115,7 +115,7 @@ def _unlearner(name: str | None, changes: Sequence[str]) -> Unlearner:
 
 def facts_of(report: Report, method: str | None, kind: str, seed: int) -> dict[str, Any]:
     """What audit.json holds."""
-    from rescind.provenance import versions
+    from rescind.storage.provenance import versions
 
     return {
         "verdict": report.verdict,
@@ -130,7 +130,7 @@ def facts_of(report: Report, method: str | None, kind: str, seed: int) -> dict[s
 
 
 def _print(report: Report) -> None:
-    from rescind.findings import VERDICTS, legend, question
+    from rescind.audits.finding import VERDICTS, legend, question
 
     head = f"{'check':<18} {'verdict':<13} {'value':>8} {'retrains':>9} {'margin':>7} {'no-op':>7}"
     typer.echo(f"{head}  asks")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rescind.bench import Figure
+    from rescind_papers.bench.speed import Figure
 
 
 def command(
@@ -23,7 +23,7 @@ def command(
     clients (32 of them, scaled to all). One thread, CPU time, medians of turns taken in
     alternation. Needs ML-100K and ML-1M (rescind data get NAME).
     """
-    from rescind.bench import everything
+    from rescind_papers.bench.speed import everything
 
     figures = []
     for figure in everything(quick, lambda text: typer.echo(text, err=True)):

@@ -22,6 +22,6 @@ def command(
     Writes run.json, the model and report.html. Without a way to obtain ML-100K it runs on a
     synthetic world and says so.
     """
-    from rescind.demo import play
+    from rescind.demo.story import play
 
     play(out, rounds, seed, synthetic, picture)

@@ -45,7 +45,7 @@ def kit(
 ) -> None:
     """Make certificates and keys: one part for the server, one for every silo."""
     _installed()
-    from rescind.flower.kit import make_kit
+    from rescind.flower.certificates import make_kit
 
     hosts = list(dict.fromkeys([*(host or ()), *OWN]))
     make_kit(out, silos, hosts)
@@ -104,13 +104,13 @@ def join(
 ) -> None:
     """Join as a silo (a SuperNode), with the data that a recipe names. Ctrl-C leaves."""
     deploy, link = _deploy(server, kit, insecure)
-    from rescind.executor import InProcess
-    from rescind.flower.carried import read, written
-    from rescind.flower.node import Node
-    from rescind.flower.resident import Resident
-    from rescind.flower.sources import RecipeData
-    from rescind.flower.store import Store
-    from rescind.flower.wire import Letter
+    from rescind.core.executor import InProcess
+    from rescind.flower.silo.data_source import RecipeData
+    from rescind.flower.silo.node import Node
+    from rescind.flower.silo.resident import Resident
+    from rescind.flower.silo.storage import Store
+    from rescind.flower.wire.messages import Letter
+    from rescind.flower.wire.serde import read, written
 
     number, many = _place(silo)
     data = RecipeData(recipe, cell, tuple(change or ()))
@@ -175,8 +175,8 @@ def run(
     """Run one cell of a recipe over the silos, and wait for it. On the server's machine."""
     deploy, link = _deploy(server, kit, insecure)
     from rescind.errors import DataError
-    from rescind.flower.asked import LOG, Serving
-    from rescind.flower.sources import one_cell
+    from rescind.flower.run_request import LOG, Serving
+    from rescind.flower.silo.data_source import one_cell
 
     path, chosen = one_cell(recipe, cell, tuple(change or ()))
     out.mkdir(parents=True, exist_ok=True)
@@ -227,9 +227,9 @@ def simulate(
 ) -> None:
     """Try a recipe out over silos that Flower simulates on this machine (needs Ray)."""
     _installed()
-    from rescind.flower.asked import Serving
+    from rescind.flower.run_request import Serving
+    from rescind.flower.silo.data_source import one_cell
     from rescind.flower.simulation import simulate as simulated
-    from rescind.flower.sources import one_cell
 
     path, _ = one_cell(recipe, cell, tuple(change or ()))
     where, changes = str(out.resolve()), tuple(change or ())
@@ -245,7 +245,7 @@ def recommend(
 ) -> None:
     """Recommend on the silo itself: neither data nor scores leave it."""
     _installed()
-    from rescind.flower.local import recommend as best
+    from rescind.flower.silo.recommend import recommend as best
 
     for item, score in best(store, user, k):
         typer.echo(f"{item:>8}  {score:.4f}")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rescind.federation import Federation
-    from rescind.method import Method
-    from rescind.moments import Moment
-    from rescind.records import Event
-    from rescind.requests import Kind
+    from rescind.core.federation import Federation
+    from rescind.core.method import Method
+    from rescind.core.records import Event
+    from rescind.core.run_state import Moment
+    from rescind.experiments.forget_run import Kind
 
 SET = "Change a setting of the unlearner, e.g. rounds=20, damping=measured. May be given again."
 
@@ -72,7 +72,7 @@ def command(
     from contextlib import ExitStack
 
     from rescind.errors import ConfigError
-    from rescind.run_folder import check_finished
+    from rescind.storage.run_folder import check_finished
 
     asked: dict[Kind, str | None] = {"erase": erase, "unshare": unshare, "withdraw": withdraw}
     given = [(kind, source) for kind, source in asked.items() if source is not None]
@@ -85,11 +85,11 @@ def command(
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
     check_finished(run)
-    from rescind.cli.progress import RoundBar
-    from rescind.findings import legend, question
-    from rescind.params import write_atomically
-    from rescind.receipt import event_text
-    from rescind.requests import answer
+    from rescind.audits.finding import legend, question
+    from rescind.core.params import write_atomically
+    from rescind.experiments.forget_run import answer
+    from rescind.forgetting.receipt import event_text
+    from rescind.reporting.progress import RoundBar
 
     how = unlearner(method, change or ())
     bars: list[RoundBar] = []
@@ -137,13 +137,13 @@ def command(
 
 def unlearner(name: str | None, changes: Sequence[str] = ()) -> Method | None:
     """The unlearner of a name; None where none was given: the run's own method then forgets."""
+    from rescind.core.method import Method
+    from rescind.core.settings import classes, from_table
     from rescind.errors import ConfigError, suggest
-    from rescind.forgetting import settings_of_forgetting
-    from rescind.method import Method
-    from rescind.methods.retrain import Retrain
-    from rescind.recipe_file import setting
-    from rescind.settings import classes, from_table
-    from rescind.storage import METHODS, MODELS
+    from rescind.experiments.recipe_file import setting
+    from rescind.forgetting.forget import settings_of_forgetting
+    from rescind.methods.unlearning.retrain import Retrain
+    from rescind.storage.federations import METHODS, MODELS
 
     if name is None:
         if changes:

@@ -12,9 +12,9 @@ import typer
 
 if TYPE_CHECKING:
     from rescind.audits.defences import Defence
+    from rescind.core.federation import Federation
     from rescind.data import Dataset
-    from rescind.federation import Federation
-    from rescind.leaks import Case
+    from rescind.experiments.update_leaks import Case
 
 SHOWN = ("split", "split, then popularity", "split, then least moved", "IMIA")
 
@@ -68,15 +68,15 @@ def command(
     so that the same command goes on after an interrupt. Noise, shares and pseudo-items come from
     the operating system's entropy, so two runs differ a little in the lines that have them.
     """
-    from rescind.accountant import check_delta
     from rescind.audits.defences import defences
+    from rescind.core.params import write_atomically
     from rescind.errors import ConfigError
-    from rescind.experiment import prepare
-    from rescind.leaks import case_of, cases, facts_of
-    from rescind.methods.gram import Gram
-    from rescind.params import write_atomically
-    from rescind.peeled import peeled_lines, peeled_run
-    from rescind.recipe import DataSettings
+    from rescind.experiments.learning_run import prepare
+    from rescind.experiments.peeling import peeled_lines, peeled_run
+    from rescind.experiments.recipe import DataSettings
+    from rescind.experiments.update_leaks import case_of, cases, facts_of
+    from rescind.methods.additive.gram import Gram
+    from rescind.privacy.accountant import check_delta
 
     check_delta(delta)
     windows = tuple(sorted({int(n) for n in _numbers(rounds, "--rounds", whole=True)}))
@@ -129,8 +129,8 @@ def _all_lines(
     out: Path,
 ) -> list[dict[str, Any]]:
     """The lines of all cases; each is written down as it is finished."""
-    from rescind.leaks import measure, measured, remember
-    from rescind.settings import to_table
+    from rescind.core.settings import to_table
+    from rescind.experiments.update_leaks import measure, measured, remember
 
     lines: list[dict[str, Any]] = []
     try:
@@ -160,11 +160,11 @@ def _all_lines(
 
 def _of_run(run: Path) -> tuple[Federation, str, int]:
     """A finished run with the name of its data and its seed."""
-    from rescind.run_folder import check_finished
+    from rescind.storage.run_folder import check_finished
 
     check_finished(run)
-    from rescind.experiment import read_facts
-    from rescind.storage import load_federation
+    from rescind.experiments.learning_run import read_facts
+    from rescind.storage.federations import load_federation
 
     facts = read_facts(run) or {}
     return load_federation(run / "model"), str(facts["data"]["name"]), int(facts["seed"])
@@ -178,8 +178,8 @@ def _peeled(
     lines: list[dict[str, Any]], dataset: Dataset, name: str, seed: int, out: Path
 ) -> dict[str, Any]:
     """The additive learner sends sums, not updates: whole histories are read out of those."""
-    from rescind.params import write_atomically
-    from rescind.provenance import versions
+    from rescind.core.params import write_atomically
+    from rescind.storage.provenance import versions
 
     facts: dict[str, Any] = {
         "question": "how many complete histories peeling reads out of the additive learner",
@@ -195,7 +195,7 @@ def _peeled(
 
 def _say_peeled(facts: Mapping[str, Any], out: Path, as_json: bool = False) -> None:
     """What was peeled, as a table or as JSON."""
-    from rescind.peeled import grid
+    from rescind.experiments.peeling import grid
 
     if as_json:
         typer.echo(json.dumps(facts))
@@ -304,7 +304,7 @@ def markdown(facts: Mapping[str, Any]) -> str:
 
 def draw(facts: Mapping[str, Any], folder: Path) -> None:
     """The strongest attack on each defence over rounds, a panel for each case."""
-    from rescind import charts
+    from rescind.reporting import charts
 
     names = list(dict.fromkeys(line["case"] for line in facts["lines"]))
     made, panels = _panels(len(names))
@@ -339,7 +339,7 @@ def draw(facts: Mapping[str, Any], folder: Path) -> None:
 
 def _panels(many: int) -> tuple[Any, list[Any]]:
     """Panels in the house style, five in a row at most."""
-    from rescind import charts
+    from rescind.reporting import charts
 
     across = min(many, 5)
     down = -(-many // across)

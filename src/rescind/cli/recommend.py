@@ -19,10 +19,10 @@ def command(
 
     A user without data gets the most popular items, and it is said so.
     """
-    from rescind.run_folder import model_in
+    from rescind.storage.run_folder import model_in
 
     folder = model_in(run)
-    from rescind.storage import load_federation
+    from rescind.storage.federations import load_federation
 
     fed = load_federation(folder)
     found = fed.recommend(user, k)

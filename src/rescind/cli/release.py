@@ -15,12 +15,12 @@ def command(
 
     Devices are sent the new weights; with noise, the new release counts towards epsilon.
     """
-    from rescind.run_folder import check_finished
+    from rescind.storage.run_folder import check_finished
 
     check_finished(run)
-    from rescind.experiment import read_facts, write_facts
-    from rescind.releases import promise, published, release_now
-    from rescind.storage import load_federation, save_federation
+    from rescind.experiments.learning_run import read_facts, write_facts
+    from rescind.methods.additive.releases import promise, published, release_now
+    from rescind.storage.federations import load_federation, save_federation
 
     facts = read_facts(run) or {}
     fed = release_now(load_federation(run / "model"))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rescind.papers import Exhibit
-    from rescind.reproduction import Plan, Progress
+    from rescind_papers.index import Exhibit
+    from rescind_papers.reproduction import Plan, Progress
 
 
 def command(
@@ -43,7 +43,7 @@ def command(
     everything takes many hours; --list says how many runs each table needs.
     """
     from rescind.errors import ConfigError, DataError
-    from rescind.papers import Shelf, chosen
+    from rescind_papers.index import Shelf, chosen
 
     if committed and (quick or seeds is not None):
         raise ConfigError("--committed runs nothing, so --quick and --seeds mean nothing with it.")
@@ -51,7 +51,7 @@ def command(
         raise ConfigError("--quick takes one seed. Leave --seeds out, or --quick.")
     shelf = Shelf(Path("recipes"))
     wanted = chosen(shelf.folder, what)
-    from rescind import reproduction  # loads torch; a wrong name has answered before
+    from rescind_papers import reproduction  # loads torch; a wrong name has answered before
 
     home = out or Path("runs") / ("reproduce-quick" if quick else "reproduce")
     if list_only:
@@ -81,8 +81,8 @@ def command(
 
 def _list(wanted: tuple[Exhibit, ...], shelf, home: Path) -> None:
     """Every table and figure with the number of its runs and the recipes behind it."""
-    from rescind.papers import behind
-    from rescind.reproduction import planned
+    from rescind_papers.index import behind
+    from rescind_papers.reproduction import planned
 
     for one in wanted:
         many = len(planned([one], shelf, home, quick=False).jobs)
@@ -92,7 +92,7 @@ def _list(wanted: tuple[Exhibit, ...], shelf, home: Path) -> None:
 
 def _run(plan: Plan, workers: int) -> Progress:
     """Make the runs behind a bar, or with a line now and then where nobody looks."""
-    from rescind import reproduction
+    from rescind_papers import reproduction
 
     seen = [-1]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from rescind.recipe import Cell, Recipe
-    from rescind.trials import Room
+    from rescind.experiments.recipe import Cell, Recipe
+    from rescind.experiments.unlearning_run import Room
 
 
 def command(
@@ -50,7 +50,7 @@ def command(
     than the seed), from which `rescind table` prints ours beside the paper's.
     """
     from rescind.errors import ConfigError
-    from rescind.recipe_file import check, locate
+    from rescind.experiments.recipe_file import check, locate
 
     if seeds is not None and any(
         c.partition("=")[0].strip() in ("seed", "run.seed") for c in change or ()
@@ -58,7 +58,7 @@ def command(
         raise ConfigError("--seeds and --set seed=K were both given. Give one of them.")
     path = locate(recipe)
     check(path, change or (), cell)  # before torch is loaded: an error answers at once
-    from rescind.recipe import read
+    from rescind.experiments.recipe import read
 
     found = read(path, change or (), cell)
     cells = found.choose(cell, None if seeds is None else range(seeds))
@@ -121,10 +121,10 @@ def _warn(facts: dict[str, Any]) -> None:
 def _one(
     recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str, room: Room
 ) -> dict[str, Any]:
-    from rescind import stream_cell
-    from rescind.cli.progress import BlockBar, RoundBar
-    from rescind.experiment import append_facts, read_facts, tidy
-    from rescind.reproduction import run_one
+    from rescind.experiments import stream_run as stream_cell
+    from rescind.experiments.learning_run import append_facts, read_facts, tidy
+    from rescind.reporting.progress import BlockBar, RoundBar
+    from rescind_papers.reproduction import run_one
 
     done = read_facts(folder) if resume else None
     if done is not None and (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed):
@@ -149,7 +149,7 @@ def _one(
 
 def _room(home: Path, resume: bool, workers: int) -> Room:
     """Where cells that forget keep what they share."""
-    from rescind.trials import Room
+    from rescind.experiments.unlearning_run import Room
 
     return Room(home, resume, workers, told=_retrains)
 
@@ -191,7 +191,7 @@ def _next(recipe: Recipe, finished: list[dict[str, Any]]) -> None:
     else:
         typer.echo(
             f"One line per run was added to {recipe.results}, which keeps the recipe's results. "
-            f"Where git tracks it: commit it\nwith the pages that show it (python -m rescind.pages "
+            f"Where git tracks it: commit it\nwith the pages that show it (python -m rescind_papers.pages "
             f"--all), or undo it (git restore {recipe.results})."
         )
         typer.echo(f"Next: rescind table {recipe.path}")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from rescind.significance import Difference
-    from rescind.tables import ResultTable
+    from rescind.experiments.significance import Difference
+    from rescind.experiments.tables import ResultTable
 
 
 def command(
@@ -36,14 +36,14 @@ def command(
     Numbers below item popularity on the same data are marked, where the recipe has a cell for it.
     """
     from rescind.errors import ConfigError, suggest
-    from rescind.recipe_file import Column, check, locate
+    from rescind.experiments.recipe_file import Column, check, locate
 
     path = locate(recipe)
     check(path, (), against)
-    from rescind.recipe import read
-    from rescind.significance import differences
-    from rescind.sweeps import draw
-    from rescind.tables import collect, lines, markdown, remarks
+    from rescind.experiments.recipe import read
+    from rescind.experiments.significance import differences
+    from rescind.experiments.sweeps import draw
+    from rescind.experiments.tables import collect, lines, markdown, remarks
 
     found = read(path)
     columns = tuple(Column(name) for name in metric or ())
@@ -76,7 +76,7 @@ def command(
 
 def _compare(apart: tuple[Difference, ...], against: str, shown: Callable[[str], str]) -> None:
     """Print paired differences, with how many there are: some of many exceed by chance."""
-    from rescind.significance import markdown_differences, remark
+    from rescind.experiments.significance import markdown_differences, remark
 
     if not apart:
         typer.echo(f"\nNo cell on the data of '{against}' shares a seed with it yet.")
@@ -87,7 +87,7 @@ def _compare(apart: tuple[Difference, ...], against: str, shown: Callable[[str],
 
 
 def _plain(table: ResultTable, apart: tuple[Difference, ...]) -> dict[str, Any]:
-    from rescind.significance import holm
+    from rescind.experiments.significance import holm
 
     rows = [
         {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from rescind.value import Interval, Value
+    from rescind.experiments.value import Interval, Value
 
 LENDS = {"all": "lends everything", "part": "lends a part", "nothing": "lends nothing"}
 
@@ -30,11 +30,11 @@ def command(
     For each drawn person one world is trained anew in which only this person decided otherwise.
     Finished worlds are kept in value.jsonl: after an interrupt the same command goes on.
     """
-    from rescind.run_folder import check_finished
+    from rescind.storage.run_folder import check_finished
 
     check_finished(run)
-    from rescind.params import write_atomically
-    from rescind.value import facts_of, value_of_sharing
+    from rescind.core.params import write_atomically
+    from rescind.experiments.value import facts_of, value_of_sharing
 
     try:
         with _Bar() as bar:
@@ -95,7 +95,7 @@ def _shown(found: Interval, signed: bool) -> str:
 
 def draw(found: Value, folder: Path) -> None:
     """Quality by group beside what lending gains, as value.png and value.svg."""
-    from rescind import charts
+    from rescind.reporting import charts
 
     metric = found.metrics[-1]
     colours = (charts.BLUE, charts.ORANGE, charts.GREY, charts.GREEN)

@@ -11,9 +11,9 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rescind.receipt import Receipt
-    from rescind.records import Event
-    from rescind.verification import Check, Verification
+    from rescind.core.records import Event
+    from rescind.forgetting.receipt import Receipt
+    from rescind.forgetting.verify import Check, Verification
 
 
 def command(
@@ -49,7 +49,7 @@ def command(
 
     Exit code 0: valid, 1: not valid, 2: a file or key could not be read.
     """
-    from rescind.verification import verify
+    from rescind.forgetting.verify import verify
 
     found = verify(
         _bytes(receipt),
@@ -68,7 +68,7 @@ def command(
 
 def _bytes(path: Path) -> bytes:
     from rescind.errors import DataError
-    from rescind.receipt import LARGEST
+    from rescind.forgetting.receipt import LARGEST
 
     try:
         with open(path, "rb") as file:
@@ -81,7 +81,7 @@ def _bytes(path: Path) -> bytes:
 
 def _pinned(given: list[str]) -> dict[str, str]:
     """Whom we trust: the keys given, or else only ourselves."""
-    from rescind import keys
+    from rescind.forgetting import keys
 
     if given:
         return {keys.public_key(one): "the key you gave" for one in given}
@@ -92,18 +92,20 @@ def _pinned(given: list[str]) -> dict[str, str]:
 def _claims(data: Path | None) -> list[Callable[[Receipt], Check]]:
     if data is None:
         return []
-    from rescind.run_folder import model_in
+    from rescind.storage.run_folder import model_in
 
     model_in(data)
-    from rescind.claims import checks_with  # needs torch, which reading a receipt does not
+    from rescind.forgetting.claims import (
+        checks_with,  # needs torch, which reading a receipt does not
+    )
 
     return [checks_with(data)]
 
 
 def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes] | None:
-    from rescind import keys
     from rescind.errors import ConfigError, DataError
-    from rescind.receipt import read_event
+    from rescind.forgetting import keys
+    from rescind.forgetting.receipt import read_event
 
     if event is None and event_key is None:
         return None
@@ -127,8 +129,8 @@ def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes] 
 
 
 def _say(found: Verification, path: Path) -> None:
-    from rescind.findings import VERDICTS, legend, question
-    from rescind.receipt import LEVELS
+    from rescind.audits.finding import VERDICTS, legend, question
+    from rescind.forgetting.receipt import LEVELS
 
     typer.echo(f"{'VALID' if found.valid else 'NOT VALID'}: {path}")
     for check in found.checks:

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rescind.data import amazon, canonical, gowalla, graph, hetrec, movielens
-from rescind.data.archive import Files
+from rescind.data import canonical
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import Entry, expected_digests
 from rescind.data.dataset import TEST, TRAIN, Dataset, GraphDataset, Labels
+from rescind.data.sources import amazon, gowalla, hetrec, movielens
+from rescind.data.sources import graphs as graph
+from rescind.data.sources.archive import Files
 from rescind.errors import DataError
 
 Raw = Canonical | GraphDataset

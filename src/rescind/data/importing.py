@@ -18,10 +18,17 @@ import numpy as np
 from rescind.data import canonical
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import ENTRIES
-from rescind.data.cells import BadCell, IdReader, RatingReader, Reader, SplitReader, TimeReader
 from rescind.data.dataset import Dataset
+from rescind.data.import_cells import (
+    BadCell,
+    IdReader,
+    RatingReader,
+    Reader,
+    SplitReader,
+    TimeReader,
+)
+from rescind.data.import_tables import Table, open_table
 from rescind.data.obtain import cache_folder
-from rescind.data.tables import Table, open_table
 from rescind.errors import ConfigError, DataError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")

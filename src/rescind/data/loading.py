@@ -82,7 +82,7 @@ def _blocks(name: str, variant: Any) -> Dataset:
 
 
 def _synthetic(arguments: dict[str, Any]) -> Dataset:
-    from rescind.data.synthetic import synthetic
+    from rescind.data.sources.synthetic import synthetic
 
     _check_arguments("synthetic", arguments, set(inspect.signature(synthetic).parameters))
     return synthetic(**arguments)

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rescind.data import assemble
-from rescind.data.archive import Files
 from rescind.data.catalogue import Entry
 from rescind.data.dataset import Dataset, GraphDataset
+from rescind.data.sources.archive import Files
 from rescind.errors import DataError
 
 Say = Callable[[str], None]

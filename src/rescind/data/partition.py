@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from rescind.clock import Clock
-from rescind.cohort import Graph
+from rescind.core.clock import Clock
+from rescind.core.cohort import Graph
+from rescind.core.holdings import TEST, TRAIN, VALID, Holdings
+from rescind.core.records import Records
 from rescind.data.dataset import GraphDataset, Ints
 from rescind.errors import ConfigError, DataError
-from rescind.holdings import TEST, TRAIN, VALID, Holdings
-from rescind.records import Records
 
 METIS = ("cora", "citeseer", "pubmed", "tolokers")
 """Graphs whose parts come with the package; `bench/make_parts.py` made them."""

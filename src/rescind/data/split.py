@@ -48,7 +48,7 @@ def pair_hash(dataset: Dataset, user: Ints, item: Ints, seed: int, purpose: str)
     """A number in [0, 1) for each pair, from the seed and the original ids only."""
     import torch
 
-    from rescind.clock import Clock
+    from rescind.core.clock import Clock
 
     users, items = _id_keys(dataset.users), _id_keys(dataset.items)
     return (

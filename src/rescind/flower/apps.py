@@ -13,9 +13,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from rescind.errors import RescindError
-from rescind.flower.asked import ASKED, LOG, SILO, Serving
-from rescind.flower.carried import read, written
-from rescind.flower.resident import carried
+from rescind.flower.run_request import ASKED, LOG, SILO, Serving
+from rescind.flower.silo.resident import carried
+from rescind.flower.wire.serde import read, written
 
 node_app = ClientApp()
 server_app = ServerApp()
@@ -33,7 +33,7 @@ def answer(message: Message, context: Context) -> Message:
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run what was asked; an error that a person can mend is one line for them to read."""
-    from rescind.flower.serving import serve
+    from rescind.flower.server.serve import serve
 
     asked = Serving.from_json(str(context.run_config[ASKED]))
     Path(asked.out).mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rescind.errors import ConfigError, DataError
-from rescind.flower.asked import ASKED, SILO, Serving
+from rescind.flower.run_request import ASKED, SILO, Serving
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",

@@ -13,15 +13,15 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from rescind.core.executor import InProcess
 from rescind.errors import ConfigError
-from rescind.executor import InProcess
-from rescind.flower.asked import Serving
 from rescind.flower.deploy import QUIET
-from rescind.flower.node import Node
-from rescind.flower.serving import serve
-from rescind.flower.sources import RecipeData
-from rescind.flower.store import Store
-from rescind.flower.wire import Letter
+from rescind.flower.run_request import Serving
+from rescind.flower.server.serve import serve
+from rescind.flower.silo.data_source import RecipeData
+from rescind.flower.silo.node import Node
+from rescind.flower.silo.storage import Store
+from rescind.flower.wire.messages import Letter
 
 
 def simulate(asked: Serving, cpus: float = 1.0) -> None:

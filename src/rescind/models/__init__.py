@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rescind.settings import classes
+from rescind.core.settings import classes
 
 MARKER = "tables"
 

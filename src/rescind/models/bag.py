@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind import jagged
-from rescind.clock import Clock
-from rescind.cohort import Lot
-from rescind.model import RankingModel
+from rescind.core import jagged
+from rescind.core.clock import Clock
+from rescind.core.cohort import Lot
+from rescind.core.model import RankingModel
+from rescind.core.params import Params
+from rescind.core.world import Sizes
 from rescind.models.lightgcn import along
 from rescind.models.mf import gaussian
-from rescind.params import Params
-from rescind.world import Sizes
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rescind import jagged
-from rescind.clock import Clock
-from rescind.cohort import Graph
+from rescind.core import jagged
+from rescind.core.clock import Clock
+from rescind.core.cohort import Graph
+from rescind.core.params import Params
+from rescind.core.tasks.nodes import NodeModel
+from rescind.core.world import Sizes
 from rescind.models.lightgcn import uniform
-from rescind.params import Params
-from rescind.tasks.nodes import NodeModel
-from rescind.world import Sizes
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind import jagged
-from rescind.clock import Clock
-from rescind.cohort import Cohort, Lot
+from rescind.core import jagged
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.params import Params
+from rescind.core.update import Rows, Sum, Update
+from rescind.core.world import Sizes
 from rescind.errors import ConfigError
-from rescind.params import Params
-from rescind.update import Rows, Sum, Update
-from rescind.world import Sizes
 
 PAIRS = "pairs"
 """How many clients own both items: [I * I, 1], the pair (i, j) in row i * I + j."""

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind import jagged
-from rescind.clock import Clock
-from rescind.cohort import Lot
-from rescind.model import RankingModel
-from rescind.params import Params
-from rescind.world import Sizes
+from rescind.core import jagged
+from rescind.core.clock import Clock
+from rescind.core.cohort import Lot
+from rescind.core.model import RankingModel
+from rescind.core.params import Params
+from rescind.core.world import Sizes
 
 TINY = 1e-24
 """Squared norms are at least this, so that a zero vector scores 0; as in torch's `normalize`."""

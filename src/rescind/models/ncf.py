@@ -9,14 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rescind import jagged
-from rescind.clock import Clock
+from rescind.core import jagged
+from rescind.core.clock import Clock
+from rescind.core.model import RankingModel
+from rescind.core.params import Params
+from rescind.core.world import Sizes
 from rescind.errors import ConfigError
-from rescind.model import RankingModel
 from rescind.models.lightgcn import uniform
 from rescind.models.mf import gaussian
-from rescind.params import Params
-from rescind.world import Sizes
 
 # Hidden numbers of all items for some clients at a time: 64 MB of float32. Changes speed only.
 _CELLS = 2**24

@@ -9,12 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rescind.clock import Clock
-from rescind.model import RankingModel
+from rescind.core.clock import Clock
+from rescind.core.model import RankingModel
+from rescind.core.params import Params
+from rescind.core.world import Sizes
 from rescind.models.lightgcn import uniform
 from rescind.models.mf import gaussian
-from rescind.params import Params
-from rescind.world import Sizes
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""The federation: values, verbs, the one loop."""

@@ -1,0 +1,1 @@
+"""Compiled and GPU forms of a round, held equal to the readable one by tests."""

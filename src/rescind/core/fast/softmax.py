@@ -1,0 +1,112 @@
+"""One softmax step of a cohort as products over the whole catalogue: no copy of rows per client.
+
+After a single SGD step from what was broadcast, the sum of all clients' moves is the gradient of
+the sum of their losses: one table serves all, [clients, items] is the largest array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort
+from rescind.core.fast.dispatch import VERBS
+from rescind.core.params import Params
+from rescind.core.state import Private
+from rescind.core.tasks.ranking import candidates, scores
+from rescind.core.update import Sum
+
+if TYPE_CHECKING:
+    from rescind.core.method import Method
+
+
+def fits(method: Method, base: type) -> bool:
+    """Whether one plain step on a softmax is all that a client does."""
+    plain = method.optimiser == "sgd" and not method.decay and not method.weight_decay
+    same = all(getattr(type(method), verb) is getattr(base, verb) for verb in VERBS)
+    return method.loss == "softmax" and method.epochs == 1 and plain and same
+
+
+def client_sum(
+    method: Method, public: Params, private: Private, cohort: Cohort, clock: Clock
+) -> tuple[Sum, Private]:
+    """The fold of `client_train` for `loss = "softmax"`."""
+    (step,) = method.client_steps(public)
+    total, moved = summed(method, public, private.values, step.rates, cohort, clock)
+    return total, private.with_(**moved)
+
+
+def summed(
+    method: Method,
+    public: Params,
+    private: Params,
+    rates: Mapping[str, float],
+    cohort: Cohort,
+    clock: Clock,
+) -> tuple[Sum, dict[str, Tensor]]:
+    """(the weighted sum of all steps, private values afterwards) of one step at these rates."""
+    leaves = {
+        n: v.detach().requires_grad_() for n, v in {**public, **private}.items() if n in rates
+    }
+    table = {n: leaves.get(n, v) for n, v in public.items()}
+    own = {n: leaves.get(n, v) for n, v in private.items()}
+    trained_on = replace(cohort, own=cohort.train)
+    logit = scores(method.model, table, own, trained_on) / method.temperature  # type: ignore[arg-type]
+    loss, sent, shown = _loss(method, logit, cohort, clock.step(0))
+    weight = cohort.weight.to(logit.dtype)
+    down = dict(
+        zip(
+            leaves,
+            torch.autograd.grad((loss * weight).sum(), list(leaves.values()), allow_unused=True),
+            strict=True,
+        )
+    )
+    totals, moved = {}, {}
+    for name, grad in down.items():
+        step_by = torch.zeros_like(leaves[name]) if grad is None else -rates[name] * grad
+        if name in public:
+            totals[name] = step_by
+        else:  # what stays on a device does not count by its weight in the sum
+            each = weight.clamp(min=1e-30).view(-1, *[1] * (step_by.dim() - 1))
+            moved[name] = (leaves[name] + step_by / each).detach()
+    touched = weight @ shown.to(weight.dtype)
+    tables = [n for n in totals if n in method.model.tables]
+    each_row = sum(4 + totals[n][0].numel() * totals[n].element_size() for n in tables)
+    rest = sum(v.numel() * v.element_size() for n, v in totals.items() if n not in tables)
+    return Sum(
+        totals=totals,
+        weight=float(cohort.weight.double().sum()),
+        clients=int((cohort.weight != 0).sum()),
+        touched={n: touched for n in tables},
+        up=sent * each_row + len(cohort) * rest,
+    ), moved
+
+
+def _loss(
+    method: Method, logit: Tensor, cohort: Cohort, clock: Clock
+) -> tuple[Tensor, int, Tensor]:
+    """(cross-entropy of the clients' own items [C], rows they touch, which ones [C, I] bool)."""
+    train = cohort.train
+    near = torch.zeros(len(cohort), dtype=logit.dtype, device=logit.device)
+    near = near.index_add(0, train.owner, logit[train.owner, train.item])
+    if method.candidates is None:
+        shown = torch.ones_like(logit, dtype=torch.bool)
+        if len(cohort.own) > len(train):  # lent, so neither right nor wrong here
+            shown[cohort.own.owner, cohort.own.item] = False
+            shown[train.owner, train.item] = True
+            logit = logit.masked_fill(~shown, -torch.inf)
+    else:  # an item drawn twice counts twice
+        owner, item, values = candidates(method, cohort, clock)
+        times = torch.zeros_like(logit, requires_grad=False)
+        each = torch.exp(values["shift"].to(logit.dtype))
+        times.index_put_((owner, item), each, accumulate=True)
+        shown = times > 0
+        logit = logit + torch.log(times)
+    whole, count = torch.logsumexp(logit, 1), train.count.to(logit.dtype)
+    loss = count * whole - near if method.reduce == "sum" else whole - near / count.clamp(min=1)
+    return loss, int(shown.sum()), shown

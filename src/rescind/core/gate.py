@@ -1,0 +1,256 @@
+"""The gate: updates that cannot be right are refused with a reason, and the others go on.
+
+`gate` looks at single updates, `gate_sum` at a sum that comes from elsewhere, and `sound` tells
+from a fused sum whether the single updates must be looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from rescind.core.method import REFERENCE
+from rescind.core.params import Params
+from rescind.core.update import Rows, Sum, Update
+
+# The longest single updates met in training: 120 (ego-LightGCN, ML-1M), 341 (FedMF, ML-100K).
+HEALTHY = 1000.0
+HEAVIEST = 1e6
+"""The largest weight one client may have: no person has a million records."""
+
+KIND, SHAPE, NAME = "wrong kind of number", "wrong shape", "unknown name"
+RANGE, TWICE = "row out of range", "row sent twice"
+WEIGHT, INFINITE = "weight not allowed", "not finite"
+
+
+def gate(
+    update: Update,
+    limit: float,
+    public: Params | None = None,
+    weight: Tensor | None = None,
+    also: Collection[str] = (),
+) -> tuple[Update, Tensor, dict[str, int]]:
+    """Refuse updates that are not finite, of absurd norm, or do not fit what was broadcast.
+
+    Returns the update without them, who is kept [C] bool, and how many were refused by reason
+    (the first that applies). A flaw of a whole entry refuses everybody who sends under its name.
+
+    public: what was broadcast, to hold names, shapes and kinds against
+    weight: [C] what each client asks to count    also: names allowed beside those of `public`
+    """
+    tensors = [value_of(entry) for entry in update.entries.values()]
+    device = next((t.device for t in (*tensors, weight) if t is not None), None)
+    kept = torch.ones(update.clients, dtype=torch.bool, device=device)
+    refused: dict[str, int] = {}
+
+    def refuse(reason: str, bad: Tensor) -> None:
+        many = int((kept & bad).sum())
+        if many:
+            refused[reason] = refused.get(reason, 0) + many
+            kept.logical_and_(~bad)
+
+    entries: dict[str, Rows | Tensor] = {}
+    for name, entry in update.entries.items():
+        like = None if public is None else public.get(name)
+        flaw = _flaw(entry, update.clients, like)
+        if public is not None and not _known(name, public, also):
+            flaw = NAME
+        if flaw is not None:
+            refuse(flaw, _senders(entry, kept))
+            continue
+        if isinstance(entry, Rows):
+            for reason, bad in _row_flaws(entry, update.clients):
+                refuse(reason, bad)
+        entries[name] = _as(entry, like)
+    if weight is not None:
+        refuse(WEIGHT, ~allowed(weight))
+    left = Update(update.clients, entries).only(kept) if refused else Update(len(kept), entries)
+    norms = norms_of(left).to(kept.device)
+    refuse(INFINITE, _holds_non_finite(left, norms))
+    refuse(f"norm above {limit:g}", ~(norms <= limit))
+    return (left.only(kept) if refused else left), kept, refused
+
+
+def allowed(weight: Tensor) -> Tensor:
+    """Which weights are numbers from 0 to `HEAVIEST`. [C] bool"""
+    return (weight >= 0) & (weight <= HEAVIEST)
+
+
+def chosen(update: Update, kept: Tensor) -> Update:
+    """The update of those kept alone, as if the others had never been there. kept: [C] bool"""
+    if bool(kept.all()):
+        return update
+    place = torch.cumsum(kept, 0) - 1
+    entries: dict[str, Rows | Tensor] = {}
+    for name, entry in update.only(kept).entries.items():
+        if isinstance(entry, Rows):
+            entries[name] = replace(entry, owner=place[entry.owner])
+        else:
+            entries[name] = entry[kept]
+    return Update(int(kept.sum()), entries)
+
+
+def sound(total: Sum, public: Params, limit: float, weight: Tensor) -> bool:
+    """Whether a fused sum shows no sign of a bad update; if not, look at single ones.
+
+    Its norm must stay below the limit of one update: only updates that cancel out could hide. Of
+    very many clients it may be what healthy ones add up to: what hides there moves the mean by no
+    more than a healthy update moves a small cohort.
+    """
+    if not bool(allowed(weight).all()):
+        return False
+    ceiling = limit * max(1.0, total.weight / max(total.clients, 1))
+    ceiling = max(ceiling, HEALTHY * total.weight)
+    for name, value in total.totals.items():
+        if value.is_floating_point():
+            norm = float(torch.linalg.vector_norm(value))
+            if not math.isfinite(norm) or (name in public and norm > ceiling):
+                return False
+    return True
+
+
+def gate_sum(total: Sum, public: Params, limit: float, also: Collection[str] = ()) -> Sum:
+    """A sum from elsewhere if it can be one, else an empty sum that counts its clients refused."""
+    reason = _sum_flaw(total, public, limit, also)
+    if reason is None:
+        return total
+    many = total.clients if 0 < total.clients <= HEAVIEST else 1
+    return Sum({}, 0.0, 0, refused={reason: many})
+
+
+def _sum_flaw(total: Sum, public: Params, limit: float, also: Collection[str]) -> str | None:
+    """Why a sum is refused, or None."""
+    for name, value in total.totals.items():
+        like = public.get(name)
+        if not _known(name, public, also):
+            return NAME
+        if like is not None and value.shape != like.shape:
+            return SHAPE
+        if _wrong_kind(value, like):
+            return KIND
+    for name, value in total.touched.items():
+        if name not in total.totals or value.shape != total.totals[name].shape[:1]:
+            return SHAPE
+        if not bool(((value >= 0) & (value <= total.weight * (1 + 1e-6))).all()):
+            return WEIGHT
+    if total.who.dim() != 1 or len(total.who) not in (0, total.clients):
+        return SHAPE
+    if len(torch.unique(total.who)) < len(total.who):
+        return TWICE
+    if total.clients < 0 or not 0 <= total.weight <= HEAVIEST * total.clients:
+        return WEIGHT
+    if not all(bool(torch.isfinite(value).all()) for value in total.totals.values()):
+        return INFINITE
+    norm = math.sqrt(sum(float(v.double().square().sum()) for v in total.totals.values()))
+    return None if norm <= limit * total.weight else f"norm above {limit:g}"
+
+
+def value_of(entry: Rows | Tensor) -> Tensor:
+    """The numbers of an entry."""
+    return entry.value if isinstance(entry, Rows) else entry
+
+
+def _known(name: str, public: Params, also: Collection[str]) -> bool:
+    return name in also or (name in public and not name.startswith(REFERENCE))
+
+
+def _wrong_kind(value: Tensor, like: Tensor | None) -> bool:
+    if value.is_complex() or value.dtype == torch.bool:
+        return True
+    return like is not None and value.is_floating_point() != like.is_floating_point()
+
+
+def _whole(value: Tensor) -> bool:
+    return value.dtype in (torch.int64, torch.int32)
+
+
+def _flaw(entry: Rows | Tensor, clients: int, like: Tensor | None) -> str | None:
+    """What is wrong with a whole entry, or None."""
+    value = value_of(entry)
+    if isinstance(entry, Rows):
+        if not (_whole(entry.owner) and _whole(entry.index)):
+            return KIND
+        shapes = {tuple(entry.owner.shape), tuple(entry.index.shape), tuple(value.shape[:1])}
+        if shapes != {(entry.owner.numel(),)} or not _inside(entry.owner, clients):
+            return SHAPE
+        if like is not None and (entry.size, *value.shape[1:]) != tuple(like.shape):
+            return SHAPE
+    elif value.shape[:1] != (clients,) or (like is not None and value.shape[1:] != like.shape):
+        return SHAPE
+    return KIND if _wrong_kind(value, like) else None
+
+
+def _inside(index: Tensor, size: int) -> bool:
+    return not len(index) or (int(index.min()) >= 0 and int(index.max()) < size)
+
+
+def _senders(entry: Rows | Tensor, everybody: Tensor) -> Tensor:
+    """Who sends under a name; everybody where the entry itself does not say. [C] bool"""
+    if not isinstance(entry, Rows) or entry.owner.dim() != 1 or not _whole(entry.owner):
+        return torch.ones_like(everybody)
+    if not _inside(entry.owner, len(everybody)):
+        return torch.ones_like(everybody)
+    return _marked(entry.owner, len(everybody))
+
+
+def _marked(owner: Tensor, clients: int) -> Tensor:
+    there = torch.zeros(clients, dtype=torch.bool, device=owner.device)
+    there[owner.long()] = True
+    return there
+
+
+def _row_flaws(rows: Rows, clients: int) -> list[tuple[str, Tensor]]:
+    """Who sends rows that do not exist, or one row twice (a clip would see it too small)."""
+    flaws = []
+    owner, index = rows.owner, rows.index
+    if not _inside(index, rows.size):
+        inside = (index >= 0) & (index < rows.size)
+        flaws.append((RANGE, _marked(owner[~inside], clients)))
+        owner, index = owner[inside], index[inside]
+    key = owner.long() * rows.size + index
+    if len(key) > 1 and not bool((key[1:] > key[:-1]).all()):
+        ordered, order = torch.sort(key)
+        again = order[1:][ordered[1:] == ordered[:-1]]
+        flaws.append((TWICE, _marked(owner[again], clients)))
+    return flaws
+
+
+def _as(entry: Rows | Tensor, like: Tensor | None) -> Rows | Tensor:
+    """Real numbers in the precision of what was broadcast."""
+    value = value_of(entry)
+    if like is None or value.dtype == like.dtype or not like.is_floating_point():
+        return entry
+    cast = value.to(like.dtype)
+    return replace(entry, value=cast) if isinstance(entry, Rows) else cast
+
+
+def norms_of(update: Update) -> Tensor:
+    """The norm of each client's whole update, also where an entry is one number each. [C]"""
+    if not update.entries:
+        return torch.zeros(update.clients, dtype=torch.float64)
+    wide = {name: _wide(entry) for name, entry in update.entries.items()}
+    return Update(update.clients, wide).norms()
+
+
+def _wide(entry: Rows | Tensor) -> Rows | Tensor:
+    value = value_of(entry)
+    if value.dim() > 1:
+        return entry
+    column = value.unsqueeze(1)
+    return replace(entry, value=column) if isinstance(entry, Rows) else column
+
+
+def _holds_non_finite(update: Update, norms: Tensor) -> Tensor:
+    """Who sends a NaN or an infinity; a norm may also overflow without one. [C] bool"""
+    bad = torch.zeros(update.clients, dtype=torch.bool, device=norms.device)
+    if bool(torch.isfinite(norms).all()):
+        return bad
+    for entry in update.entries.values():
+        finite = torch.isfinite(value_of(entry))
+        each = ~(finite.flatten(1).all(1) if finite.dim() > 1 else finite)
+        bad |= _marked(entry.owner[each], update.clients) if isinstance(entry, Rows) else each
+    return bad

@@ -1,0 +1,94 @@
+"""Where a run stands, what a watcher sees after a round, and when to stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from rescind.core.executor import Vault
+from rescind.core.history import Past, Point
+from rescind.core.state import ServerState
+from rescind.core.tasks import Metric
+from rescind.core.tasks.metrics import Ranking
+from rescind.core.update import Sum
+from rescind.errors import ConfigError, suggest
+
+
+@dataclass(frozen=True)
+class Now:
+    """Where a run stands, on both sides of the boundary: what a checkpoint holds."""
+
+    state: ServerState
+    vault: Vault
+    hosted: tuple[Vault, ...] = ()
+    """The private side of clients that the server hosts, in the world's order."""
+
+    @property
+    def point(self) -> Point:
+        """The model alone, without any data: what one can come back to."""
+        hosted = tuple((v.private, v.log) for v in self.hosted)
+        return Point(self.state, self.vault.private, self.vault.log, hosted)
+
+    def back(self, point: Point) -> Now:
+        """The same devices with the model of another moment."""
+        vault = replace(self.vault, private=point.private, log=point.log)
+        hosted = tuple(
+            replace(mine, private=private, log=log)
+            for mine, (private, log) in zip(self.hosted, point.hosted, strict=True)
+        )
+        return Now(point.state, vault, hosted)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a watcher may look at after a round. Read only."""
+
+    now: Now
+    sums: Mapping[str, Sum]
+    until: EarlyStop | None
+    past: Past | None = None
+
+
+@dataclass(frozen=True)
+class EarlyStop:
+    """Stop when a measure has not improved for `patience` rounds; keep the best round whole."""
+
+    metric: Metric = field(default_factory=lambda: Ranking(split="valid"))
+    value: str = "NDCG@20"
+    """Which of the metric's values decides; higher is better."""
+    every: int = 10
+    """Measure after every so many rounds."""
+    patience: int | None = 30
+    """Rounds without improvement before stopping; None measures without ever stopping."""
+    restore: bool = True
+    """Go back to the best round at the end; False keeps the last."""
+    users: int | None = None
+    """Measure on a fixed sample of so many members; None: on everybody."""
+    best: Now | None = None
+    best_score: float = float("-inf")
+    history: tuple[tuple[int, Mapping[str, float]], ...] = ()
+    """(round, values) of every measurement."""
+    done: bool = False
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ConfigError(f"early stopping measures every 1 or more rounds, got {self.every}.")
+
+    def see(self, now: Now, measure: Callable[[Now, Metric], dict[str, float]]) -> EarlyStop:
+        """The stopping rule after one more round."""
+        if now.state.round % self.every:
+            return self
+        values = measure(now, self.metric)
+        if self.value not in values:
+            raise ConfigError(
+                f"nothing measured is called '{self.value}'; {suggest(self.value, values)}"
+            )
+        score = values[self.value]
+        history = (*self.history, (now.state.round, values))
+        if score > self.best_score or self.best is None:
+            known = float("-inf") if math.isnan(score) else score  # the first NaN is not the best
+            return replace(self, best=now, best_score=known, history=history)
+        waited = now.state.round - self.best.state.round
+        done = self.patience is not None and waited >= self.patience
+        return replace(self, history=history, done=done)

@@ -1,0 +1,71 @@
+"""The kinds of problem, one module each: what a record means, its loss, how a model is measured.
+
+A task is a module with the functions of `Task`; `named` finds it by the name a model gives.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol, cast
+
+from torch import Tensor
+
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.params import Params
+from rescind.core.plan import Batch, Plan, Work
+from rescind.errors import ConfigError, suggest
+
+Question = Literal["score", "loss", "open"]
+"""What is asked of each record: its score, its loss, or its score with owned items at -inf."""
+
+
+class Metric(Protocol):
+    """Something measured where the data is; only totals come back."""
+
+    @property
+    def split(self) -> str: ...
+    @property
+    def mask(self) -> tuple[str, ...]: ...
+    @property
+    def block(self) -> int | None: ...
+    def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]: ...
+    def finish(self, totals: Params, weight: float) -> dict[str, float]: ...
+
+
+class Task(Protocol):
+    """What a module under `tasks/` offers."""
+
+    def plan(self, settings: Any, cohort: Cohort, clock: Clock) -> Plan:
+        """The samples of one local epoch."""
+        ...
+
+    def loss(self, settings: Any, model: Any, work: Work, batch: Batch, cohort: Cohort) -> Tensor:
+        """One number per client. [C]"""
+        ...
+
+    def scores(
+        self, model: Any, public: Params, own: Mapping[str, Tensor], cohort: Cohort
+    ) -> Tensor:
+        """Everything a cohort's model says: [C, I] for items, [N, classes] for nodes."""
+        ...
+
+    def answer(
+        self, scores: Tensor, cohort: Cohort, owner: Tensor, item: Tensor, ask: Question
+    ) -> Tensor:
+        """What the scores say about single records. [n]"""
+        ...
+
+    def metric(self, split: str, k: tuple[int, ...]) -> Metric:
+        """How well a model does, by default."""
+        ...
+
+
+def named(name: str) -> Task:
+    """The task of this name."""
+    known = [info.name for info in pkgutil.iter_modules(__path__) if info.name != "metrics"]
+    if name not in known:
+        raise ConfigError(f"there is no task '{name}': {suggest(name, known)}")
+    return cast(Task, importlib.import_module(f"{__name__}.{name}"))

@@ -1,0 +1,139 @@
+"""How good full rankings are: HR, NDCG, Recall, Precision, MRR @K, coverage, popularity bias.
+
+A metric turns the scores of a cohort into totals that can be added over cohorts and silos; only
+the totals reach the server, which divides at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.params import Params
+from rescind.errors import ConfigError
+
+
+def top_k(scores: Tensor, masked: Lot | None, k: int) -> Tensor:
+    """The k best unmasked items of each row, best first; equal scores go to the lower item. [C, k]
+
+    A masked or missing place is -1 (a user with fewer than k open items). NaN ranks last.
+    """
+    scores = torch.nan_to_num(
+        scores, nan=-torch.inf, posinf=torch.finfo(scores.dtype).max, neginf=-torch.inf
+    )
+    if masked is not None:
+        scores[masked.owner, masked.item] = -torch.inf
+    items = scores.shape[1]
+    many = min(k, items)
+    # One more than needed shows whether a tie crosses the end of the list.
+    value, item = torch.topk(scores, min(many + 1, items), dim=1)
+    tied = (value[:, 1:] == value[:, :-1]) & (value[:, 1:] > -torch.inf)
+    rows = tied.any(1).nonzero().squeeze(1)
+    if len(rows):
+        order = torch.argsort(scores[rows], dim=1, descending=True, stable=True)
+        item[rows] = order[:, : item.shape[1]]
+        value[rows] = scores[rows].gather(1, item[rows])
+    item = torch.where(value == -torch.inf, -1, item)[:, :many]
+    if many < k:
+        item = torch.nn.functional.pad(item, (0, k - many), value=-1)
+    return item
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Full ranking against held-out items, averaged over the clients that have any.
+
+    HR@K: any hit. Recall@K: hits / held. Precision@K: hits / K. MRR@K: 1 / rank of the first hit.
+    NDCG@K: binary gain, ideal over min(K, held). coverage@K: share of items shown to anybody.
+    popularity@K: mean share of members who own a shown item (the bias towards the head).
+    """
+
+    split: str = "test"
+    k: tuple[int, ...] = (20,)
+    mask: tuple[str, ...] = ("own",)
+    """What is not shown: "own" (training items), and "valid" too if listed."""
+    block: int | None = None
+    """Which block's held-out items are meant; None is the current one."""
+
+    def __post_init__(self) -> None:
+        if self.split not in ("valid", "test"):
+            raise ConfigError(f"a ranking is measured on 'valid' or 'test', not '{self.split}'.")
+        if not self.k or min(self.k) < 1:
+            raise ConfigError(f"k must be at least 1, got {self.k}. Give one or more list lengths.")
+
+    def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
+        """Totals by name, and over how many clients."""
+        if cohort.held is None:
+            raise ConfigError("a ranking needs a cohort with held-out items.")
+        held = cohort.held
+        longest = max(self.k)
+        top = top_k(scores, masked, longest)
+        there = torch.zeros((len(cohort), cohort.items + 1), dtype=torch.bool, device=top.device)
+        there[held.owner, held.item] = True
+        hit = there.gather(1, torch.where(top < 0, cohort.items, top)).double()
+        counted = held.count > 0
+        hit, count = hit[counted], held.count[counted].double()
+        out: dict[str, Tensor] = {}
+        discount = 1 / torch.log2(torch.arange(longest, device=top.device).double() + 2)
+        ideal = torch.cumsum(discount, 0)
+        for k in self.k:
+            cut = hit[:, :k]
+            hits = cut.sum(1)
+            rank = torch.arange(1, k + 1, device=top.device)
+            best = count.clamp(max=k).long() - 1
+            out[f"HR@{k}"] = (hits > 0).double().sum()
+            out[f"NDCG@{k}"] = ((cut * discount[:k]).sum(1) / ideal[best]).sum()
+            out[f"Recall@{k}"] = (hits / count).sum()
+            out[f"Precision@{k}"] = (hits / k).sum()
+            out[f"MRR@{k}"] = (cut / rank).max(1).values.sum() if len(cut) else cut.sum()
+            shown = top[counted, :k].reshape(-1)
+            shown = shown[shown >= 0]
+            out[f"shown@{k}"] = torch.bincount(shown, minlength=cohort.items)
+        out["owners"] = torch.bincount(cohort.own.item, minlength=cohort.items)
+        out["clients"] = torch.tensor(float(len(cohort)), dtype=torch.float64, device=top.device)
+        return out, int(counted.sum())
+
+    def finish(self, totals: Params, weight: float) -> dict[str, float]:
+        """The means, from the totals over everybody."""
+        out: dict[str, float] = {}
+        owners = totals["owners"].double() / totals["clients"].clamp(min=1)
+        for k in self.k:
+            for name in ("HR", "NDCG", "Recall", "Precision", "MRR"):
+                total = float(totals[f"{name}@{k}"])
+                out[f"{name}@{k}"] = total / weight if weight else float("nan")
+            shown = totals[f"shown@{k}"].double()
+            out[f"coverage@{k}"] = float((shown > 0).double().mean())
+            out[f"popularity@{k}"] = float((shown * owners).sum() / shown.sum().clamp(min=1))
+        return out
+
+
+@dataclass(frozen=True)
+class Owners:
+    """How many clients own each item: the popularity every ranking is held against."""
+
+    split: str = "valid"
+    mask: tuple[str, ...] = ()
+    block: int | None = None
+    wants_scores = False
+
+    def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
+        """Counts by item."""
+        return {"owners": torch.bincount(cohort.own.item, minlength=cohort.items)}, len(cohort)
+
+    def finish(self, totals: Params, weight: float) -> dict[str, float]:
+        """How skewed ownership is: the share of all records that the top tenth of items has."""
+        ordered = totals["owners"].double().sort(descending=True).values
+        head = ordered[: max(len(ordered) // 10, 1)].sum() / ordered.sum().clamp(min=1)
+        return {"head share": float(head)}
+
+
+def masked_lot(cohort: Cohort, lots: list[Lot]) -> Lot:
+    """Several lots of one cohort as one, for masking (duplicates do no harm)."""
+    none = cohort.ids.new_zeros(0)
+    owner = torch.cat([none, *(lot.owner for lot in lots)])
+    order = torch.argsort(owner, stable=True)
+    item = torch.cat([none, *(lot.item for lot in lots)])
+    return Lot(owner[order], item[order], len(cohort))

@@ -1,0 +1,226 @@
+"""Ranking items for people: negatives, losses, and a plan of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rescind.core import jagged
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort
+from rescind.core.model import RankingModel
+from rescind.core.params import Params
+from rescind.core.plan import Batch, Plan, Work
+from rescind.core.tasks import Metric, Question
+from rescind.core.tasks.metrics import Ranking
+
+
+class Settings(Protocol):
+    """The fields of a method that this task reads."""
+
+    @property
+    def loss(self) -> Literal["bpr", "bce", "softmax"]: ...
+    @property
+    def reduce(self) -> Literal["mean", "sum"]: ...
+    @property
+    def negatives(self) -> int: ...
+    @property
+    def candidates(self) -> int | None: ...
+    @property
+    def batch_size(self) -> int | None: ...
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def decay(self) -> float: ...
+
+
+def draw_negatives(clock: Clock, cohort: Cohort, owner: Tensor, k: Tensor) -> Tensor:
+    """Items uniform outside each client's own, one for every (owner, k). [n]
+
+    The r-th item that a client does not own is r plus the number of its items (sorted,
+    i_0 < i_1 < ...) with i_p - p <= r: one binary search per draw and no rejection. A client that
+    owns everything has no negative; -1 is returned for it.
+    """
+    own, items = cohort.own, cohort.items
+    free = (items - own.count)[owner]
+    rank = (
+        ((clock.bits("negatives", cohort.ids[owner], k) >> 32) & 0xFFFFFFFF) * free.clamp(min=0)
+    ) >> 32
+    gap = own.item - own.place
+    before = torch.searchsorted(own.owner * items + gap, owner * items + rank, right=True)
+    drawn = rank + before - own.first[owner]
+    return torch.where(free > 0, drawn, -1)
+
+
+def plan(settings: Settings, cohort: Cohort, clock: Clock) -> Plan:
+    """The samples of one local epoch.
+
+    "bpr": a pair (positive, negative) for each training record and each of its negatives.
+    "bce": the record with label 1 and its negatives with label 0, shuffled together.
+    "softmax": every candidate of a client, with label 1 where the client owns it; one batch.
+    """
+    if settings.loss == "softmax":
+        owner, item, values = candidates(settings, cohort, clock)
+        return Plan.of(owner, len(cohort), None, None, {"item": item}, values)
+    train, many = cohort.train, settings.negatives
+    place = train.place
+    owner = train.owner.repeat_interleave(many)
+    spread = torch.arange(many, device=place.device)
+    k = (place.unsqueeze(1) * many + spread).reshape(-1)
+    negative = draw_negatives(clock, cohort, owner, k)
+    if settings.loss == "bpr":
+        positive = train.item.repeat_interleave(many)
+        if bool((negative < 0).any()):
+            there = negative >= 0
+            owner, positive, negative, k = owner[there], positive[there], negative[there], k[there]
+        bits = _order_bits(settings, clock, cohort, owner, k)
+        return Plan.of(
+            owner,
+            len(cohort),
+            settings.batch_size,
+            bits,
+            {"positive": positive, "negative": negative},
+        )
+    return _labelled(settings, cohort, clock, negative.view(-1, many), place)
+
+
+def _labelled(
+    settings: Settings, cohort: Cohort, clock: Clock, negative: Tensor, place: Tensor
+) -> Plan:
+    """Each record and its negatives in a row, with labels 1, 0, 0, ..."""
+    train, many = cohort.train, settings.negatives + 1
+    item = torch.cat([train.item.unsqueeze(1), negative], 1).reshape(-1)
+    label = torch.zeros(many, device=item.device)
+    label[0] = 1.0
+    label = label.repeat(len(train))
+    owner = train.owner.repeat_interleave(many)
+    k = (place.unsqueeze(1) * many + torch.arange(many, device=place.device)).reshape(-1)
+    if bool((item < 0).any()):
+        there = item >= 0
+        owner, item, label, k = owner[there], item[there], label[there], k[there]
+    bits = _order_bits(settings, clock, cohort, owner, k)
+    return Plan.of(owner, len(cohort), settings.batch_size, bits, {"item": item}, {"label": label})
+
+
+def candidates(
+    settings: Settings, cohort: Cohort, clock: Clock
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """What a client's softmax runs over: (owner [n], item [n], "label" and "shift" of each [n]).
+
+    What it trains on, and all it does not own; or so many drawn from those, each of which stands
+    for rest / drawn items, so that the sum of exponentials is right on average (additive.md 2).
+    """
+    train, clients, device = cohort.train, len(cohort), cohort.ids.device
+    if settings.candidates is None:
+        there = torch.ones(clients, cohort.items, dtype=torch.bool, device=device)
+        there[cohort.own.owner, cohort.own.item] = False  # lent, so neither right nor wrong here
+        there[train.owner, train.item] = True
+        label = torch.zeros(clients, cohort.items, device=device)
+        label[train.owner, train.item] = 1.0
+        owner, item = there.nonzero(as_tuple=True)
+        return owner, item, {"label": label[there], "shift": torch.zeros(len(item), device=device)}
+    owner = torch.arange(clients, device=device).repeat_interleave(settings.candidates)
+    k = torch.arange(settings.candidates, device=device).repeat(clients)
+    drawn = draw_negatives(clock, cohort, owner, k)
+    owner, drawn = owner[drawn >= 0], drawn[drawn >= 0]
+    rest = (cohort.items - cohort.own.count).clamp(min=1).float()
+    label = torch.cat([torch.ones(len(train)), torch.zeros(len(drawn))]).to(device)
+    shift = torch.log(rest / settings.candidates)[torch.cat([train.owner, owner])] * (1 - label)
+    owner, item = torch.cat([train.owner, owner]), torch.cat([train.item, drawn])
+    order = torch.argsort(owner, stable=True)
+    return owner[order], item[order], {"label": label[order], "shift": shift[order]}
+
+
+def _order_bits(
+    settings: Settings, clock: Clock, cohort: Cohort, owner: Tensor, k: Tensor
+) -> Tensor | None:
+    if settings.batch_size is None:
+        return None
+    return clock.bits("order", cohort.ids[owner], k)
+
+
+def loss(
+    settings: Settings, model: RankingModel, work: Work, batch: Batch, cohort: Cohort
+) -> Tensor:
+    """The loss of each client on one wave. [C]
+
+    bpr: softplus(-(s_positive - s_negative) / temperature)   (FedShare Eq. 15 with a temperature)
+    bce: binary cross-entropy of sigmoid(s / temperature) with the label
+    softmax: mean over own items of -log softmax(s / temperature) over all candidates
+    plus decay * |row|^2 for every sampled row: touched rows only.
+    """
+    held = {name: rows.index_select(0, work.held) for name, rows in work.rows.items()}
+    own = model.infer(held, {**work.dense, **work.own}, cohort.train)
+    taken = {
+        column: {table: _take(rows, place) for table, rows in work.rows.items()}
+        for column, place in batch.rows.items()
+    }
+    held_score = getattr(model, "score_held", model.score)  # items of the graph it is trained on
+    by = {"positive": held_score}
+    scores = {c: by.get(c, model.score)(rows, own, batch.owner) for c, rows in taken.items()}
+    if settings.loss == "softmax":
+        return _softmax(settings, batch, scores["item"])
+    if settings.loss == "bpr":
+        each = functional.softplus((scores["negative"] - scores["positive"]) / settings.temperature)
+    else:
+        label = batch.values["label"].to(scores["item"].dtype)
+        each = functional.binary_cross_entropy_with_logits(
+            scores["item"] / settings.temperature, label, reduction="none"
+        )
+    if settings.decay:
+        for rows in taken.values():
+            each = each + settings.decay * sum(r.square().sum(-1) for r in rows.values())
+    if settings.reduce == "sum":
+        return jagged.segment_sum(each, batch.owner, batch.clients)
+    return jagged.segment_mean(each, batch.owner, batch.clients)
+
+
+def _softmax(settings: Settings, batch: Batch, score: Tensor) -> Tensor:
+    """Cross-entropy of a client's own items, all at once: their mean logit against the rest. [C]"""
+    label = batch.values["label"].to(score.dtype)
+    logit = score / settings.temperature
+    owned = jagged.segment_sum(label, batch.owner, batch.clients)
+    near = jagged.segment_sum(logit * label, batch.owner, batch.clients)
+    whole = jagged.segment_logsumexp(
+        logit + batch.values["shift"].to(score.dtype), batch.owner, batch.clients
+    )
+    return (owned * whole - near) / (owned.clamp(min=1) if settings.reduce == "mean" else 1)
+
+
+def _take(rows: Tensor, place: Tensor) -> Tensor:
+    """rows[place]; `index_select` costs half as much as indexing, backward included."""
+    flat = rows.index_select(0, place.reshape(-1))
+    return flat if place.dim() == 1 else flat.view(*place.shape, -1)
+
+
+def scores(
+    model: RankingModel, public: Params, own: Mapping[str, Tensor], cohort: Cohort
+) -> Tensor:
+    """Scores of all items for every client, inferred from all its own items. [C, I]"""
+    many = len(cohort)
+    dense = {n: v.expand(many, *v.shape) for n, v in public.items() if n not in model.tables}
+    rows = {name: public[name].index_select(0, cohort.own.item) for name in model.tables}
+    return model.scores(public, model.infer(rows, {**dense, **own}, cohort.own))
+
+
+def answer(scores: Tensor, cohort: Cohort, owner: Tensor, item: Tensor, ask: Question) -> Tensor:
+    """Scores of single records; "loss" is the audits' probe. [n]"""
+    scores = scores.to(torch.float64, copy=True)
+    if ask == "open":
+        scores[cohort.own.owner, cohort.own.item] = -torch.inf
+    out = scores[owner, item]
+    return record_loss(out) if ask == "loss" else out
+
+
+def record_loss(score: Tensor) -> Tensor:
+    """How badly each record is remembered: -log sigmoid(score). [n]"""
+    return functional.softplus(-score)
+
+
+def metric(split: str, k: tuple[int, ...]) -> Metric:
+    """Full ranking against held-out items."""
+    return Ranking(split=split, k=k)

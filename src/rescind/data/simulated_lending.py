@@ -1,0 +1,85 @@
+"""Simulated people who decide what to lend and what to take back.
+
+They act on their own side of the boundary: they read what they hold and emit events.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rescind.core import jagged
+from rescind.core.clock import Clock
+from rescind.core.holdings import TRAIN, Holdings
+from rescind.core.records import Records, Share
+from rescind.errors import ConfigError
+
+NOTHING, PART, ALL = 0, 1, 2
+GROUPS = {"all": ALL, "part": PART, "nothing": NOTHING}
+"""What people lend, by name."""
+
+
+def draw_groups(clients: int, clock: Clock, ratio: tuple[int, int, int] = (1, 2, 7)) -> Tensor:
+    """Who shares all, part or nothing. [clients] int8: 2, 1, 0
+
+    ratio: all : part : nothing, FedShare V-A. Exact up to rounding: people are ordered by a hash
+    of their id, the first share everything, the next a part.
+    """
+    if len(ratio) != 3 or min(ratio) < 0 or sum(ratio) == 0:
+        raise ConfigError(
+            f"a sharing ratio has three parts, all : part : nothing, none of them "
+            f"negative; got {ratio}. The paper's is (1, 2, 7)."
+        )
+    ids = torch.arange(clients)
+    order = torch.argsort(clock.at(0).bits("sharing group", ids), stable=True)
+    full = round(clients * ratio[0] / sum(ratio))
+    part = round(clients * (ratio[0] + ratio[1]) / sum(ratio)) - full
+    groups = torch.full((clients,), NOTHING, dtype=torch.int8)
+    groups[order[:full]] = ALL
+    groups[order[full : full + part]] = PART
+    return groups
+
+
+def draw_share(holdings: Holdings, groups: Tensor, clock: Clock, part: float = 0.3) -> Share:
+    """The event in which everybody lends what their group lends.
+
+    Partial sharers lend a share `part` of their training records (rounded, at random); all copies
+    of a pair go together. What is held out for measuring is not lent.
+    """
+    if not 0 <= part <= 1:
+        raise ConfigError(f"a partial sharer lends a share between 0 and 1; got {part}.")
+    ids = torch.arange(holdings.clients, device=holdings.members.device)
+    lot = holdings.of_clients("own", ids)
+    bits = clock.at(0).bits("shared records", lot.owner, lot.item)
+    order = jagged.shuffle(bits, lot.owner)
+    group = groups.to(ids.device)
+    wanted = torch.round(lot.count * part).long()
+    wanted = torch.where(group == ALL, lot.count, torch.where(group == PART, wanted, 0))
+    owner = lot.owner[order]
+    chosen = jagged.places(owner, lot.clients) < wanted[owner]
+    pairs = Records.of(owner[chosen], lot.item[order][chosen])
+    mine = (holdings.split == TRAIN) & (holdings.block == holdings.now)
+    mine &= holdings.records.among(pairs)
+    return Share(holdings.records[mine])
+
+
+def draw_regret(shared: Records, clock: Clock, ratio: float = 0.3) -> Records:
+    """What a share `ratio` of the sharers, drawn at random, want back: all they lent."""
+    if not 0 <= ratio <= 1:
+        raise ConfigError(f"a share of the sharers is between 0 and 1; got {ratio}.")
+    who = torch.unique(shared.client)
+    order = torch.argsort(clock.at(0).bits("regret", who), stable=True)
+    leaving = who[order[: round(len(who) * ratio)]]
+    return shared[torch.isin(shared.client, leaving)]
+
+
+def groups_of(holdings: Holdings) -> Tensor:
+    """What people lend now of what they train on: all, a part, nothing. [clients] int8
+
+    Read from the records, so that a partial sharer whose share rounds to nothing lends nothing.
+    """
+    own, kept = holdings.lot("own")[1].cpu(), holdings.lot("unshared")[1].cpu()
+    groups = torch.full_like(own, PART, dtype=torch.int8)
+    groups[kept == own] = NOTHING
+    groups[(kept == 0) & (own > 0)] = ALL
+    return groups

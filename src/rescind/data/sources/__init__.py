@@ -1,0 +1,1 @@
+"""Read each publisher's files: one module per publisher."""

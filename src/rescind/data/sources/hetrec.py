@@ -1,0 +1,79 @@
+"""The two HetRec 2011 sets: Last.fm tag assignments and MovieLens ratings."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import numpy as np
+
+from rescind.data.canonical import Canonical, build
+from rescind.data.dataset import Ints
+from rescind.data.sources.archive import Files
+from rescind.data.sources.text_columns import cut, decimal, decode, whole
+from rescind.errors import DataError
+
+
+def read_lastfm(files: Files) -> Canonical:
+    """Last.fm 2K: `user_taggedartists.dat` (user, artist, tag, day, month, year), `artists.dat`.
+
+    The time of a row is midnight in Madrid of its day, as in the publisher's own file of times.
+    """
+    name = "user_taggedartists.dat"
+    label = files.label(name)
+    names = ("user", "artist", "tag", "day", "month", "year")
+    table = cut(files.read(name), label, "\t", names, header=True)
+    numbers = {column: whole(table[column], label, column, 2) for column in names}
+    time = _midnights(numbers["year"], numbers["month"], numbers["day"], label)
+    facts = {number: (title, None) for number, title in _titles(files, "artists.dat").items()}
+    return build(numbers["user"], numbers["artist"], None, time, facts, tag=numbers["tag"])
+
+
+def read_movielens(files: Files) -> Canonical:
+    """MovieLens 2K: `user_ratedmovies-timestamps.dat` (times in milliseconds), `movies.dat`."""
+    name = "user_ratedmovies-timestamps.dat"
+    label = files.label(name)
+    names = ("user", "item", "rating", "time")
+    table = cut(files.read(name), label, "\t", names, header=True)
+    facts = None
+    if files.has("movies.dat"):
+        facts = {n: (title, None) for n, title in _titles(files, "movies.dat").items()}
+    return build(
+        whole(table["user"], label, "userID", 2),
+        whole(table["item"], label, "movieID", 2),
+        decimal(table["rating"], label, "rating", 2),
+        whole(table["time"], label, "timestamp", 2) // 1000,
+        facts,
+    )
+
+
+def _titles(files: Files, name: str) -> dict[int, str]:
+    """The first two columns of a table with a header: number and title."""
+    data, label = files.read(name), files.label(name)
+    try:
+        text = decode(data, label, "utf-8")
+    except DataError:  # artists.dat is UTF-8, movies.dat is not
+        text = decode(data, label, "latin-1")
+    rows = [line.split("\t") for line in text.replace("\r\n", "\n").split("\n")[1:] if line]
+    short = next((n for n, row in enumerate(rows, 2) if len(row) < 2), None)
+    if short is not None:
+        raise DataError(f"{label}, line {short}, column 2: the title is missing.")
+    numbers = whole([row[0] for row in rows], label, "id", 2)
+    return dict(zip(numbers.tolist(), (row[1] for row in rows), strict=True))
+
+
+def _midnights(year: Ints, month: Ints, day: Ints, label: str) -> Ints:
+    """Unix seconds of midnight in Madrid, one computation for each distinct day."""
+    from zoneinfo import ZoneInfo
+
+    zone, origin = ZoneInfo("Europe/Madrid"), datetime(1970, 1, 1, tzinfo=UTC)
+    days, place = np.unique(year * 10_000 + month * 100 + day, return_inverse=True)
+    seconds = np.empty(len(days), dtype=np.int64)
+    for at, number in enumerate(days.tolist()):
+        try:
+            moment = datetime(number // 10_000, number // 100 % 100, number % 100, tzinfo=zone)
+        except ValueError as error:
+            line = int(np.flatnonzero(place == at)[0]) + 2
+            raise DataError(f"{label}, line {line}, columns day, month, year: {error}.") from error
+        seconds[at] = round((moment - origin).total_seconds())
+    times: Ints = seconds[place]
+    return times

@@ -1,0 +1,1 @@
+"""The main job in one go, told on one page."""

@@ -1,0 +1,339 @@
+"""The main job in one go: lend, learn, recommend, take back, with an audit and a receipt."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shutil import which
+
+import torch
+
+from rescind.audits.battery import NO_OP, RETRAIN
+from rescind.core.federation import Federation
+from rescind.core.labels import Recommendation
+from rescind.core.params import digest, write_atomically
+from rescind.core.records import Erase, Records, Share
+from rescind.data import Dataset
+from rescind.data.simulated_lending import ALL, NOTHING, PART, draw_groups, draw_regret
+from rescind.demo import page as demo_page
+from rescind.errors import DataError
+from rescind.experiments.learning_run import Result, prepare, run_cell, write_facts
+from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
+from rescind.forgetting.blocklist import Withheld
+from rescind.forgetting.claims import AFTER, check, rebuilt, sum_digest
+from rescind.forgetting.forget import Evidence, forget
+from rescind.forgetting.receipt import Issued, write
+from rescind.forgetting.receipt_html import page as page_of
+from rescind.forgetting.verify import Check
+from rescind.methods.additive.gram import Gram
+from rescind.methods.baselines.popularity import Popularity
+from rescind.methods.sharing.fedshare import FedShare
+from rescind.reporting import charts
+from rescind.reporting.progress import RoundBar
+from rescind.storage.federations import save_federation
+
+GROUPS = {ALL: "lend everything", PART: "lend a part", NOTHING: "lend nothing"}
+
+
+ADDITIVE = "additive"
+"""The folder of the model that forgets by subtraction, beside the report."""
+REGRET = 0.3
+"""The share of lenders who take their loans back, as in FedShare V-C. One person's few records are
+too few for any audit; thousands are not."""
+
+
+@dataclass(frozen=True)
+class Person:
+    """One of those who will regret it, whose recommendations are shown."""
+
+    user: str
+    """Their original id."""
+    held: int
+    lent: int
+    among: int
+    """How many lend a part and will regret it."""
+
+    @property
+    def who(self) -> str:
+        """Who it is, and why this one, in one line."""
+        return (
+            f"holds {self.held} items and lends {self.lent}: in the middle of the {self.among} who "
+            f"lend a part and will regret it"
+        )
+
+
+@dataclass(frozen=True)
+class Subtraction:
+    """The additive learner's answer to the same request."""
+
+    alone: float
+    """CPU seconds for the loans of one person."""
+    together: float
+    """CPU seconds for everybody's, with the receipt."""
+    before: str
+    """Digest of the sum before, after, and of what remains added up from nothing."""
+    after: str
+    anew: str
+    proof: Check
+
+    @property
+    def says(self) -> str:
+        """The proof in words."""
+        return "exact, bit for bit" if self.proof.holds else f"FAILED: {self.proof.says}"
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """People erase what they lent, and the model is trained again without it."""
+
+    person: Person
+    people: int
+    subtraction: Subtraction
+    lent: Records
+    evidence: Evidence
+    before: Federation
+    after: Federation
+    shown_before: list[Recommendation]
+    shown_after: list[Recommendation]
+
+    def scores(self) -> dict[str, list[float]]:
+        """How the two models score the erased records of people who still have others.
+
+        Who erased all they had gets what is popular, so there is nothing to compare.
+        """
+        shown = self.lent[self.after.world.available[self.lent.client]]
+        return {
+            "before": self.before.query(shown).tolist(),
+            "after": self.after.query(shown).tolist(),
+        }
+
+    def means(self) -> dict[str, float]:
+        """The mean of these scores."""
+        return {when: sum(v) / max(len(v), 1) for when, v in self.scores().items()}
+
+
+def play(out: Path, rounds: int, seed: int, synthetic: bool, picture: Path | None) -> None:
+    """Run the demonstration and say what was done, where it is, and what to try next."""
+    print("1. Data")
+    dataset = obtain(synthetic)
+    cell = Cell(
+        name="demo",
+        data=DataSettings(name=dataset.name),
+        sharing=SharingSettings(),
+        method=FedShare(),
+        run=RunSettings(seed=seed, rounds=rounds),
+    )
+    print(
+        f"   {dataset.name}: {len(dataset.users)} people, {len(dataset.items)} items, "
+        f"{len(dataset)} interactions, from {dataset.source}"
+    )
+    print(f"   {dataset.terms}")
+    print("2. People lend; devices train; the server only sees sums")
+    with RoundBar("   training", rounds) as bar:
+        result = run_cell(cell, out, watch=(bar,), dataset=dataset)
+    lending = groups_table(result.fed)
+    for name, people, records in lending:
+        print(f"   {people:4d} people {name}: {records} records")
+    floor = Federation.start(dataset, Popularity(), seed).run(1).evaluate()
+    say_quality("   popularity   ", floor)
+    say_quality("   federated    ", result.metrics)
+    begun = time.perf_counter()
+    additive = counted(result.fed, dataset, seed)
+    seconds = time.perf_counter() - begun
+    say_quality("   additive     ", additive.evaluate(), f"one round, {seconds:.1f} s, no gradient")
+    erasure = take_back(result.fed, additive, result.facts["data"]["digest"], out / ADDITIVE)
+    quality = erasure.after.evaluate()
+    say_quality("   after erasure", quality)
+    made = demo_page.draw(result, floor, quality, erasure)
+    finish(out, result, floor, quality, erasure)
+    told = demo_page.page(result, floor, quality, erasure, lending, made)
+    write_atomically(out / "report.html", told.encode())
+    for path in filter(None, (out / "demo.png", picture)):
+        charts.png(made, path)
+    closing(out, erasure)
+
+
+def obtain(synthetic: bool) -> Dataset:
+    """ML-100K, or a synthetic world where it cannot be had."""
+    if not synthetic:
+        try:
+            return prepare(DataSettings(name="ml-100k"))
+        except DataError as error:
+            print(f"   ML-100K cannot be obtained here: {error}")
+            print(
+                "   Going on with the built-in SYNTHETIC world; its numbers mean nothing "
+                "beyond this demonstration."
+            )
+    return prepare(DataSettings(name="synthetic"))
+
+
+def groups_table(fed: Federation) -> list[tuple[str, int, int]]:
+    """How many people lend how much."""
+    groups = draw_groups(fed.world.sizes.clients, fed.clock)
+    lent = torch.bincount(fed.world.shared.client, minlength=fed.world.sizes.clients)
+    return [
+        (name, int((groups == g).sum()), int(lent[groups == g].sum())) for g, name in GROUPS.items()
+    ]
+
+
+def counted(fed: Federation, dataset: Dataset, seed: int) -> Federation:
+    """The same people and the same loans under the additive learner, which counts them once."""
+    additive = Federation.start(dataset, Gram(), seed)
+    return additive.apply(Share(fed.world.shared)).run(1)
+
+
+def subtract(
+    additive: Federation, lent: Records, user: str, data: str, folder: Path
+) -> Subtraction:
+    """Take the loans out of the additive learner's sum, with a proof anybody can repeat."""
+    mine = lent[lent.client == additive.labels.client(user, additive.world.sizes.clients)]
+    additive.method.unlearn(additive, Erase(mine))  # compiles or loads what is timed next, once
+    begun = time.process_time()
+    additive.method.unlearn(additive, Erase(mine))
+    alone = time.process_time() - begun
+    begun = time.process_time()
+    after, evidence = forget(additive, Erase(lent), audits="none", data=data)
+    together = time.process_time() - begun
+    save_federation(after, folder / "model")
+    (folder / "receipt.key").unlink(missing_ok=True)  # of an earlier demonstration
+    write(Issued(evidence.receipt, evidence.key), folder / "receipt.json")
+    return Subtraction(
+        alone,
+        together,
+        sum_digest(additive.now.state.own),
+        evidence.receipt.claims[AFTER],
+        sum_digest(rebuilt(after)),
+        check(evidence.receipt, after, "hand"),
+    )
+
+
+def say_subtraction(found: Subtraction, user: str) -> None:
+    """How long it took, the three digests, and whether they prove it."""
+    print(
+        f"   additive model: user {user} subtracted in {1000 * found.alone:.0f} ms, "
+        f"everybody in {1000 * found.together:.0f} ms of CPU"
+    )
+    print(f"     sum before                   {short(found.before)}")
+    print(f"     sum after, by subtraction    {short(found.after)}")
+    print(f"     sum of what remains, anew    {short(found.anew)}")
+    print(f"   proof: {found.says}")
+
+
+def short(digest: str) -> str:
+    """The beginning of a digest, for people."""
+    return digest.removeprefix("sha256:")[:16]
+
+
+def typical(fed: Federation, lent: Records) -> Person:
+    """Of those who lend a part and take it back, the one whose number of records is the median.
+
+    Who has most of all is shown what nobody else has seen; who has next to nothing, what is
+    popular. The one in the middle is shown what most people would be.
+
+    lent: what is taken back
+    """
+    many = fed.world.sizes.clients
+    count = torch.bincount(lent.client, minlength=many)
+    held = fed.now.vault.holdings.lot("own")[1].cpu()
+    fit = torch.nonzero((draw_groups(many, fed.clock) == PART) & (count > 0)).flatten()
+    if not len(fit):  # a world so small that none of them lends a part
+        fit = torch.nonzero(count > 0).flatten()
+    order = fit[torch.argsort(held[fit], stable=True)]
+    client = int(order[(len(order) - 1) // 2])
+    user = fed.labels.user_id(client)
+    return Person(user, int(held[client]), int(count[client]), len(order))
+
+
+def take_back(fed: Federation, additive: Federation, data: str, folder: Path) -> Erasure:
+    """Recommend for somebody who lent a part; they and others erase what they lent; again.
+
+    folder: where the additive learner that forgot goes, with its receipt
+    """
+    lent = draw_regret(fed.world.shared, fed.clock, REGRET)
+    people, person = len(torch.unique(lent.client)), typical(fed, lent)
+    user = person.user
+    shown = fed.recommend(user, 10)
+    print(f"3. User {user} gets recommendations")
+    print(f"   {person.who}")
+    print("   what the federated model ranks highest of all that they do not have:")
+    for place, item in enumerate(shown[:5], 1):
+        print(f"   {place}. {item.title or 'item ' + item.item}")
+    print(f"4. User {user} and {people - 1} others erase the {len(lent):,} records they lent")
+    subtraction = subtract(additive, lent, user, data, folder)
+    say_subtraction(subtraction, user)
+    print("   federated model: has no sum to subtract from, so the same rounds without them")
+    with RoundBar("   training again", fed.now.state.round) as bar:
+        after, evidence = forget(
+            replace(fed, watch=(bar,)), Erase(lent), data=data, watch=say_retrains
+        )
+    after = replace(after, watch=())
+    say_audit(evidence)
+    later = after.recommend(user, 10)
+    return Erasure(person, people, subtraction, lent, evidence, fed, after, shown, later)
+
+
+def say_retrains(there: int, wanted: int) -> None:
+    """How far the audit is."""
+    if there == 0:
+        print(f"5. Audit: {wanted} models are trained without the records, to compare with")
+
+
+def say_audit(evidence: Evidence) -> None:
+    """The verdict, and what the same audit says of doing nothing."""
+    report = evidence.report
+    if report is None:
+        return
+    print(f"   verdict on the new model: {report.verdict}")
+    for role, verdict in report.subjects.items():
+        if role in (NO_OP, RETRAIN):
+            print(f"   control, {role}: {verdict}")
+
+
+def finish(
+    out: Path,
+    result: Result,
+    floor: dict[str, float],
+    after: dict[str, float],
+    erasure: Erasure,
+) -> None:
+    """Replace the model by the one that forgot; write receipt and run.json."""
+    save_federation(erasure.after, out / "model")
+    evidence = erasure.evidence
+    (out / "receipt.key").unlink(missing_ok=True)  # of an earlier demonstration
+    write(Issued(evidence.receipt, evidence.key), out / "receipt.json")
+    withheld = Withheld().after(Erase(erasure.lent), erasure.lent, erasure.before.labels)
+    withheld.write(out)
+    findings = evidence.report.findings if evidence.report else None
+    write_atomically(out / "receipt.html", page_of(evidence.receipt, findings).encode())
+    facts = {
+        **result.facts,
+        "model": {"public": digest(erasure.after.now.state.public)},
+        "demo": {
+            "popularity": floor,
+            "after_erasure": after,
+            "erased_records": len(erasure.lent),
+            "verdict": erasure.evidence.receipt.verdict,
+            "mean_score_of_erased": erasure.means(),
+        },
+    }
+    write_facts(out, facts)
+
+
+def say_quality(name: str, metrics: dict[str, float], note: str = "") -> None:
+    """One line of the comparison."""
+    more = f"   ({note})" if note else ""
+    print(f"{name}  HR@20 {metrics['HR@20']:.4f}   NDCG@20 {metrics['NDCG@20']:.4f}{more}")
+
+
+def closing(out: Path, erasure: Erasure) -> None:
+    """Where things are, and what to try next."""
+    print(f"\nWritten: {out}/report.html (open it in a browser), {out}/receipt.html, {out}/model/")
+    command = "rescind" if which("rescind") else sys.argv[0]
+    print("Next, try:")
+    print(f"  {command} recommend {out} --user {erasure.person.user} -k 10")
+    print(f"  {command} verify {out}/receipt.json")
+    print(f"  {command} verify {out / ADDITIVE}/receipt.json --data {out / ADDITIVE}")
+    print(f"  {command} forget {out} --withdraw {erasure.person.user} --audits none")
+    print(f"  {command} table fedshare/table3")

@@ -1,0 +1,1 @@
+"""Recipes, the runs they describe, and tables of their results."""

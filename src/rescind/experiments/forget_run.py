@@ -1,0 +1,261 @@
+"""Requests to a run on disk: read one, answer it, leave nothing behind."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from rescind.core.federation import Federation
+from rescind.core.method import Method
+from rescind.core.params import digest, make_folder, nbytes, write_atomically
+from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
+from rescind.data.simulated_lending import draw_regret
+from rescind.errors import ConfigError, ConsentError, DataError
+from rescind.experiments.learning_run import read_facts, write_facts
+from rescind.experiments.stream_run import measured_again
+from rescind.forgetting.blocklist import Withheld
+from rescind.forgetting.forget import Audits, Evidence, forget
+from rescind.forgetting.purge import requested
+from rescind.forgetting.receipt import Issued, write
+from rescind.forgetting.receipt_html import page
+from rescind.methods.additive.releases import promise, published
+from rescind.reporting.html import Page
+from rescind.storage.federations import load_federation, save_federation
+from rescind.storage.provenance import versions
+from rescind.storage.run_folder import MOVED, check_finished
+
+Kind = Literal["erase", "unshare", "withdraw"]
+DRAW = "draw:"
+RECEIPT, PAGE = "receipt.json", "receipt.html"
+REPORT = "report.html"
+FORGOT = "-forgot-"
+"""Between the name of a run and how many requests it answered."""
+LEFT = ("run.json", "withheld.json", MOVED, RECEIPT, PAGE, "receipt.key", REPORT)
+"""What may stay in the folder of a run whose records were forgotten: no record and no model. An
+earlier requester's key stays until it is handed over."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A request that was answered."""
+
+    fed: Federation
+    evidence: Evidence
+    folder: Path
+    """The new run."""
+    key_file: Path
+    """The requester's key."""
+
+
+def read_request(
+    fed: Federation, kind: Kind, source: str, withheld: Withheld | None = None
+) -> Event:
+    """The event of a request. source: a CSV file, `draw:0.3`, or a user's id for a withdrawal.
+
+    The file has a column `user` and perhaps `item`, with original ids; a user without items asks
+    for everything: all they hold (erase) or all they lend (unshare). `draw:0.3` lets a share of the
+    people who lend regret it, for experiments.
+
+    withheld: what the run keeps of earlier requests, so that who left is told so
+    """
+    withheld = withheld or Withheld()
+    if kind == "withdraw":
+        return Withdraw(_client(fed, source, withheld))
+    if source.startswith(DRAW):
+        records = draw_regret(fed.world.shared, fed.clock, _share(source))
+    else:
+        records = _from_file(fed, Path(source), kind, withheld)
+    if not len(records):
+        raise ConsentError(
+            f"the request names no records that could be {kind}d. "
+            f"Give users and items the run knows (rescind recommend shows ids)."
+        )
+    return Erase(records) if kind == "erase" else Unshare(records)
+
+
+def _share(source: str) -> float:
+    try:
+        return float(source.removeprefix(DRAW))
+    except ValueError:
+        raise ConfigError(f"'{source}' is no share: write draw:0.3 for 30 %.") from None
+
+
+def _client(fed: Federation, user: str, withheld: Withheld) -> int:
+    """The number of a user; whoever left is told so, and no near name."""
+    if withheld.left(user, fed.labels):
+        raise ConsentError(
+            f"user '{user}' has left this run, and nothing of theirs is in it any more: the "
+            f"receipt of that request says so. There is nothing left to forget."
+        )
+    return fed.labels.client(user, fed.world.sizes.clients)
+
+
+def _from_file(fed: Federation, path: Path, kind: Kind, withheld: Withheld) -> Records:
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            table = csv.DictReader(file)
+            names, rows = tuple(table.fieldnames or ()), list(table)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read as a request: {error}.") from None
+    if "user" not in names:
+        raise DataError(
+            f"{path} has no column 'user' (its first line is "
+            f"'{', '.join(map(str, names))}'). Write a header 'user,item' or 'user' and original "
+            f"ids below."
+        )
+    if not rows:
+        raise DataError(f"{path} names nobody: there is no line below its header.")
+    sizes, held = fed.world.sizes, fed.now.vault.holdings.records
+    whole = fed.world.shared if kind == "unshare" else held
+    pairs, people = [], []
+    for number, row in enumerate(rows, 2):
+        user, item = (row.get("user") or "").strip(), (row.get("item") or "").strip()
+        if "item" in names and not item:  # a torn line must not become a whole person
+            raise DataError(
+                f"{path}, line {number}: user '{user}' without an item. Name one, or write a file "
+                f"with the column 'user' alone to ask for everything of a person."
+            )
+        try:
+            client = _client(fed, user, withheld)
+            if item:
+                pairs.append((client, fed.labels.item(item, sizes.items)))
+            else:
+                people.append(client)
+        except (ConsentError, DataError) as error:
+            raise type(error)(f"{path}, line {number}: {error}") from None
+    named = Records.of([c for c, _ in pairs], [i for _, i in pairs])
+    everything = whole[torch.isin(whole.client, torch.tensor(people, dtype=torch.int64))]
+    return named + everything[~everything.among(named)]
+
+
+def answer(
+    run: Path,
+    kind: Kind,
+    source: str,
+    method: Method | None = None,
+    audits: Audits = "standard",
+    out: Path | None = None,
+    workers: int = 2,
+    watch: tuple[Callable[..., Any], ...] = (),
+    told: Callable[[int, int], Any] = lambda *_: None,
+    begun: Callable[[Federation, Event, int], Any] = lambda *_: None,
+    away: Sequence[str] = (),
+) -> Answer:
+    """Answer a request to a run: a new run without the records, a receipt, and the old one purged.
+
+    The new run is whole on disk before anything of the old one goes; killed in between, the same
+    command does the rest. begun: told the run, the request and how many records it is about
+    away: ids of people whose devices cannot be reached
+    """
+    check_finished(run)
+    facts = read_facts(run) or {}
+    fed = load_federation(run / "model")
+    event = read_request(fed, kind, source, Withheld.read(run))
+    gone = requested(fed, event)
+    new = out or _next(run)
+    if new.exists() and any(new.iterdir()):
+        raise ConfigError(f"{new} is not empty. Choose another folder with --out.")
+    previous = (run / RECEIPT).read_bytes() if (run / RECEIPT).is_file() else None
+    fed.apply(event)  # a request that does not fit is refused before anything is said or made
+    begun(fed, event, len(gone))
+    watched = Federation(**{**vars(fed), "watch": (*fed.watch, *watch)})
+    after, evidence = forget(
+        watched, event, method, audits,
+        previous=previous, data=facts["data"]["digest"], workers=workers, watch=told,
+        away=[fed.labels.client(user, fed.world.sizes.clients) for user in away],
+    )  # fmt: skip
+    after = Federation(**{**vars(after), "watch": ()})
+    make_folder(new)
+    save_federation(after, new / "model")
+    key_file = write(Issued(evidence.receipt, evidence.key), new / RECEIPT)
+    findings = evidence.report.findings if evidence.report else None
+    write_atomically(new / PAGE, page(evidence.receipt, findings).encode())
+    withheld = Withheld.read(run).after(event, gone, fed.labels)
+    withheld.write(new)
+    write_facts(new, _facts(facts, after, evidence))
+    withheld.write(run)  # a rerun into the old folder leaves the records out, too
+    _purge_folder(run, new)
+    return Answer(after, evidence, new, key_file)
+
+
+def _next(run: Path) -> Path:
+    """The next free name beside a run: seed-0, seed-0-forgot-1, seed-0-forgot-2, ..."""
+    stem, _, number = run.name.rpartition(FORGOT)
+    name = stem if stem and number.isdigit() else run.name
+    many = 1
+    while (run.parent / f"{name}{FORGOT}{many}").exists():
+        many += 1
+    return run.parent / f"{name}{FORGOT}{many}"
+
+
+def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict[str, Any]:
+    """run.json of the new run."""
+    state, vault = after.now.state, after.now.vault
+    k = tuple(int(name.split("@")[1]) for name in facts["metrics"]["test"] if name.startswith("HR"))
+    asked, done = evidence.receipt.asked, evidence.receipt.done
+    forgotten = {
+        "kind": asked.kind,
+        "records": asked.records,
+        "people": asked.people,
+        "by": done.unlearning,
+        "level": done.level,
+        "verdict": evidence.receipt.verdict,
+        "rounds": done.rounds,
+        "client_rounds": done.client_rounds,
+        "seconds": done.seconds,
+    }
+    made: dict[str, Any] = {"metrics": {s: after.evaluate(s, k) for s in ("valid", "test")}}
+    if "matrix" in facts:
+        made = measured_again(facts, after)
+    return {
+        **facts,
+        **made,
+        "shared": len(after.world.shared),
+        "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "round": state.round,
+        "per_round": [],  # of a model that is gone
+        "seconds": {"wall": done.seconds, "cpu": done.seconds},
+        "kept_bytes": {
+            "server": nbytes(state.public) + nbytes(state.own) + state.memory.nbytes,
+            "devices": vault.nbytes,
+        },
+        "model": {"public": digest(state.public), "private": digest(vault.private)},
+        "forgotten": [*facts.get("forgotten", []), forgotten],
+        "privacy": {**facts.get("privacy", {}), **promise(after)},
+        "published": published(after),
+    }
+
+
+def _moved_page(run: Path, new: Path) -> str:
+    """What stands where the old report was: no number of a model that is gone, and the way on."""
+    out = Page(f"{run.name}: its records were forgotten")
+    out.text(
+        f"Somebody took records of this run back. Its model, its report and everything else that "
+        f"was made with them were deleted. It went on, without them, as {new.name}, whose "
+        f"receipt.html says what was asked, done and measured."
+    )
+    out.text("What is kept here: the settings and the measures of the old run (run.json).")
+    out.code(f"rescind verify {new.name}/{RECEIPT}")
+    return out.html()
+
+
+def _purge_folder(run: Path, new: Path) -> None:
+    """Nothing of the old run stays but numbers about it and where it went on."""
+    write_atomically(run / MOVED, (json.dumps({"to": new.name}) + "\n").encode())
+    facts = read_facts(run) or {}
+    facts.pop("model", None)  # sealed in the receipt: guesses could be tried against it
+    write_facts(run, facts)
+    write_atomically(run / REPORT, _moved_page(run, new).encode())
+    for path in run.iterdir():
+        if path.name in LEFT:
+            continue
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

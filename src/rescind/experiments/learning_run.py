@@ -1,0 +1,394 @@
+"""Run a cell of a recipe: data, sharing, training, measuring, and everything written down."""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rescind.core import params
+from rescind.core.executor import InProcess
+from rescind.core.federation import Federation, holdings_of
+from rescind.core.records import Share
+from rescind.core.run_state import EarlyStop, Moment
+from rescind.data import Dataset, GraphDataset, k_core, load, min_user
+from rescind.data.partition import louvain, subgraphs
+from rescind.data.simulated_lending import GROUPS, draw_groups, draw_share, groups_of
+from rescind.errors import BoundaryError, DataError
+from rescind.experiments.recipe import Cell, DataSettings, Recipe
+from rescind.experiments.results import append_line
+from rescind.forgetting.blocklist import Withheld
+from rescind.methods.additive.releases import promise, published
+from rescind.privacy import accountant
+from rescind.storage.federations import Checkpoints, resume, save_federation
+from rescind.storage.provenance import versions
+
+log = logging.getLogger(__name__)
+
+Watch = Callable[[Moment], Any]
+
+
+@dataclass
+class Meter:
+    """Counts what a run moves and spends; goes on counting after a resume."""
+
+    up: int = 0
+    down: int = 0
+    client_rounds: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    took_part: list[int] = field(default_factory=list)
+    """How often each client's update went into a sum."""
+    repeated: int = 0
+    """Rounds that may have been made twice: everybody may have been in them once more."""
+    wall: float = 0.0
+    cpu: float = 0.0
+    _wall: float = field(default_factory=time.perf_counter)
+    _cpu: float = field(default_factory=time.process_time)
+
+    def __call__(self, moment: Moment) -> None:
+        for role, total in moment.sums.items():
+            if role != "host":  # the server's own clients send nothing
+                self.took_part = accountant.count(self.took_part, total.who)
+            self.up += total.up
+            self.down += total.down
+            self.client_rounds += total.clients
+            for reason, count in total.refused.items():
+                self.refused[reason] = self.refused.get(reason, 0) + count
+
+    def most_often(self, ids: Tensor | None = None) -> int:
+        """The most that any client, or any of these, may have taken part."""
+        return accountant.most_often(self.took_part, ids) + self.repeated
+
+    def read(self) -> dict[str, Any]:
+        """The counters up to now."""
+        return {
+            "up": self.up,
+            "down": self.down,
+            "client_rounds": self.client_rounds,
+            "refused": self.refused,
+            "took_part": self.took_part,
+            "repeated": self.repeated,
+            "wall": self.wall + time.perf_counter() - self._wall,
+            "cpu": self.cpu + time.process_time() - self._cpu,
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: the federation and what is written in run.json."""
+
+    fed: Federation
+    facts: dict[str, Any]
+    folder: Path
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The final metrics on the test set."""
+        return dict(self.facts["metrics"]["test"])
+
+
+def prepare(settings: DataSettings) -> Dataset:
+    """Load a dataset and filter it as the recipe says."""
+    sizes = {n: getattr(settings, n) for n in ("users", "items", "interactions")}
+    given = {n: v for n, v in sizes.items() if v is not None}
+    if settings.variant is not None:
+        given["variant"] = settings.variant
+    dataset = load(settings.name, **given)
+    if not isinstance(dataset, Dataset):
+        raise BoundaryError(
+            f"'{settings.name}' is a graph for node classification; this recipe ranks items. "
+            f"Choose one of the interaction datasets (rescind data list)."
+        )
+    if settings.min_user is not None:
+        dataset = min_user(dataset, settings.min_user)
+    if settings.core is not None:
+        dataset = k_core(dataset, settings.core)
+    if settings.split == "random":
+        dataset = replace(dataset, split=None)
+    return dataset
+
+
+def prepare_graph(settings: DataSettings) -> GraphDataset:
+    """Load a graph whose nodes are classified."""
+    graph = load(settings.name)
+    if not isinstance(graph, GraphDataset):
+        raise BoundaryError(
+            f"'{settings.name}' has no nodes to classify; this recipe's method classifies nodes. "
+            f"Choose one of the graphs (rescind data list), or a method that ranks items."
+        )
+    return graph
+
+
+def obtained(cell: Cell) -> Dataset | GraphDataset:
+    """The data of a cell, of the kind that its method works on."""
+    nodes = cell.method.model.task == "nodes"
+    return prepare_graph(cell.data) if nodes else prepare(cell.data)
+
+
+def start(
+    cell: Cell, dataset: Dataset | GraphDataset, withheld: Withheld | None = None
+) -> Federation:
+    """A federation before its first round, with what people lend.
+
+    withheld: what they erased or took back since; the loans are drawn from the data as it was, so
+    that nobody lends something else instead
+    """
+    guards = cell.guards.guards if cell.guards else ()
+    executor = InProcess(device=cell.run.device, guards=guards)
+    keep = cell.run.keep_every
+    if isinstance(dataset, GraphDataset):
+        settings, seed = cell.data, cell.run.seed
+        part = louvain(dataset, settings.clients or 10) if settings.parts == "louvain" else None
+        held = subgraphs(dataset, part, clients=settings.clients, seed=seed)
+        return Federation.start(held, cell.method, seed, executor, keep_every=keep)
+    left = withheld.left_of(dataset) if withheld else dataset
+    fed = Federation.start(left, cell.method, cell.run.seed, executor, keep_every=keep)
+    if cell.sharing is not None:
+        ratio = cell.sharing.ratio
+        groups = draw_groups(fed.world.sizes.clients, fed.clock, (ratio[0], ratio[1], ratio[2]))
+        holdings = fed.now.vault.holdings
+        if not withheld:
+            return fed.apply(draw_share(holdings, groups, fed.clock, cell.sharing.part))
+        before = holdings_of(dataset, cell.run.seed)
+        loan = draw_share(before, groups, fed.clock, cell.sharing.part).records
+        loan = loan[loan.among(holdings.records)]
+        fed = fed.apply(withheld.left_of_loan(Share(loan), fed.labels))
+    return fed
+
+
+def run_cell(
+    cell: Cell,
+    folder: Path,
+    again: bool = False,
+    watch: tuple[Watch, ...] = (),
+    dataset: Dataset | GraphDataset | None = None,
+) -> Result:
+    """Train and measure one cell; writes `folder/run.json` and `folder/model/`.
+
+    again: go on from the newest checkpoint in the folder, if there is one
+    What the folder says was erased or taken back (`withheld.json`) is left out.
+    """
+    withheld = Withheld.read(folder)
+    dataset = dataset or obtained(cell)
+    fed = start(cell, dataset, withheld)
+    if not int(fed.now.vault.holdings.lot("test")[1].sum()):
+        raise DataError(
+            f"'{dataset.name}' has {len(dataset)} rows and none of them is held out for testing, "
+            f"so nothing could be measured. Use more data, or a dataset with a split of its own."
+        )
+    settings, meter = cell.run, Meter()
+    key = f"{cell.digest}/{settings.seed}/{dataset.digest}"
+    until: EarlyStop | None = stopping(cell)
+    checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoint_every, key, meter.read)
+    found = resume(checkpoints.folder, key, fed, until) if again else None
+    _prepare_folder(folder, keep=found is not None)
+    if found is not None:
+        fed, until = replace(fed, now=found.now), found.until
+        if fed.past is not None and found.first is not None:
+            fed = replace(fed, past=replace(fed.past, first=found.first))
+        meter = Meter(**found.extra)
+        meter.repeated += settings.checkpoint_every * (1 + len(found.skipped))
+        checkpoints.extra = meter.read
+        log.info("going on after round %d", found.now.state.round)
+    seen = Last(until)
+    trained, stopped = _train(cell, fed, seen, meter, (meter, seen, checkpoints, *watch))
+    facts = _facts(cell, dataset, trained, seen.until, meter)
+    facts["privacy"]["stopped"] = stopped
+    save_federation(trained, folder / "model")
+    write_facts(folder, facts)
+    tidy(folder)
+    return Result(trained, facts, folder)
+
+
+def stopping(cell: Cell) -> EarlyStop:
+    """Validation picks the round, by a measure of the method's task."""
+    settings = cell.run
+    return EarlyStop(
+        metric=cell.method.metric("valid", settings.k),
+        value=settings.measure,
+        every=settings.evaluate_every,
+        patience=settings.patience,
+        restore=settings.restore,
+        users=settings.valid_users,
+    )
+
+
+def _train(
+    cell: Cell, fed: Federation, seen: Last, meter: Meter, watch: tuple[Watch, ...]
+) -> tuple[Federation, str | None]:
+    """The rounds of a cell, or as many as its budget allows and why no more."""
+    guards, left = cell.guards, cell.run.rounds - fed.now.state.round
+    if guards is None or guards.epsilon is None or guards.gaussian is None:
+        return fed.run(left, until=seen.until, watch=watch), None
+    most = accountant.rounds_within(guards.gaussian, guards.at_delta, guards.epsilon)
+    trained, last = accountant.run_within(
+        fed, left, seen.until, watch, lambda ids: meter.most_often(ids) < most
+    )
+    if last is None:
+        return trained, None
+    stopped = (
+        f"stopped after round {last}: the next would pass the budget of epsilon "
+        f"{guards.epsilon:g} at delta {guards.at_delta:g} for somebody. Allow a larger epsilon, "
+        f"more noise, or fewer clients a round."
+    )
+    log.warning(stopped)
+    return trained, stopped
+
+
+def tidy(folder: Path) -> None:
+    """Remove what a finished run needs no longer: checkpoints, and half files of killed ones."""
+    try:
+        Checkpoints(folder / "checkpoints", every=1, key="").clear()
+        params.sweep(folder)
+        params.sweep(folder / "model")
+    except OSError as error:
+        raise DataError(
+            f"cannot clear away {error.filename}: {error.strerror}. Allow writing in {folder}."
+        ) from None
+
+
+def write_facts(folder: Path, facts: dict[str, Any]) -> None:
+    """Write run.json."""
+    params.write_atomically(folder / "run.json", json.dumps(facts, indent=2).encode())
+
+
+def read_facts(folder: Path) -> dict[str, Any] | None:
+    """What a finished run wrote, or None if it did not finish."""
+    path = folder / "run.json"
+    if not path.is_file():
+        return None
+    try:
+        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path}:{error.lineno}:{error.colno}: not valid JSON. Make the run again."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read ({error}). Make the run again.") from None
+    if not isinstance(facts, dict):
+        raise DataError(f"{path} does not describe a run. Make the run again.")
+    return facts
+
+
+@dataclass
+class Last:
+    """Remembers the stopping rule as it was after the last round."""
+
+    until: EarlyStop | None
+
+    def __call__(self, moment: Moment) -> None:
+        self.until = moment.until
+
+
+def _prepare_folder(folder: Path, keep: bool) -> None:
+    """Clear what an older run left, so that run.json and model/ are always of one run.
+
+    keep: the checkpoints are those of this run
+    """
+    try:
+        params.make_folder(folder)
+        if not keep:
+            tidy(folder)
+        (folder / "run.json").unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"cannot make the folder {folder}: {error.strerror}. Choose another with --out."
+        ) from None
+
+
+def _facts(
+    cell: Cell,
+    dataset: Dataset | GraphDataset,
+    fed: Federation,
+    until: EarlyStop | None,
+    meter: Meter,
+) -> dict[str, Any]:
+    """Everything that run.json says of a finished run."""
+    counted = meter.read()
+    state, vault = fed.now.state, fed.now.vault
+    return {
+        **cell.stated,
+        "data": about(dataset),
+        "shared": len(fed.world.shared),
+        "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "rounds": until.history[-1][0] if until and until.history else state.round,
+        "round": state.round,
+        "per_round": [{"round": r, **v} for r, v in until.history] if until else [],
+        "metrics": {split: fed.evaluate(split, cell.run.k) for split in ("valid", "test")},
+        "groups": _by_group(fed, cell.run.k) if len(fed.world.shared) else {},
+        "seconds": {"wall": counted["wall"], "cpu": counted["cpu"]},
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "bytes": {"up": counted["up"], "down": counted["down"]},
+        "client_rounds": counted["client_rounds"],
+        "refused": counted["refused"],
+        "privacy": {
+            **cell.promise(meter.most_often(), fed.world.sizes.clients),
+            **promise(fed),
+        },
+        "published": published(fed),
+        "kept_bytes": {
+            "server": params.nbytes(state.public) + params.nbytes(state.own) + state.memory.nbytes,
+            "devices": vault.nbytes,
+        },
+        "model": {"public": params.digest(state.public), "private": params.digest(vault.private)},
+    }
+
+
+def about(dataset: Dataset | GraphDataset) -> dict[str, Any]:
+    """Which data it was, and how large."""
+    sizes = {"rows": len(dataset)}
+    if isinstance(dataset, Dataset):
+        sizes = {"users": len(dataset.users), "items": len(dataset.items), **sizes}
+    named = {"name": dataset.name, "digest": dataset.digest, "source": dataset.source}
+    return {**named, **sizes}
+
+
+def _by_group(fed: Federation, k: tuple[int, ...]) -> dict[str, dict[str, float]]:
+    """How well people are served on test who lend all, a part or nothing (where there are any)."""
+    groups = groups_of(fed.now.vault.holdings).to(fed.world.members.device)
+    found = {n: ((groups == g) & fed.world.members).nonzero().squeeze(1) for n, g in GROUPS.items()}
+    return {name: fed.evaluate("test", k, ids) for name, ids in found.items() if len(ids)}
+
+
+def append_result(recipe: Recipe, result: Result) -> None:
+    """Add one line to the results beside the recipe."""
+    append_facts(recipe, result.facts)
+
+
+def append_facts(recipe: Recipe, facts: dict[str, Any]) -> None:
+    """Add the line of a finished run to the results beside the recipe, unless it is there."""
+    append_line(recipe.results, _line(facts))
+
+
+def _line(facts: dict[str, Any]) -> dict[str, Any]:
+    epsilon = (facts.get("privacy") or {}).get("epsilon")
+    return {
+        "cell": facts["cell"],
+        "seed": facts["seed"],
+        "test": {k: round(v, 6) for k, v in facts["metrics"]["test"].items()},
+        "valid": {k: round(v, 6) for k, v in facts["metrics"]["valid"].items()},
+        "groups": {
+            group: {k: round(v, 6) for k, v in found.items()}
+            for group, found in facts.get("groups", {}).items()
+        },
+        "round": facts["round"],
+        "seconds": {k: round(v, 2) for k, v in facts["seconds"].items()},
+        "bytes": facts["bytes"],
+        "kept_bytes": facts["kept_bytes"],
+        **({"forget": facts["forget"]} if "forget" in facts else {}),
+        **({"privacy": {"epsilon": epsilon}} if epsilon is not None else {}),
+        "digest": facts["digest"],
+        "settings": facts["settings"],
+        "data": facts["data"]["digest"],
+        "versions": facts["versions"],
+        "date": facts["date"],
+    }

@@ -1,0 +1,290 @@
+"""A recipe is one table: what is run, along which axes, and the paper's numbers beside it.
+
+    title = "..."
+    [data]     name = "ml-1m"                      what `rescind data` knows; more keys below
+    [sharing]  ratio = [1, 2, 7]  part = 0.3       optional: simulated people lend records
+    [method]   name = "FedAvg"  negatives = 4      fields of the class, one to one
+    [method.model]  name = "LightGCN"
+    [guards]   clip = 1.0  gaussian = 0.8          optional: fields of `GuardSettings`
+    [run]      rounds = 150                        fields of `RunSettings`
+    [forget]   event = "erase"  draw = 0.3         optional: what is asked; cells that name an
+               name = "Retrain"                    unlearner answer it (rescind.experiments.unlearning_run)
+    [axes]     data = ["ml-100k", "ml-1m"]         each value changes its table for one cell
+               method = ["Popularity", { label = "FedAvg, 4", name = "FedAvg", negatives = 4 }]
+               seed = [0, 1, 2]                    a value may carry `run = { rounds = 1 }` too,
+                                                   and `where = { data = "ml-1m" }`: there alone
+    [paper."ml-1m/FedAvg, 4"]  "HR@20" = 0.4656    published numbers, by cell
+    [plot]     x = "method.negatives"              optional: the setting that is swept
+    [table]    columns = ["NDCG@20", "seconds.cpu"]   optional: what of a line is shown
+               also = ["unlearning/ml-1m"]         optional: results that count here, too
+
+A cell is named by its labels along the axes other than seed, joined by "/".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from rescind.core.settings import checked, fields_of, find, from_table
+from rescind.errors import ConfigError, suggest
+from rescind.experiments.cell import (
+    CONTROLS,
+    Cell,
+    DataSettings,
+    ForgetSettings,
+    GuardSettings,
+    RunSettings,
+    SharingSettings,
+)
+from rescind.experiments.recipe_file import (
+    COLUMNS,
+    SETTINGS,
+    Column,
+    PlotSettings,
+    Table,
+    change,
+    check_cell,
+    combinations,
+    label,
+    parsed,
+)
+from rescind.storage.federations import METHODS, MODELS
+
+__all__ = [
+    "COLUMNS",
+    "Cell",
+    "Column",
+    "DataSettings",
+    "ForgetSettings",
+    "GuardSettings",
+    "PlotSettings",
+    "Recipe",
+    "RunSettings",
+    "SharingSettings",
+    "read",
+]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A read recipe: its cells and the numbers they are held against."""
+
+    path: Path
+    title: str
+    source: str
+    names: tuple[str, ...]
+    """The names of its cells, in order."""
+    cells: tuple[Cell, ...]
+    """All cells (or the one that was read) at every seed of the recipe."""
+    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    plot: PlotSettings | None = None
+    columns: tuple[Column, ...] | None = None
+    """What its table shows, where it says so."""
+    also: tuple[Path, ...] = ()
+    """Other files of results whose lines count, too, where their settings are the same."""
+    changed: bool = False
+    """Settings other than the seed were overridden, so results do not belong to its table."""
+
+    @property
+    def results(self) -> Path:
+        """Where the results of its runs are kept, one line each."""
+        return self.path.with_suffix(".jsonl")
+
+    def choose(self, name: str | None, seeds: Sequence[int] | None = None) -> tuple[Cell, ...]:
+        """The cells of one name (or all), at the recipe's seeds or the given ones."""
+        check_cell(self.path, name, self.names)
+        cells = [c for c in self.cells if name is None or c.name == name]
+        if seeds is None:
+            return tuple(cells)
+        firsts = {c.name: c for c in reversed(cells)}
+        order = [firsts[n] for n in self.names if n in firsts]
+        return tuple(cell.with_seed(seed) for cell in order for seed in seeds)
+
+
+def read(path: Path, changes: Sequence[str] = (), only: str | None = None) -> Recipe:
+    """Read a recipe and expand its axes; `changes` are "key=value" overrides.
+
+    only: build this cell alone, so that a change need not fit the others
+    """
+    table = parsed(path)
+    axes = dict(table.get("axes", {}))
+    settled = [change(axes, text) for text in changes]
+    names, cells = _cells(path, table, axes, [c for c in settled if c is not None], only)
+    return Recipe(
+        path=path,
+        title=str(table.get("title", path.stem)),
+        source=str(table.get("source", "")),
+        names=tuple(names),
+        cells=tuple(cells),
+        paper=table.get("paper", {}),
+        plot=_settings(PlotSettings, table["plot"]) if "plot" in table else None,
+        columns=_columns(path, table["table"]) if "columns" in table.get("table", {}) else None,
+        also=_also(path, table.get("table", {})),
+        changed=any(one is not None for one in settled),
+    )
+
+
+def _columns(path: Path, table: Any) -> tuple[Column, ...]:
+    """The columns of `[table]`: names, or tables with path, title and digits."""
+    given = table["columns"]
+    if not isinstance(given, list) or not given:
+        raise ConfigError(
+            f"{path}: columns is a list of what is shown: "
+            f'columns = ["NDCG@20", {{ path = "seconds.cpu", title = "s", digits = 1 }}].'
+        )
+    try:
+        found = [_settings(Column, {"path": c} if isinstance(c, str) else c) for c in given]
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    names = [column.name for column in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{path}: two columns are called '{name}'. Give one another title.")
+    return tuple(found)
+
+
+def _also(path: Path, table: Mapping[str, Any]) -> tuple[Path, ...]:
+    """The results of other recipes, named as paper/table, that `[table] also` counts in."""
+    for key in table:
+        if key not in ("columns", "also"):
+            raise ConfigError(
+                f"{path}: [table] has no '{key}'; {suggest(key, ('columns', 'also'))}"
+            )
+    names = table.get("also", [])
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        raise ConfigError(f'{path}: also is a list of recipes, such as also = ["basics/floor"].')
+    found = [path.parent.parent / f"{name}.toml" for name in names]
+    for name, other in zip(names, found, strict=True):
+        if not other.is_file():
+            raise ConfigError(f"{path}: there is no recipe '{name}' ({other}) to count in.")
+    return tuple(other.with_suffix(".jsonl") for other in found)
+
+
+def _write(tables: Table, parts: list[str], value: Any) -> None:
+    """Set one setting in the tables of a cell."""
+    place = tables
+    for part in parts[:-1]:
+        inside = place.setdefault(part, {})
+        if isinstance(inside, str):
+            inside = place[part] = {"name": inside}
+        place = inside
+    place[parts[-1]] = value
+
+
+def _cells(
+    path: Path,
+    table: Table,
+    axes: Table,
+    changes: Sequence[tuple[list[str], Any]],
+    only: str | None,
+) -> tuple[list[str], list[Cell]]:
+    """The names of all cells, and the cells (or the one asked for) at every seed."""
+    seeds = axes.get("seed", [table.get("run", {}).get("seed", 0)])
+    names, cells = [], []
+    for name, along in combinations(path, axes):
+        tables: Table = json.loads(json.dumps({k: table.get(k, {}) for k in SETTINGS}))
+        if "sharing" not in table:
+            tables.pop("sharing")
+        for axis, value in along.items():
+            _place(tables, axis, value)
+        labels = {axis: label(value) for axis, value in along.items()}
+        names.append(name)
+        for parts, value in changes:  # what is asked for on the command line has the last word
+            _write(tables, parts, value)
+        if only in (None, name):
+            cells += [_cell(path, name, tables, seed, labels) for seed in seeds]
+    return list(dict.fromkeys(names)), cells
+
+
+def _place(tables: Table, axis: str, value: Any) -> None:
+    """Write one value of an axis into its table."""
+    given = dict(value) if isinstance(value, Mapping) else {"name": value}
+    given = {k: v for k, v in given.items() if k not in ("label", "where")}
+    # A ceiling is trained for one round, or sees everything; a row of a table may be a request.
+    for other in ("run", "sharing", "forget", "method"):
+        if other in given and other != axis:
+            more, known = given.pop(other), tables.setdefault(other, {})
+            if other == "method" and more.get("name", known.get("name")) != known.get("name"):
+                known.clear()  # another method does not take the fields of the one it replaces
+            known.update(more)
+    if axis == "model":
+        method = tables.setdefault("method", {})
+        inside = method.get("model", {})
+        inside = {"name": inside} if isinstance(inside, str) else inside
+        # Another model does not take the fields of the one it replaces.
+        method["model"] = given if given.get("name") != inside.get("name") else inside | given
+    else:
+        tables.setdefault(axis, {}).update(given)
+
+
+def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, str]) -> Cell:
+    try:
+        method = dict(tables.get("method", {}))
+        run = {**tables.get("run", {}), "seed": seed}
+        data, sharing = tables.get("data", {}), tables.get("sharing")
+        learns = from_table(
+            find(*METHODS, str(method.get("name", "FedAvg"))), method, {"model": MODELS}
+        )
+        if learns.model.task == "nodes":
+            run = {"measure": "accuracy", **run}
+        guards = _settings(GuardSettings, tables.get("guards", {}))
+        return Cell(
+            name=name,
+            data=_settings(DataSettings, data),
+            sharing=None if sharing is None else _settings(SharingSettings, sharing),
+            method=learns,
+            run=_settings(RunSettings, run),
+            guards=guards if guards.guards else None,
+            forget=_forget(tables.get("forget", {}), method),
+            labels=labels,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{path}, cell {name}: {error}") from None
+
+
+def _forget(table: Mapping[str, Any], method: Mapping[str, Any]) -> ForgetSettings | None:
+    """What is asked and who answers; None where nobody is named. Other keys are the unlearner's.
+
+    `learner = true`: the unlearner learns itself, with the method's settings. `learner = { ... }`:
+    the method learns, with these changes.
+    """
+    if "name" not in table:
+        return None
+    name, asked = str(table["name"]), fields_of(ForgetSettings).keys() - {"unlearner", "learner"}
+    given = {k: v for k, v in table.items() if k in asked}
+    others = {k: v for k, v in table.items() if k not in asked and k != "learner"}
+    learner, unlearner = table.get("learner", False), None
+    if name not in (*CONTROLS, "own"):
+        cls = find(*METHODS, name)
+        shared = {k: v for k, v in method.items() if k in fields_of(cls)} if learner is True else {}
+        unlearner = from_table(cls, {**shared, **others, "name": name}, {"model": MODELS})
+    elif others or learner is True:
+        raise ConfigError(
+            f"[forget] '{name}' is no method of its own, so it has no field "
+            f"'{next(iter(others), 'learner')}'. Leave it out."
+        )
+    learnt = unlearner if learner is True else None
+    if isinstance(learner, Mapping):
+        cls = find(*METHODS, str(method.get("name", "FedAvg")))
+        learnt = from_table(cls, {**method, **learner}, {"model": MODELS})
+    settings = _settings(ForgetSettings, given)
+    return replace(cast(ForgetSettings, settings), unlearner=unlearner, learner=learnt)
+
+
+def _settings(cls: type, table: Mapping[str, Any]) -> Any:
+    """Build settings; unlike a method's, a "name" here is a field (the dataset's)."""
+    known = fields_of(cls)
+    if cls is Column and (not isinstance(table, Mapping) or "path" not in table):
+        raise ConfigError(f'a column needs a path, such as path = "seconds.cpu"; got {table!r}.')
+    for key in table:
+        if key not in known:
+            what = cls.__name__.removesuffix("Settings").lower()
+            what = "guards" if cls is GuardSettings else what
+            raise ConfigError(f"[{what}] has no field '{key}'; {suggest(key, known)}")
+    if cls is PlotSettings and "x" not in table:
+        raise ConfigError('[plot] needs x, the setting that is swept: x = "method.negatives".')
+    return cls(**{k: checked(v, known[k], f"{cls.__name__}.{k}") for k, v in table.items()})

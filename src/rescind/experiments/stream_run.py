@@ -1,0 +1,285 @@
+"""A stream as a cell of a recipe: run, written down block by block, resumed where it stopped."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rescind.core import params
+from rescind.core.executor import Executor, InProcess
+from rescind.core.federation import Federation
+from rescind.core.run_state import EarlyStop
+from rescind.core.tasks.metrics import Ranking
+from rescind.data import Dataset
+from rescind.data.blocks import block_split
+from rescind.errors import ConfigError, DataError
+from rescind.experiments.cell import Cell
+from rescind.experiments.drift import Drift
+from rescind.experiments.learning_run import Meter, Result, about, prepare, tidy, write_facts
+from rescind.experiments.streams import (
+    Block,
+    Blocks,
+    Keeper,
+    Stream,
+    Streamed,
+    Watch,
+    mean,
+    on_block,
+    run_stream,
+    summary,
+)
+from rescind.forgetting.blocklist import Withheld
+from rescind.reporting import charts
+from rescind.storage.federations import Checkpoints, load_federation, resume, save_federation
+from rescind.storage.provenance import versions
+
+log = logging.getLogger(__name__)
+
+PICTURE = "matrix.svg"
+BEGUN = "begun.json"
+"""Written last into the folder of a block that begins, so that a torn one is not taken up."""
+
+
+def run_cell(
+    cell: Cell,
+    folder: Path,
+    again: bool = False,
+    watch: Sequence[Watch] = (),
+    dataset: Dataset | None = None,
+) -> Result:
+    """Run the stream of one cell and measure it; writes `folder/run.json` and `folder/model/`.
+
+    again: go on in the block, and at the checkpoint in it, where an earlier run stopped
+    `rounds` counts inside a block. What the folder says was erased (`withheld.json`) is left out.
+    """
+    dataset, withheld = dataset or prepare(cell.data), Withheld.read(folder)
+    params.make_folder(folder)
+    halts = Halts(folder / "checkpoints", cell, f"{cell.digest}/{cell.run.seed}/{dataset.digest}")
+    if not again:
+        halts.clear()
+    (folder / "run.json").unlink(missing_ok=True)
+    fed, facts = measured(cell, dataset, watch, halts, withheld)
+    save_federation(fed, folder / "model")
+    write_facts(folder, facts)
+    halts.clear()
+    tidy(folder)
+    return Result(fed, facts, folder)
+
+
+def measured(
+    cell: Cell,
+    dataset: Dataset,
+    watch: Sequence[Watch] = (),
+    halts: Halts | None = None,
+    withheld: Withheld | None = None,
+) -> tuple[Federation, dict[str, Any]]:
+    """The stream of one cell and what run.json says of it; only `halts` writes anything."""
+    guards, settings = cell.guards, cell.run
+    if cell.sharing is not None or (guards and guards.epsilon is not None):
+        raise ConfigError(
+            "a stream of blocks takes neither [sharing] nor guards.epsilon yet. Leave them out."
+        )
+    executor = InProcess(device=settings.device, guards=guards.guards if guards else ())
+    stream = Stream.of(_left(dataset, settings.seed, withheld), settings.seed)
+    meter = Meter()
+    if halts is not None:
+        meter, halts.executor = halts.meter, executor
+    drift = Drift()
+    done = run_stream(
+        stream, cell.method, settings.seed, blocks_of(cell), executor, (meter, drift, *watch),
+        keeper=halts, answer=drift.ended,
+    )  # fmt: skip
+    facts = facts_of(cell, done, meter)
+    facts["data"] = {
+        **about(dataset),
+        "split": "drawn inside blocks" if dataset.split is None else "as given",
+    }
+    facts["metrics"]["test"] |= drift.found()
+    facts["kept_bytes"]["devices"] = done.fed.now.vault.nbytes
+    facts["model"]["private"] = params.digest(done.fed.now.vault.private)
+    return done.fed, facts
+
+
+def blocks_of(cell: Cell) -> Blocks:
+    """How a cell says its blocks are run."""
+    run = cell.run
+    return Blocks(run.rounds, run.patience, run.evaluate_every, run.measure, run.k)
+
+
+def _left(dataset: Dataset, seed: int, withheld: Withheld | None) -> Dataset:
+    """Without what was erased; what is left stays in the part of the split it was in."""
+    if not withheld or dataset.block is None:
+        return dataset
+    split = dataset.split
+    if split is None:
+        split = block_split(dataset, dataset.block, seed)
+    return withheld.left_of(replace(dataset, split=split))
+
+
+@dataclass
+class Halts(Keeper):
+    """Writes a stream down: every block as it begins, and checkpoints of the rounds inside it."""
+
+    folder: Path
+    cell: Cell
+    key: str
+    """What the run is (configuration, seed and data): another one is refused."""
+    executor: Executor | None = None
+
+    def __post_init__(self) -> None:
+        self.meter = Meter()
+        self.place: Path | None = None
+
+    def clear(self) -> None:
+        """Remove everything: a finished run keeps no trace of its way."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def save(self, fed: Federation, place: Path) -> None:
+        """Write a federation as a block begins."""
+        save_federation(fed, place)
+
+    def load(self, place: Path) -> Federation:
+        """What `save` wrote."""
+        return load_federation(place, self.executor)
+
+    def found(self) -> tuple[Federation, tuple[Block, ...]] | None:
+        """The newest block that began whole; a torn one is passed over and said so."""
+        for place in sorted(self.folder.glob("block-*"), reverse=True):
+            try:
+                facts = json.loads((place / BEGUN).read_text(encoding="utf-8"))
+                fed = self.load(place)
+            except (OSError, ValueError, DataError) as error:
+                log.warning("passed over a block that was not written whole: %s", error)
+                continue
+            if facts["key"] != self.key:
+                raise ConfigError(
+                    f"{place} belongs to another run: its configuration or data differ. "
+                    f"Choose another --out, or remove {self.folder} to start anew."
+                )
+            self._count(facts["meter"], self.cell.run.checkpoint_every)
+            log.info("going on in block %d", len(facts["done"]))
+            return replace(fed, method=self.cell.method), tuple(map(_block, facts["done"]))
+        return None
+
+    def begins(self, fed: Federation, done: Sequence[Block]) -> None:
+        """Write a block's beginning, unless it is there; older blocks are not needed any more."""
+        self.place = self.folder / f"block-{len(done):03d}"
+        if not (self.place / BEGUN).is_file():
+            self.save(fed, self.place)
+            facts = {
+                "key": self.key,
+                "done": [vars(block) for block in done],
+                "meter": self.meter.read(),
+            }
+            params.write_atomically(self.place / BEGUN, json.dumps(facts).encode())
+        for old in self.folder.glob("block-*"):
+            if old != self.place:
+                shutil.rmtree(old)
+
+    def inside(
+        self, fed: Federation, until: EarlyStop
+    ) -> tuple[Federation, EarlyStop, tuple[Watch, ...]]:
+        """Where in the block the newest checkpoint stands."""
+        assert self.place is not None, "a block begins before it is trained"
+        every = self.cell.run.checkpoint_every
+        rounds = Checkpoints(self.place / "rounds", every, self.key, self.meter.read)
+        at = resume(rounds.folder, self.key, fed, until)
+        if at is not None:
+            assert at.until is not None
+            self._count(at.extra, every * (1 + len(at.skipped)))
+            past = fed.past
+            if past is not None and at.first is not None:
+                past = replace(past, first=at.first)
+            fed, until = replace(fed, now=at.now, past=past), at.until
+            log.info("going on after round %d", at.now.state.round)
+        return fed, until, (rounds,)
+
+    def _count(self, read: dict[str, Any], repeated: int) -> None:
+        """Go on counting; the watcher of the run is this very meter."""
+        known = vars(Meter(**read))
+        vars(self.meter).update(known)
+        self.meter.repeated += repeated
+
+
+def _block(facts: dict[str, Any]) -> Block:
+    history = tuple((r, dict(v)) for r, v in facts["history"])
+    return Block(**{**facts, "history": history, "test": tuple(facts["test"])})
+
+
+def facts_of(cell: Cell, done: Streamed, meter: Meter) -> dict[str, Any]:
+    """What run.json says of a stream: the matrix, and Table 2's averages as its metrics."""
+    counted, state = meter.read(), done.fed.now.state
+    names = [f"{name}@{k}" for k in cell.run.k for name in ("NDCG", "Recall", "HR")]
+    matrix = {name: done.matrix(name) for name in names}
+    best = [v for b in done.blocks[1:] for r, v in b.history if r == b.begun + b.round]
+    return {
+        **cell.stated,
+        "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "rounds": sum(block.rounds for block in done.blocks),
+        "round": state.round,
+        "blocks": [
+            {"block": b.number, "round": b.round, "rounds": b.rounds, "trained": b.trained,
+             "returning": b.returning, "valid": [dict(v, round=r) for r, v in b.history]}
+            for b in done.blocks
+        ],
+        "matrix": matrix,
+        "metrics": {
+            "test": averages(matrix),
+            "valid": {n: mean([v[n] for v in best]) for n in names},
+        },
+        "seconds": {"wall": counted["wall"], "cpu": counted["cpu"]},
+        "bytes": {"up": counted["up"], "down": counted["down"]},
+        "client_rounds": counted["client_rounds"],
+        "refused": counted["refused"],
+        "privacy": cell.promise(meter.most_often(), done.fed.world.sizes.clients),
+        "kept_bytes": {
+            "server": params.nbytes(state.public) + params.nbytes(state.own) + state.memory.nbytes,
+        },
+        "model": {"public": params.digest(state.public)},
+    }  # fmt: skip
+
+
+def averages(matrix: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, float]:
+    """The metrics of a stream: of new blocks (Table 2), of each block when it was new, and more."""
+    test = {name: summary(rows)["new"] for name, rows in matrix.items()}
+    for name, rows in list(matrix.items())[:2]:
+        test |= {f"D{number} {name}": row[-1] for number, row in enumerate(rows)}
+        test |= {f"{n} {name}": v for n, v in summary(rows).items() if n != "new"}
+    return test
+
+
+def draw(facts: Mapping[str, Any], path: Path) -> None:
+    """The matrix a_(t,s) of a run as heat maps, a panel for each of its first two metrics."""
+    shown = list(facts["matrix"].items())[:2]
+    made, axes = charts.figure(len(shown))
+    for ax, (name, rows) in zip(axes, shown, strict=True):
+        charts.heat(ax, rows, name)
+    charts.write(made, path)
+
+
+def measured_again(facts: Mapping[str, Any], fed: Federation) -> dict[str, Any]:
+    """What run.json of a stream says after a request was answered in its last block.
+
+    Rows of earlier blocks tell of models that had not met the records; the last row is new.
+    """
+    matrix = {name: [*rows[:-1], []] for name, rows in facts["matrix"].items()}
+    k = tuple(sorted({int(name.split("@")[1]) for name in matrix}))
+    for block in range(len(facts["blocks"])):
+        metric = Ranking(split="test", k=k, mask=("own", "valid"), block=block)
+        values = on_block(fed, metric)
+        for name, rows in matrix.items():
+            rows[-1].append(values[name])
+    blocks = [dict(block) for block in facts["blocks"]]
+    blocks[-1]["valid"] = []  # of a model that is gone
+    return {
+        "matrix": matrix,
+        "blocks": blocks,
+        "metrics": {"test": averages(matrix), "valid": {}},
+    }

@@ -1,0 +1,130 @@
+"""Figures of recipes that sweep one setting: its value across, the metrics up, a line per rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rescind.errors import ConfigError, DataError, suggest
+from rescind.experiments.recipe import Cell
+from rescind.experiments.tables import ResultTable, cells_by_name
+from rescind.reporting import charts
+
+Point = tuple[float, float, float]
+"""x, mean over seeds, standard deviation over seeds."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Lines of one metric over the swept setting."""
+
+    metric: str
+    lines: Mapping[str, tuple[Point, ...]]
+    ticks: Mapping[float, str] | None
+    """What is written below each x, where the setting is no single number."""
+
+
+def sweeps(table: ResultTable) -> tuple[Sweep, ...]:
+    """The lines of every metric; cells without a result are left out."""
+    plot = table.recipe.plot
+    if plot is None:
+        raise ConfigError(
+            f"{table.recipe.path} does not say which setting it sweeps. Add a section: "
+            f'[plot] with x = "method.contrast", say.'
+        )
+    cells = cells_by_name(table.recipe)
+    swept = {name: setting(cells[name], plot.x) for name in table.recipe.names}
+    if not any(entry.values for entry in table.entries):
+        raise DataError(
+            f"{table.recipe.results} has no results to draw. Next: rescind run {table.recipe.path}"
+        )
+    places, ticks = _places(list(swept.values()))
+    axis = _axis(plot.x, cells)
+    told = [a for a in _varying(cells) if a != axis]
+    out = []
+    for metric in dict.fromkeys(e.metric for e in table.entries):
+        found: dict[str, list[Point]] = {}
+        for entry in (e for e in table.entries if e.metric == metric):
+            if entry.mean is not None:
+                line = "/".join(cells[entry.cell].labels[a] for a in told)
+                x = places[_text(swept[entry.cell])]
+                found.setdefault(line, []).append((x, entry.mean, entry.spread or 0.0))
+        lines = {name: tuple(sorted(points)) for name, points in found.items()}
+        out.append(Sweep(metric, lines, ticks))
+    return tuple(out)
+
+
+def setting(cell: Cell, path: str) -> Any:
+    """The value of a setting such as "method.contrast" in a cell."""
+    place: Any = cell.configuration
+    for part in path.split("."):
+        if not isinstance(place, Mapping) or part not in place:
+            known = place if isinstance(place, Mapping) else ()
+            raise ConfigError(
+                f"cell '{cell.name}' has no setting '{path}' to draw over; {suggest(part, known)}"
+            )
+        place = place[part]
+    return place
+
+
+def draw(table: ResultTable, path: Path, about: str = "", below: str = "") -> None:
+    """Write the figure: a panel per metric.
+
+    about: a note that a PNG carries inside    below: words under the whole figure
+    """
+    found = sweeps(table)
+    plot = table.recipe.plot
+    across = "" if plot is None else plot.across or plot.x
+    if plot is not None and plot.bars:
+        _bars(table, path, about, below)
+        return
+    made, axes = charts.figure(len(found))
+    for ax, one in zip(axes, found, strict=True):
+        charts.sweep(ax, one.lines, one.metric, across, one.ticks)
+    charts.names_above(made, axes[0])
+    charts.words_below(made, below)
+    charts.write(made, path, about)
+
+
+def _bars(table: ResultTable, path: Path, about: str, below: str) -> None:
+    """A panel per column, a bar per cell."""
+    metrics = list(dict.fromkeys(e.metric for e in table.entries if e.values))
+    made, axes = charts.figure(len(metrics))
+    cells = cells_by_name(table.recipe)
+    told = _varying({name: cells[name] for name in table.recipe.names})
+    for ax, metric in zip(axes, metrics, strict=True):
+        mine = [e for e in table.entries if e.metric == metric]
+        labels = {e.cell: "/".join(cells[e.cell].labels[a] for a in told) for e in mine}
+        found = {labels[e.cell]: (e.mean, e.spread or 0.0) for e in mine if e.mean is not None}
+        charts.bars_across(ax, found, metric)
+    charts.words_below(made, below)
+    charts.write(made, path, about)
+
+
+def _places(values: list[Any]) -> tuple[dict[str, float], dict[float, str] | None]:
+    """Where each value stands: at itself, if all are numbers, else side by side in order."""
+    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+        return {_text(v): float(v) for v in values}, None
+    places = {text: float(n) for n, text in enumerate(dict.fromkeys(map(_text, values)))}
+    return places, {n: text for text, n in places.items()}
+
+
+def _text(value: Any) -> str:
+    return ":".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _varying(cells: Mapping[str, Cell]) -> list[str]:
+    """The axes along which the cells have more than one label."""
+    first = next(iter(cells.values())).labels
+    return [a for a in first if len({cell.labels[a] for cell in cells.values()}) > 1]
+
+
+def _axis(path: str, cells: Mapping[str, Cell]) -> str:
+    """The axis that changes a setting."""
+    known = next(iter(cells.values())).labels
+    if path.startswith("method.model.") and "model" in known:
+        return "model"
+    first = path.split(".", maxsplit=1)[0]
+    return "forget" if first in ("unlearner", "learner") else first

@@ -1,0 +1,345 @@
+"""How much single updates tell, method by method and defence by defence.
+
+N people take part in every round of a small run and the server watches each of them. The same
+updates are then seen through every defence, for the first round alone and averaged over more.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rescind import methods, models
+from rescind.audits import update_leak as leak
+from rescind.audits.defences import Defence, Key, Stream, add, view_through, with_dummies
+from rescind.audits.update_leak import View
+from rescind.core.clock import Clock
+from rescind.core.executor import InProcess
+from rescind.core.federation import Federation
+from rescind.core.guards import Clip, Gaussian
+from rescind.core.method import Method
+from rescind.core.settings import find
+from rescind.core.update import Rows
+from rescind.data import Dataset
+from rescind.data.simulated_lending import NOTHING, draw_groups, draw_share
+from rescind.errors import ConfigError, DataError, suggest
+from rescind.experiments.value import DRAWS, bootstrap
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.models.mf import MF
+from rescind.privacy.accountant import epsilon_of
+from rescind.storage.federations import METHODS, MODELS
+from rescind.storage.provenance import versions
+
+LEAST = 5  # records a watched person trains on, at least; fewer make a precision of steps of .25
+BAR = 1.5  # reliability.md S6: at most so many times chance
+CELLS = 2**26  # floats of one array over people x items x d, 256 MB; about ten are held
+ATTACKER = 0x0B5E_57E4  # added to the seed: the attacker's draws are not those of the run
+
+Watch = Callable[[str, int, int], Any]
+
+
+# -- who is attacked ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method on a backbone."""
+
+    name: str
+    method: Method
+
+
+def cases(
+    dataset: Dataset, method: str | None = None, model: str | None = None
+) -> tuple[Case, ...]:
+    """Every method that sends rows it trained by gradients; FedAvg on every backbone.
+
+    Found by asking one device: whoever adds a method or a model need not come here.
+    """
+    if method is not None or model is not None:
+        made = _method(method or "FedAvg", model)
+        found = [Case(_name(made), made)]
+    else:
+        found = [Case(_name(made), made) for made in _all_methods()]
+    kept = tuple(case for case in found if _sends_rows(case.method, dataset))
+    if not kept:
+        raise ConfigError(
+            f"{found[0].name} sends no rows trained by gradients here, so there is nothing to "
+            f"split. "
+            f"Choose one of {', '.join(c.name for c in cases(dataset))}."
+        )
+    return kept
+
+
+def case_of(method: Method, dataset: Dataset) -> Case:
+    """A method as it is set, if it sends rows trained by gradients."""
+    if method.model.task != "ranking" or not _sends_rows(method, dataset):
+        raise ConfigError(
+            f"{_name(method)} sends no rows trained by gradients, so there is nothing to split."
+        )
+    return Case(_name(method), method)
+
+
+def _method(name: str, model: str | None) -> Method:
+    cls = find(*METHODS, name)
+    chosen = {} if model is None else {"model": find(*MODELS, model)()}
+    made: Method = cls(**chosen)
+    if made.model.task != "ranking":
+        raise ConfigError(
+            f"{type(made.model).__name__} is for {made.model.task}; this attack is on rankings. "
+            f"{suggest(model or name, models.found())}"
+        )
+    return made
+
+
+def _all_methods() -> Iterator[Method]:
+    for cls in methods.found().values():
+        made: Method = cls()
+        if made.model.task == "ranking":
+            yield made
+    for cls in models.found().values():
+        if getattr(cls, "task", "") == "ranking" and cls is not type(FedAvg().model):
+            yield FedAvg(model=cls())
+    yield FedAvg(model=MF(), loss="bce")
+
+
+def _name(method: Method) -> str:
+    usual = next(f.default for f in fields(method) if f.name == "loss")
+    name = f"{type(method).__name__}, {type(method.model).__name__}"
+    return name if method.loss == usual else f"{name}, {method.loss}"
+
+
+def _sends_rows(method: Method, dataset: Dataset) -> bool:
+    """Whether devices send rows of real numbers, longer than a count."""
+    if type(method).client_train is Method.client_train and not hasattr(method.model, "infer"):
+        return False  # a closed form, which gradients do not train
+    fed, ids = opened(dataset, method, 2, 0)
+    clock, state, vault = fed.clock.at(1), fed.now.state, fed.now.vault
+    cohort = InProcess().cohort(method, vault, ids)
+    update, _ = method.client_train(state.public, vault.read(ids), cohort, clock)
+    entries = [update.entries.get(name) for name in method.model.tables]
+    return any(
+        isinstance(e, Rows) and e.value.is_floating_point() and e.value.shape[-1] > 1
+        for e in entries
+    )
+
+
+def opened(dataset: Dataset, method: Method, users: int, seed: int) -> tuple[Federation, Tensor]:
+    """A federation in which some lend, and the people to watch, who lend nothing. [users]"""
+    fed = Federation.start(dataset, method, seed)
+    groups = draw_groups(fed.world.sizes.clients, fed.clock)
+    fed = fed.apply(draw_share(fed.now.vault.holdings, groups, fed.clock))
+    many = fed.now.vault.holdings.lot("own")[1].cpu()
+    ids = ((groups == NOTHING) & (many >= LEAST)).nonzero().squeeze(1)
+    if len(ids) < users:
+        raise DataError(
+            f"{users} people were to be watched, but only {len(ids)} lend nothing and train on "
+            f"{LEAST} records or more. Ask for at most {len(ids)}."
+        )
+    order = torch.argsort(fed.clock.at(0).bits("watched", ids), stable=True)
+    return fed, ids[order[:users]].sort().values
+
+
+# -- what is seen ---------------------------------------------------------------------------------
+
+
+def views(
+    fed: Federation, ids: Tensor, wanted: Sequence[Defence], rounds: Sequence[int]
+) -> Iterator[tuple[int, Mapping[str, Tensor], dict[str, View]]]:
+    """Train with these people alone; yields (round, what was broadcast, by defence its view).
+
+    Empty views between the rounds asked for. The run itself is undefended: every defence is shown
+    the same updates, so that they differ in nothing else.
+    """
+    method, state, vault, items = fed.method, fed.now.state, fed.now.vault, fed.world.sizes.items
+    secret = Clock(secrets.randbits(62))  # pseudo-items, as noise, must not follow from the seed
+    streams: dict[Key, Stream] = {}
+    unguarded = {d.stream for d in wanted if not d.guards and d.summed == 1}
+    for number in range(1, max(rounds) + 1):
+        clock = fed.clock.at(number)
+        mail = method.server_mail(state, fed.world, ids, clock)
+        cohort = InProcess().cohort(method, vault, ids, mail=mail)
+        before = vault.read(ids)
+        update, private = method.client_train(state.public, before, cohort, clock)
+        for dummies, kept, norm in dict.fromkeys(d.stream for d in wanted):
+            mine = update
+            if dummies:
+                drawn = secret.at(0 if kept else number)
+                padded = with_dummies(cohort, dummies, drawn)
+                mine, _ = method.client_train(state.public, before, padded, clock)
+            if norm is not None:
+                mine = Clip(norm).each(mine, leaves=True)
+            rows, sent = leak.laid_out(mine, method.model.tables, items)
+            votes = torch.zeros_like(sent, dtype=torch.float64)
+            if (dummies, kept, norm) in unguarded:
+                earlier = streams.get((dummies, kept, norm))
+                alone = View(rows, sent, before=None if earlier is None else earlier.sent)
+                votes = leak.split(alone, method.loss, method.negatives)
+            add(streams, (dummies, kept, norm), rows, sent, votes)
+        made = {}
+        if number in rounds:
+            made = {d.name: view_through(d, streams[d.stream], number) for d in wanted}
+        yield number, state.public, made
+        state = method.server_step(state, {"train": update.fold(cohort.weight)}, fed.world, clock)
+        vault = vault.write([(ids, private)])
+
+
+# -- what is found --------------------------------------------------------------------------------
+
+
+def measure(
+    dataset: Dataset,
+    case: Case,
+    users: int,
+    rounds: Sequence[int],
+    wanted: Sequence[Defence],
+    delta: float,
+    seed: int = 0,
+    watch: Watch = lambda *_: None,
+) -> list[dict[str, Any]]:
+    """One line for each defence, number of rounds and attack."""
+    if not rounds or min(rounds) < 1 or users < 2:
+        raise ConfigError(
+            f"watching needs two people or more and rounds from 1 on; got {users} people and "
+            f"rounds {list(rounds)}."
+        )
+    fed, ids = opened(dataset, case.method, users, seed)
+    width = sum(v[0].numel() for n, v in fed.now.state.public.items() if n in _tables(fed))
+    if users * fed.world.sizes.items * width > CELLS:
+        most = max(2, CELLS // (fed.world.sizes.items * width))
+        raise ConfigError(
+            f"{users} people with {fed.world.sizes.items:,} rows of {width} numbers each do not "
+            f"fit into memory. Watch at most {most} people (--users {most})."
+        )
+    cohort = InProcess().cohort(case.method, fed.now.vault, ids)
+    truth = torch.zeros(users, fed.world.sizes.items, dtype=torch.bool)
+    truth[cohort.train.owner, cohort.train.item] = True
+    lines = []
+    judge = Clock(seed + ATTACKER)
+    for number, public, seen in views(fed, ids, wanted, rounds):
+        for defence in wanted if seen else ():
+            for attack, score in _attacks(case.method, public, defence, seen[defence.name],
+                                          truth.sum(1), judge):  # fmt: skip
+                line = _line(score, truth, seen[defence.name], judge)
+                about = {"case": case.name, "defence": defence.name, "rounds": number}
+                lines.append(
+                    {**about, "attack": attack, "epsilon": _epsilon(defence, delta, number)} | line
+                )
+        watch(case.name, number, max(rounds))
+    return lines
+
+
+def _tables(fed: Federation) -> tuple[str, ...]:
+    return fed.method.model.tables
+
+
+def _attacks(
+    method: Method,
+    public: Mapping[str, Tensor],
+    defence: Defence,
+    view: View,
+    count: Tensor,
+    clock: Clock,
+) -> Iterator[tuple[str, Tensor]]:
+    score = leak.split(view, method.loss, method.negatives)
+    yield "split", score
+    if view.exact:
+        yield "split, then popularity", leak.better_known(score)
+    if defence.dummies:
+        yield "split, then least moved", leak.least_moved(score)
+    if defence.shadowed and view.rounds == 1:
+        yield "IMIA", leak.imia(method, public, view, count, clock)
+
+
+def _line(score: Tensor, truth: Tensor, view: View, clock: Clock) -> dict[str, Any]:
+    right = leak.named(score, truth, clock)
+    found = bootstrap(right.found, clock, "leak")
+    there = truth.sum(1).double()
+    chance = float((there / truth.shape[1]).mean())
+    return {
+        "found": found.mean,
+        "low": found.low,
+        "high": found.high,
+        "people": found.people,
+        "chance": chance,
+        "rows": float((there / view.sent.sum(1).clamp(min=there)).mean()),
+        "claimed": {
+            "precision": float(right.precision.mean()),
+            "recall": float(right.recall.mean()),
+        },
+        "times_chance": found.mean / chance,
+        "within_bar": found.mean <= BAR * chance,
+    }
+
+
+def _epsilon(defence: Defence, delta: float, rounds: int) -> float | None:
+    guard = defence.noise
+    return epsilon_of(guard.noise, delta, rounds) if isinstance(guard, Gaussian) else None
+
+
+def measured(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """The lines of a case that was measured before with the same settings, None if it was not."""
+    if path.exists():
+        for text in path.read_text(encoding="utf-8").splitlines():
+            try:
+                kept = json.loads(text)
+            except ValueError:  # the last line of an interrupted run
+                continue
+            if kept["settings"] == settings:
+                return list(kept["lines"])
+    return None
+
+
+def remember(path: Path, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> None:
+    """One more line of leak.jsonl: a case that need not be measured again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"settings": settings, "lines": lines}) + "\n")
+
+
+def popular_guess(dataset: Dataset, users: int, seed: int) -> float:
+    """What naming the most popular items finds, without any update; popularity of the others."""
+    fed, ids = opened(dataset, FedAvg(), users, seed)
+    cohort = InProcess().cohort(fed.method, fed.now.vault, ids)
+    truth = torch.zeros(users, fed.world.sizes.items, dtype=torch.bool)
+    truth[cohort.train.owner, cohort.train.item] = True
+    every = fed.now.vault.holdings.of_clients("own", torch.arange(fed.world.sizes.clients))
+    others = torch.bincount(every.item, minlength=truth.shape[1]) - truth.sum(0)
+    score = others.double().expand(users, -1)
+    return float(leak.named(score, truth, Clock(seed + ATTACKER)).found.mean())
+
+
+def facts_of(
+    dataset: Dataset,
+    name: str,
+    users: int,
+    rounds: Sequence[int],
+    delta: float,
+    seed: int,
+    lines: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """What leak.json holds."""
+    return {
+        "question": "how many of a person's items a server names that sees their single updates",
+        "found": "precision at |positives|, which is recall at |positives|; mean over people",
+        "interval": f"95 %, percentile bootstrap over people, {DRAWS} draws",
+        "bar": f"at most {BAR} times chance",
+        "data": name,
+        "digest": dataset.digest,
+        "people": users,
+        "rounds": list(rounds),
+        "delta": delta,
+        "seed": seed,
+        "popular_guess": popular_guess(dataset, users, seed),
+        "lines": list(lines),
+        "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

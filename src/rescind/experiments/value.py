@@ -1,0 +1,232 @@
+"""What sharing is worth: quality by group, and what one person gains by lending their records.
+
+A gain is counterfactual. For a person who lends, the world in which only this person lends nothing
+is trained anew; for a person who lends nothing, the world in which only this person lends all.
+Seed, rounds and everybody else stay as they were, and the person's own lists are compared.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rescind.core import params
+from rescind.core.clock import Clock
+from rescind.core.federation import Federation
+from rescind.data.simulated_lending import GROUPS, groups_of
+from rescind.errors import ConfigError, DataError
+from rescind.experiments.counterfactual import UNCHANGED, Trained, all_worlds, each_person, open_run
+from rescind.storage.provenance import versions
+
+DRAWS = 1000  # bootstrap resamples; the interval's ends then wobble by about 3 % of its width
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over people with a 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    people: int
+
+
+@dataclass(frozen=True)
+class Person:
+    """One drawn person: their own quality if they share and if they keep."""
+
+    client: int
+    user: str
+    group: str
+    shares: Mapping[str, float]
+    keeps: Mapping[str, float]
+
+    def gain(self, metric: str) -> float:
+        """What sharing changed for them."""
+        return self.shares[metric] - self.keeps[metric]
+
+
+@dataclass(frozen=True)
+class Value:
+    """The value of sharing in one run."""
+
+    quality: Mapping[str, Mapping[str, Interval]]
+    """By group and metric, over everybody with held-out items."""
+    gain: Mapping[str, Mapping[str, Interval]]
+    """By group and metric, over the people drawn."""
+    others: Mapping[str, Interval]
+    """By metric: what the same worlds changed for drawn people who decided nothing otherwise."""
+    noise: Mapping[str, float]
+    """By metric: the standard deviation of such a change in one person's value."""
+    people: tuple[Person, ...]
+    rounds: int
+    reproduced: bool
+    """The unchanged world, trained once more, gave the run's model bit for bit."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What was measured."""
+        return tuple(self.others)
+
+
+def bootstrap(values: Tensor, clock: Clock, purpose: str) -> Interval:
+    """Mean and 95 % percentile interval over resampled people. values: [n]"""
+    n = len(values)
+    if not n:
+        return Interval(float("nan"), float("nan"), float("nan"), 0)
+    means, place = [], torch.arange(n)
+    for some in torch.split(torch.arange(DRAWS), max(1, 2**22 // n)):  # 32 MB at a time
+        drawn = clock.at(0).integers(f"bootstrap {purpose}", some[:, None], place, n)
+        means.append(values[drawn].mean(1))
+    ends = torch.quantile(torch.cat(means), torch.tensor([0.025, 0.975], dtype=values.dtype))
+    return Interval(float(values.mean()), float(ends[0]), float(ends[1]), n)
+
+
+# -- the question --------------------------------------------------------------------------------
+
+
+def draw_people(fed: Federation, many: int, measured: Tensor) -> dict[str, Tensor]:
+    """By group: the people with the smallest hashes who can be measured and have data to lend."""
+    groups = groups_of(fed.now.vault.holdings)
+    able = measured & (fed.now.vault.holdings.lot("own")[1].cpu() > 0) & fed.world.members.cpu()
+    out = {}
+    for name, code in GROUPS.items():
+        ids = ((groups == code) & able).nonzero().squeeze(1)
+        order = torch.argsort(fed.clock.at(0).bits("value of sharing", ids), stable=True)
+        out[name] = ids[order[:many]]
+    return out
+
+
+def value_of_sharing(
+    folder: Path | str,
+    users: int = 20,
+    processes: int = 1,
+    k: int = 20,
+    watch: Callable[[int, int], Any] = lambda *_: None,
+) -> Value:
+    """Measure the value of sharing in a finished run; finished worlds are kept in value.jsonl.
+
+    users: how many people of each group are asked what they would gain, by one retraining each
+    watch: is told (worlds finished, worlds in all)
+    """
+    if users < 1 or processes < 1:
+        raise ConfigError(
+            f"the value of sharing needs at least one person and one process; got {users} and "
+            f"{processes}."
+        )
+    folder = Path(folder)
+    fed = open_run(folder)
+    now = each_person(fed, k)
+    measured = ~torch.stack(list(now.values())).isnan().any(0)
+    drawn = draw_people(fed, users, measured)
+    people = [p for ids in drawn.values() for p in ids.tolist()]
+    if not people:
+        raise DataError(
+            f"nobody in {folder} has both records to lend and held-out items to be measured on."
+        )
+    worlds = all_worlds(folder, fed, people, k, processes, watch)
+    return _summed_up(fed, now, drawn, worlds)
+
+
+# -- summing up -----------------------------------------------------------------------------------
+
+
+def _summed_up(
+    fed: Federation,
+    now: Mapping[str, Tensor],
+    drawn: Mapping[str, Tensor],
+    worlds: Mapping[int, Trained],
+) -> Value:
+    groups, clock = groups_of(fed.now.vault.holdings), fed.clock
+    people = [
+        _person(fed, client, name, worlds) for name, ids in drawn.items() for client in ids.tolist()
+    ]
+    quality: dict[str, dict[str, Interval]] = {}
+    gain: dict[str, dict[str, Interval]] = {}
+    for name, code in GROUPS.items():
+        mine = [p for p in people if p.group == name]
+        quality[name], gain[name] = {}, {}
+        for metric, values in now.items():
+            theirs = values[(groups == code) & ~values.isnan()]
+            gains = torch.tensor([p.gain(metric) for p in mine], dtype=torch.float64)
+            quality[name][metric] = bootstrap(theirs, clock, f"quality {name}")
+            gain[name][metric] = bootstrap(gains, clock, f"gain {name}")
+    changes = {m: _others(people, worlds, m) for m in now}
+    state, vault = fed.now.state, fed.now.vault
+    model = [params.digest(state.public), params.digest(vault.private)]
+    return Value(
+        quality=quality,
+        gain=gain,
+        others={m: bootstrap(_means(changes[m]), clock, "others") for m in now},
+        noise={m: _spread(changes[m]) for m in now},
+        people=tuple(people),
+        rounds=state.round,
+        reproduced=worlds[UNCHANGED]["model"] == model,
+    )
+
+
+def _person(fed: Federation, client: int, group: str, worlds: Mapping[int, Trained]) -> Person:
+    base = worlds[UNCHANGED]["values"][str(client)]
+    other = worlds[client]["values"][str(client)]
+    shares, keeps = (other, base) if group == "nothing" else (base, other)
+    return Person(client, fed.labels.user_id(client), group, shares, keeps)
+
+
+def _others(
+    people: Sequence[Person], worlds: Mapping[int, Trained], metric: str
+) -> list[list[float]]:
+    """By world: how the drawn people changed who were not asked in it.
+
+    With the sign of a gain: the world in which one shares, less the one in which they keep.
+    """
+    base = worlds[UNCHANGED]["values"]
+    out = []
+    for person in people:
+        there, sign = worlds[person.client]["values"], 1 if person.group == "nothing" else -1
+        both = [p for p in there if p in base and p != str(person.client)]
+        out.append([sign * (there[p][metric] - base[p][metric]) for p in both])
+    return [change for change in out if change]
+
+
+def _means(changes: Sequence[Sequence[float]]) -> Tensor:
+    return torch.tensor([sum(c) / len(c) for c in changes], dtype=torch.float64)
+
+
+def _spread(changes: Sequence[Sequence[float]]) -> float:
+    every = [c for world in changes for c in world]
+    return statistics.pstdev(every) if every else float("nan")
+
+
+def facts_of(value: Value) -> dict[str, Any]:
+    """What value.json holds."""
+
+    def plain(found: Mapping[str, Interval]) -> dict[str, Any]:
+        return {m: vars(interval) for m, interval in found.items()}
+
+    return {
+        "interval": f"95 %, percentile bootstrap over people, {DRAWS} draws",
+        "quality": {g: plain(v) for g, v in value.quality.items()},
+        "gain": {g: plain(v) for g, v in value.gain.items()},
+        "others": plain(value.others),
+        "noise": dict(value.noise),
+        "people": [
+            {
+                "user": p.user,
+                "group": p.group,
+                "shares": dict(p.shares),
+                "keeps": dict(p.keeps),
+            }
+            for p in value.people
+        ],
+        "rounds": value.rounds,
+        "reproduced": value.reproduced,
+        "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,1 @@
+"""The silo's side of a deployment. Imports `wire`, never `server`."""

@@ -1,0 +1,1 @@
+"""What server and silos say to each other."""

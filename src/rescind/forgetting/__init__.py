@@ -1,0 +1,1 @@
+"""Forget on request: unlearn, purge, audit, and a signed receipt."""

@@ -1,0 +1,1 @@
+"""The graph of lent records on the server, shared by several methods."""

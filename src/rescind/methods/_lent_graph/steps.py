@@ -1,0 +1,214 @@
+"""Learning on the graph of what people lent: pairs, their loss, and steps down it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rescind.core.clock import Clock
+from rescind.core.optim import FIRST, SECOND, TINY, server_move
+from rescind.core.params import Params
+from rescind.core.world import World
+from rescind.methods._lent_graph.graph import SharedGraph, by_kernel, flat
+from rescind.models.lightgcn import uniform
+
+NEGATIVES = 2**20
+"""The first clock step of the server's negatives: beyond the steps that devices use."""
+
+Term = Callable[[Tensor, Tensor], Tensor]
+"""Something added to the loss, of the items before and after propagation."""
+
+
+@dataclass(frozen=True)
+class GraphSteps:
+    """How LightGCN learns from a graph: so many steps on so many pairs."""
+
+    layers: int = 3
+    """Propagation steps; 0 is matrix factorisation."""
+    steps: int = 1
+    """Steps taken one after another."""
+    pairs: int | None = None
+    """Pairs drawn for a step, with replacement; None takes every pair once."""
+    optimiser: Literal["plain", "adam"] = "adam"
+    """By which rule; "plain" is gradient descent."""
+    rate: float = 0.001
+    """Learning rate of both tables."""
+    temperature: float = 0.2
+    """Scores are divided by it inside the loss."""
+    score: Literal["cosine", "dot"] = "cosine"
+    """How a user and an item are compared."""
+    decay: float = 0.0
+    """L2 on the rows of the drawn pairs, as a mean over pairs."""
+    weight: float = 1.0
+    """Weight of the loss of pairs; 0 leaves it out."""
+
+    def draw(self, graph: SharedGraph, step: int, clock: Clock) -> tuple[Tensor, Tensor, Tensor]:
+        """The pairs of a step: users, items they lent, and items they did not. [n] each"""
+        return graph.sample(self.pairs, clock.step(NEGATIVES + step))
+
+    def loss(self, user: Tensor, item: Tensor, drawn: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """Mean over pairs of softplus(-(s_positive - s_negative) / temperature), plus decay."""
+        if by_kernel(user, item) and not self.decay:
+            cosine = self.score == "cosine"
+            loss: Tensor = _Pairs.apply(user, item, drawn, self.temperature, cosine)  # type: ignore[no-untyped-call]
+            return loss
+        return self.plain_loss(user, item, drawn)
+
+    def plain_loss(
+        self, user: Tensor, item: Tensor, drawn: tuple[Tensor, Tensor, Tensor]
+    ) -> Tensor:
+        """The same by autograd: on any device, and with decay."""
+        owner, positive, negative = drawn
+        if self.score == "cosine":
+            user, item = functional.normalize(user, dim=-1), functional.normalize(item, dim=-1)
+        one, near = user.index_select(0, owner), item.index_select(0, positive)
+        far = item.index_select(0, negative)
+        gap = torch.linalg.vecdot(one, far) - torch.linalg.vecdot(one, near)
+        loss = functional.softplus(gap / self.temperature).mean()
+        if self.decay:
+            loss = loss + self.decay * sum(r.square().sum(-1).mean() for r in (one, near, far))
+        return loss
+
+    def run(
+        self,
+        graph: SharedGraph,
+        user: Tensor,
+        item: Tensor,
+        moments: Params,
+        clock: Clock,
+        more: Term | None = None,
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """(users, items, moments) after the steps. Layer 0 of both sides is what moves.
+
+        user: [clients, d], of which only the sharers' rows are read and moved
+        """
+        tables = {"user": user.index_select(0, graph.sharers), "item": item}
+        kept = {
+            n: _grown(v, user).index_select(0, graph.sharers) if _of_users(n, v) else v
+            for n, v in moments.items()
+        }
+        for step in range(self.steps):
+            leaves = {n: v.detach().requires_grad_() for n, v in tables.items()}
+            seen = graph.propagate(leaves["user"], leaves["item"], self.layers)
+            loss = item.new_zeros(())
+            if self.weight:
+                loss = loss + self.weight * self.loss(*seen, self.draw(graph, step, clock))
+            if more is not None:
+                loss = loss + more(leaves["item"], seen[1])
+            down = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+            felt = {n: g for n, g in zip(leaves, down, strict=True) if g is not None}
+            tables, kept = moved_down(tables, kept, felt, self.optimiser, self.rate)
+        for name, value in kept.items():
+            if _of_users(name, value):
+                kept[name] = _rows_put(moments.get(name), graph.sharers, value, user)
+        return _rows_put(user, graph.sharers, tables["user"], user), tables["item"], kept
+
+
+class _Pairs(torch.autograd.Function):
+    """The loss of pairs and its gradient in one compiled loop."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, user: Tensor, item: Tensor, drawn: Any, temperature: float, cosine: bool
+    ) -> Tensor:
+        from rescind.methods._lent_graph.kernels import pair_loss
+
+        ctx.down = [torch.zeros_like(t) for t in (user, item)]
+        arrays = flat(user, item, *drawn)
+        colder = arrays[0].dtype.type(1 / temperature)
+        loss = pair_loss(user.shape[1], *arrays, colder, cosine, *flat(*ctx.down))
+        return user.new_tensor(loss)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        by = grads[0]
+        down = ctx.down if float(by) == 1 else [by * g for g in ctx.down]
+        return *down, None, None, None
+
+
+def moved_down(
+    tables: Params,
+    moments: Params,
+    down: Mapping[str, Tensor],
+    optimiser: Literal["plain", "adam"],
+    rate: float,
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Tables and moments one step down a gradient: `server_move`, Adam by a compiled loop."""
+    if optimiser != "adam" or not by_kernel(*tables.values()):
+        direction = {n: -g for n, g in down.items()}
+        return server_move(tables, moments, direction, optimiser, rate)
+    from rescind.methods._lent_graph.kernels import adam
+
+    after, kept = dict(tables), dict(moments)
+    for name, grad in down.items():
+        one, two, many = (f"server/{part}/{name}" for part in ("first", "second", "steps"))
+        steps = kept.get(many, torch.zeros(())) + 1
+        unbiased = (rate / (1 - FIRST ** float(steps)), (1 - SECOND ** float(steps)) ** -0.5)
+        before = (tables[name], *(_grown(kept.get(n), tables[name]) for n in (one, two)), grad)
+        made = [torch.empty_like(tables[name]) for _ in range(3)]
+        arrays = flat(*before)
+        kind = arrays[0].dtype.type
+        numbers = (FIRST, SECOND, 1 - FIRST, 1 - SECOND, *unbiased, TINY)
+        adam(*arrays, tuple(kind(n) for n in numbers), *flat(*made))
+        after[name], kept[one], kept[two] = made
+        kept[many] = steps
+    return after, kept
+
+
+def _grown(known: Tensor | None, like: Tensor) -> Tensor:
+    """The rows that are known, and zeros for the others of a table."""
+    if known is not None and len(known) == len(like):
+        return known
+    out = torch.zeros_like(like)
+    if known is not None:
+        out[: len(known)] = known
+    return out
+
+
+def _rows_put(whole: Tensor | None, rows: Tensor, value: Tensor, like: Tensor) -> Tensor:
+    """A table with some rows replaced, as long as another one."""
+    return _grown(whole, like).index_copy(0, rows, value)
+
+
+def _of_users(name: str, value: Tensor) -> bool:
+    """Whether a moment of the optimiser has a row per client."""
+    return name.endswith("/user") and value.dim() == 2
+
+
+def server_rows(own: Params, world: World, dim: int, spread: float, clock: Clock) -> Tensor:
+    """The server's row for everybody, first values for whoever is new. [clients, d]
+
+    Only sharers' rows are used. Each comes from its own number, so none moves when others come.
+    """
+    known = own.get("user")
+    have = 0 if known is None else len(known)
+    ids = torch.arange(have, world.sizes.clients, device=world.members.device)
+    new = uniform("server user", ids, dim, spread, clock.at(0))
+    return new if known is None else torch.cat([known, new.to(known)])
+
+
+def grown_rows(own: Params, world: World, spread: float, clock: Clock) -> dict[str, Tensor]:
+    """The server's own values with room for newcomers: their rows, and zeros for their moments."""
+    user = own["user"]
+    if len(user) == world.sizes.clients:
+        return dict(own)
+    out = {**own, "user": server_rows(own, world, user.shape[1], spread, clock)}
+    for name, value in own.items():
+        if _of_users(name, value):
+            out[name] = _grown(value, out["user"])
+    return out
+
+
+def under(prefix: str, own: Params) -> dict[str, Tensor]:
+    """The values whose names begin so, without the prefix."""
+    return {n.removeprefix(prefix): v for n, v in own.items() if n.startswith(prefix)}
+
+
+def prefixed(prefix: str, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The values with the prefix before their names."""
+    return {f"{prefix}{n}": v for n, v in values.items()}

@@ -1,0 +1,1 @@
+"""Learners whose model is a function of sums: they forget by subtraction."""

@@ -1,0 +1,271 @@
+"""The inverse of a Gram matrix, kept up to date, and the item weights that are read from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rescind.core.cohort import Lot
+from rescind.errors import ConfigError, DataError
+from rescind.methods.additive._pairs import (
+    ROWS,
+    UNIT,
+    Parts,
+    half,
+    half_each,
+    halved,
+    items_of,
+    mirrored,
+)
+
+WEIGHTS = "weights"
+FEW = 4
+"""Up to so many parts change the inverse in one pass over it; changes speed only."""
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """What is added to the diagonal: the same for all items, and more for items with more weight.
+
+    ridge_i = same + per_item * (G_ii / 4096) ** power: a function of the item's own sum, so that a
+    change elsewhere leaves it alone.
+    """
+
+    same: float
+    per_item: float = 0.0
+    power: float = 1.0
+
+    def of(self, each: Tensor) -> Tensor:
+        """The ridge of every item. each: [I] the diagonal of G / 4096"""
+        return self.same + self.per_item * each**self.power
+
+
+@dataclass(frozen=True)
+class Temper:
+    """How item weights are bent before they are published; a function of C alone.
+
+    B_ij = -C_ij / C_jj is multiplied by C_ii^own C_jj^shown and its size raised to `sharp`. C_ii is
+    small where an item weighs much, so the two powers let popular items say less and be shown less.
+    At (0, 0, 1) nothing is changed.
+    """
+
+    own: float = 0.0
+    shown: float = 0.0
+    sharp: float = 1.0
+
+    def of(self, weights: Tensor, inverse: Tensor) -> Tensor:
+        """The weights, bent in place. weights: [I, I] float32    inverse: [I, I]"""
+        each = inverse.diagonal()
+        return self.bent(weights, each.unsqueeze(1), each)
+
+    def bent(self, weights: Tensor, own: Tensor, shown: Tensor) -> Tensor:
+        """The weights, bent in place, with C_ii of the item owned and of the item shown."""
+        if self.own:
+            weights.mul_((own**self.own).to(weights.dtype))
+        if self.shown:
+            weights.mul_((shown**self.shown).to(weights.dtype))
+        if self.sharp != 1:
+            weights.copy_(weights.sign() * weights.abs() ** self.sharp)
+        return weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solving:
+    """How weights are made from a sum: the settings of an additive learner that decide them."""
+
+    ridge: float = 45.0
+    """Lambda, on the scale of G / 4096: additive.md section 3, tuned on ML-1M."""
+    ridge_per_item: float = 0.0
+    """Added to an item's ridge, times (G_ii / 4096) ** ridge_power; every change is then solved
+    anew. With ridge 60 and power 1, .3 is the best of 0, .1, .3, .5, 1 on validation of ML-1M."""
+    ridge_power: float = 1.0
+    own_power: float = 0.0
+    """B_ij is multiplied by C_ii ** own_power: above 0, popular items say less about a person."""
+    shown_power: float = 0.0
+    """B_ij is multiplied by C_jj ** shown_power: above 0, popular items are shown less."""
+    sharpen: float = 1.0
+    """|B_ij| is raised to this power, so that above 1 large weights count more. `tuned` sets all of
+    these to what validation of ML-1M chose."""
+    resolve_every: int = 1000
+    """Solve anew after so many rank-one changes of the inverse, before rounding adds up."""
+    solve_above: float = 0.25
+    """Solve anew where more than this share of the items would be the rank of a change."""
+
+    def check_solving(self) -> None:
+        """Refuse settings under which nothing could be solved."""
+        allowed = {
+            "ridge": (0 < self.ridge < math.inf, "above 0 and finite"),
+            "ridge_per_item": (0 <= self.ridge_per_item < math.inf, "0 or above and finite"),
+            "ridge_power": (0 < self.ridge_power <= 2, "above 0 and at most 2"),
+            "own_power": (0 <= self.own_power <= 1, "between 0 and 1"),
+            "shown_power": (0 <= self.shown_power <= 1, "between 0 and 1"),
+            "sharpen": (0 < self.sharpen <= 2, "above 0 and at most 2"),
+            "resolve_every": (self.resolve_every >= 1, "1 or more"),
+            "solve_above": (0 <= self.solve_above <= 1, "between 0 and 1"),
+        }
+        for field, (fits, what) in allowed.items():
+            if not fits:
+                name = type(self).__name__
+                raise ConfigError(f"{name}.{field} must be {what}; got {getattr(self, field)}.")
+
+    @property
+    def ridges(self) -> Ridge:
+        """What the diagonal is given."""
+        return Ridge(self.ridge, self.ridge_per_item, self.ridge_power)
+
+    @property
+    def temper(self) -> Temper:
+        """How the weights are bent."""
+        return Temper(self.own_power, self.shown_power, self.sharpen)
+
+
+TUNED: dict[str, Any] = {
+    "ridge": 60.0,
+    "ridge_per_item": 0.5,
+    "own_power": 0.2,
+    "shown_power": 0.1,
+    "sharpen": 1.1,
+}
+"""What validation of ML-1M chose: the highest HR@20 + NDCG@20, mean of three seeds."""
+
+
+def inverse_of(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) -> Tensor:
+    """C = (G / 4096 + ridge)^-1 by Cholesky in float64, its lower half. [I (I + 1) / 2]
+
+    G is the sum of factor * half over the given pairs, in their order, so that the same whole
+    numbers give the same bits.
+    """
+    if grams[0][0].device.type == "cpu":
+        return _inverted(_ridged(grams, items, ridge), items)  # held by nobody else: can be freed
+    return _inverted_there(_ridged(grams, items, ridge))
+
+
+def _ridged(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) -> Tensor:
+    """G / 4096 with the ridge on its diagonal. [I (I + 1) / 2]"""
+    gram = torch.zeros(0)
+    for total, factor in grams:
+        part = total.to(torch.float64, copy=True).mul_(factor / UNIT)
+        gram = gram.add_(part) if gram.numel() else part
+    own = half_each(torch.arange(1, items + 1, device=gram.device)) - 1  # the diagonal in the half
+    gram[own] += ridge.of(gram[own])
+    return gram
+
+
+def _inverted(gram: Tensor, items: int) -> Tensor:
+    """The inverse of a symmetric matrix, half for half. [I (I + 1) / 2]
+
+    LAPACK's rectangular form of a half (Gustavson et al. 2010) is as fast as a square and takes
+    half of its memory; to LAPACK, which counts by columns, our lower rows are upper columns.
+    """
+    from scipy.linalg.lapack import dpftrf, dpftri, dtfttp, dtpttf
+
+    folded, failed = dtpttf(items, gram.numpy(), uplo="U")
+    del gram
+    factor, failed = dpftrf(items, folded, uplo="U", overwrite_a=1)
+    _must_have_inverse(failed)
+    inverse, failed = dpftri(items, factor, uplo="U", overwrite_a=1)
+    _must_have_inverse(failed)
+    assert np.shares_memory(inverse, folded), "LAPACK worked on a copy"
+    return torch.from_numpy(dtfttp(items, inverse, uplo="U")[0])
+
+
+def _inverted_there(gram: Tensor) -> Tensor:
+    """The same on another device."""
+    factor, failed = torch.linalg.cholesky_ex(mirrored(gram))
+    _must_have_inverse(int(failed))
+    return halved(torch.cholesky_inverse(factor))
+
+
+def _must_have_inverse(failed: int) -> None:
+    """Refuse a matrix of which LAPACK found no factor."""
+    if failed:
+        raise DataError(
+            f"the sum has no inverse (LAPACK says {failed}): it is not one that people add up to. "
+            f"Count everybody anew, or give a larger ridge."
+        )
+
+
+def changed(inverse: Tensor, parts: Parts, scale: Tensor) -> Tensor:
+    """C after G has changed by the parts: C - C U (D^-1 + U^T C U)^-1 U^T C.
+
+    Sherman and Morrison 1950 for one part, Woodbury 1950 for several. U has a column of ones at
+    the items of each part, D their signed weights. A new half: states are values, and C changes at
+    once, for a change kept for later would show what was forgotten.
+
+    inverse: [I (I + 1) / 2]    scale: [P] what a weight of 4096 counts, 1 without decay
+    """
+    reach, among = _reach(inverse, parts.lot)
+    inside = (among + among.T) / 2
+    inside.diagonal().add_(UNIT / (parts.weight.double() * scale))
+    return _less_products(inverse, reach, torch.linalg.inv(inside) @ reach)
+
+
+def _reach(inverse: Tensor, lot: Lot) -> tuple[Tensor, Tensor]:
+    """U^T C, the sum of C's rows at the items of each part, and U^T C U. [P, I], [P, P]"""
+    reach = inverse.new_zeros(lot.clients, items_of(inverse))
+    among = inverse.new_zeros(lot.clients, lot.clients)
+    if inverse.device.type == "cpu" and lot.clients <= FEW:
+        from rescind.methods.additive._kernels import sum_rows
+
+        first = torch.cat([lot.first, lot.first.new_tensor([len(lot)])])
+        sum_rows(inverse.numpy(), first.numpy(), lot.item.numpy(), reach.numpy(), among.numpy())
+        return reach, among
+    full = mirrored(inverse)
+    reach = torch.nn.functional.embedding_bag(lot.item, full, lot.first, mode="sum")
+    return reach, among.index_add_(0, lot.owner, reach[:, lot.item].T.contiguous())
+
+
+def _less_products(inverse: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """The lower half of C - left^T right. left, right: [P, I]"""
+    out = torch.empty_like(inverse)
+    if inverse.device.type == "cpu" and len(left) <= FEW:
+        from rescind.methods.additive._kernels import less_one, less_two
+
+        before, after, a, b = inverse.numpy(), out.numpy(), left.numpy(), right.numpy()
+        for k in range(0, len(left) - 1, 2):
+            less_two(before, a[k : k + 2], b[k : k + 2], after)
+            before = after
+        if len(left) % 2:
+            less_one(before, a[-1], b[-1], after)
+        return out
+    items = left.shape[1]
+    for row in range(0, items, ROWS):
+        end = min(row + ROWS, items)
+        lower = torch.ones(end - row, end, dtype=torch.bool, device=left.device).tril_(row)
+        here = slice(half(row), half(end))
+        torch.sub(inverse[here], (left[:, row:end].T @ right[:, :end])[lower], out=out[here])
+    return out
+
+
+def emptied(inverse: Tensor, parts: Parts, grams: Sequence[Tensor], ridge: float) -> Tensor:
+    """C with nothing but its ridge at items that nobody has any longer, in place; return it.
+
+    There it is what solving anew gives, without the rounding that a change leaves behind: the last
+    owner of an item takes every trace of it along. inverse: [I (I + 1) / 2]
+    """
+    item = parts.lot.item
+    own = half_each(item + 1) - 1  # the place of (i, i) in the half
+    gone = item[torch.stack([gram[own] for gram in grams]).sum(0) == 0]
+    if not len(gone):
+        return inverse
+    every = torch.arange(items_of(inverse), device=item.device)
+    for each in torch.unique(gone).tolist():  # next to never more than a few
+        inverse[torch.where(every < each, half(each) + every, half_each(every) + each)] = 0.0
+        inverse[half(each + 1) - 1] = 1 / ridge
+    return inverse
+
+
+def weights_of(inverse: Tensor, temper: Temper | None = None) -> Tensor:
+    """B = I - C / diag(C), so B_ij = -C_ij / C_jj and 0 on the diagonal. [I, I] float32
+
+    inverse: [I, I]
+    """
+    weights = (inverse * inverse.diagonal().reciprocal().neg()).float()
+    weights.fill_diagonal_(0.0)
+    return weights if temper is None else temper.of(weights, inverse)

@@ -1,0 +1,407 @@
+"""The additive learner: a sum over people, solved in closed form, that forgets by subtraction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort
+from rescind.core.executor import Executor
+from rescind.core.method import Method
+from rescind.core.params import Params
+from rescind.core.records import Event
+from rescind.core.state import Private, ServerState
+from rescind.core.update import Sum, Update
+from rescind.core.world import World
+from rescind.errors import ConfigError, DataError
+from rescind.methods.additive._events import subtracted
+from rescind.methods.additive._exchange import (
+    BLOCK,
+    LEAVE,
+    OWNERS,
+    Lent,
+    alone,
+    client_folded,
+    client_parts,
+    client_rows,
+    client_turned,
+    from_totals,
+    grown_flags,
+    owners_in,
+)
+from rescind.methods.additive._pairs import (
+    AT_ONCE,
+    Parts,
+    add_pairs,
+    half,
+    half_each,
+    items_of,
+    whole,
+)
+from rescind.methods.additive._release import (
+    Dial,
+    Published,
+    Release,
+    noise_ridge,
+    noisy,
+    sensitivity,
+    still,
+)
+from rescind.methods.additive._solve import TUNED, WEIGHTS, Solving, changed, emptied, inverse_of
+from rescind.models.item_item import ItemWeights
+from rescind.privacy import shared_sums
+
+if TYPE_CHECKING:
+    from rescind.core.federation import Federation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gram(Solving, Dial, Method):
+    """A weighted Gram matrix of items, summed over people; forgetting subtracts (docs/additive.md).
+
+    G = sum of w_u x_u x_u^T over people and blocks, w_u = round(4096 / sqrt(n_u)), in whole
+    numbers; C = (G / 4096 + ridge I)^-1; B = I - C / diag(C); the score is x B. Whoever has not
+    been counted yet is asked in the next round, so one round with everybody is all there is.
+
+    A person is two parts: what they lent, counted by the server, and what they kept, sent by the
+    device, without pairs across. So what was lent is forgotten with no device online. A device
+    remembers which items it has counted and sends the difference when they change.
+    """
+
+    paper: ClassVar[str] = "ours; EASE (Steck, WWW 2019) on sums that can be taken back"
+    seedless: ClassVar[bool] = True
+    unlearning: ClassVar[str] = "Subtract"
+    presets: ClassVar[tuple[str, ...]] = ("tuned",)
+
+    model: ItemWeights = ItemWeights()
+    cross: bool = False
+    """A device sends the pairs of all its items, lent ones too, and the server counts nothing for
+    it: a little better, but nothing is forgotten without the device. `local_includes_shared`
+    follows this field."""
+    forgetting: float = 1.0
+    """Delta: what a block counts in the next, as a factor. Below 1 a matrix is kept per block."""
+    max_items: int = 20_000
+    """Refuse larger catalogues, which want neighbours only (LocalGram): 8 bytes a pair, twice."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "local_includes_shared", self.cross)
+        if not 0 < self.forgetting <= 1:
+            raise ConfigError(
+                f"{type(self).__name__}.forgetting must be above 0 and at most 1, which forgets "
+                f"nothing; got {self.forgetting}."
+            )
+        self.check_solving()
+        self.check_dial()
+
+    def carried_by(self, executor: Executor) -> Executor:
+        """With two servers, sums go through both of them."""
+        return shared_sums.carried_by(executor) if self.servers == 2 else executor
+
+    @classmethod
+    def tuned(cls, **fields: Any) -> Gram:
+        """With what validation of ML-1M chose (docs/additive.md); every change is solved anew."""
+        return cls(**{**TUNED, **fields})
+
+    # -- server side -----------------------------------------------------------------------------
+
+    def server_init(self, world: World, clock: Clock) -> ServerState:
+        """An empty sum; nobody has been counted."""
+        device, clients = world.members.device, world.sizes.clients
+        flags = {
+            "counted": torch.full((clients,), -1, dtype=torch.int64, device=device),
+            "owes": torch.zeros(clients, dtype=torch.bool, device=device),
+            "lost": torch.zeros(clients, dtype=torch.bool, device=device),
+            "rounds": torch.full((1,), -1, dtype=torch.int64, device=device),
+            "released": torch.zeros(2, dtype=torch.int64, device=device),  # how often, people since
+        }
+        own, public = self.server_empty(world)
+        return ServerState(public, {**own, **flags, **Lent.none(device).packed()})
+
+    def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
+        """G = 0; C is solved for when somebody has been counted: (own, public)."""
+        items, device = world.sizes.items, world.members.device
+        self.must_fit(items)
+        own = {
+            self.drawer(world.block): self.server_zero(world),
+            "inverse": torch.zeros(0, dtype=torch.float64, device=device),
+            "changes": torch.zeros(1, dtype=torch.int64, device=device),
+        }
+        if self.min_count:
+            own[OWNERS] = torch.zeros(items, dtype=torch.int64, device=device)
+        return own, self.server_public(own, world)
+
+    def server_zero(self, world: World) -> Tensor:
+        """A sum of nobody. [I (I + 1) / 2]"""
+        kind = whole(world.sizes.clients, world.block + 1)
+        return torch.zeros(half(world.sizes.items), dtype=kind, device=world.members.device)
+
+    def server_public(self, own: Params, world: World) -> Params:
+        """What is broadcast: the weights, made when they are first read, and the block."""
+        block = torch.tensor([world.block], device=world.members.device)
+        rare = own[OWNERS] < self.min_count if self.min_count else None
+        noised = (lambda: self.server_noised(own, world)) if self.noise else None
+        release = Release(self.release, self.release_size, rare, noised, self.temper)
+        return Published(own["inverse"], world.sizes.items, {BLOCK: block}, release)
+
+    def server_noised(self, own: Params, world: World) -> Tensor:
+        """Half of C under fresh noise; nothing else of the sum is released. [I (I + 1) / 2]"""
+        items, grams = world.sizes.items, self.server_grams(own)
+        moved = self.server_reach(world)
+        total = torch.stack([total.double() * factor for total, factor in grams]).sum(0)
+        released, more = noisy(total, self.noise, moved), noise_ridge(self.noise, moved, items)
+        while True:
+            try:
+                ridge = replace(self.ridges, same=self.ridge + more)
+                return inverse_of([(released, 1.0)], items, ridge)
+            except DataError:  # such noise is rare; only what is released was looked at
+                more *= 1.5
+
+    def server_reach(self, world: World) -> float:
+        """What one person can change of the sum that is released (`sensitivity`)."""
+        parts = 1 if self.cross else 2
+        return sensitivity(self.longest_history, world.sizes.items, parts, world.block + 1)
+
+    def server_published(self, state: ServerState, world: World, people: int) -> ServerState:
+        """With a new release, or with the old one while too few people have changed since."""
+        before = state.own.get("released", state.own["counted"].new_zeros(2))
+        often, since = (int(n) for n in before)
+        due = not often or since + people >= self.release_every
+        public = (
+            self.server_public(state.own, world) if due else self.server_still(state.public, world)
+        )
+        counted = [often + 1, 0] if due else [often, since + people]
+        released = before.new_tensor(counted)
+        return replace(state, own={**state.own, "released": released}, public=public)
+
+    def server_still(self, public: Params, world: World) -> Params:
+        """The release that devices have, in the world as it is."""
+        block = torch.tensor([world.block], device=world.members.device)
+        return still(public, world.sizes.items, {BLOCK: block})
+
+    def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
+        """Whoever has not been counted in this block, and whoever owes a difference. [k] sorted"""
+        flags = grown_flags(state.own, world)
+        willing = world.available if self.cross else world.announced.keeps
+        asked = (willing & (flags["counted"] < world.block)) | (flags["owes"] & world.members)
+        ids = asked.nonzero().squeeze(1)
+        most = AT_ONCE - 1 if self.clients_per_round is None else self.clients_per_round
+        if most >= len(ids):
+            return ids
+        order = torch.argsort(clock.bits("sample", ids), stable=True)
+        return ids[order[: min(most, AT_ONCE - 1)]].sort().values
+
+    def server_step(
+        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+    ) -> ServerState:
+        """Add what devices sent and what was lent or taken back since, and solve."""
+        after = self.server_absorb(state, sums, world)
+        latest = torch.full_like(after.own["rounds"], world.block)
+        return after.next(after.public, {**after.own, "rounds": latest})
+
+    def server_absorb(
+        self,
+        state: ServerState,
+        sums: Mapping[str, Sum],
+        world: World,
+        lenders: Tensor | None = None,
+    ) -> ServerState:
+        """The state after differences came in. lenders: whose loans changed; None looks at all"""
+        flags = grown_flags(state.own, world)
+        for role, total in sums.items():
+            # Whoever leaves counts no longer; the server's own clients are asked in every round.
+            if LEAVE not in role and not role.startswith("host"):
+                flags["counted"][total.who] = world.block
+                flags["owes"][total.who] = False
+        parts, totals = self.server_received(sums, world)
+        own = {**state.own, **flags}
+        people = [total.who for total in sums.values()]
+        if not self.cross:
+            lent, moved = Lent.of(state.own).follow(world, lenders, self.longest_history)
+            people.append(moved.client)
+            own |= lent.packed()
+            parts = parts + moved
+        if not len(parts) and not any(bool(total.any()) for total in totals.values()):
+            return replace(state, own=own)
+        own |= self.server_moved(own, parts, totals, world)
+        many = len(torch.unique(torch.cat(people))) if people else 0
+        return self.server_published(replace(state, own=own), world, many)
+
+    def server_received(
+        self, sums: Mapping[str, Sum], world: World
+    ) -> tuple[Parts, dict[str, Tensor]]:
+        """What devices sent: parts of those that answered alone, and sums of pairs by drawer."""
+        return from_totals(sums, world.members.device)
+
+    def server_moved(
+        self, own: Params, parts: Parts, totals: Params, world: World
+    ) -> dict[str, Tensor]:
+        """G with the differences added in whole numbers, and its inverse: updated or solved anew.
+
+        totals: differences that came as sums of pairs, by drawer
+        """
+        items, kind = world.sizes.items, whole(world.sizes.clients, world.block + 1)
+        now: dict[str, Tensor] = {}
+        for block in torch.unique(parts.block).tolist():
+            mine = parts.only(parts.block == block)
+            name = self.drawer(block)
+            before = now[name] if name in now else own[name].to(kind, copy=True)
+            now[name] = add_pairs(before, mine.lot, mine.weight, items)
+        for name, total in totals.items():
+            before = now[name] if name in now else own[name].to(kind, copy=True)
+            now[name] = before.add_(total)
+        if self.min_count:
+            now[OWNERS] = (now[OWNERS] if OWNERS in now else own[OWNERS]) + owners_in(parts, items)
+        changes = own["changes"] + len(parts)
+        anew = (
+            not own["inverse"].numel()
+            or any(bool(total.any()) for total in totals.values())
+            or self.ridge_per_item > 0
+            or len(parts) > self.solve_above * items
+            or int(changes) > self.resolve_every
+        )
+        if anew:
+            inverse = self.server_solved({**own, **now}, world)
+            return {**now, "inverse": inverse, "changes": torch.zeros_like(changes)}
+        scale = self.forgetting ** (world.block - parts.block).double()
+        inverse = changed(own["inverse"], parts, scale)
+        grams = [v for n, v in {**own, **now}.items() if n.startswith("gram/")]
+        return {**now, "inverse": emptied(inverse, parts, grams, self.ridge), "changes": changes}
+
+    def server_added(self, parts: Parts, world: World) -> dict[str, Tensor]:
+        """G of these parts alone, added up from nothing: what a sum can be held against."""
+        items = world.sizes.items
+        blocks = torch.unique(parts.block).tolist()
+        names = {self.drawer(block) for block in (*blocks, world.block)}
+        if self.forgetting < 1:  # a block in which nobody was counted has a drawer, too
+            names |= {self.drawer(block) for block in range(world.block)}
+        total = {name: self.server_zero(world) for name in names}
+        for block in blocks:
+            mine = parts.only(parts.block == block)
+            add_pairs(total[self.drawer(block)], mine.lot, mine.weight, items)
+        if self.min_count:
+            total[OWNERS] = owners_in(parts, items)
+        return total
+
+    @property
+    def asks_devices(self) -> bool:
+        """Whether devices are counted at all; where not, loans are all there is."""
+        return True
+
+    @property
+    def exactness(self) -> tuple[str, ...]:
+        """What of the model is not covered by the exactness of its sum, for a receipt."""
+        return ()
+
+    def server_solved(self, own: Params, world: World) -> Tensor:
+        """The lower half of C from the whole numbers alone. [I (I + 1) / 2] float64"""
+        return inverse_of(self.server_grams(own), world.sizes.items, self.ridges)
+
+    def server_grams(self, own: Params) -> list[tuple[Tensor, float]]:
+        """The sums of all blocks with what each still counts, oldest first."""
+        blocks = sorted(name for name in own if name.startswith("gram/"))
+        last = int(blocks[-1][-4:])
+        return [(own[name], self.forgetting ** (last - int(name[-4:]))) for name in blocks]
+
+    def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
+        """A block begins: the sum is all that is carried over; new items start at zero."""
+        if state.round:  # what was lent before the turn belongs to the block that ends
+            sizes = replace(world.sizes, items=self.server_items(state.own))
+            ended = replace(world, block=world.block - 1, sizes=sizes)
+            state = self.server_absorb(state, {}, ended)
+        own = self.server_grown(state.own, world)
+        same = self.quiet or not int(own["released"][0])
+        public = self.server_public(own, world) if same else self.server_still(state.public, world)
+        return replace(state, own=own, public=public)
+
+    def server_items(self, own: Params) -> int:
+        """How many items the sum is for."""
+        return max(items_of(total) for name, total in own.items() if name.startswith("gram/"))
+
+    def server_grown(self, own: Params, world: World) -> dict[str, Tensor]:
+        """Room for new items, and for a new block where blocks fade."""
+        items, old = world.sizes.items, own["inverse"]
+        self.must_fit(items)
+        grown = dict(own)
+        names = {name for name in own if name.startswith("gram/")}
+        for name in {*names, self.drawer(world.block)}:
+            grown[name] = self.server_zero(world)
+            if name in names:
+                grown[name][: len(own[name])] = own[name]
+        if old.numel() and self.forgetting < 1:
+            grown["inverse"] = self.server_solved(grown, world)
+            grown["changes"] = torch.zeros_like(own["changes"])
+        elif len(old):  # new items are related to nothing: C is 1 / ridge there
+            new = torch.arange(items_of(old), items, device=old.device)
+            grown["inverse"] = torch.cat([old, old.new_zeros(half(items) - len(old))])
+            grown["inverse"][half_each(new + 1) - 1] = 1 / self.ridge
+        if self.min_count:
+            more = items - len(own[OWNERS])
+            grown[OWNERS] = torch.cat([own[OWNERS], own[OWNERS].new_zeros(more)])
+        return grown
+
+    def must_fit(self, items: int) -> None:
+        """Items x items must fit into memory; say so before it does not."""
+        if items > self.max_items:
+            raise ConfigError(
+                f"Gram keeps numbers for every pair of items: {items} items take "
+                f"{items * items * 12 / 1e9:.1f} GB, and max_items is {self.max_items}. Raise it "
+                f"if there is room, or use LocalGram, which keeps neighbours only."
+            )
+
+    def drawer(self, block: int) -> str:
+        """Where a block's pairs are added up: one matrix, or one per block if blocks fade."""
+        return f"gram/{block if self.forgetting < 1 else 0:04d}"
+
+    # -- client side -----------------------------------------------------------------------------
+
+    def client_weight(self, cohort: Cohort) -> Tensor:
+        """Ones: a part carries its own weight, and sums must stay whole. [C]"""
+        return torch.ones(len(cohort), device=cohort.ids.device)
+
+    def client_train(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Update, Private]:
+        """What a device has now less what it has counted, as pairs or, alone, as items."""
+        parts, private = client_parts(public, private, cohort, self.longest_history)
+        return client_rows(parts, cohort, self.drawer, self.min_count > 0), private
+
+    def client_sum(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Sum, Private]:
+        """The same for all clients at once, by products of whole numbers."""
+        parts, after = client_parts(public, private, cohort, self.longest_history)
+        if alone(cohort.role):
+            update = client_rows(parts, cohort, self.drawer)
+            return update.fold(cohort.weight), after
+        return client_folded(parts, cohort, self.drawer, self.min_count > 0), after
+
+    def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
+        """A block ends: the device keeps the note of what it counted, to take it back later."""
+        return client_turned(public, private, cohort)
+
+    def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
+        """x B with the device's own items. [C, I]"""
+        return self.model.of_lot({WEIGHTS: public[WEIGHTS]}, cohort.own)
+
+    # -- the story of forgetting -----------------------------------------------------------------
+
+    def unlearn(self, fed: Federation, event: Event) -> Federation:
+        """Subtract what went and add what came: the sum is that of a history without it, exactly.
+
+        Every device concerned is online; see `forget` for those that are not.
+        """
+        return self.forget(fed, event)
+
+    def forget(self, fed: Federation, event: Event, absent: Sequence[int] = ()) -> Federation:
+        """`unlearn` where some devices cannot be reached. absent: their numbers
+
+        What they lent is forgotten all the same. What they kept stays counted: it is owed until
+        they are next online, and lost if they have withdrawn (`outstanding` of the state tells).
+        """
+        return subtracted(self, fed, event, absent)

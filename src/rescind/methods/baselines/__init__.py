@@ -1,0 +1,1 @@
+"""Simple recommenders that every other method has to beat."""

@@ -1,0 +1,49 @@
+"""Item popularity, the floor of every table: one sum over devices and no learning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort
+from rescind.core.method import Method
+from rescind.core.model import Model
+from rescind.core.params import Params
+from rescind.core.state import Private, ServerState
+from rescind.core.update import Rows, Sum, Update
+from rescind.core.world import World
+from rescind.models.counts import Counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Popularity(Method):
+    """Everybody is shown what most people have. Additive, so forgetting is a subtraction."""
+
+    paper: ClassVar[str] = "the floor: no learning"
+    seedless: ClassVar[bool] = True
+
+    model: Model = Counts()
+
+    def client_train(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Update, Private]:
+        """A one for every item a client has."""
+        train = cohort.train
+        ones = torch.ones(len(train), 1, device=cohort.ids.device)
+        rows = Rows(train.owner, train.item, ones, cohort.items)
+        return Update(len(cohort), {"item": rows}), private
+
+    def server_step(
+        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+    ) -> ServerState:
+        """The share of clients that own each item: the mean itself, not a step along it."""
+        return state.next({**state.public, **self.server_mean(sums)})
+
+    def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
+        """The same ranking for everybody. [C, I]"""
+        return public["item"].T.expand(len(cohort), -1).clone()

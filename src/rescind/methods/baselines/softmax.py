@@ -1,0 +1,83 @@
+"""A federated softmax over the whole catalogue: the strongest learner by gradients here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.fast.softmax import summed
+from rescind.core.jagged import take
+from rescind.core.method import Method, weights
+from rescind.core.model import Model
+from rescind.core.state import ServerState
+from rescind.core.update import Sum
+from rescind.core.world import World
+from rescind.errors import ConfigError
+from rescind.methods._lent_graph.graph import graph_of
+from rescind.models.bag import Bag
+
+
+@dataclass(frozen=True, kw_only=True)
+class Softmax(Method):
+    """Each device sends one gradient of -log softmax over all items; the server's Adam moves.
+
+    What people lent is trained by the server as if it were one more set of clients: with strict
+    sharing a device trains on what it kept, the server on what it was lent, and a pair of items
+    across the two is seen by nobody.
+    """
+
+    model: Model = Bag()
+    clients_per_round: int | None = 256
+    loss: Literal["bpr", "bce", "softmax"] = "softmax"
+    aggregate: Literal["clients", "records", "roots", "rows"] = "roots"
+    rate: float = 1.0
+    server_optimiser: Literal["plain", "momentum", "adam"] = "adam"
+    server_rate: float = 0.003
+    server_decay: int | None = 1000
+    local_includes_shared: bool = False
+
+    loans_per_round: int = 85
+    """Lenders whose loans the server trains on in a round: with 256 of ML-1M's devices, every
+    loan and every device then has the same chance. A constant, so that one who never took part
+    leaves no trace."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        theirs = self.model.private(torch.zeros(0, dtype=torch.int64), Clock(0))
+        if theirs and not self.local_includes_shared:
+            raise ConfigError(
+                f"{type(self.model).__name__} keeps {', '.join(theirs)} on each device, and the "
+                f"server, which trains on what people lent, has nothing of it. Set "
+                f"local_includes_shared = true, so that devices train on their loans themselves, "
+                f"or use a model without private parameters, such as Bag."
+            )
+
+    def server_step(
+        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+    ) -> ServerState:
+        """The weighted mean over devices and over loans, through Adam."""
+        lent = None if self.local_includes_shared else self.server_loans(state, world, clock)
+        if lent is not None:
+            sums = {**sums, "lent": lent}
+        return super().server_step(state, sums, world, clock)
+
+    def server_loans(self, state: ServerState, world: World, clock: Clock) -> Sum | None:
+        """What a few lenders' devices would send, had they kept what they lent."""
+        if not len(world.shared):
+            return None
+        graph = graph_of(world)
+        order = torch.argsort(clock.bits("sample loans", graph.sharers), stable=True)
+        chosen = order[: self.loans_per_round].sort().values
+        owner, place = take(graph.lot.first, graph.lot.count, chosen)
+        lot = Lot(owner, graph.item[place], len(chosen))
+        weight = weights(self.aggregate, lot.count)
+        lenders = Cohort(graph.sharers[chosen], graph.items, lot, lot, weight=weight)
+        rates = dict.fromkeys(state.public, self.rate)
+        # Draws for a lender's loans are not those of the same person's device.
+        total, _ = summed(self, state.public, {}, rates, lenders, clock.step(2**20))
+        return total

@@ -1,0 +1,1 @@
+"""Learn from a stream of blocks (F3CRec and its baselines)."""

@@ -1,0 +1,80 @@
+"""Knowledge distillation: a device keeps answering as it did when the last block ended.
+
+KD of F3CRec's Table 2 (baselines.md 5.3): when a block ends a device writes down its best N items
+with the scores it gave them, 12 N bytes; in the next block it distils from that list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort
+from rescind.core.loss_terms import Beside, Rehearsal
+from rescind.core.params import Params
+from rescind.core.state import Private
+from rescind.core.tasks.metrics import top_k
+from rescind.errors import ConfigError
+from rescind.methods.continual.finetune import FineTune
+
+
+@dataclass(frozen=True, kw_only=True)
+class KD(FineTune):
+    """Distil from the whole list of the block before: F3CRec's client side without adaptation."""
+
+    paper: ClassVar[str] = "baseline KD of Lim et al., CIKM 2025"
+
+    top_n: int = 30
+    """Items kept as a user's past preference, S_u in F3CRec's Eq. (1)."""
+    distil: float = 0.1
+    """Weight of the distillation, lambda in F3CRec's Eq. (6)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(type(self).__name__, self.top_n, self.distil)
+
+    def client_init(self, ids: Tensor, clock: Clock) -> Private:
+        """A device without a past has an empty list."""
+        return super().client_init(ids, clock).with_(**blank(ids, self.top_n))
+
+    def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
+        """A block ends: write the list down."""
+        return private.with_(**best(self.client_scores(public, private, cohort), self.top_n))
+
+    def client_beside(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> Beside:
+        """The whole list is rehearsed."""
+        return Beside(listed(private, self.distil))
+
+
+def check(name: str, top_n: int, distil: float) -> None:
+    """Refuse settings that no list can have."""
+    if top_n < 0:
+        raise ConfigError(f"{name}.top_n must be 0 or above, got {top_n}.")
+    if not 0 <= distil < float("inf"):
+        raise ConfigError(f"{name}.distil must be 0 or above and finite, got {distil}.")
+
+
+def blank(ids: Tensor, top_n: int) -> dict[str, Tensor]:
+    """Empty lists. top, teacher: [C, N]"""
+    empty = torch.full((len(ids), top_n), -1, device=ids.device)
+    return {"top": empty, "teacher": torch.zeros_like(empty, dtype=torch.float32)}
+
+
+def best(scores: Tensor, top_n: int) -> dict[str, Tensor]:
+    """The best N of all items with their scores, own items not masked; Eq. (1). scores: [C, I]"""
+    top = top_k(scores, None, top_n)
+    return {"top": top, "teacher": scores.gather(1, top.clamp(min=0))}
+
+
+def listed(private: Private, distil: float, shift_scale: float | None = None) -> Rehearsal | None:
+    """What devices rehearse of their lists; None where nobody has one."""
+    if not distil or not bool((private["top"] >= 0).any()):
+        return None
+    label = torch.sigmoid(private["teacher"])
+    return Rehearsal(private["top"], label, distil, shift_scale=shift_scale)

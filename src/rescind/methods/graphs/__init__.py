@@ -1,0 +1,1 @@
+"""Node classification, and clients that leave (FedGCV and its baselines)."""

@@ -1,0 +1,1 @@
+"""Learn from lent records on the server, too (FedShare and its baselines)."""

@@ -1,0 +1,301 @@
+"""CDCGNNFed-R: a shared graph that the server mends, and user views sent back to sharers.
+
+A reading (baselines.md section 2.2) of Qu et al., WWW 2024 (arXiv 2401.17630), whose full text was
+not at hand: name it "-R" in tables.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rescind.core import jagged
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort, Mail
+from rescind.core.optim import server_move
+from rescind.core.params import Params
+from rescind.core.plan import Batch, Work
+from rescind.core.records import Records
+from rescind.core.state import Private, ServerState
+from rescind.core.tasks.ranking import draw_negatives
+from rescind.core.update import Sum
+from rescind.core.world import World
+from rescind.errors import ConfigError
+from rescind.methods._lent_graph.graph import SharedGraph, Side, graph_of
+from rescind.methods._lent_graph.steps import NEGATIVES, grown_rows
+from rescind.methods.sharing.fedshare import FedShare
+from rescind.models.lightgcn import LightGCN
+
+MENDED = ("mended/user", "mended/item", "mended/weight", "mended/of")
+"""Edges added to the shared graph (clients, items, weights), and the graph they were made of."""
+
+
+@dataclass(frozen=True)
+class MendedGraph(SharedGraph):
+    """Pairs and items are those that people lent; propagation also walks along mended edges."""
+
+    more_user: Tensor
+    """[m] place in `sharers`"""
+    more_item: Tensor
+    """[m]"""
+    more_weight: Tensor
+    """[m]"""
+
+    @cached_property
+    def walked(self) -> SharedGraph:
+        """The graph of real and mended edges together, for propagation only."""
+        user = torch.cat([self.user, self.more_user])
+        item = torch.cat([self.item, self.more_item])
+        strength = torch.cat([torch.ones(len(self.user), device=user.device), self.more_weight])
+        order = torch.argsort(user * self.items + item)
+        return _Weighted(user[order], item[order], self.sharers, self.items, strength[order])
+
+    @property
+    def matrices(self) -> tuple[Side, Side]:
+        """The normalised adjacency with the mended edges in it."""
+        return self.walked.matrices
+
+
+@dataclass(frozen=True)
+class _Weighted(SharedGraph):
+    """A graph whose edges count differently; a degree is a sum of strengths."""
+
+    strength: Tensor
+
+    @cached_property
+    def weight(self) -> Tensor:
+        """strength / sqrt(degree of the user x degree of the item). [E]"""
+        by_user = jagged.segment_sum(self.strength, self.user, self.users).clamp(min=1e-12)
+        by_item = jagged.segment_sum(self.strength, self.item, self.items).clamp(min=1e-12)
+        return self.strength * torch.rsqrt(by_user[self.user] * by_item[self.item])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CDCGNNFedR(FedShare):
+    """FedShare's learning on a graph with predicted edges, and views of users for their devices.
+
+    Every few rounds the server trains a link predictor on its graph with some edges removed, and
+    adds to each partial sharer the items it rates highest. Mended edges carry propagation; they are
+    never positives of the BPR. A sharer's device is sent its view z and adds
+    user_pull (1 - cos(u, z)) to its loss. With `mend = 0` and `user_pull = 0` it is FedShare.
+
+    DEPARTS the paper: mask ratio, number of edges, predictor and weights are ours (not published in
+    what could be read). Who shares only a part is taken from what devices announce: that they hold
+    something the server does not.
+    """
+
+    paper: ClassVar[str] = "Qu et al., WWW 2024 (a reading)"
+
+    private_rate: float = 0.003
+    """A sharer's own vector is what is pulled; the better of .003 and .01 on validation."""
+
+    mend: float = 0.5
+    """Edges added to a partial sharer, as a share of what they lend: eta_m, baselines.md 2.2."""
+    mend_most: int = 20
+    """At most so many; baselines.md 2.2."""
+    mend_after: int = 10
+    """Rounds before the first mending, T_w."""
+    mend_every: int = 10
+    """Rounds between two, T_m; what people lend or take back starts one at once."""
+    mend_removed: float = 0.2
+    """Share of edges removed to train the predictor, rho; every user keeps one."""
+    mend_steps: int = 20
+    """Steps of Adam of the predictor, with edges removed anew in each. Ours."""
+    mend_rate: float = 0.01
+    """Its learning rate. Ours."""
+    weighted_mend: bool = False
+    """A mended edge counts as much as the predictor believes in it, instead of 1."""
+    user_pull: float = 0.1
+    """Weight of the distance between a sharer's vector and the server's view, lambda_u."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.mend_removed < 1 or self.mend < 0 or self.mend_every < 1:
+            raise ConfigError(
+                f"CDCGNNFedR needs 0 <= mend_removed < 1, mend >= 0 and mend_every >= 1; got "
+                f"{self.mend_removed}, {self.mend} and {self.mend_every}."
+            )
+        if self.user_pull and not isinstance(self.model, LightGCN):
+            raise ConfigError(
+                f"CDCGNNFedR.user_pull compares vectors of LightGCN, not of "
+                f"{type(self.model).__name__}. Set user_pull = 0 or use LightGCN."
+            )
+
+    # -- the mended graph ------------------------------------------------------------------------
+
+    def server_step(
+        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+    ) -> ServerState:
+        """FedShare's step; edges made of a graph that is gone do not outlive it."""
+        state = replace(state, own=grown_rows(state.own, world, 0.04, clock))
+        after = super().server_step(state, sums, world, clock)
+        if "mended/of" in after.own and not self._fresh(after, world):
+            after = replace(after, own={n: v for n, v in after.own.items() if n not in MENDED})
+        return after
+
+    def server_refine(self, state: ServerState, world: World, clock: Clock) -> ServerState:
+        """Mend where it is time to, then refine as FedShare does (Eq. 17-18)."""
+        rounds = state.round - self.mend_after
+        due = rounds >= 0 and (rounds % self.mend_every == 0 or not self._fresh(state, world))
+        if self.mend and due:
+            state = self.server_mend(state, world, clock)
+        return super().server_refine(state, world, clock)
+
+    def server_graph(self, state: ServerState, world: World) -> SharedGraph:
+        """What people lend, with mended edges for propagation if they were made of just that."""
+        graph = graph_of(world)
+        if not self.mend or not self._fresh(state, world) or not len(state.own["mended/user"]):
+            return graph
+        kept, made = _KNOWN.get(world.shared, (None, None))
+        outdated = kept is not state.own["mended/item"]
+        if made is None or outdated or made.items != graph.items:
+            user = torch.searchsorted(graph.sharers, state.own["mended/user"])
+            more = (user, state.own["mended/item"], state.own["mended/weight"])
+            made = MendedGraph(graph.user, graph.item, graph.sharers, graph.items, *more)
+            _KNOWN[world.shared] = (state.own["mended/item"], made)
+        return made
+
+    def server_mend(self, state: ServerState, world: World, clock: Clock) -> ServerState:
+        """Predict the edges that partial sharers did not lend, from what is lent now."""
+        graph = graph_of(world)
+        user, item = self._predictor(state, graph, clock)
+        user, item = graph.propagate(user, item, self.layers)
+        partial = world.announced.keeps[graph.sharers].nonzero().squeeze(1)
+        who, what, score = self._likeliest(graph, user, item, partial)
+        weight = torch.sigmoid(score) if self.weighted_mend else torch.ones_like(score)
+        made = (graph.sharers[who], what, weight, _stamp(graph))
+        return replace(state, own={**state.own, **dict(zip(MENDED, made, strict=True))})
+
+    def _predictor(
+        self, state: ServerState, graph: SharedGraph, clock: Clock
+    ) -> tuple[Tensor, Tensor]:
+        """Copies of the server's rows, trained to tell removed edges from others, by BCE."""
+        tables = {
+            "user": state.own["user"].index_select(0, graph.sharers),
+            "item": state.public["item"],
+        }
+        moments: dict[str, Tensor] = {}
+        for step in range(self.mend_steps):
+            now = clock.step(2 * NEGATIVES + step)
+            rest, owner, positive = impair(graph, self.mend_removed, now)
+            if not len(owner):
+                break
+            negative = _others(graph, owner, now)
+            leaves = {n: v.detach().requires_grad_() for n, v in tables.items()}
+            user, item = rest.propagate(leaves["user"], leaves["item"], self.layers)
+            one = user.index_select(0, owner)
+            near = torch.linalg.vecdot(one, item.index_select(0, positive))
+            far = torch.linalg.vecdot(one, item.index_select(0, negative))
+            loss = (functional.softplus(-near) + functional.softplus(far)).mean()
+            down = torch.autograd.grad(loss, list(leaves.values()))
+            direction = {n: -g for n, g in zip(leaves, down, strict=True)}
+            tables, moments = server_move(tables, moments, direction, "adam", self.mend_rate)
+        return tables["user"], tables["item"]
+
+    def _likeliest(
+        self, graph: SharedGraph, user: Tensor, item: Tensor, partial: Tensor, block: int = 1024
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The best non-edges of each partial sharer: (place in sharers, item, score)."""
+        count = jagged.counts(graph.user, graph.users)
+        wanted = torch.round(self.mend * count).long().clamp(max=self.mend_most)
+        first = jagged.starts(count)
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        for some in torch.split(partial, block):
+            scores = user.index_select(0, some) @ item.T
+            owner, place = jagged.take(first, count, some)
+            scores[owner, graph.item[place]] = -torch.inf
+            value, what = torch.topk(scores, min(self.mend_most, graph.items), dim=1)
+            rank = torch.arange(value.shape[1], device=value.device)
+            chosen = (rank < wanted[some].unsqueeze(1)) & (value > -torch.inf)
+            who = some.unsqueeze(1).expand_as(what)
+            found.append((who[chosen], what[chosen], value[chosen]))
+        whole = zip(*found, strict=True)
+        who, what, score = (torch.cat(list(column)) for column in whole)
+        return who, what, score
+
+    def _fresh(self, state: ServerState, world: World) -> bool:
+        """Whether the mended edges were made of exactly what is shared now."""
+        if "mended/of" not in state.own or not len(world.shared):
+            return False
+        return bool(torch.equal(state.own["mended/of"], _stamp(graph_of(world))))
+
+    # -- views of users --------------------------------------------------------------------------
+
+    def server_mail(
+        self, state: ServerState, world: World, ids: Tensor, clock: Clock
+    ) -> Mail | None:
+        """To each of these clients who lends: the vector the server sees them by, 4 d bytes."""
+        if not self.user_pull or not len(world.shared):
+            return None
+        graph = self.server_graph(state, world)
+        rows = grown_rows(state.own, world, 0.04, clock)["user"].index_select(0, graph.sharers)
+        user, _ = graph.propagate(rows, state.public["item"], self.layers)
+        to = ids[torch.isin(ids, graph.sharers)]
+        return Mail(to, {"view": user[torch.searchsorted(graph.sharers, to)]})
+
+    def client_loss(
+        self,
+        work: Work,
+        batch: Batch,
+        public: Params,
+        private: Private,
+        cohort: Cohort,
+        clock: Clock,
+    ) -> Tensor:
+        """BPR, plus user_pull (1 - cos(u, z)) for whoever was sent a view z. [C]"""
+        loss = super().client_loss(work, batch, public, private, cohort, clock)
+        if not self.user_pull or cohort.mail is None:
+            return loss
+        held = {name: rows.index_select(0, work.held) for name, rows in work.rows.items()}
+        model = self.model
+        assert isinstance(model, LightGCN)  # checked when the method was made
+        user = model.infer(held, {**work.dense, **work.own}, cohort.train)["user"]
+        far = 1 - functional.cosine_similarity(user, cohort.mail.values["view"])
+        return loss + self.user_pull * torch.where(cohort.mail.values["has"], far, 0.0)
+
+    def client_sum(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Sum, Private]:
+        """FedShare's compiled form wherever nobody was sent a view."""
+        if self.user_pull and cohort.mail is not None and bool(cohort.mail.values["has"].any()):
+            return super().client_sum(public, private, cohort, clock)
+        plain = FedShare(**{f.name: getattr(self, f.name) for f in fields(FedShare)})
+        return plain.client_sum(public, private, cohort, clock)
+
+
+_KNOWN: weakref.WeakKeyDictionary[Records, tuple[Tensor, MendedGraph]]
+_KNOWN = weakref.WeakKeyDictionary()
+
+
+def impair(graph: SharedGraph, removed: float, clock: Clock) -> tuple[SharedGraph, Tensor, Tensor]:
+    """The graph without a random part of its edges, and those edges as (user, item).
+
+    The edge of each user with the smallest hash always stays.
+    """
+    chance = clock.uniform("impaired edges", graph.sharers[graph.user], graph.item)
+    order = jagged.shuffle(
+        clock.bits("kept edge", graph.sharers[graph.user], graph.item), graph.user
+    )
+    gone = chance < removed
+    gone[order[graph.lot.first]] = False
+    rest = SharedGraph(graph.user[~gone], graph.item[~gone], graph.sharers, graph.items)
+    return rest, graph.user[gone], graph.item[gone]
+
+
+def _others(graph: SharedGraph, owner: Tensor, clock: Clock) -> Tensor:
+    """For each of these users an item that they do not lend, or any if they lend all. [n]"""
+    everybody = Cohort(graph.sharers, graph.items, graph.lot, graph.lot)
+    drawn = draw_negatives(clock, everybody, owner, torch.arange(len(owner), device=owner.device))
+    return drawn.clamp(min=0)
+
+
+def _stamp(graph: SharedGraph) -> Tensor:
+    """A number that changes with the graph: the sum of a hash of its edges."""
+    return Clock(0).bits("edges", graph.sharers[graph.user], graph.item).sum()

@@ -1,0 +1,1 @@
+"""Forget without retraining, and the exact retraining they are compared with."""

@@ -1,0 +1,87 @@
+"""Gradient ascent on what is to be forgotten, then repair on what remains (baselines.md 3.6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from rescind.core.clock import Clock
+from rescind.core.params import Params
+from rescind.core.records import Event
+from rescind.core.state import ServerState
+from rescind.core.world import World
+from rescind.errors import ConfigError
+from rescind.methods._lent_graph.graph import graph_of
+from rescind.methods._lent_graph.steps import GraphSteps
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.methods.unlearning.purge_only import cleared, no_way_back
+
+if TYPE_CHECKING:
+    from rescind.core.federation import Federation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ascent(FedAvg):
+    """The server climbs the loss of the loans that go; devices then train on as usual.
+
+    It needs an item table, and it climbs on what was lent only: the server has nothing else of the
+    people, and whoever left cannot be asked.
+    """
+
+    paper: ClassVar[str] = "control"
+    exact: ClassVar[bool] = False
+    unlearning: ClassVar[str] = "Ascent"
+
+    climbs: int = 10
+    """Steps up the loss; more ruin the model (baselines.md 3.6)."""
+    climb_rate: float = 0.001
+    """Learning rate of Adam on the way up."""
+    climb_layers: int = 1
+    """Propagation steps on the forgotten graph: people are what they lent."""
+    climb_temperature: float = 0.2
+    """Temperature inside the BPR that is climbed."""
+    repairs: int = 5
+    """Rounds on what remains, by the federation's own method."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in ("climbs", "repairs", "climb_layers"):
+            if getattr(self, field) < 0:
+                raise ConfigError(f"Ascent.{field} must be 0 or more, got {getattr(self, field)}.")
+        if not (0 < self.climb_rate < float("inf") and self.climb_temperature > 0):
+            raise ConfigError(
+                f"Ascent.climb_rate and climb_temperature must be above 0, got "
+                f"{self.climb_rate} and {self.climb_temperature}."
+            )
+
+    def unlearn(self, fed: Federation, event: Event) -> Federation:
+        """Up on what goes, purge, and rounds on what stays."""
+        after = cleared(fed, event)
+        public = self.server_climb(fed.now.state, fed.world, after.world, fed.clock)
+        after = after.with_(state=replace(after.now.state, public=public))
+        return no_way_back(fed, after.run(self.repairs), event)
+
+    def server_climb(self, state: ServerState, before: World, after: World, clock: Clock) -> Params:
+        """The public parameters after steps up the BPR of the loans that went."""
+        gone = before.shared[~before.shared.among(after.shared)]
+        table = state.public.get("item")
+        if table is None or table.dim() != 2 or not table.is_floating_point():
+            raise ConfigError(
+                "Ascent climbs on a table of item vectors, and this model has none. "
+                "Choose another unlearner: Retrain works for every method."
+            )
+        if not len(gone) or not self.climbs:
+            return state.public
+        rows = state.own.get("user")
+        if rows is None or rows.shape != (before.sizes.clients, table.shape[1]):
+            rows = table.new_zeros(before.sizes.clients, table.shape[1])
+        up = GraphSteps(
+            layers=self.climb_layers,
+            steps=self.climbs,
+            rate=self.climb_rate,
+            temperature=self.climb_temperature,
+            weight=-1.0,  # down the negative of a loss is up the loss
+        )
+        graph = graph_of(replace(before, shared=gone))
+        _, item, _ = up.run(graph, rows, table, {}, clock.at(state.round))
+        return {**state.public, "item": item}

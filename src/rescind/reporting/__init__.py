@@ -1,0 +1,1 @@
+"""Draw what people look at: HTML pages, charts, progress bars."""

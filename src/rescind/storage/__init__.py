@@ -1,0 +1,1 @@
+"""Save federations, checkpoints and runs, and load them again."""

@@ -1,0 +1,385 @@
+"""Federations and checkpoints on disk: safetensors and JSON, written whole or not at all.
+
+A saved federation is a folder with the two sides of the boundary apart: `server.safetensors` is
+what the server knows, `devices.safetensors` what devices hold, `past.safetensors` how it came
+about, `labels.json` the original ids.
+A checkpoint is one file with both sides of `Now`, the best round so far, and digests.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rescind.core import params
+from rescind.core.clock import Clock
+from rescind.core.executor import Executor, InProcess, Vault
+from rescind.core.federation import Federation
+from rescind.core.history import Past, Point
+from rescind.core.holdings import Holdings
+from rescind.core.labels import Labels
+from rescind.core.params import Params
+from rescind.core.records import Event, Host, Join, Records, Share, Unshare
+from rescind.core.run_state import EarlyStop, Moment, Now
+from rescind.core.settings import find, from_table, to_table
+from rescind.core.world import Sizes, World
+from rescind.errors import ConfigError, DataError
+from rescind.storage.packing import (
+    Facts,
+    Packed,
+    columns,
+    drawer,
+    pack_holdings,
+    pack_now,
+    pack_state,
+    pack_vault,
+    under,
+    unpack_holdings,
+    unpack_now,
+    unpack_state,
+    unpack_vault,
+)
+from rescind.storage.run_folder import model_in
+
+log = logging.getLogger(__name__)
+
+FORMAT = 2
+METHODS = ("rescind.methods", "server_sample")
+MODELS = ("rescind.models", "tables")
+
+
+def save_federation(fed: Federation, folder: Path | str) -> Path:
+    """Write a federation; `load_federation` gives it back, bit for bit.
+
+    All three files carry one stamp, a digest of everything: a save that was cut off in the middle
+    is refused by `load_federation`, never read as a mix of two moments.
+    """
+    folder = Path(folder)
+    server, facts = _pack_server(fed)
+    devices, device_facts = pack_vault(fed.now.vault)
+    held, held_facts = pack_holdings(fed.now.vault.holdings)
+    devices, device_facts = {**devices, **held}, {**device_facts, **held_facts, "format": FORMAT}
+    labels: Facts = {
+        k: list(v) for k, v in vars(fed.labels).items() if k in ("users", "items", "titles")
+    }
+    past, past_facts = _pack_past(fed)
+    sides = [params.digest(server), facts, params.digest(devices), device_facts, labels]
+    sides += [params.digest(past), past_facts] if fed.past else []
+    stamp = "sha256:" + sha256(json.dumps(sides, sort_keys=True).encode()).hexdigest()
+    params.write_atomically(folder / "labels.json", json.dumps({**labels, "stamp": stamp}).encode())
+    params.save(folder / "devices.safetensors", devices, _notes({**device_facts, "stamp": stamp}))
+    if fed.past is not None:
+        params.save(folder / "past.safetensors", past, _notes({**past_facts, "stamp": stamp}))
+    else:
+        (folder / "past.safetensors").unlink(missing_ok=True)
+    params.save(folder / "server.safetensors", server, _notes({**facts, "stamp": stamp}))
+    params.sweep(folder)
+    return folder
+
+
+def _pack_server(fed: Federation) -> Packed:
+    """What the server knows, with the clients it hosts."""
+    tensors, facts = pack_state(fed.now.state)
+    flags = {
+        "members": fed.world.members,
+        "available": fed.world.announced.available,
+        "keeps": fed.world.announced.keeps,
+    }
+    hosts: Facts = {}
+    for number, ((client, data), vault) in enumerate(
+        zip(fed.world.hosted, fed.now.hosted, strict=True)
+    ):
+        (kept, kept_facts), (held, held_facts) = pack_vault(vault), pack_holdings(data)
+        tensors |= under(f"host{number}", {**kept, **held})
+        hosts[f"host{number}"] = {**kept_facts, **held_facts, "client": client}
+    facts |= {
+        "format": FORMAT,
+        "method": to_table(fed.method),
+        "seed": fed.clock.seed,
+        "task": fed.world.task,
+        "sizes": vars(fed.world.sizes),
+        "block": fed.world.block,
+        "events": [list(event) for event in fed.events],
+        "hosts": hosts,
+        "keep_every": fed.keep_every,
+        "past": fed.past is not None,
+    }
+    tensors |= under("shared", columns(fed.world.shared)) | under("flags", flags)
+    return tensors, facts
+
+
+def load_federation(folder: Path | str, executor: Executor | None = None) -> Federation:
+    """Read what `save_federation` wrote. folder: given there, or that of a finished run."""
+    folder = model_in(Path(folder))
+    server, facts = _read(folder / "server.safetensors")
+    devices, device_facts = _read(folder / "devices.safetensors")
+    labels = _read_labels(folder / "labels.json")
+    if {device_facts["stamp"], labels.pop("stamp", None)} != {facts["stamp"]}:
+        raise DataError(
+            f"the files in {folder} belong to different moments: server, devices and labels "
+            f"must be saved together, and that was cut off. Make the run again, or go on with "
+            f"--resume."
+        )
+    method = from_table(find(*METHODS, facts["method"]["name"]), facts["method"], {"model": MODELS})
+    executor = method.carried_by(executor or InProcess())
+    device = getattr(executor, "device", "cpu")
+    vault = unpack_vault(devices, device_facts, unpack_holdings(devices, device_facts), device)
+    flags = {n: v.to(device) for n, v in drawer("flags", server).items()}
+    shared = Records(**drawer("shared", server)).to(device)
+    world = World(facts["task"], Sizes(**facts["sizes"]), flags["members"], vault.announced, shared)
+    hosts = [
+        (
+            f["client"],
+            unpack_vault(drawer(n, server), f, unpack_holdings(drawer(n, server), f), "cpu"),
+        )
+        for n, f in facts["hosts"].items()
+    ]
+    hosted = tuple((client, vault.holdings) for client, vault in hosts)
+    world = replace(world, block=facts["block"], hosted=hosted)
+    return Federation(
+        world=world,
+        method=method,
+        now=Now(unpack_state(server, facts, device), vault, tuple(v for _, v in hosts)),
+        clock=Clock(facts["seed"]),
+        executor=executor,
+        labels=Labels(**{k: tuple(v) for k, v in labels.items()}),
+        events=tuple((kind, digest, at) for kind, digest, at in facts["events"]),
+        past=_read_past(folder / "past.safetensors", facts, vault) if facts.get("past") else None,
+        keep_every=facts.get("keep_every"),
+    )
+
+
+def _pack_past(fed: Federation) -> Packed:
+    """How the federation came about. It names records that devices hold: the devices' side."""
+    past = fed.past
+    if past is None:
+        return {}, {}
+    tensors: dict[str, Tensor] = {"first": past.first}
+    facts: Facts = {"format": FORMAT, "story": [], "points": []}
+    held = fed.now.vault.holdings
+    same = len(past.origin.records) == len(held.records) and past.origin.now == held.now
+    facts["same"] = same and torch.equal(past.origin.records.pairs(), held.records.pairs())
+    if facts["same"]:  # nothing but consent has changed since: no second copy of the records
+        masks = {"lent": past.origin.lent, "members": past.origin.members}
+        tensors |= under("origin", masks)
+    else:
+        origin, facts["origin"] = pack_holdings(past.origin)
+        tensors |= under("origin", origin)
+    for number, (at, event) in enumerate(past.story):
+        name, told = f"event{number}", {"kind": type(event).__name__, "round": at}
+        if isinstance(event, Share | Unshare):
+            tensors |= under(name, columns(event.records))
+        elif isinstance(event, Host):
+            data, told["data"] = pack_holdings(event.data)
+            tensors |= under(name, data)
+        if isinstance(event, Join | Host):
+            told["client"] = event.client
+        facts["story"].append(told)
+    points = [p for p in (past.base, *past.points) if p is not None]
+    facts["base"] = past.base is not None
+    for number, point in enumerate(points):
+        packed, point_facts = pack_now(_as_now(point, held))
+        tensors |= under(f"point{number}", packed)
+        facts["points"].append({**point_facts, "hosts": len(point.hosted)})
+    return tensors, facts
+
+
+def _as_now(point: Point, holdings: Holdings) -> Now:
+    """A point as if it stood on the devices of today: only its model is packed."""
+    hosted = tuple(Vault(holdings, private, log) for private, log in point.hosted)
+    return Now(point.state, Vault(holdings, point.private, point.log), hosted)
+
+
+def _read_past(path: Path, server: Facts, vault: Vault) -> Past:
+    """What `_pack_past` packed."""
+    tensors, facts = _read(path)
+    if facts["stamp"] != server["stamp"]:
+        raise DataError(
+            f"{path} belongs to another moment than the model beside it: the save was cut off. "
+            f"Make the run again, or go on with --resume."
+        )
+    device, held = str(vault.holdings.members.device), vault.holdings
+    origin = drawer("origin", tensors)
+    if facts["same"]:
+        masks = {n: v.to(device) for n, v in origin.items()}
+        start = replace(held, lent=masks["lent"], members=masks["members"])
+    else:
+        start = unpack_holdings(origin, facts["origin"]).to(device)
+    points = []
+    for number, told in enumerate(facts["points"]):
+        mine = drawer(f"point{number}", tensors)
+        hosts = [
+            unpack_vault(drawer(f"host{i}", mine), told[f"host{i}"], held, "cpu")
+            for i in range(told["hosts"])
+        ]
+        model = unpack_vault(mine, told, held, device)
+        pairs = tuple((v.private, v.log) for v in hosts)
+        points.append(Point(unpack_state(mine, told, device), model.private, model.log, pairs))
+    base = points.pop(0) if facts["base"] else None
+    story = tuple(
+        (told["round"], _unpack_event(told, drawer(f"event{number}", tensors), device))
+        for number, told in enumerate(facts["story"])
+    )
+    return Past(start, tensors["first"].to(device), base, story, tuple(points))
+
+
+def _unpack_event(told: Facts, tensors: Params, device: str) -> Event:
+    match told["kind"]:
+        case "Share":
+            return Share(Records(**tensors).to(device))
+        case "Unshare":
+            return Unshare(Records(**tensors).to(device))
+        case "Host":
+            return Host(told["client"], unpack_holdings(tensors, told["data"]))
+        case _:
+            return Join(told["client"])
+
+
+def _read_labels(path: Path) -> Facts:
+    try:
+        labels: Facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path} cannot be read ({error}). Use an older copy, or make the run again."
+        ) from None
+    return labels
+
+
+# -- checkpoints ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Checkpoints:
+    """A watcher that writes a checkpoint every so many rounds and keeps the last two."""
+
+    folder: Path
+    every: int
+    key: str
+    """What the run is (configuration and data, as a digest): another run is refused."""
+    extra: Callable[[], Facts] = dict
+    """More to carry along, such as counters of the run."""
+
+    def __call__(self, moment: Moment) -> None:
+        done = moment.until is not None and moment.until.done
+        if moment.now.state.round % self.every == 0 or done:
+            self.write(moment.now, moment.until, moment.past)
+
+    def clear(self) -> None:
+        """Remove all checkpoints: a finished run keeps no trace of its way."""
+        for path in self.folder.glob("round-*.safetensors"):
+            path.unlink(missing_ok=True)
+        params.sweep(self.folder)
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def write(self, now: Now, until: EarlyStop | None, past: Past | None = None) -> Path:
+        """Write one checkpoint now. Of the past it carries who took part, not the points."""
+        tensors, facts = pack_now(now)
+        tensors = under("now", tensors)
+        if past is not None:
+            tensors["first"] = past.first
+        notes: Facts = {"format": FORMAT, "key": self.key, "now": facts, "extra": self.extra()}
+        if until is not None:
+            same = until.best is now
+            if until.best is not None and not same:
+                best, best_facts = pack_now(until.best)
+                tensors |= under("best", best)
+                notes["best"] = best_facts
+            notes["until"] = {
+                "best_is_now": same,
+                "best_score": until.best_score,
+                "history": [[r, dict(v)] for r, v in until.history],
+                "done": until.done,
+            }
+        path = self.folder / f"round-{now.state.round:08d}.safetensors"
+        params.save(path, tensors, _notes(notes))
+        self._forget_others(path)
+        return path
+
+    def _forget_others(self, newest: Path) -> None:
+        """Keep the newest and the one before; what is dated later was torn, else it were newest."""
+        known = sorted(self.folder.glob("round-*.safetensors"))
+        before = [old for old in known if old.name < newest.name]
+        later = [torn for torn in known if torn.name > newest.name]
+        for gone in (*before[:-1], *later):
+            gone.unlink(missing_ok=True)
+        params.sweep(self.folder)
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Where a run was when its checkpoint was written."""
+
+    now: Now
+    until: EarlyStop | None
+    extra: Facts
+    path: Path
+    first: Tensor | None = None
+    """[clients] the round each client first took part in."""
+    skipped: tuple[str, ...] = ()
+    """Newer checkpoints that could not be read, and why."""
+
+
+def resume(
+    folder: Path, key: str, fed: Federation, until: EarlyStop | None = None
+) -> Resumed | None:
+    """The newest whole checkpoint of this run, or None. A torn one is passed over and said so.
+
+    `fed` has the same world and devices as when the run began; `until` is the rule it began with.
+    """
+    skipped: list[str] = []
+    for path in sorted(folder.glob("round-*.safetensors"), reverse=True):
+        try:
+            tensors, facts = _read(path)
+        except DataError as error:
+            skipped.append(str(error))
+            log.warning("passed over a checkpoint: %s", error)
+            continue
+        if facts["key"] != key:
+            raise ConfigError(
+                f"{path} is a checkpoint of another run: its configuration or data differ. "
+                f"Choose another --out, or remove {folder} to start anew."
+            )
+        now = unpack_now(drawer("now", tensors), facts["now"], fed)
+        if until is not None and "until" in facts:
+            until = _unpack_until(until, facts, tensors, now, fed)
+        return Resumed(now, until, facts["extra"], path, tensors.get("first"), tuple(skipped))
+    if skipped:
+        log.warning("no checkpoint in %s can be used: starting anew", folder)
+    return None
+
+
+def _unpack_until(
+    until: EarlyStop, facts: Facts, tensors: Params, now: Now, fed: Federation
+) -> EarlyStop:
+    seen = facts["until"]
+    best = now if seen["best_is_now"] else None
+    if "best" in facts:
+        best = unpack_now(drawer("best", tensors), facts["best"], fed)
+    history = tuple((r, v) for r, v in seen["history"])
+    return replace(
+        until, best=best, best_score=seen["best_score"], history=history, done=seen["done"]
+    )
+
+
+def _notes(facts: Mapping[str, Any]) -> dict[str, str]:
+    return {"facts": json.dumps(facts)}
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], Facts]:
+    tensors, notes = params.load(path)
+    facts: Facts = json.loads(notes["facts"])
+    if facts.get("format") != FORMAT:
+        raise DataError(
+            f"{path} has format {facts.get('format')}, this version reads {FORMAT}. "
+            f"Make the run again with this version."
+        )
+    return tensors, facts

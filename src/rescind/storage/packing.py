@@ -1,0 +1,136 @@
+"""States, vaults and holdings as named tensors and plain facts, and back: what files hold."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import Tensor
+
+from rescind.core import params
+from rescind.core.cohort import Graph
+from rescind.core.executor import Vault
+from rescind.core.federation import Federation
+from rescind.core.holdings import Holdings
+from rescind.core.params import Params
+from rescind.core.records import Records
+from rescind.core.run_state import Now
+from rescind.core.state import Log, Memory, ServerState, Snapshot
+from rescind.core.update import Rows
+
+Facts = dict[str, Any]
+Packed = tuple[dict[str, Tensor], Facts]
+
+
+def pack_now(now: Now) -> Packed:
+    """Both sides of a moment, with the clients that the server hosts."""
+    state, facts = pack_state(now.state)
+    vault, vault_facts = pack_vault(now.vault)
+    tensors = {**state, **vault}
+    for number, host in enumerate(now.hosted):
+        packed, host_facts = pack_vault(host)
+        tensors |= under(f"host{number}", packed)
+        facts[f"host{number}"] = host_facts
+    return tensors, {**facts, **vault_facts}
+
+
+def unpack_now(tensors: Params, facts: Facts, fed: Federation) -> Now:
+    """What `pack_now` packed, with the holdings of a federation."""
+    holdings = fed.now.vault.holdings
+    device = str(holdings.members.device)
+    hosted = tuple(
+        unpack_vault(drawer(f"host{i}", tensors), facts[f"host{i}"], host.holdings, "cpu")
+        for i, host in enumerate(fed.now.hosted)
+    )
+    vault = unpack_vault(tensors, facts, holdings, device)
+    return Now(unpack_state(tensors, facts, device), vault, hosted)
+
+
+def pack_state(state: ServerState) -> Packed:
+    """What the server keeps and publishes, with its snapshots."""
+    tensors = {**under("public", state.public), **under("own", state.own)}
+    kept = []
+    for number, snapshot in enumerate(state.memory):
+        tensors |= under(f"memory{number}", snapshot.values)
+        kept.append([snapshot.name, snapshot.round])
+    return tensors, {"round": state.round, "memory": kept}
+
+
+def unpack_state(tensors: Params, facts: Facts, device: str) -> ServerState:
+    """What `pack_state` packed."""
+    snapshots = tuple(
+        Snapshot(name, at, params.to(drawer(f"memory{number}", tensors), device))
+        for number, (name, at) in enumerate(facts["memory"])
+    )
+    public = params.to(drawer("public", tensors), device)
+    own = params.to(drawer("own", tensors), device)
+    return ServerState(public, own, Memory(snapshots), facts["round"])
+
+
+def pack_vault(vault: Vault) -> Packed:
+    """Private values and logs, without the holdings."""
+    tensors = under("private", vault.private)
+    rounds = []
+    for number, (at, name, rows) in enumerate(vault.log.entries):
+        tensors |= under(
+            f"log{number}", {"owner": rows.owner, "index": rows.index, "value": rows.value}
+        )
+        rounds.append([at, name, rows.size])
+    return tensors, {"log": rounds}
+
+
+def unpack_vault(tensors: Params, facts: Facts, holdings: Holdings, device: str) -> Vault:
+    """What `pack_vault` packed, with these holdings."""
+    entries = []
+    for number, (at, name, size) in enumerate(facts["log"]):
+        rows = params.to(drawer(f"log{number}", tensors), device)
+        entries.append((at, name, Rows(rows["owner"], rows["index"], rows["value"], size)))
+    private = params.to(drawer("private", tensors), device)
+    return Vault(holdings.to(device), private, Log(tuple(entries)))
+
+
+def pack_holdings(holdings: Holdings) -> Packed:
+    """Everything held, as tensors and facts."""
+    held = {"split": holdings.split, "block": holdings.block, "lent": holdings.lent}
+    held |= columns(holdings.records) | {"members": holdings.members}
+    tensors = under("held", held)
+    facts: Facts = {"items": holdings.items, "now": holdings.now, "task": holdings.task}
+    if holdings.graph is not None:
+        parts = vars(holdings.graph)
+        tensors |= under("graph", {n: v for n, v in parts.items() if isinstance(v, Tensor)})
+        facts["graph"] = {n: v for n, v in parts.items() if isinstance(v, int)}
+    return tensors, facts
+
+
+def unpack_holdings(tensors: Params, facts: Facts) -> Holdings:
+    """What `pack_holdings` packed."""
+    held = drawer("held", tensors)
+    graph = None
+    if "graph" in facts:
+        graph = Graph(**cast(Facts, drawer("graph", tensors)), **facts["graph"])
+    return Holdings(
+        records=Records(held["client"], held["item"], held["time"]),
+        split=held["split"],
+        block=held["block"],
+        lent=held["lent"],
+        members=held["members"],
+        items=facts["items"],
+        now=facts["now"],
+        task=facts["task"],
+        graph=graph,
+    )
+
+
+def columns(records: Records) -> dict[str, Tensor]:
+    """Records by the names of their columns."""
+    return {"client": records.client, "item": records.item, "time": records.time}
+
+
+def under(name: str, values: Params) -> dict[str, Tensor]:
+    """Names with the drawer they belong to in front."""
+    return {f"{name}|{each}": value.detach() for each, value in values.items()}
+
+
+def drawer(name: str, tensors: Params) -> dict[str, Tensor]:
+    """What is in a drawer, under the names it was put in with."""
+    start = f"{name}|"
+    return {n[len(start) :]: v for n, v in tensors.items() if n.startswith(start)}

@@ -1,0 +1,1 @@
+"""The three papers again: exhibits, figures, leaderboards, pages, departures, reproduction."""

@@ -1,0 +1,1 @@
+"""Time the hot paths as ratios against yardsticks of the same run."""

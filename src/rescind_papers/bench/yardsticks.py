@@ -1,0 +1,206 @@
+"""What rounds and server steps are timed beside: the touch, the naive twin, the plain step.
+
+*touch* is one `index_select` and one `index_add_` of the rows a round samples, [rows, d] float32:
+the least a round must move. The *naive twin* is a Python loop over clients: copy the item table,
+`torch.optim.SGD`, one autograd step per batch, negatives drawn by numpy per client. The *plain
+step* is FedShare's server step as one would write it down: sparse products, autograd, torch's Adam.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort
+from rescind.core.executor import InProcess
+from rescind.core.federation import Federation
+from rescind.core.holdings import Holdings
+from rescind.core.method import Method
+from rescind.core.params import Params
+from rescind.core.state import Private, ServerState
+from rescind.methods._lent_graph.graph import SharedGraph
+from rescind.methods._lent_graph.steps import NEGATIVES
+from rescind.methods.sharing.fedshare import FedShare
+from rescind.models.lightgcn import LightGCN
+
+Batches = list[dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Everything the clients of a federation's first round work with."""
+
+    method: Method
+    public: Params
+    private: Private
+    cohort: Cohort
+    clock: Clock
+
+    @classmethod
+    def of(cls, data: Holdings, method: Method, seed: int = 0) -> Opening:
+        """The first round of a fresh federation."""
+        return cls.next_of(Federation.start(data, method, seed=seed))
+
+    @classmethod
+    def next_of(cls, fed: Federation) -> Opening:
+        """The round a federation would run next."""
+        method, vault, clock = fed.method, fed.now.vault, fed.clock.at(fed.now.state.round + 1)
+        ids = method.server_sample(fed.now.state, fed.world, clock)
+        cohort = InProcess().cohort(method, vault, ids)
+        return cls(method, fed.now.state.public, vault.read(ids), cohort, clock)
+
+    @property
+    def rows(self) -> int:
+        """Rows sampled: two for a pair, one for a labelled sample."""
+        plan = self.method.client_plan(self.public, self.private, self.cohort, self.clock)
+        return self.method.epochs * sum(column.numel() for column in plan.items.values())
+
+
+def alternate(works: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """The median CPU milliseconds of each work; they take turns, after one call that warms up."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(repeats + 1):
+        for name, work in works.items():
+            begin = time.process_time()
+            work()
+            if turn:
+                times[name].append(1000 * (time.process_time() - begin))
+    return {name: median(taken) for name, taken in times.items()}
+
+
+def touch(rows: int, table: Tensor) -> Callable[[], object]:
+    """One gather and one scatter of so many rows, as work to be timed."""
+    at = Clock(0).integers("touch", torch.arange(rows), 0, len(table))
+    total, held = torch.zeros_like(table), table.new_empty(rows, table.shape[1])
+
+    def work() -> None:  # no allocation: a fresh page now and then would make it look slower
+        torch.index_select(table, 0, at, out=held)
+        total.index_add_(0, at, held)
+
+    return work
+
+
+def twin_loss(method: Method, item: Tensor, user: Tensor, mine: Tensor, batch: Any) -> Tensor:
+    """A client's loss on one batch, on its own copy of the table."""
+    score: Callable[[Tensor], Tensor] = lambda at: item[at] @ user  # noqa: E731
+    if isinstance(method.model, LightGCN):
+        near = user / 2 + item[mine].sum(0) / math.sqrt(len(mine)) / 2
+        score = lambda at: functional.cosine_similarity(near[None], item[at])  # noqa: E731
+    if method.loss == "bpr":
+        gap = (score(batch["positive"]) - score(batch["negative"])) / method.temperature
+        each = -functional.logsigmoid(gap)
+    else:
+        each = functional.binary_cross_entropy_with_logits(
+            score(batch["item"]) / method.temperature, batch["label"], reduction="none"
+        )
+    return each.mean() if method.reduce == "mean" else each.sum()
+
+
+def twin_client(
+    method: Method, table: Tensor, user: Tensor, mine: Tensor, batches: Batches
+) -> tuple[Tensor, Tensor]:
+    """Copy the table, step through the batches by autograd; (change of the table, new user)."""
+    item, user = table.clone().requires_grad_(), user.clone().requires_grad_()
+    rate = method.rate * (len(table) if method.rate_per_item else 1)
+    groups: list[dict[str, Any]] = [
+        {"params": [item], "lr": rate},
+        {"params": [user], "lr": method.private_rate},
+    ]
+    optimiser = torch.optim.SGD(groups)
+    for batch in batches:
+        optimiser.zero_grad()
+        torch.autograd.backward(twin_loss(method, item, user, mine, batch))
+        optimiser.step()
+    return item.detach() - table, user.detach()
+
+
+def twin_batches(method: Method, cohort: Cohort, place: int, draw: np.random.Generator) -> Batches:  # noqa: TID251
+    """One epoch of a client, negatives and order drawn by numpy as people do."""
+    mine = _of(cohort, "train", place).numpy()
+    free = np.setdiff1d(np.arange(cohort.items), _of(cohort, "own", place).numpy())
+    negative = draw.choice(free, len(mine) * method.negatives)
+    if method.loss == "bpr":
+        columns = {"positive": np.repeat(mine, method.negatives), "negative": negative}
+    else:
+        label = np.concatenate([np.ones(len(mine)), np.zeros(len(negative))]).astype(np.float32)
+        columns = {"item": np.concatenate([mine, negative]), "label": label}
+    many = len(next(iter(columns.values())))
+    size = method.batch_size or many
+    order = draw.permutation(many)
+    return [
+        {name: torch.from_numpy(column[order[at : at + size]]) for name, column in columns.items()}
+        for at in range(0, many, size)
+    ]
+
+
+def twin_round(opening: Opening, places: Tensor, batches: Callable[[int], Batches]) -> Tensor:
+    """The weighted sum of these clients' changes of the item table."""
+    method, cohort, table = opening.method, opening.cohort, opening.public["item"]
+    total = torch.zeros_like(table)
+    for place in places.tolist():
+        user, mine = opening.private["user"][place], _of(cohort, "train", place)
+        change, _ = twin_client(method, table, user, mine, batches(place))
+        total += cohort.weight[place] * change
+    return total
+
+
+def naive(
+    opening: Opening, twins: int, one_round: Callable[..., Tensor] = twin_round
+) -> tuple[Callable[[], Tensor], float]:
+    """The naive twin on evenly spread clients as work to be timed, and what to scale it by."""
+    cohort, method = opening.cohort, opening.method
+    able = ((cohort.train.count > 0) & (cohort.own.count < cohort.items)).nonzero().squeeze(1)
+    places = able[torch.linspace(0, len(able) - 1, min(twins, len(able))).long()]
+
+    def work() -> Tensor:
+        draw = np.random.default_rng(0)  # noqa: TID251
+        return one_round(opening, places, lambda p: twin_batches(method, cohort, p, draw))
+
+    return work, len(able) / len(places)
+
+
+def plain_step(method: FedShare, state: ServerState, graph: SharedGraph, clock: Clock) -> Tensor:
+    """One server step of FedShare (Eq. 17-18) from empty moments; the item table after it."""
+    user = state.own["user"].index_select(0, graph.sharers).requires_grad_()
+    item = state.public["item"].clone().requires_grad_()
+    optimiser = torch.optim.Adam([user, item], lr=method.refine_rate)
+    there, back = (
+        torch.sparse_coo_tensor(
+            torch.stack([s.row, s.place]), s.weight.to(item.dtype), s.shape, check_invariants=False
+        )
+        for s in graph.matrices
+    )
+    layer, seen = (user, item), (user, item)
+    for _ in range(method.layers):
+        layer = (torch.sparse.mm(there, layer[1]), torch.sparse.mm(back, layer[0]))
+        seen = (seen[0] + layer[0], seen[1] + layer[1])
+    people, things = (functional.normalize(t, dim=-1) for t in seen)
+    owner, near, far = graph.sample(method.refine_pairs, clock.step(NEGATIVES))
+    gap = ((things[far] - things[near]) * people[owner]).sum(-1)
+    loss = method.refine_bpr * functional.softplus(gap / method.temperature).mean()
+    chosen = graph.some_items(method.contrast_items, clock)
+    logits = functional.normalize(item[chosen], dim=-1) @ things[chosen].T
+    right = torch.arange(len(chosen))
+    loss = loss + method.contrast * functional.cross_entropy(
+        logits / method.contrast_temperature, right
+    )
+    torch.autograd.backward(loss)
+    optimiser.step()
+    return item.detach()
+
+
+def _of(cohort: Cohort, name: str, place: int) -> Tensor:
+    """The items one client has in a lot."""
+    lot = getattr(cohort, name)
+    first = int(lot.first[place])
+    return lot.item[first : first + int(lot.count[place])]

@@ -1,0 +1,165 @@
+"""The page "Departures from the papers", made from the marks in docstrings.
+
+    python -m rescind_papers.departures docs/departures.md
+
+A mark is a paragraph of a docstring: DEPARTS, the place in the paper, a colon, then what is done
+instead and the reason, measured where it could be. Sources are read, not imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rescind.core.params import write_atomically
+from rescind.errors import DataError
+
+PACKAGE = Path(__file__).resolve().parent
+MARK = re.compile(r"DEPARTS (?P<place>.+?): (?P<text>.+)")
+ELSEWHERE = "Everything else"
+PAPERS = {
+    "F3CRec": "Lim et al., CIKM 2025",
+    "FedGCV": "arXiv 2605.02297",
+    "IMIA": "Yuan et al., WWW 2023",
+}
+"""Papers that a docstring may name before their method is here; a method's own `paper` wins."""
+
+INTRO = """# Departures from the papers
+
+Where the code does something else than a paper says, its docstring marks it with `DEPARTS`: the
+place in the paper, what we do instead, and the reason, measured where it could be. This page is
+made from the marks by `python -m rescind_papers.departures docs/departures.md`; a test fails when it is
+stale.
+"""
+
+
+@dataclass(frozen=True)
+class Departure:
+    """One mark."""
+
+    paper: str
+    owner: str
+    """The class, function or setting that departs."""
+    source: str
+    """Its file, below the package."""
+    place: str
+    """Where in the paper."""
+    text: str
+
+
+@dataclass(frozen=True)
+class _Docstring:
+    """A docstring with the names around it, the nearest last."""
+
+    owner: tuple[str, ...]
+    around: tuple[str, ...]
+    """The docstrings it stands in, its own last."""
+    paper: str | None
+    """What the class it stands in says its paper is."""
+
+
+def departures(package: Path = PACKAGE) -> tuple[Departure, ...]:
+    """Every mark in the package, in the order of its files."""
+    trees = {path: _parsed(path) for path in sorted(package.rglob("*.py"))}
+    named = dict(PAPERS)
+    for tree in trees.values():
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        named |= {node.name: paper for node in classes if (paper := _paper(node)) is not None}
+    out = []
+    for path, tree in trees.items():
+        source = path.relative_to(package).as_posix()
+        for found in _docstrings(tree, _Docstring((), (), None)):
+            for paragraph in found.around[-1].split("\n\n"):
+                mark = MARK.fullmatch(" ".join(paragraph.split()))
+                if mark is None:
+                    continue
+                paper = found.paper or _mentioned((paragraph, *reversed(found.around)), named)
+                owner = ".".join(found.owner) or source
+                out.append(Departure(paper, owner, source, mark["place"], mark["text"]))
+    return tuple(out)
+
+
+def page(found: tuple[Departure, ...]) -> str:
+    """The page in Markdown, by paper and by what departs."""
+    lines = [INTRO]
+    papers = sorted({d.paper for d in found}, key=lambda name: (name == ELSEWHERE, name))
+    for paper in papers:
+        lines += [f"## {paper}", ""]
+        mine = [d for d in found if d.paper == paper]
+        for owner, source in dict.fromkeys((d.owner, d.source) for d in mine):
+            lines += [f"`{owner}` in `src/rescind/{source}`", ""]
+            here = [d for d in mine if (d.owner, d.source) == (owner, source)]
+            lines += [f"- **{d.place}:** {d.text}" for d in here]
+            lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise DataError(f"{path}:{error.lineno}: {error.msg}. Mend that line.") from None
+
+
+def _paper(node: ast.ClassDef) -> str | None:
+    """What a class writes as `paper`."""
+    for part in node.body:
+        said = part.value if isinstance(part, ast.AnnAssign) else None
+        if isinstance(said, ast.Constant) and _assigned(part) == "paper":
+            return str(said.value)
+    return None
+
+
+def _docstrings(
+    node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, outer: _Docstring
+) -> Iterator[_Docstring]:
+    """Docstrings of a module, its classes and functions, and of what is assigned in them."""
+    name = () if isinstance(node, ast.Module) else (node.name,)
+    paper = _paper(node) if isinstance(node, ast.ClassDef) else None
+    own = inspect.cleandoc(ast.get_docstring(node, clean=False) or "")
+    me = _Docstring((*outer.owner, *name), (*outer.around, own), paper or outer.paper)
+    yield me
+    before: ast.stmt | None = None
+    for part in node.body:
+        if isinstance(part, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _docstrings(part, me)
+        assigned = _assigned(before)
+        if assigned and isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant):
+            text = inspect.cleandoc(str(part.value.value))
+            yield _Docstring((*me.owner, assigned), (*me.around, text), me.paper)
+        before = part
+
+
+def _assigned(node: ast.stmt | None) -> str | None:
+    if isinstance(node, ast.AnnAssign):
+        return ast.unparse(node.target)
+    return ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else None
+
+
+def _mentioned(texts: tuple[str, ...], named: dict[str, str]) -> str:
+    """The paper whose name is mentioned nearest to a mark; the longest name that fits."""
+    for text in texts:
+        there = [name for name in named if re.search(rf"\b{name}\b", text)]
+        if there:
+            return named[max(there, key=len)]
+    return ELSEWHERE
+
+
+def main(arguments: list[str]) -> None:
+    """Print the page, or write it where the first argument says."""
+    text = page(departures())
+    if not arguments:
+        print(text, end="")
+        return
+    path = Path(arguments[0])
+    write_atomically(path, text.encode())
+    print(f"written: {path}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,193 @@
+"""A page for each task: every method on every dataset, from the committed results of all recipes.
+
+Whoever adds a method file and a recipe that names it has a row as soon as the recipe has results.
+Left out are searches for settings (recipes called tun...) and sweeps of one setting, whose cells
+are many forms of one method.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from rescind.core.settings import classes
+from rescind.errors import ConfigError, suggest
+from rescind.experiments.cell import NO_OP, Cell, DataSettings
+from rescind.experiments.recipe import Column
+from rescind.experiments.tables import Newest, cells_by_name, newest_lines, rows_as_markdown
+from rescind.storage.federations import METHODS
+from rescind_papers.index import Shelf
+
+MB = 1e6
+LEARNS = (
+    Column("NDCG@20"), Column("HR@20"), Column("accuracy"),
+    Column("seconds.cpu", "CPU s", 1),
+    Column("kept_bytes.server", "MB kept by the server", 1, MB),
+    Column("kept_bytes.devices", "MB kept on devices", 1, MB),
+    Column("bytes.up", "MB up", 0, MB), Column("bytes.down", "MB down", 0, MB),
+)  # fmt: skip
+STREAMS = (
+    Column("NDCG@20"), Column("Recall@20"),
+    Column("retention NDCG@20", "NDCG@20 left of all blocks"), *LEARNS[3:],
+)  # fmt: skip
+FORGETS = (
+    Column("NDCG@20"), Column("accuracy"),
+    Column("forget.verdict", "audit"), Column("forget.distance", "distance", 2),
+    Column("forget.leaver.MIA gap", "MIA - retrain", 3),
+    Column("seconds.cpu", "CPU s", 1),
+    Column("forget.kept.server + forget.kept.client", "MB kept to forget", 1, MB),
+    Column("forget.client_rounds", "client-rounds", 0),
+    Column("forget.online.others", "others online", 0),
+)  # fmt: skip
+TASKS = {"learning": LEARNS, "continual": STREAMS, "unlearning": FORGETS}
+"""What stands on the page of each task: utility, forgetting, time, storage, communication."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One method, as a recipe has it, on one dataset."""
+
+    task: str
+    data: str
+    method: str
+    """The class that learns, or that forgets."""
+    learner: str
+    """The class that learns."""
+    label: str
+    recipe: str
+    exact: bool
+    """Whether what is taken back is forgotten exactly."""
+    values: tuple[str, ...]
+    seeds: int
+    utility: float
+
+
+def task_of(cell: Cell) -> str:
+    """Which page a cell stands on."""
+    if cell.forget is not None:
+        return "unlearning"
+    return "continual" if cell.data.variant else "learning"
+
+
+def standings(shelf: Shelf) -> list[Standing]:
+    """Every cell with results, in every recipe that is neither a search nor a sweep.
+
+    The same settings in two recipes are one row: that of more seeds.
+    """
+    found: dict[tuple[str, str], Standing] = {}
+    for path in sorted(shelf.folder.glob("*/*.toml")):
+        if path.stem.startswith("tun") or not path.with_suffix(".jsonl").is_file():
+            continue
+        name = f"{path.parent.name}/{path.stem}"
+        recipe = shelf.recipe(name)
+        if recipe.plot is not None and not recipe.plot.bars:
+            continue
+        newest, _ = newest_lines(recipe)
+        for cell in cells_by_name(recipe).values():
+            one = _standing(cell, name, newest)
+            known = found.get((task_of(cell), cell.digest))
+            if one is not None and (known is None or one.seeds > known.seeds):
+                found[one.task, cell.digest] = one
+    order = {task: n for n, task in enumerate(TASKS)}
+    return sorted(found.values(), key=lambda s: (order[s.task], s.data, -s.utility, s.label))
+
+
+def _standing(cell: Cell, recipe: str, newest: Newest) -> Standing | None:
+    mine = [line for (name, _), line in sorted(newest.items()) if name == cell.name]
+    if not mine:
+        return None
+    task = task_of(cell)
+    forget = cell.forget
+    doer: Any = cell.method if forget is None else forget.unlearner or cell.method
+    control = forget is not None and forget.unlearner is None and forget.name != "own"
+    name = forget.name if control and forget is not None else type(doer).__name__
+    first = "accuracy" if cell.method.model.task == "nodes" else "NDCG@20"
+    utility = [v for v in (Column(first).of(line) for line in mine) if isinstance(v, float | int)]
+    return Standing(
+        task=task,
+        data=data_label(cell.data),
+        method=name,
+        learner=type(cell.method).__name__,
+        label=_label(cell),
+        recipe=recipe,
+        exact=not control and bool(doer.exact),
+        values=tuple(_shown(column, mine) for column in TASKS[task]),
+        seeds=len(mine),
+        utility=statistics.fmean(utility) if utility else 0.0,
+    )
+
+
+def data_label(data: DataSettings) -> str:
+    """A dataset with what was done to it."""
+    plain = DataSettings()
+    done = [
+        str(value) if f.name in ("variant", "split", "parts") else f"{f.name} {value}"
+        for f in fields(data)
+        if f.name != "name" and (value := getattr(data, f.name)) != getattr(plain, f.name)
+    ]
+    return data.name + (f" ({', '.join(done)})" if done else "")
+
+
+def _label(cell: Cell) -> str:
+    """Its labels along the axes other than data, or the method where there are none."""
+    told = [label for axis, label in cell.labels.items() if axis != "data"]
+    return "/".join(told) or type(cell.method).__name__
+
+
+def _shown(column: Column, lines: Sequence[dict[str, Any]]) -> str:
+    """The mean over seeds, or the words with how often."""
+    found = [v for v in map(column.of, lines) if v is not None]
+    words = [v for v in found if isinstance(v, str)]
+    if words:
+        told = {word: words.count(word) for word in words}
+        return ", ".join(f"{w} {n}" if len(told) > 1 else w for w, n in told.items())
+    numbers = [v for v in found if not isinstance(v, str)]
+    return f"{statistics.fmean(numbers):.{column.digits}f}" if numbers else ""
+
+
+SCRIPT = """<script>
+document.querySelectorAll("table").forEach(function (table) {
+  table.querySelectorAll("thead th").forEach(function (head, column) {
+    head.style.cursor = "pointer";
+    head.title = "sort by this column";
+    head.addEventListener("click", function () {
+      var down = head.dataset.down !== "yes", body = table.tBodies[0];
+      head.dataset.down = down ? "yes" : "no";
+      Array.from(body.rows).map(function (row) {
+        var text = row.cells[column].textContent.trim();
+        var number = text === "" ? NaN : Number(text.split(" ")[0].replace(/,/g, ""));
+        return { row: row, text: text, number: number };
+      }).sort(function (a, b) {
+        if (isNaN(a.number) !== isNaN(b.number)) return isNaN(a.number) ? 1 : -1;
+        var order = isNaN(a.number) ? a.text.localeCompare(b.text) : a.number - b.number;
+        return down ? -order : order;
+      }).forEach(function (entry) { body.appendChild(entry.row); });
+    });
+  });
+});
+</script>"""
+"""Sorts by a click on a heading, without asking anybody; numbers before words, empty cells last."""
+
+
+def markdown(task: str, shelf: Shelf) -> str:
+    """The page of one task: its rows, and which methods have none yet."""
+    if task not in TASKS:
+        raise ConfigError(f"no leaderboard is called '{task}'; {suggest(task, TASKS)}")
+    every = standings(shelf)
+    mine = [s for s in every if s.task == task]
+    used = [n for n in range(len(TASKS[task])) if any(s.values[n] for s in mine)]
+    head = ["data", "row", "method", "exact", "seeds", *(TASKS[task][n].name for n in used)]
+    rows = [
+        [s.data, s.label, s.method, "yes" if s.exact else "no", str(s.seeds),
+         *(s.values[n] for n in used), s.recipe]
+        for s in mine
+    ]  # fmt: skip
+    there = {name for s in every for name in (s.method, s.learner)}
+    named = {"Nothing": NO_OP}  # trials have it as a control, under a name of its own
+    without = [name for name in classes(*METHODS) if named.get(name, name) not in there]
+    last = (
+        f"\n\n{SCRIPT}\n\nMethods without a result in any recipe: {', '.join(without) or 'none'}."
+    )
+    return rows_as_markdown([[*head, "recipe"], *rows]) + last

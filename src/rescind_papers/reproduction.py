@@ -1,0 +1,318 @@
+"""Run the recipes behind tables and figures again, side by side, and write them down anew.
+
+Nothing here touches the committed results: a folder gets runs, lines of results, tables (Markdown,
+CSV, LaTeX) and figures (SVG, PNG) of its own. A cell that stands in several recipes is run once.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rescind.core.params import make_folder, write_atomically
+from rescind.errors import ConfigError, RescindError
+from rescind.experiments import learning_run as experiment
+from rescind.experiments import stream_run as stream_cell
+from rescind.experiments import unlearning_run as trials
+from rescind.experiments.cell import Cell, DataSettings
+from rescind.experiments.learning_run import Result, append_facts, read_facts
+from rescind.experiments.recipe import Recipe
+from rescind.experiments.tables import lines
+from rescind_papers import exhibits, figures
+from rescind_papers.index import Exhibit, Part, Shelf, shown
+
+SMALLER = {
+    "ml-1m": "ml-100k",
+    "gowalla": "ml-100k",
+    "amazon-video-games-2018-5core": "ml-100k",
+    "hetrec2011-movielens": "ml-100k",
+    "ml-latest-small": "ml-100k",
+    "lastfm-2k": "ml-100k",
+    "pubmed": "cora",
+    "tolokers": "cora",
+}
+"""What stands in for a dataset in a quick form: minutes, not hours, for the whole of it."""
+ROUNDS = 4
+"""Of a quick form: as many as FedShare's forgetting needs to have its snapshots."""
+POLL = 0.5
+"""Seconds between two looks at how far the runs are."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run, and the cells of recipes that it counts for."""
+
+    cell: Cell
+    folder: Path
+    room: Path
+    """Where trials on the same federation keep what they share."""
+    counts_for: tuple[tuple[Recipe, str], ...]
+    weight: float = 1.0
+    """How long it takes, compared with others."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it was finished before."""
+        facts = read_facts(self.folder)
+        here = (self.cell.digest, self.cell.run.seed)
+        return facts is not None and (facts.get("digest"), facts.get("seed")) == here
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run, where it is written, and what was made smaller."""
+
+    exhibits: tuple[Exhibit, ...]
+    shelf: Shelf
+    out: Path
+    jobs: tuple[Job, ...]
+    quick: Mapping[str, str] | None = None
+    """By "paper/table: cell"; None where nothing was made smaller."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the runs are."""
+
+    done: int
+    all: int
+    left: float | None
+    """About so many seconds; None before anything is done."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+def quick_form(cell: Cell) -> tuple[Cell, str]:
+    """The same cell in small, and what was made smaller in words."""
+    said, data, run, forget = [], cell.data, cell.run, cell.forget
+    if data.name in SMALLER:
+        said.append(f"{SMALLER[data.name]} for {data.name}")
+        data = DataSettings(SMALLER[data.name], data.variant, split=data.split, parts=data.parts)
+    if run.rounds > ROUNDS:
+        said.append(f"{ROUNDS} rounds for {run.rounds}")
+        run = replace(run, rounds=ROUNDS, evaluate_every=ROUNDS, patience=None, valid_users=None)
+    if forget is not None and len(forget.clients) > 1:
+        said.append(f"1 leaver for {len(forget.clients)}")
+        forget = replace(forget, client=forget.clients[0])
+    return replace(cell, data=data, run=run, forget=forget), ", ".join(["one seed", *said])
+
+
+def planned(
+    wanted: Sequence[Exhibit], shelf: Shelf, out: Path, quick: bool, seeds: int | None = None
+) -> Plan:
+    """Every run that the tables and figures need, each once.
+
+    seeds: so many of a recipe's seeds; all unless given, one for a quick form
+    """
+    most = 1 if quick else seeds
+    changed: dict[str, Recipe] = {}
+    smaller: dict[str, str] = {}
+    needed: dict[str, dict[str, None]] = {}
+    for part in _parts(wanted):
+        recipe = shelf.recipe(part.recipe)
+        names = [cell.name for cell in shown(recipe, part)]
+        needed.setdefault(part.recipe, {}).update(dict.fromkeys(names))
+        if part.recipe in changed:
+            continue
+        order = list(dict.fromkeys(cell.run.seed for cell in recipe.cells))[:most]
+        cells = [cell for cell in recipe.cells if cell.run.seed in order]
+        if quick:
+            forms = [quick_form(cell) for cell in cells]
+            for cell, how in forms:
+                smaller[f"{part.recipe}: {cell.name}"] = how
+            cells = [cell for cell, _ in forms]
+        path = out / "results" / f"{part.recipe}.toml"
+        changed[part.recipe] = replace(recipe, path=path, cells=tuple(cells), also=())
+    mine = Shelf(shelf.folder, changed)
+    times = {} if quick else _times(shelf, changed)
+    jobs = _jobs(mine, needed, out, times)
+    return Plan(tuple(wanted), mine, out, jobs, smaller if quick else None)
+
+
+def _parts(wanted: Sequence[Exhibit]) -> list[Part]:
+    """What is shown, and the floors it is held against."""
+    shown_ones = [part for exhibit in wanted for part in exhibit.parts]
+    return [*shown_ones, *(Part(name) for part in shown_ones for name in part.floors)]
+
+
+def _times(shelf: Shelf, names: Mapping[str, Recipe]) -> dict[str, float]:
+    """CPU seconds that a committed run of each cell took, by the digest of its settings."""
+    made = [line for name in names for line in lines(shelf.recipe(name))]
+    return {line["digest"]: float(line.get("seconds", {}).get("cpu", 1.0)) for line in made}
+
+
+def _jobs(
+    shelf: Shelf, needed: Mapping[str, Mapping[str, None]], out: Path, times: Mapping[str, float]
+) -> tuple[Job, ...]:
+    """One for each settings and seed, with everything that it counts for."""
+    cells: dict[tuple[str, int], Cell] = {}
+    counts: dict[tuple[str, int], list[tuple[Recipe, str]]] = {}
+    for name, wanted in needed.items():
+        recipe = shelf.recipe(name)
+        for cell in recipe.cells:
+            if cell.name in wanted:
+                key = (cell.digest, cell.run.seed)
+                cells.setdefault(key, cell)
+                counts.setdefault(key, []).append((recipe, cell.name))
+    usual = sorted(times.values())[len(times) // 2] if times else 1.0
+    return tuple(
+        Job(
+            cell=cell,
+            folder=out / "runs" / _short(*key),
+            room=out / "rooms" / _short(replace(cell, forget=None).digest, cell.run.seed),
+            counts_for=tuple(counts[key]),
+            weight=max(times.get(cell.digest, usual), 0.1),
+        )
+        for key, cell in cells.items()
+    )
+
+
+def _short(digest: str, seed: int) -> str:
+    return f"{sha256(digest.encode()).hexdigest()[:16]}-seed-{seed}"
+
+
+# -- running --------------------------------------------------------------------------------------
+
+
+def run_one(cell: Cell, folder: Path, room: trials.Room, again: bool = True) -> Result:
+    """Run a cell of any kind: a trial of an unlearner, a stream of blocks, or rounds."""
+    if cell.forget is not None:
+        return trials.run_cell(cell, folder, room)
+    if cell.data.variant:
+        return stream_cell.run_cell(cell, folder, again, room.watch)
+    return experiment.run_cell(cell, folder, again, room.watch)
+
+
+def run(plan: Plan, workers: int, watch: Callable[[Progress], Any]) -> Progress:
+    """Make every run that is missing, in processes of one thread each; tell how far it is."""
+    if workers < 1:
+        raise ConfigError(f"runs need one worker or more; got {workers}.")
+    for job in (job for job in plan.jobs if job.done):
+        _write_down(job, read_facts(job.folder) or {})
+    rest = [job for job in plan.jobs if not job.done]
+    begun, failed = time.monotonic(), {}
+    left, whole = set(range(len(rest))), sum(job.weight for job in rest)
+    at = Progress(len(plan.jobs) - len(left), len(plan.jobs), None)
+    watch(at)
+    # The longest first, so that no core waits for the other at the end.
+    groups = sorted(_groups(rest), key=lambda g: -sum(job.weight for job in g))
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_one_thread)
+    try:
+        asked = [pool.submit(_work, group) for group in groups]
+        for finished in _looks(asked):
+            for future in finished:
+                failed.update(future.result())
+            left -= {n for n in left if (rest[n].folder / "run.json").is_file()}
+            missing = sum(rest[n].weight for n in left)
+            spent = whole - missing
+            passed = time.monotonic() - begun
+            ahead = passed / spent * missing if spent else None
+            at = Progress(len(plan.jobs) - len(left), len(plan.jobs), ahead, dict(failed))
+            watch(at)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    return at
+
+
+def _looks(asked: Sequence[Future[dict[str, str]]]) -> Iterator[set[Future[dict[str, str]]]]:
+    """What is finished since the last look, until everything is."""
+    left = set(asked)
+    while left:
+        finished, left = wait(left, timeout=POLL, return_when=FIRST_COMPLETED)
+        yield finished
+
+
+def _groups(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Trials on one federation one after another, since they share what is made once."""
+    out: dict[str, list[Job]] = {}
+    for job in jobs:
+        shared = job.room if job.cell.forget is not None else job.folder
+        out.setdefault(str(shared), []).append(job)
+    return list(out.values())
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _work(group: Sequence[Job]) -> dict[str, str]:
+    """In a process of its own: run and write down; by job, why it could not be run."""
+    failed = {}
+    room = trials.Room(group[0].room, again=True, workers=1)
+    for job in group:
+        try:
+            make_folder(job.folder)
+            _write_down(job, run_one(job.cell, job.folder, room).facts)
+        except RescindError as error:
+            for recipe, name in job.counts_for:
+                failed[f"{recipe.path.parent.name}/{recipe.path.stem}: {name}"] = str(error)
+    return failed
+
+
+def _write_down(job: Job, facts: Mapping[str, Any]) -> None:
+    """A line in the results of every recipe that the run counts for."""
+    for recipe, name in job.counts_for:
+        make_folder(recipe.results.parent)
+        append_facts(recipe, {**facts, "cell": name})
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def told(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """A run in one short line: which it was, and what it reached on test."""
+    measured = facts["metrics"]["test"]
+    names = [n for n in ("NDCG@20", "HR@20", "accuracy") if n in measured]
+    return {
+        "cell": facts["cell"],
+        "seed": facts["seed"],
+        "digest": facts["digest"],
+        "test": {name: round(measured[name], 6) for name in names},
+        "seconds": round(facts["seconds"]["cpu"], 1),
+        "commit": facts["versions"]["commit"],
+    }
+
+
+def written(plan: Plan) -> list[Path]:
+    """Tables and figures of all that was asked for, from the results in the folder."""
+    out = []
+    if plan.jobs:
+        made = [facts for job in plan.jobs if (facts := read_facts(job.folder)) is not None]
+        out.append(plan.out / "runs.jsonl")
+        lines_of = "".join(json.dumps(told(facts)) + "\n" for facts in made)
+        write_atomically(out[0], lines_of.encode())
+    for one in plan.exhibits:
+        found = exhibits.rows(one, plan.shelf, plan.quick)
+        stem = plan.out / f"{one.paper}-{one.name}"
+        compared = "" if plan.quick else exhibits.compared(one, plan.shelf)
+        text = f"# {one.title}\n\n{one.source}.{_warning(plan)}\n\n"
+        told_of = [exhibits.markdown(one, found), exhibits.legend(found), compared]
+        text += "\n\n".join(filter(None, told_of)) + "\n"
+        parts = {
+            ".md": text,
+            ".csv": exhibits.as_csv(one, found),
+            ".tex": exhibits.latex(one, found),
+        }
+        for ending, body in parts.items():
+            path = stem.with_name(stem.name + ending)
+            write_atomically(path, body.encode())
+            out.append(path)
+        out += figures.draw(one, plan.shelf, found, plan.out, ("svg", "png"))
+    return out
+
+
+def _warning(plan: Plan) -> str:
+    if plan.quick is None:
+        return ""
+    said = sorted(set(plan.quick.values()))
+    return " QUICK: every number here was made in small and shows that the code runs, no more (" + (
+        "; ".join(said) + ")."
+    )
