@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from flower.deployments import PATIENCE, Machines, until
 from flower.grids import InMemory, silos_of
-from rescind.core.federation import Federation, holdings_of
+from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.data import load
 from rescind.flower.certificates import make_kit
@@ -159,7 +159,7 @@ def _ended(folder: Path) -> list[float]:
 
 def rows(users: int, rounds: int, real: list[int]) -> Iterator[Row]:
     """The table, line by line."""
-    holdings = first(holdings_of(load("ml-1m"), 0), users)
+    holdings = first(load("ml-1m").on_devices(0), users)
     cpu, wall = per_round(Federation.start(holdings, METHOD, 0), rounds)
     yield Row(users, "none", "one process", cpu, wall, 0, 0.0)
     messages = {}

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from rescind.cli.bench import lines
 from rescind.core.executor import InProcess, Vault
-from rescind.core.federation import Federation, holdings_of
+from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.records import Share
 from rescind.data.blocks import arrange
@@ -58,7 +58,7 @@ def threads():
 
 @pytest.fixture(scope="module")
 def small() -> Holdings:
-    return holdings_of(synthetic(users=60, items=80, interactions=1200), 0)
+    return synthetic(users=60, items=80, interactions=1200).on_devices(0)
 
 
 def planned(opening: Opening, vault: Vault) -> Callable[[int], Batches]:

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from rescind.cli import app
 from rescind.core import params
 from rescind.core.federation import Federation
-from rescind.core.records import Erase, Event, Host, Records, Share, Unshare, Withdraw
+from rescind.core.records import Erase, Event, Records, Share, Unshare, Withdraw
+from rescind.core.world import Host
 from rescind.errors import ConfigError, DataError
 from rescind.forgetting.claims import (
     AFTER,

@@ -14,10 +14,11 @@ from rescind.core.executor import InProcess, OneByOne, Vault, by_role
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels
-from rescind.core.records import Arrive, Erase, Host, Join, Records, Share, Unshare, Withdraw
+from rescind.core.records import Arrive, Erase, Join, Records, Share, Unshare, Withdraw
 from rescind.core.run_state import EarlyStop, Now
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks.metrics import Ranking
+from rescind.core.world import Host
 from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.lightgcn import LightGCN

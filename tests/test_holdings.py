@@ -7,7 +7,8 @@ import torch
 
 from rescind.core.cohort import Graph, Mail
 from rescind.core.holdings import Holdings
-from rescind.core.records import Arrive, Erase, Host, Join, Records, Share, Unshare, Withdraw
+from rescind.core.records import Arrive, Erase, Join, Records, Share, Unshare, Withdraw
+from rescind.core.world import Host
 from rescind.errors import ConfigError, ConsentError, DataError
 from worlds import held, hoarder, next_block, pairs, silent, tiny_holdings
 

@@ -9,7 +9,7 @@ import os
 import pytest
 import torch
 
-from rescind.core import params
+from rescind.core import files, params
 from rescind.errors import DataError
 from worlds import randoms
 
@@ -171,4 +171,4 @@ def test_nobody_ever_sees_half_a_file(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_made_is_a_data_error(tmp_path):
     (tmp_path / "taken").write_text("a file, not a folder")
     with pytest.raises(DataError):
-        params.write_atomically(tmp_path / "taken" / "file", b"x")
+        files.write_atomically(tmp_path / "taken" / "file", b"x")

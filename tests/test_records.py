@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rescind.core.holdings import Holdings
-from rescind.core.records import Arrive, Erase, Host, Join, Records, Share, Unshare, Withdraw
+from rescind.core.records import Arrive, Erase, Join, Records, Share, Unshare, Withdraw
+from rescind.core.world import Host
 from rescind.errors import DataError
 
 rows = st.lists(

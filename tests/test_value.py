@@ -16,7 +16,7 @@ from rescind.data.simulated_lending import ALL, GROUPS, NOTHING, PART, draw_grou
 from rescind.errors import ConfigError, DataError
 from rescind.experiments import counterfactual
 from rescind.experiments.counterfactual import each_person, open_run, otherwise, retrained
-from rescind.experiments.learning_run import read_facts, run_cell
+from rescind.experiments.learning_run import run_cell
 from rescind.experiments.recipe import (
     Cell,
     DataSettings,
@@ -27,6 +27,7 @@ from rescind.experiments.recipe import (
 from rescind.experiments.value import bootstrap, draw_people, facts_of, value_of_sharing
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.sharing.fedshare import FedShare
+from rescind.storage.run_folder import read_facts
 
 CELL = Cell(
     name="tiny",

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rescind.core.executor import Vault
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
-from rescind.core.records import Arrive, Erase, Event, Host, Join, Records, Share, Unshare, Withdraw
-from rescind.core.world import Announced, Sizes, World
+from rescind.core.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
+from rescind.core.world import Announced, Host, Sizes, World
 from rescind.errors import ConsentError, RescindError
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF

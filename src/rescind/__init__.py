@@ -64,10 +64,10 @@ if TYPE_CHECKING:
     from rescind.core.holdings import Holdings
     from rescind.core.labels import Recommendation
     from rescind.core.method import Method
-    from rescind.core.records import Arrive, Erase, Host, Join, Records, Share, Unshare, Withdraw
+    from rescind.core.records import Arrive, Erase, Join, Records, Share, Unshare, Withdraw
     from rescind.core.run_state import EarlyStop
     from rescind.core.tasks.metrics import Ranking
-    from rescind.core.world import World
+    from rescind.core.world import Host, World
     from rescind.data import load
     from rescind.data.simulated_lending import draw_groups, draw_regret, draw_share
     from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError, RescindError

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rescind.core.params import write_atomically
+from rescind.core.files import write_atomically
 from rescind.errors import DataError
 
 PACKAGE = Path(__file__).resolve().parent

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rescind.core.params import write_atomically
+from rescind.core.files import write_atomically
 from rescind.errors import ConfigError, suggest
 from rescind.experiments.recipe import COLUMNS, Column, Recipe
 from rescind.experiments.significance import differences, markdown_differences, remark

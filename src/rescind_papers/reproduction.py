@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 
-from rescind.core.params import make_folder, write_atomically
+from rescind.core.files import make_folder, write_atomically
 from rescind.errors import ConfigError, RescindError
-from rescind.experiments import learning_run as experiment
-from rescind.experiments import stream_run as stream_cell
 from rescind.experiments import unlearning_run as trials
 from rescind.experiments.cell import Cell, DataSettings
-from rescind.experiments.learning_run import Result, append_facts, read_facts
+from rescind.experiments.learning_run import append_facts
 from rescind.experiments.recipe import Recipe
+from rescind.experiments.run import run_one
 from rescind.experiments.tables import lines
+from rescind.storage.run_folder import read_facts
 from rescind_papers import exhibits, figures
 from rescind_papers.index import Exhibit, Part, Shelf, shown
 
@@ -180,15 +180,6 @@ def _short(digest: str, seed: int) -> str:
 
 
 # -- running --------------------------------------------------------------------------------------
-
-
-def run_one(cell: Cell, folder: Path, room: trials.Room, again: bool = True) -> Result:
-    """Run a cell of any kind: a trial of an unlearner, a stream of blocks, or rounds."""
-    if cell.forget is not None:
-        return trials.run_cell(cell, folder, room)
-    if cell.data.variant:
-        return stream_cell.run_cell(cell, folder, again, room.watch)
-    return experiment.run_cell(cell, folder, again, room.watch)
 
 
 def run(plan: Plan, workers: int, watch: Callable[[Progress], Any]) -> Progress:

@@ -17,7 +17,6 @@ from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.data import Dataset
 from rescind.data.simulated_lending import draw_groups, draw_share
-from rescind.experiments.learning_run import write_facts
 from rescind.experiments.peeling import LEAVERS, UNDEFENDED, markdown, peeled_lines, peeled_run
 from rescind.experiments.peeling_attack import SLACK, gram_from_weights, peel
 from rescind.experiments.update_leaks import Case
@@ -28,6 +27,7 @@ from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
 from rescind.storage.federations import save_federation
+from rescind.storage.run_folder import write_facts
 
 RIDGE = 3.0
 

@@ -33,13 +33,8 @@ from rescind.forgetting.forget import forget
 from rescind.forgetting.purge import traces
 from rescind.forgetting.receipt import canonical
 from rescind.forgetting.verify import verify
-from rescind.storage.federations import (
-    MODELS,
-    Checkpoints,
-    load_federation,
-    resume,
-    save_federation,
-)
+from rescind.storage.checkpoints import Checkpoints, resume
+from rescind.storage.federations import MODELS, load_federation, save_federation
 from worlds import next_block, tiny_holdings
 
 # A small world for each task; a method that names another task needs one here.

@@ -21,7 +21,8 @@ from rescind.core.records import Erase, Share, Unshare
 from rescind.core.state import Private
 from rescind.methods._lent_graph.graph import SharedGraph, graph_of
 from rescind.methods._lent_graph.steps import GraphSteps, moved_down
-from rescind.methods.sharing.fedshare import FedShare, infonce
+from rescind.methods.sharing._infonce import infonce
+from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.bag import Bag
 from rescind.models.lightgcn import LightGCN, TwoSidedLightGCN
 from worlds import lendable, next_block, randoms, tiny_holdings

@@ -18,7 +18,6 @@ from rescind.core.executor import InProcess, OneByOne
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Share, Unshare, Withdraw
 from rescind.errors import ConfigError
-from rescind.experiments.learning_run import read_facts, write_facts
 from rescind.forgetting.claims import EPSILON, NEXT, PUBLISHED, claims_of, rebuilt, sum_digest
 from rescind.methods.additive import _events as gram_events
 from rescind.methods.additive import _release as gram_release
@@ -31,6 +30,7 @@ from rescind.methods.additive.releases import promise, published, release_now, w
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.privacy.accountant import epsilon_of
 from rescind.storage.federations import load_federation, save_federation
+from rescind.storage.run_folder import read_facts, write_facts
 from worlds import lendable, next_block, tiny_holdings
 
 ITEMS = 14

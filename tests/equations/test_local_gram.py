@@ -17,11 +17,12 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.records import Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.errors import ConfigError
-from rescind.methods.additive._local_ridge import LocalWeights, Near, SparseGram
+from rescind.methods.additive._local_ridge import Near, SparseGram
 from rescind.methods.additive._pairs import square
 from rescind.methods.additive._solve import Ridge
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.local_gram import LocalGram
+from rescind.models.item_item import LocalWeights
 from worlds import lendable, next_block, tiny_holdings
 
 FEW = LocalGram(model=LocalWeights(many=3), ridge=2.0, ridge_per_item=0.5, ridge_power=1.0)

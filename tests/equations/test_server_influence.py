@@ -14,7 +14,8 @@ from rescind.errors import ConfigError
 from rescind.forgetting.forget import Spent, forget
 from rescind.methods._lent_graph.graph import graph_of
 from rescind.methods.baselines.fedavg import FedAvg
-from rescind.methods.sharing.fedshare import FedShare, infonce
+from rescind.methods.sharing._infonce import infonce
+from rescind.methods.sharing.fedshare import FedShare
 from rescind.methods.unlearning.server_influence import (
     ServerInfluence,
     propagated,

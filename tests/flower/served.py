@@ -10,8 +10,8 @@ import torch
 
 from rescind.core import params
 from rescind.experiments.learning_run import obtained, start
+from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import Serving
-from rescind.flower.silo.data_source import one_cell
 
 GRAPH = """
 [data]

@@ -17,7 +17,7 @@ from flower.deployments import PATIENCE, Machines
 from rescind.core import params
 from rescind.experiments.learning_run import obtained, start
 from rescind.flower.deploy import Link
-from rescind.flower.silo.data_source import one_cell
+from rescind.flower.recipe_cell import one_cell
 from rescind.flower.silo.recommend import recommend
 
 pytestmark = pytest.mark.flower

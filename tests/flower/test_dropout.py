@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 
 from flower.grids import FIRST, silos_of
 from rescind.core.clock import Clock
-from rescind.core.federation import Federation, holdings_of
+from rescind.core.federation import Federation
 from rescind.core.run_state import Moment
 from rescind.data import load
 from rescind.methods.baselines.fedavg import FedAvg
@@ -29,7 +29,7 @@ def away(round_: int) -> set[int]:
 
 
 def test_a_third_missing_costs_less_than_two_percent(tmp_path: Path) -> None:
-    holdings = holdings_of(load("ml-100k"), SEED)
+    holdings = load("ml-100k").on_devices(SEED)
     method = replace(FedAvg(), clients_per_round=None)
     full = Federation.start(holdings, method, SEED).run(ROUNDS)
     executor, grid = silos_of(holdings, SILOS, tmp_path)

@@ -20,11 +20,12 @@ from rescind.core.records import Erase, Join, Records, Unshare, Withdraw
 from rescind.core.run_state import EarlyStop, Moment
 from rescind.errors import BoundaryError, ConsentError, DataError
 from rescind.flower.server.executor import FlowerExecutor
-from rescind.flower.server.remote_holdings import MOMENT, elsewhere
+from rescind.flower.server.remote_holdings import elsewhere
 from rescind.flower.server.transport import LATE, REPLAYED, ROUND, SILENT, STALE, UNKNOWN
 from rescind.flower.silo.node import Given, Node
-from rescind.flower.silo.storage import HELD, PRIVATE, Store
+from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
+from rescind.flower.wire.steps import HELD, MOMENT, PRIVATE
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.unlearning.fedaccum import FedAccum
 from rescind.models.mf import MF

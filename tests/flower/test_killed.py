@@ -27,14 +27,16 @@ from rescind.core.params import Params
 from rescind.core.records import Event
 from rescind.errors import ConfigError, ConsentError
 from rescind.experiments.learning_run import obtained, start
+from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import Serving
 from rescind.flower.server.remote_holdings import FORGETTING
 from rescind.flower.server.serve import serve
-from rescind.flower.silo.data_source import RecipeData, one_cell
+from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.node import Node
-from rescind.flower.silo.storage import HELD, Store
+from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.secure_aggregation import Masks
+from rescind.flower.wire.steps import HELD
 
 pytestmark = pytest.mark.flower
 

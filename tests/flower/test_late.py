@@ -16,11 +16,12 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN, Holdings
 from rescind.core.records import Erase, Withdraw
 from rescind.flower.server.executor import FlowerExecutor
-from rescind.flower.server.remote_holdings import MOMENT, elsewhere
+from rescind.flower.server.remote_holdings import elsewhere
 from rescind.flower.server.storage import load_elsewhere, save_elsewhere
 from rescind.flower.server.transport import SILENT, Line
 from rescind.flower.silo.node import Given, Node
-from rescind.flower.silo.storage import HELD, Store
+from rescind.flower.silo.storage import Store
+from rescind.flower.wire.steps import HELD, MOMENT
 from rescind.methods.continual.f3crec import F3CRec
 from rescind.methods.unlearning.retrain import Retrain
 from rescind.models.mf import MF

@@ -24,13 +24,15 @@ from rescind.core.records import Erase, Records, Withdraw
 from rescind.errors import ConfigError
 from rescind.experiments.learning_run import obtained, start
 from rescind.experiments.unlearning_run import events
+from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import Serving
 from rescind.flower.server.forgetting import purged
 from rescind.flower.server.serve import learning, serve
-from rescind.flower.silo.data_source import RecipeData, one_cell
+from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.node import Node
 from rescind.flower.silo.recommend import recommend
-from rescind.flower.silo.storage import HELD, Store
+from rescind.flower.silo.storage import Store
+from rescind.flower.wire.steps import HELD
 from rescind.forgetting.purge import purge
 from rescind.methods.continual.finetune import FineTune
 from rescind.models.mf import MF

@@ -24,15 +24,17 @@ from rescind.data.blocks import arrange, chronological
 from rescind.errors import ConfigError
 from rescind.experiments.stream_run import measured
 from rescind.experiments.streams import Blocks, Stream, Streamed, run_stream
+from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import Serving
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.serve import serve
 from rescind.flower.server.transport import Line
 from rescind.flower.silo import data_source as sources
-from rescind.flower.silo.data_source import RecipeData, one_cell
+from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.node import Given, Node
-from rescind.flower.silo.storage import HELD, Store
+from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
+from rescind.flower.wire.steps import HELD
 from rescind.methods.continual.f3crec import F3CRec
 from rescind.models.mf import MF
 

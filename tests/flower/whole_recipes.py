@@ -8,8 +8,8 @@ from rescind.core.params import Params
 from rescind.experiments.learning_run import obtained, prepare, start, stopping
 from rescind.experiments.stream_run import measured
 from rescind.experiments.unlearning_run import events
+from rescind.flower.recipe_cell import one_cell
 from rescind.flower.server.serve import learning
-from rescind.flower.silo.data_source import one_cell
 from rescind.forgetting.purge import purge
 
 LENDING = """

@@ -34,7 +34,8 @@ from rescind.core.records import Withdraw
 from rescind.errors import DataError
 from rescind.experiments.learning_run import append_facts
 from rescind.experiments.recipe import read
-from rescind.storage.federations import Checkpoints, load_federation, resume, save_federation
+from rescind.storage.checkpoints import Checkpoints, resume
+from rescind.storage.federations import load_federation, save_federation
 
 
 @pytest.fixture(scope="module")

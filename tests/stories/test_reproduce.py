@@ -10,21 +10,13 @@ import pytest
 
 from rescind.cli import reproduce as door
 from rescind.errors import ConfigError, DataError
-from rescind.experiments.learning_run import read_facts
+from rescind.experiments.run import run_one
 from rescind.experiments.unlearning_run import Room
 from rescind.storage.provenance import commit
+from rescind.storage.run_folder import read_facts
 from rescind_papers.exhibits import VERDICTS
 from rescind_papers.index import Shelf, chosen
-from rescind_papers.reproduction import (
-    ROUNDS,
-    Plan,
-    planned,
-    quick_form,
-    run,
-    run_one,
-    told,
-    written,
-)
+from rescind_papers.reproduction import ROUNDS, Plan, planned, quick_form, run, told, written
 
 ROOT = Path(__file__).resolve().parents[2]
 MAP = """

@@ -13,8 +13,9 @@ from rescind.core.clock import Clock
 from rescind.core.executor import InProcess, OneByOne
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
-from rescind.core.records import Arrive, Erase, Event, Host, Join, Records, Share, Unshare, Withdraw
+from rescind.core.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.core.tasks.metrics import top_k
+from rescind.core.world import Host
 from rescind.data.simulated_lending import draw_regret, draw_share
 from rescind.errors import ConsentError
 from rescind.methods.additive import _events as gram_events

@@ -67,7 +67,7 @@ def command(
             f"{len(given)} were given. `--erase draw:0.3` lets 30 % of the lenders regret it."
         )
     check_finished(run)
-    from rescind.core.params import write_atomically
+    from rescind.core.files import write_atomically
     from rescind.experiments.forget_run import read_request
     from rescind.forgetting.blocklist import Withheld
     from rescind.forgetting.examine import examine, forgotten
@@ -99,9 +99,9 @@ def command(
 def _opened(run: Path) -> Federation:
     from rescind.core.executor import InProcess
     from rescind.core.settings import from_table
-    from rescind.experiments.learning_run import read_facts
     from rescind.experiments.recipe import GuardSettings
     from rescind.storage.federations import load_federation
+    from rescind.storage.run_folder import read_facts
 
     settings = (read_facts(run) or {})["configuration"]
     guards = from_table(GuardSettings, settings.get("guards", {}), {})

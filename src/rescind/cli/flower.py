@@ -175,8 +175,8 @@ def run(
     """Run one cell of a recipe over the silos, and wait for it. On the server's machine."""
     deploy, link = _deploy(server, kit, insecure)
     from rescind.errors import DataError
+    from rescind.flower.recipe_cell import one_cell
     from rescind.flower.run_request import LOG, Serving
-    from rescind.flower.silo.data_source import one_cell
 
     path, chosen = one_cell(recipe, cell, tuple(change or ()))
     out.mkdir(parents=True, exist_ok=True)
@@ -227,8 +227,8 @@ def simulate(
 ) -> None:
     """Try a recipe out over silos that Flower simulates on this machine (needs Ray)."""
     _installed()
+    from rescind.flower.recipe_cell import one_cell
     from rescind.flower.run_request import Serving
-    from rescind.flower.silo.data_source import one_cell
     from rescind.flower.simulation import simulate as simulated
 
     path, _ = one_cell(recipe, cell, tuple(change or ()))

@@ -86,7 +86,7 @@ def command(
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
     check_finished(run)
     from rescind.audits.finding import legend, question
-    from rescind.core.params import write_atomically
+    from rescind.core.files import write_atomically
     from rescind.experiments.forget_run import answer
     from rescind.forgetting.receipt import event_text
     from rescind.reporting.progress import RoundBar

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rescind.experiments.leak_report import _cell, _titled, draw, rows_of
+
 if TYPE_CHECKING:
     from rescind.audits.defences import Defence
     from rescind.core.federation import Federation
     from rescind.data import Dataset
     from rescind.experiments.update_leaks import Case
-
-SHOWN = ("split", "split, then popularity", "split, then least moved", "IMIA")
 
 
 def command(
@@ -69,7 +69,7 @@ def command(
     the operating system's entropy, so two runs differ a little in the lines that have them.
     """
     from rescind.audits.defences import defences
-    from rescind.core.params import write_atomically
+    from rescind.core.files import write_atomically
     from rescind.errors import ConfigError
     from rescind.experiments.learning_run import prepare
     from rescind.experiments.peeling import peeled_lines, peeled_run
@@ -163,8 +163,8 @@ def _of_run(run: Path) -> tuple[Federation, str, int]:
     from rescind.storage.run_folder import check_finished
 
     check_finished(run)
-    from rescind.experiments.learning_run import read_facts
     from rescind.storage.federations import load_federation
+    from rescind.storage.run_folder import read_facts
 
     facts = read_facts(run) or {}
     return load_federation(run / "model"), str(facts["data"]["name"]), int(facts["seed"])
@@ -178,7 +178,7 @@ def _peeled(
     lines: list[dict[str, Any]], dataset: Dataset, name: str, seed: int, out: Path
 ) -> dict[str, Any]:
     """The additive learner sends sums, not updates: whole histories are read out of those."""
-    from rescind.core.params import write_atomically
+    from rescind.core.files import write_atomically
     from rescind.storage.provenance import versions
 
     facts: dict[str, Any] = {
@@ -250,107 +250,6 @@ def _say(facts: Mapping[str, Any]) -> None:
         for name, attack, cells in rows_of(mine, windows):
             shown = "".join(f"{_cell(cell):>22}" for cell in cells)
             typer.echo(f"  {_titled(name, attack):44}{shown}")
-
-
-def rows_of(
-    lines: Sequence[Mapping[str, Any]], windows: Sequence[int]
-) -> list[tuple[str, str, list[Mapping[str, Any] | None]]]:
-    """(defence, attack, a line or None for each number of rounds), in the order measured."""
-    out = []
-    for defence in dict.fromkeys(line["defence"] for line in lines):
-        for attack in SHOWN:
-            mine = {
-                line["rounds"]: line
-                for line in lines
-                if (line["defence"], line["attack"]) == (defence, attack)
-            }
-            if mine:
-                out.append((defence, attack, [mine.get(n) for n in windows]))
-    return out
-
-
-def _titled(defence: str, attack: str) -> str:
-    return defence if attack == "split" else f"    {attack}"
-
-
-def _cell(line: Mapping[str, Any] | None) -> str:
-    return "" if line is None else f"{line['found']:.3f} [{line['low']:.3f}, {line['high']:.3f}]"
-
-
-def markdown(facts: Mapping[str, Any]) -> str:
-    """All lines as a table of a page: a column for each case, rounds side by side in a cell."""
-    windows = facts["rounds"]
-    names = list(dict.fromkeys(line["case"] for line in facts["lines"]))
-    by_place = {
-        (line["case"], line["defence"], line["attack"], line["rounds"]): line
-        for line in facts["lines"]
-    }
-    out = [
-        f"| what the server sees | {' | '.join(names)} |",
-        f"|---|{'---|' * len(names)}",
-    ]
-    for defence, attack, _ in rows_of(facts["lines"], windows):
-        cells = []
-        for case in names:
-            found = [by_place.get((case, defence, attack, n)) for n in windows]
-            cells.append(" / ".join(f"{line['found']:.2f}" for line in found if line))
-        if any(cells):
-            title = defence if attack == "split" else f"{defence}: {attack}"
-            out.append(f"| {title} | {' | '.join(cells)} |")
-    chance = [next(x["chance"] for x in facts["lines"] if x["case"] == case) for case in names]
-    out.append(f"| chance | {' | '.join(f'{c:.2f}' for c in chance)} |")
-    return "\n".join(out)
-
-
-def draw(facts: Mapping[str, Any], folder: Path) -> None:
-    """The strongest attack on each defence over rounds, a panel for each case."""
-    from rescind.reporting import charts
-
-    names = list(dict.fromkeys(line["case"] for line in facts["lines"]))
-    made, panels = _panels(len(names))
-    for ax, case in zip(panels, names, strict=True):
-        mine = [line for line in facts["lines"] if line["case"] == case]
-        strongest: dict[tuple[str, int], Mapping[str, Any]] = {}
-        for line in sorted(mine, key=lambda x: float(x["found"])):
-            strongest[line["defence"], line["rounds"]] = line
-        lines = {
-            defence: [
-                (n, best["found"], (best["high"] - best["low"]) / 2)
-                for n in facts["rounds"]
-                if (best := strongest.get((defence, n)))
-            ]
-            for defence in dict.fromkeys(line["defence"] for line in mine)
-        }
-        charts.sweep(ax, lines, "items found", "rounds averaged")
-        for again in ax.containers[len(charts.MARKS) :]:  # marks and colours begin anew
-            again.lines[0].set_linestyle("--")
-            again.lines[0].set_markerfacecolor("white")
-        ax.axhline(mine[0]["chance"], color=charts.GREY, linestyle="--", linewidth=1.2)
-        ax.set_xscale("log")
-        ax.set_xticks(facts["rounds"], [str(n) for n in facts["rounds"]])
-        ax.minorticks_off()
-        ax.set_ylim(0, 1.05)
-        ax.set_title(case, fontsize=10)
-    lines_drawn, said = panels[0].get_legend_handles_labels()
-    made.legend(lines_drawn, said, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
-    for ending in ("png", "svg"):
-        charts.write(made, folder / f"leak.{ending}")
-
-
-def _panels(many: int) -> tuple[Any, list[Any]]:
-    """Panels in the house style, five in a row at most."""
-    from rescind.reporting import charts
-
-    across = min(many, 5)
-    down = -(-many // across)
-    made, first = charts.figure(1, width=max(8.0, 3.2 * across), height=2.8 * down + 1.6)
-    for ax in first:
-        ax.remove()
-    panels = [made.add_subplot(down, across, n + 1) for n in range(many)]
-    for ax in panels:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.tick_params(labelsize=9)
-    return made, panels
 
 
 class _Bar:

@@ -18,9 +18,9 @@ def command(
     from rescind.storage.run_folder import check_finished
 
     check_finished(run)
-    from rescind.experiments.learning_run import read_facts, write_facts
     from rescind.methods.additive.releases import promise, published, release_now
     from rescind.storage.federations import load_federation, save_federation
+    from rescind.storage.run_folder import read_facts, write_facts
 
     facts = read_facts(run) or {}
     fed = release_now(load_federation(run / "model"))

@@ -122,9 +122,10 @@ def _one(
     recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str, room: Room
 ) -> dict[str, Any]:
     from rescind.experiments import stream_run as stream_cell
-    from rescind.experiments.learning_run import append_facts, read_facts, tidy
+    from rescind.experiments.learning_run import append_facts, tidy
+    from rescind.experiments.run import run_one
     from rescind.reporting.progress import BlockBar, RoundBar
-    from rescind_papers.reproduction import run_one
+    from rescind.storage.run_folder import read_facts
 
     done = read_facts(folder) if resume else None
     if done is not None and (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed):

@@ -33,7 +33,7 @@ def command(
     from rescind.storage.run_folder import check_finished
 
     check_finished(run)
-    from rescind.core.params import write_atomically
+    from rescind.core.files import write_atomically
     from rescind.experiments.value import facts_of, value_of_sharing
 
     try:

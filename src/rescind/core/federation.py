@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,17 +16,26 @@ from rescind.core.history import Past
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels, Recommendation
 from rescind.core.method import Method
-from rescind.core.records import Arrive, Erase, Event, Host, Records, Unshare, Withdraw
+from rescind.core.records import Arrive, Erase, Event, Records, Unshare, Withdraw
 from rescind.core.run_state import EarlyStop, Moment, Now
 from rescind.core.state import ServerState
 from rescind.core.tasks import Metric, Question
 from rescind.core.tasks.metrics import Owners, top_k
 from rescind.core.update import Sum
-from rescind.core.world import Sizes, World
+from rescind.core.world import Host, Sizes, World
 from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError
 
-if TYPE_CHECKING:
-    from rescind.data import Dataset, GraphDataset
+
+class Data(Protocol):
+    """What can be put on devices (`rescind.data.Dataset`, `GraphDataset`)."""
+
+    def on_devices(self, seed: int) -> Holdings:
+        """Who holds which records, split into train, valid and test with a seed."""
+        ...
+
+    def labels(self) -> Labels:
+        """The original ids in it."""
+        ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,7 +62,7 @@ class Federation:
     @classmethod
     def start(
         cls,
-        data: Dataset | GraphDataset | Holdings,
+        data: Data | Holdings,
         method: Method,
         seed: int = 0,
         executor: Executor | None = None,
@@ -66,8 +75,8 @@ class Federation:
         keep_every: remember the model every so many rounds, so that forgetting can go back there
         """
         if not isinstance(data, Holdings):
-            labels = _labels_of(data) if labels is None else labels
-            data = holdings_of(data, seed)
+            labels = data.labels() if labels is None else labels
+            data = data.on_devices(seed)
         _fits(method, data)
         clock, executor = Clock(seed), method.carried_by(executor or InProcess())
         vault = executor.open(method, data, clock)
@@ -354,29 +363,6 @@ class Federation:
         client = self.labels.client(user, self.world.sizes.clients)
         found = [self.labels.item(i, self.world.sizes.items) for i in items]
         return Records.of([client] * len(found), found)
-
-
-def holdings_of(dataset: Dataset | GraphDataset, seed: int) -> Holdings:
-    """A dataset on devices: its own split where it has one, else 8:1:1 at random."""
-    from rescind.data.dataset import GraphDataset
-    from rescind.data.partition import subgraphs
-    from rescind.data.split import random_split
-
-    if isinstance(dataset, GraphDataset):
-        return subgraphs(dataset, seed=seed)
-
-    split = dataset.split if dataset.split is not None else random_split(dataset, seed)
-    records = Records.of(
-        torch.tensor(dataset.user), torch.tensor(dataset.item), torch.tensor(dataset.time)
-    )
-    return Holdings.of(records, torch.tensor(split), len(dataset.users), len(dataset.items))
-
-
-def _labels_of(dataset: Dataset | GraphDataset) -> Labels:
-    """The names in a dataset; the nodes of a graph have numbers only."""
-    from rescind.data.dataset import GraphDataset
-
-    return Labels() if isinstance(dataset, GraphDataset) else Labels.of(dataset)
 
 
 def _fits(method: Method, holdings: Holdings) -> None:

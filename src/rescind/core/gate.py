@@ -13,8 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rescind.core.method import REFERENCE
 from rescind.core.params import Params
+from rescind.core.state import REFERENCE
 from rescind.core.update import Rows, Sum, Update
 
 # The longest single updates met in training: 120 (ego-LightGCN, ML-1M), 341 (FedMF, ML-100K).

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from rescind.core.holdings import Holdings
 from rescind.core.params import Params, nbytes
-from rescind.core.records import Arrive, Erase, Event, Host, Records, Share, Unshare, Withdraw
+from rescind.core.records import Arrive, Erase, Event, Records, Share, Unshare, Withdraw
 from rescind.core.state import Log, ServerState
+from rescind.core.world import Host
 
 NEVER = 0
 """The round a client that never took part first took part in."""

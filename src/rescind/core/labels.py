@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from rescind.errors import ConsentError, DataError, suggest
 
-if TYPE_CHECKING:
-    from rescind.data import Dataset
-
 GONE = "(left "
 """What the name of a user who left begins with."""
+
+
+class Named(Protocol):
+    """Data that knows the original ids of its users and items."""
+
+    @property
+    def users(self) -> Any: ...
+    @property
+    def items(self) -> Any: ...
+    @property
+    def titles(self) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,7 @@ class Labels:
     titles: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, dataset: Dataset) -> Labels:
+    def of(cls, dataset: Named) -> Labels:
         """The names in a dataset."""
         titles = () if dataset.titles is None else tuple(map(str, dataset.titles))
         return cls(tuple(map(str, dataset.users)), tuple(map(str, dataset.items)), titles)

@@ -24,7 +24,7 @@ from rescind.core.optim import LocalOptimiser, Step, server_move
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Plan, Work
 from rescind.core.records import Event
-from rescind.core.state import Private, ServerState
+from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.tasks import Metric, Question, Task, named
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
@@ -33,9 +33,6 @@ from rescind.errors import BoundaryError, ConfigError
 if TYPE_CHECKING:
     from rescind.core.executor import Executor
     from rescind.core.federation import Federation
-
-REFERENCE = "reference/"
-"""Public parameters under this name are broadcast to be read, not trained."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 from rescind.errors import DataError
 
 if TYPE_CHECKING:
-    from rescind.core.holdings import Holdings
+    pass
 
 _CLIENT_SHIFT = 31  # items < 2**31, clients < 2**32: a pair is one int64
 _ITEMS, _CLIENTS = 2**31, 2**32
@@ -199,14 +199,6 @@ class Arrive(Event):
         labels = self.split[order].to(torch.int8).cpu().numpy().tobytes().hex()
         text = f"Arrive/{self.records.digest(key)}/{labels}/{self.clients}/{self.items}"
         return "blake2b:" + hashlib.blake2b(text.encode(), key=key, digest_size=32).hexdigest()
-
-
-@dataclass(frozen=True, eq=False)
-class Host(Event):
-    """The server takes in a client whose data it holds itself (a virtual client, say)."""
-
-    client: int
-    data: Holdings
 
 
 def concerned(event: Event) -> Tensor:

@@ -26,8 +26,10 @@ def classes(package: str, marker: str) -> dict[str, type]:
     """Every public, concrete dataclass with attribute `marker` that a module there defines."""
     found: dict[str, type] = {}
     home = importlib.import_module(package)
-    for info in pkgutil.iter_modules(home.__path__):
-        module = importlib.import_module(f"{package}.{info.name}")
+    for info in pkgutil.walk_packages(home.__path__, f"{package}."):
+        if "._" in info.name:  # shared by methods, holds none
+            continue
+        module = importlib.import_module(info.name)
         for name, value in vars(module).items():
             if not inspect.isclass(value) or value.__module__ != module.__name__:
                 continue

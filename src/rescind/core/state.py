@@ -12,6 +12,9 @@ from rescind.core import params
 from rescind.core.params import Params
 from rescind.core.update import Rows
 
+REFERENCE = "reference/"
+"""Public parameters under this name are broadcast to be read, not trained."""
+
 
 @dataclass(frozen=True)
 class Snapshot:

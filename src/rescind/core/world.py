@@ -9,8 +9,16 @@ import torch
 from torch import Tensor
 
 from rescind.core.holdings import Holdings
-from rescind.core.records import Arrive, Erase, Event, Host, Join, Records, Share, Unshare, Withdraw
+from rescind.core.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.errors import ConsentError
+
+
+@dataclass(frozen=True, eq=False)
+class Host(Event):
+    """The server takes in a client whose data it holds itself (a virtual client, say)."""
+
+    client: int
+    data: Holdings
 
 
 @dataclass(frozen=True)

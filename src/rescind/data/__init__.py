@@ -4,7 +4,8 @@
 wheel that carries the file. Importing this package reads nothing and asks nobody.
 """
 
-from rescind.data.dataset import TEST, TRAIN, VALID, Dataset, GraphDataset
+from rescind.data.arrays import TEST, TRAIN, VALID
+from rescind.data.dataset import Dataset, GraphDataset
 from rescind.data.importing import import_file
 from rescind.data.loading import describe, load, names
 from rescind.data.split import k_core, min_user, random_split

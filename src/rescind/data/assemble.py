@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rescind.data import canonical
+from rescind.data.arrays import TEST, TRAIN, Labels
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import Entry, expected_digests
-from rescind.data.dataset import TEST, TRAIN, Dataset, GraphDataset, Labels
+from rescind.data.dataset import Dataset, GraphDataset
 from rescind.data.sources import amazon, gowalla, hetrec, movielens
 from rescind.data.sources import graphs as graph
 from rescind.data.sources.archive import Files

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rescind.data.dataset import Dataset, Ints, Labels, Mask
+from rescind.data.arrays import Ints, Labels, Mask
+from rescind.data.dataset import Dataset
 from rescind.data.split import by_rank, pair_hash
 from rescind.errors import ConfigError, DataError
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rescind.data.dataset import Ints, Strings
+from rescind.data.arrays import Ints, Strings
 from rescind.errors import DataError
 
 _INTEGER_COLUMNS = {"user": "int32", "item": "int32", "tag": "int32", "position": "int16"}

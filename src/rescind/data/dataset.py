@@ -9,19 +9,17 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rescind.data.arrays import Ints, Labels, Mask, Strings
 from rescind.errors import DataError
 
-TRAIN, VALID, TEST = 0, 1, 2
-
-Ints = NDArray[np.int64]
-Labels = NDArray[np.int8]
-Mask = NDArray[np.bool_]
-Strings = NDArray[np.str_]
+if TYPE_CHECKING:
+    from rescind.core import labels as names
+    from rescind.core.holdings import Holdings
 
 # The canonical types: little endian, fixed width. Their order is the order of the digest.
 _COLUMNS = {
@@ -133,6 +131,18 @@ class Dataset:
             titles=None if self.titles is None else self.titles[item_old],
         )
 
+    def on_devices(self, seed: int) -> Holdings:
+        """Give every person their records, with the data's own split or else 8:1:1 at random."""
+        from rescind.data import devices
+
+        return devices.on_devices(self, seed)
+
+    def labels(self) -> names.Labels:
+        """The original ids and titles."""
+        from rescind.core.labels import Labels
+
+        return Labels.of(self)
+
 
 @dataclass(frozen=True, eq=False)
 class GraphDataset:
@@ -190,6 +200,18 @@ class GraphDataset:
             _feed(state, part, np.asarray(getattr(self, part), dtype="|b1"))
         _feed(state, "num_classes", np.asarray([self.num_classes], dtype="<i8"))
         return f"sha256:{state.hexdigest()}"
+
+    def on_devices(self, seed: int) -> Holdings:
+        """Give every client its part of the nodes, split inside each client and class."""
+        from rescind.data.partition import subgraphs
+
+        return subgraphs(self, seed=seed)
+
+    def labels(self) -> names.Labels:
+        """Nothing: nodes have numbers only."""
+        from rescind.core.labels import Labels
+
+        return Labels()
 
 
 def _feed(state: Any, name: str, column: NDArray[Any]) -> None:

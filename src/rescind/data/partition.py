@@ -20,7 +20,7 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Graph
 from rescind.core.holdings import TEST, TRAIN, VALID, Holdings
 from rescind.core.records import Records
-from rescind.data.dataset import GraphDataset, Ints
+from rescind.data.arrays import Ints, LabelledGraph
 from rescind.errors import ConfigError, DataError
 
 METIS = ("cora", "citeseer", "pubmed", "tolokers")
@@ -34,7 +34,7 @@ RATIOS = {"tolokers": (50, 25, 25)}
 
 
 def subgraphs(
-    graph: GraphDataset,
+    graph: LabelledGraph,
     part: Ints | None = None,
     *,
     clients: int | None = None,
@@ -89,7 +89,7 @@ def node_split(
     return split
 
 
-def published_parts(graph: GraphDataset) -> Ints:
+def published_parts(graph: LabelledGraph) -> Ints:
     """The METIS parts that come with the package, for the very graph they were made of. [N]"""
     if graph.name not in METIS:
         raise DataError(
@@ -107,7 +107,7 @@ def published_parts(graph: GraphDataset) -> Ints:
     return np.array([DIGITS.index(digit) for digit in stored["part"]], dtype=np.int64)
 
 
-def louvain(graph: GraphDataset, clients: int, seed: int = 0) -> Ints:
+def louvain(graph: LabelledGraph, clients: int, seed: int = 0) -> Ints:
     """Communities (Blondel et al. 2008) dealt out to so many clients, largest first. [N]
 
     Each goes to whoever holds fewest nodes so far. Needs networkx.
@@ -132,7 +132,7 @@ def louvain(graph: GraphDataset, clients: int, seed: int = 0) -> Ints:
     return part
 
 
-def write_parts(path: Path, graph: GraphDataset, part: Ints, by: str) -> str:
+def write_parts(path: Path, graph: LabelledGraph, part: Ints, by: str) -> str:
     """Keep parts, one digit per node, with the digest of the graph and of themselves."""
     text = "".join(DIGITS[number] for number in part.tolist())
     stored = {"graph": graph.digest, "by": by, "digest": _digest(text), "part": text}
@@ -157,7 +157,7 @@ def _digest(text: str) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def _checked(graph: GraphDataset, owner: Ints, clients: int | None) -> int:
+def _checked(graph: LabelledGraph, owner: Ints, clients: int | None) -> int:
     """How many clients there are, if the parts fit the graph."""
     if owner.shape != (len(graph),) or not np.issubdtype(owner.dtype, np.integer):
         raise DataError(
@@ -178,7 +178,7 @@ def _checked(graph: GraphDataset, owner: Ints, clients: int | None) -> int:
     return many
 
 
-def _side_by_side(graph: GraphDataset, owner: Ints) -> Graph:
+def _side_by_side(graph: LabelledGraph, owner: Ints) -> Graph:
     """All parts as one block-diagonal graph."""
     nodes = len(graph)
     start, end = graph.edge_index.astype(np.int64)

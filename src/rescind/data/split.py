@@ -7,14 +7,19 @@ who else is in the data, on the order of the rows, or on how ids were renumbered
 from __future__ import annotations
 
 import hashlib
+from typing import TypeVar
 
 import numpy as np
 
-from rescind.data.dataset import TEST, VALID, Dataset, Ints, Labels, Mask, Strings
+from rescind.data.arrays import TEST, VALID, Interactions, Ints, Labels, Mask, Strings
 from rescind.errors import ConfigError, DataError
 
+Data = TypeVar("Data", bound=Interactions)
 
-def random_split(dataset: Dataset, seed: int, ratio: tuple[int, int, int] = (8, 1, 1)) -> Labels:
+
+def random_split(
+    dataset: Interactions, seed: int, ratio: tuple[int, int, int] = (8, 1, 1)
+) -> Labels:
     """Label each row 0 train, 1 valid or 2 test, each pair for itself at random.
 
     A pair's number in [0, 1) is a hash of (seed, user, item): with a ratio a:b:c it is trained on
@@ -37,14 +42,14 @@ def random_split(dataset: Dataset, seed: int, ratio: tuple[int, int, int] = (8, 
     return labels[copy_of]
 
 
-def distinct_pairs(dataset: Dataset) -> tuple[Ints, Ints]:
+def distinct_pairs(dataset: Interactions) -> tuple[Ints, Ints]:
     """The distinct (user, item) pairs as user * items + item, sorted, and the place of each row."""
     key = dataset.user * len(dataset.items) + dataset.item
     pair, copy_of = np.unique(key, return_inverse=True)
     return pair, copy_of
 
 
-def pair_hash(dataset: Dataset, user: Ints, item: Ints, seed: int, purpose: str) -> np.ndarray:
+def pair_hash(dataset: Interactions, user: Ints, item: Ints, seed: int, purpose: str) -> np.ndarray:
     """A number in [0, 1) for each pair, from the seed and the original ids only."""
     import torch
 
@@ -80,7 +85,7 @@ def rank_in_owner(owner: Ints) -> Ints:
     return np.arange(len(owner)) - np.repeat(starts, lengths)
 
 
-def k_core(dataset: Dataset, k: int, users: bool = True, items: bool = True) -> Dataset:
+def k_core(dataset: Data, k: int, users: bool = True, items: bool = True) -> Data:
     """Keep users and items with at least k rows each, repeated until nothing changes.
 
     With `items=False` only users are counted (one pass suffices), and the reverse. Rows count, not
@@ -104,7 +109,7 @@ def k_core(dataset: Dataset, k: int, users: bool = True, items: bool = True) -> 
     return dataset.select(keep).compact()
 
 
-def min_user(dataset: Dataset, k: int) -> Dataset:
+def min_user(dataset: Data, k: int) -> Data:
     """Keep the users with at least k rows; items are not counted."""
     return k_core(dataset, k, users=True, items=False)
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from rescind.data.arrays import Ints, Labels
 from rescind.data.blocks import arrange
 from rescind.data.canonical import read_table
 from rescind.data.catalogue import Entry
-from rescind.data.dataset import Dataset, Ints, Labels
+from rescind.data.dataset import Dataset
 from rescind.data.split import k_core
 from rescind.errors import DataError
 

@@ -13,7 +13,7 @@ from rescind.reporting import charts
 from rescind.reporting.html import Page
 
 if TYPE_CHECKING:
-    from rescind.demo.story import Erasure, Subtraction
+    from rescind.demo.erasure import Erasure, Subtraction
     from rescind.experiments.learning_run import Result
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from shutil import which
 
@@ -12,27 +12,28 @@ import torch
 
 from rescind.audits.battery import NO_OP, RETRAIN
 from rescind.core.federation import Federation
-from rescind.core.labels import Recommendation
-from rescind.core.params import digest, write_atomically
+from rescind.core.files import write_atomically
+from rescind.core.params import digest
 from rescind.core.records import Erase, Records, Share
 from rescind.data import Dataset
 from rescind.data.simulated_lending import ALL, NOTHING, PART, draw_groups, draw_regret
 from rescind.demo import page as demo_page
+from rescind.demo.erasure import Erasure, Person, Subtraction
 from rescind.errors import DataError
-from rescind.experiments.learning_run import Result, prepare, run_cell, write_facts
+from rescind.experiments.learning_run import Result, prepare, run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.forgetting.blocklist import Withheld
 from rescind.forgetting.claims import AFTER, check, rebuilt, sum_digest
 from rescind.forgetting.forget import Evidence, forget
 from rescind.forgetting.receipt import Issued, write
 from rescind.forgetting.receipt_html import page as page_of
-from rescind.forgetting.verify import Check
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.popularity import Popularity
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.reporting import charts
 from rescind.reporting.progress import RoundBar
 from rescind.storage.federations import save_federation
+from rescind.storage.run_folder import write_facts
 
 GROUPS = {ALL: "lend everything", PART: "lend a part", NOTHING: "lend nothing"}
 
@@ -42,76 +43,6 @@ ADDITIVE = "additive"
 REGRET = 0.3
 """The share of lenders who take their loans back, as in FedShare V-C. One person's few records are
 too few for any audit; thousands are not."""
-
-
-@dataclass(frozen=True)
-class Person:
-    """One of those who will regret it, whose recommendations are shown."""
-
-    user: str
-    """Their original id."""
-    held: int
-    lent: int
-    among: int
-    """How many lend a part and will regret it."""
-
-    @property
-    def who(self) -> str:
-        """Who it is, and why this one, in one line."""
-        return (
-            f"holds {self.held} items and lends {self.lent}: in the middle of the {self.among} who "
-            f"lend a part and will regret it"
-        )
-
-
-@dataclass(frozen=True)
-class Subtraction:
-    """The additive learner's answer to the same request."""
-
-    alone: float
-    """CPU seconds for the loans of one person."""
-    together: float
-    """CPU seconds for everybody's, with the receipt."""
-    before: str
-    """Digest of the sum before, after, and of what remains added up from nothing."""
-    after: str
-    anew: str
-    proof: Check
-
-    @property
-    def says(self) -> str:
-        """The proof in words."""
-        return "exact, bit for bit" if self.proof.holds else f"FAILED: {self.proof.says}"
-
-
-@dataclass(frozen=True)
-class Erasure:
-    """People erase what they lent, and the model is trained again without it."""
-
-    person: Person
-    people: int
-    subtraction: Subtraction
-    lent: Records
-    evidence: Evidence
-    before: Federation
-    after: Federation
-    shown_before: list[Recommendation]
-    shown_after: list[Recommendation]
-
-    def scores(self) -> dict[str, list[float]]:
-        """How the two models score the erased records of people who still have others.
-
-        Who erased all they had gets what is popular, so there is nothing to compare.
-        """
-        shown = self.lent[self.after.world.available[self.lent.client]]
-        return {
-            "before": self.before.query(shown).tolist(),
-            "after": self.after.query(shown).tolist(),
-        }
-
-    def means(self) -> dict[str, float]:
-        """The mean of these scores."""
-        return {when: sum(v) / max(len(v), 1) for when, v in self.scores().items()}
 
 
 def play(out: Path, rounds: int, seed: int, synthetic: bool, picture: Path | None) -> None:

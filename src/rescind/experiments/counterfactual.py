@@ -30,11 +30,10 @@ from rescind.core.records import Event, Share, Unshare
 from rescind.core.settings import from_table
 from rescind.core.tasks.metrics import top_k
 from rescind.errors import ConfigError, DataError
-from rescind.experiments.learning_run import read_facts
 from rescind.experiments.recipe import GuardSettings
 from rescind.storage.federations import load_federation
 from rescind.storage.provenance import versions
-from rescind.storage.run_folder import check_finished
+from rescind.storage.run_folder import check_finished, read_facts
 
 UNCHANGED = -1
 """The world in which nobody decides otherwise: the run itself, trained once more."""

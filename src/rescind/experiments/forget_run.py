@@ -14,12 +14,12 @@ from typing import Any, Literal
 import torch
 
 from rescind.core.federation import Federation
+from rescind.core.files import make_folder, write_atomically
 from rescind.core.method import Method
-from rescind.core.params import digest, make_folder, nbytes, write_atomically
+from rescind.core.params import digest, nbytes
 from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.data.simulated_lending import draw_regret
 from rescind.errors import ConfigError, ConsentError, DataError
-from rescind.experiments.learning_run import read_facts, write_facts
 from rescind.experiments.stream_run import measured_again
 from rescind.forgetting.blocklist import Withheld
 from rescind.forgetting.forget import Audits, Evidence, forget
@@ -30,7 +30,7 @@ from rescind.methods.additive.releases import promise, published
 from rescind.reporting.html import Page
 from rescind.storage.federations import load_federation, save_federation
 from rescind.storage.provenance import versions
-from rescind.storage.run_folder import MOVED, check_finished
+from rescind.storage.run_folder import MOVED, check_finished, read_facts, write_facts
 
 Kind = Literal["erase", "unshare", "withdraw"]
 DRAW = "draw:"

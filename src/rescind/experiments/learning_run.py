@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import resource
 import time
@@ -14,9 +13,9 @@ from typing import Any
 
 from torch import Tensor
 
-from rescind.core import params
+from rescind.core import files, params
 from rescind.core.executor import InProcess
-from rescind.core.federation import Federation, holdings_of
+from rescind.core.federation import Federation
 from rescind.core.records import Share
 from rescind.core.run_state import EarlyStop, Moment
 from rescind.data import Dataset, GraphDataset, k_core, load, min_user
@@ -28,8 +27,10 @@ from rescind.experiments.results import append_line
 from rescind.forgetting.blocklist import Withheld
 from rescind.methods.additive.releases import promise, published
 from rescind.privacy import accountant
-from rescind.storage.federations import Checkpoints, resume, save_federation
+from rescind.storage.checkpoints import Checkpoints, resume
+from rescind.storage.federations import save_federation
 from rescind.storage.provenance import versions
+from rescind.storage.run_folder import write_facts
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +158,7 @@ def start(
         holdings = fed.now.vault.holdings
         if not withheld:
             return fed.apply(draw_share(holdings, groups, fed.clock, cell.sharing.part))
-        before = holdings_of(dataset, cell.run.seed)
+        before = dataset.on_devices(cell.run.seed)
         loan = draw_share(before, groups, fed.clock, cell.sharing.part).records
         loan = loan[loan.among(holdings.records)]
         fed = fed.apply(withheld.left_of_loan(Share(loan), fed.labels))
@@ -247,35 +248,12 @@ def tidy(folder: Path) -> None:
     """Remove what a finished run needs no longer: checkpoints, and half files of killed ones."""
     try:
         Checkpoints(folder / "checkpoints", every=1, key="").clear()
-        params.sweep(folder)
-        params.sweep(folder / "model")
+        files.sweep(folder)
+        files.sweep(folder / "model")
     except OSError as error:
         raise DataError(
             f"cannot clear away {error.filename}: {error.strerror}. Allow writing in {folder}."
         ) from None
-
-
-def write_facts(folder: Path, facts: dict[str, Any]) -> None:
-    """Write run.json."""
-    params.write_atomically(folder / "run.json", json.dumps(facts, indent=2).encode())
-
-
-def read_facts(folder: Path) -> dict[str, Any] | None:
-    """What a finished run wrote, or None if it did not finish."""
-    path = folder / "run.json"
-    if not path.is_file():
-        return None
-    try:
-        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path}:{error.lineno}:{error.colno}: not valid JSON. Make the run again."
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read ({error}). Make the run again.") from None
-    if not isinstance(facts, dict):
-        raise DataError(f"{path} does not describe a run. Make the run again.")
-    return facts
 
 
 @dataclass
@@ -294,7 +272,7 @@ def _prepare_folder(folder: Path, keep: bool) -> None:
     keep: the checkpoints are those of this run
     """
     try:
-        params.make_folder(folder)
+        files.make_folder(folder)
         if not keep:
             tidy(folder)
         (folder / "run.json").unlink(missing_ok=True)

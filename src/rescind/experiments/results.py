@@ -10,7 +10,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from rescind.core import params
+from rescind.core import files
 from rescind.errors import DataError
 
 
@@ -28,7 +28,7 @@ def append_line(path: Path, line: dict[str, Any]) -> None:
             if not any(_same_run(line, text) for text in known):
                 _write_line(file, json.dumps(line).encode() + b"\n")
         if new:
-            params.sync_folder(path.parent)
+            files.sync_folder(path.parent)
     except OSError as error:
         raise DataError(
             f"cannot add the result to {path}: {error.strerror or error}. The run itself is "

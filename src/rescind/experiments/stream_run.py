@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rescind.core import params
+from rescind.core import files, params
 from rescind.core.executor import Executor, InProcess
 from rescind.core.federation import Federation
 from rescind.core.run_state import EarlyStop
@@ -21,7 +21,7 @@ from rescind.data.blocks import block_split
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.cell import Cell
 from rescind.experiments.drift import Drift
-from rescind.experiments.learning_run import Meter, Result, about, prepare, tidy, write_facts
+from rescind.experiments.learning_run import Meter, Result, about, prepare, tidy
 from rescind.experiments.streams import (
     Block,
     Blocks,
@@ -36,8 +36,10 @@ from rescind.experiments.streams import (
 )
 from rescind.forgetting.blocklist import Withheld
 from rescind.reporting import charts
-from rescind.storage.federations import Checkpoints, load_federation, resume, save_federation
+from rescind.storage.checkpoints import Checkpoints, resume
+from rescind.storage.federations import load_federation, save_federation
 from rescind.storage.provenance import versions
+from rescind.storage.run_folder import write_facts
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +61,7 @@ def run_cell(
     `rounds` counts inside a block. What the folder says was erased (`withheld.json`) is left out.
     """
     dataset, withheld = dataset or prepare(cell.data), Withheld.read(folder)
-    params.make_folder(folder)
+    files.make_folder(folder)
     halts = Halts(folder / "checkpoints", cell, f"{cell.digest}/{cell.run.seed}/{dataset.digest}")
     if not again:
         halts.clear()
@@ -177,7 +179,7 @@ class Halts(Keeper):
                 "done": [vars(block) for block in done],
                 "meter": self.meter.read(),
             }
-            params.write_atomically(self.place / BEGUN, json.dumps(facts).encode())
+            files.write_atomically(self.place / BEGUN, json.dumps(facts).encode())
         for old in self.folder.glob("block-*"):
             if old != self.place:
                 shutil.rmtree(old)

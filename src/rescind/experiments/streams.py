@@ -19,10 +19,11 @@ from rescind.core.executor import Executor
 from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN, Holdings
 from rescind.core.labels import Labels
-from rescind.core.method import REFERENCE, Method
+from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Arrive, Records
 from rescind.core.run_state import EarlyStop, Moment, Now
+from rescind.core.state import REFERENCE
 from rescind.core.tasks import Metric
 from rescind.core.tasks.metrics import Ranking, masked_lot
 from rescind.data import Dataset

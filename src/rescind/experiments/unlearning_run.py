@@ -24,7 +24,7 @@ from rescind.audits.case import Case
 from rescind.audits.controls import shifted
 from rescind.audits.finding import overall
 from rescind.audits.verdict import FEWEST
-from rescind.core import params
+from rescind.core import files, params
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN
@@ -42,6 +42,7 @@ from rescind.forgetting.parallel import one_thread
 from rescind.forgetting.purge import purge, requested, traces
 from rescind.storage.federations import load_federation
 from rescind.storage.provenance import versions
+from rescind.storage.run_folder import read_facts, write_facts
 
 Facts = dict[str, Any]
 SAME = 0.05
@@ -80,8 +81,8 @@ def run_cell(
     if wanted.learner is not None:
         before, facts = learned(replace(plain, method=wanted.learner), dataset, room)
     after, facts = answered(cell, before, base, facts, room)
-    params.make_folder(folder)
-    experiment.write_facts(folder, facts)
+    files.make_folder(folder)
+    write_facts(folder, facts)
     return Result(after, facts, folder)
 
 
@@ -131,7 +132,7 @@ def learned(
             room.last[name] = _with_logs(cell, dataset, room)
         return room.last[name]
     folder = room.home / "learned" / f"{name}-seed-{cell.run.seed}"
-    done = experiment.read_facts(folder)
+    done = read_facts(folder)
     if (
         done is None
         or not cell.made(done)

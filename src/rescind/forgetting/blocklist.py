@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rescind.core.files import write_atomically
 from rescind.core.labels import Labels
-from rescind.core.params import write_atomically
 from rescind.core.records import Erase, Event, Records, Share, Unshare, Withdraw
 from rescind.data import Dataset
 from rescind.errors import DataError

@@ -44,7 +44,7 @@ from rescind.core.settings import to_table
 from rescind.errors import ConfigError
 from rescind.forgetting.parallel import one_thread, spread
 from rescind.forgetting.purge import purge
-from rescind.storage.federations import Checkpoints, resume
+from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.provenance import versions
 
 Level = Literal["standard", "full"]

@@ -164,7 +164,7 @@ def _made(path: Path, data: bytes) -> bool:
 
 def _written(path: Path, data: bytes, put: Callable[[Path, Path], None]) -> None:
     """Write beside with mode 600, sync, put in place (by link or replace), sync the folder."""
-    from rescind.core.params import sync_folder  # needs torch, which reading a key does not
+    from rescind.core.files import sync_folder
 
     beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:

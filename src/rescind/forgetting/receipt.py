@@ -216,9 +216,7 @@ def write(issued: Issued, path: Path) -> Path:
 
     Hand the key to the requester and delete it here: with it, guesses can be tried.
     """
-    from rescind.core.params import (
-        write_atomically,  # needs torch, which reading a receipt does not
-    )
+    from rescind.core.files import write_atomically
 
     secret = path.with_suffix(".key")
     keys.write_secret(secret, issued.key)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from rescind.core.federation import Federation
-from rescind.core.method import REFERENCE, Method
+from rescind.core.method import Method
 from rescind.core.params import Params, norm, times
 from rescind.core.records import Event, Withdraw
-from rescind.core.state import begun_anew, rows_of_people, without_moments
+from rescind.core.state import REFERENCE, begun_anew, rows_of_people, without_moments
 from rescind.core.update import Sum
 
 FORGET, KEEP = "forget", "keep"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rescind.core.params import write_atomically
+from rescind.core.files import write_atomically
 from rescind.errors import ConfigError
 
 if TYPE_CHECKING:

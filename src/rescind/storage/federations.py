@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from rescind.core import params
+from rescind.core import files, params
 from rescind.core.clock import Clock
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.federation import Federation
@@ -27,23 +25,25 @@ from rescind.core.history import Past, Point
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels
 from rescind.core.params import Params
-from rescind.core.records import Event, Host, Join, Records, Share, Unshare
-from rescind.core.run_state import EarlyStop, Moment, Now
+from rescind.core.records import Event, Join, Records, Share, Unshare
+from rescind.core.run_state import Now
 from rescind.core.settings import find, from_table, to_table
-from rescind.core.world import Sizes, World
-from rescind.errors import ConfigError, DataError
+from rescind.core.world import Host, Sizes, World
+from rescind.errors import DataError
 from rescind.storage.packing import (
+    FORMAT,
     Facts,
     Packed,
+    as_notes,
     columns,
     drawer,
     pack_holdings,
     pack_now,
     pack_state,
     pack_vault,
+    read_packed,
     under,
     unpack_holdings,
-    unpack_now,
     unpack_state,
     unpack_vault,
 )
@@ -51,7 +51,6 @@ from rescind.storage.run_folder import model_in
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
 METHODS = ("rescind.methods", "server_sample")
 MODELS = ("rescind.models", "tables")
 
@@ -74,14 +73,14 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
     sides = [params.digest(server), facts, params.digest(devices), device_facts, labels]
     sides += [params.digest(past), past_facts] if fed.past else []
     stamp = "sha256:" + sha256(json.dumps(sides, sort_keys=True).encode()).hexdigest()
-    params.write_atomically(folder / "labels.json", json.dumps({**labels, "stamp": stamp}).encode())
-    params.save(folder / "devices.safetensors", devices, _notes({**device_facts, "stamp": stamp}))
+    files.write_atomically(folder / "labels.json", json.dumps({**labels, "stamp": stamp}).encode())
+    params.save(folder / "devices.safetensors", devices, as_notes({**device_facts, "stamp": stamp}))
     if fed.past is not None:
-        params.save(folder / "past.safetensors", past, _notes({**past_facts, "stamp": stamp}))
+        params.save(folder / "past.safetensors", past, as_notes({**past_facts, "stamp": stamp}))
     else:
         (folder / "past.safetensors").unlink(missing_ok=True)
-    params.save(folder / "server.safetensors", server, _notes({**facts, "stamp": stamp}))
-    params.sweep(folder)
+    params.save(folder / "server.safetensors", server, as_notes({**facts, "stamp": stamp}))
+    files.sweep(folder)
     return folder
 
 
@@ -119,8 +118,8 @@ def _pack_server(fed: Federation) -> Packed:
 def load_federation(folder: Path | str, executor: Executor | None = None) -> Federation:
     """Read what `save_federation` wrote. folder: given there, or that of a finished run."""
     folder = model_in(Path(folder))
-    server, facts = _read(folder / "server.safetensors")
-    devices, device_facts = _read(folder / "devices.safetensors")
+    server, facts = read_packed(folder / "server.safetensors")
+    devices, device_facts = read_packed(folder / "devices.safetensors")
     labels = _read_labels(folder / "labels.json")
     if {device_facts["stamp"], labels.pop("stamp", None)} != {facts["stamp"]}:
         raise DataError(
@@ -200,7 +199,7 @@ def _as_now(point: Point, holdings: Holdings) -> Now:
 
 def _read_past(path: Path, server: Facts, vault: Vault) -> Past:
     """What `_pack_past` packed."""
-    tensors, facts = _read(path)
+    tensors, facts = read_packed(path)
     if facts["stamp"] != server["stamp"]:
         raise DataError(
             f"{path} belongs to another moment than the model beside it: the save was cut off. "
@@ -254,132 +253,3 @@ def _read_labels(path: Path) -> Facts:
 
 
 # -- checkpoints ----------------------------------------------------------------------------------
-
-
-@dataclass
-class Checkpoints:
-    """A watcher that writes a checkpoint every so many rounds and keeps the last two."""
-
-    folder: Path
-    every: int
-    key: str
-    """What the run is (configuration and data, as a digest): another run is refused."""
-    extra: Callable[[], Facts] = dict
-    """More to carry along, such as counters of the run."""
-
-    def __call__(self, moment: Moment) -> None:
-        done = moment.until is not None and moment.until.done
-        if moment.now.state.round % self.every == 0 or done:
-            self.write(moment.now, moment.until, moment.past)
-
-    def clear(self) -> None:
-        """Remove all checkpoints: a finished run keeps no trace of its way."""
-        for path in self.folder.glob("round-*.safetensors"):
-            path.unlink(missing_ok=True)
-        params.sweep(self.folder)
-        if self.folder.is_dir() and not any(self.folder.iterdir()):
-            self.folder.rmdir()
-
-    def write(self, now: Now, until: EarlyStop | None, past: Past | None = None) -> Path:
-        """Write one checkpoint now. Of the past it carries who took part, not the points."""
-        tensors, facts = pack_now(now)
-        tensors = under("now", tensors)
-        if past is not None:
-            tensors["first"] = past.first
-        notes: Facts = {"format": FORMAT, "key": self.key, "now": facts, "extra": self.extra()}
-        if until is not None:
-            same = until.best is now
-            if until.best is not None and not same:
-                best, best_facts = pack_now(until.best)
-                tensors |= under("best", best)
-                notes["best"] = best_facts
-            notes["until"] = {
-                "best_is_now": same,
-                "best_score": until.best_score,
-                "history": [[r, dict(v)] for r, v in until.history],
-                "done": until.done,
-            }
-        path = self.folder / f"round-{now.state.round:08d}.safetensors"
-        params.save(path, tensors, _notes(notes))
-        self._forget_others(path)
-        return path
-
-    def _forget_others(self, newest: Path) -> None:
-        """Keep the newest and the one before; what is dated later was torn, else it were newest."""
-        known = sorted(self.folder.glob("round-*.safetensors"))
-        before = [old for old in known if old.name < newest.name]
-        later = [torn for torn in known if torn.name > newest.name]
-        for gone in (*before[:-1], *later):
-            gone.unlink(missing_ok=True)
-        params.sweep(self.folder)
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """Where a run was when its checkpoint was written."""
-
-    now: Now
-    until: EarlyStop | None
-    extra: Facts
-    path: Path
-    first: Tensor | None = None
-    """[clients] the round each client first took part in."""
-    skipped: tuple[str, ...] = ()
-    """Newer checkpoints that could not be read, and why."""
-
-
-def resume(
-    folder: Path, key: str, fed: Federation, until: EarlyStop | None = None
-) -> Resumed | None:
-    """The newest whole checkpoint of this run, or None. A torn one is passed over and said so.
-
-    `fed` has the same world and devices as when the run began; `until` is the rule it began with.
-    """
-    skipped: list[str] = []
-    for path in sorted(folder.glob("round-*.safetensors"), reverse=True):
-        try:
-            tensors, facts = _read(path)
-        except DataError as error:
-            skipped.append(str(error))
-            log.warning("passed over a checkpoint: %s", error)
-            continue
-        if facts["key"] != key:
-            raise ConfigError(
-                f"{path} is a checkpoint of another run: its configuration or data differ. "
-                f"Choose another --out, or remove {folder} to start anew."
-            )
-        now = unpack_now(drawer("now", tensors), facts["now"], fed)
-        if until is not None and "until" in facts:
-            until = _unpack_until(until, facts, tensors, now, fed)
-        return Resumed(now, until, facts["extra"], path, tensors.get("first"), tuple(skipped))
-    if skipped:
-        log.warning("no checkpoint in %s can be used: starting anew", folder)
-    return None
-
-
-def _unpack_until(
-    until: EarlyStop, facts: Facts, tensors: Params, now: Now, fed: Federation
-) -> EarlyStop:
-    seen = facts["until"]
-    best = now if seen["best_is_now"] else None
-    if "best" in facts:
-        best = unpack_now(drawer("best", tensors), facts["best"], fed)
-    history = tuple((r, v) for r, v in seen["history"])
-    return replace(
-        until, best=best, best_score=seen["best_score"], history=history, done=seen["done"]
-    )
-
-
-def _notes(facts: Mapping[str, Any]) -> dict[str, str]:
-    return {"facts": json.dumps(facts)}
-
-
-def _read(path: Path) -> tuple[dict[str, Tensor], Facts]:
-    tensors, notes = params.load(path)
-    facts: Facts = json.loads(notes["facts"])
-    if facts.get("format") != FORMAT:
-        raise DataError(
-            f"{path} has format {facts.get('format')}, this version reads {FORMAT}. "
-            f"Make the run again with this version."
-        )
-    return tensors, facts

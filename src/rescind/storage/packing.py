@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 from torch import Tensor
@@ -16,7 +19,10 @@ from rescind.core.records import Records
 from rescind.core.run_state import Now
 from rescind.core.state import Log, Memory, ServerState, Snapshot
 from rescind.core.update import Rows
+from rescind.errors import DataError
 
+FORMAT = 2
+"""Of saved federations and checkpoints."""
 Facts = dict[str, Any]
 Packed = tuple[dict[str, Tensor], Facts]
 
@@ -134,3 +140,20 @@ def drawer(name: str, tensors: Params) -> dict[str, Tensor]:
     """What is in a drawer, under the names it was put in with."""
     start = f"{name}|"
     return {n[len(start) :]: v for n, v in tensors.items() if n.startswith(start)}
+
+
+def as_notes(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Facts as the notes of a file of tensors."""
+    return {"facts": json.dumps(facts)}
+
+
+def read_packed(path: Path) -> tuple[dict[str, Tensor], Facts]:
+    """Tensors and facts of a file, or an error where another version wrote it."""
+    tensors, notes = params.load(path)
+    facts: Facts = json.loads(notes["facts"])
+    if facts.get("format") != FORMAT:
+        raise DataError(
+            f"{path} has format {facts.get('format')}, this version reads {FORMAT}. "
+            f"Make the run again with this version."
+        )
+    return tensors, facts

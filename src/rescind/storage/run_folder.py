@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+from rescind.core import files
 from rescind.errors import DataError
 
 MOVED = "moved.json"
@@ -42,3 +44,26 @@ def model_in(run: Path) -> Path:
             + (hint or "Give the folder of a finished run.")
         )
     return folder
+
+
+def write_facts(folder: Path, facts: dict[str, Any]) -> None:
+    """Write run.json."""
+    files.write_atomically(folder / "run.json", json.dumps(facts, indent=2).encode())
+
+
+def read_facts(folder: Path) -> dict[str, Any] | None:
+    """What a finished run wrote, or None if it did not finish."""
+    path = folder / "run.json"
+    if not path.is_file():
+        return None
+    try:
+        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path}:{error.lineno}:{error.colno}: not valid JSON. Make the run again."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read ({error}). Make the run again.") from None
+    if not isinstance(facts, dict):
+        raise DataError(f"{path} does not describe a run. Make the run again.")
+    return facts

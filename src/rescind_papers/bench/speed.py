@@ -25,7 +25,7 @@ import torch
 
 from rescind.core.executor import InProcess
 from rescind.core.fast import dispatch as fused
-from rescind.core.federation import Federation, holdings_of
+from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
 from rescind.data.simulated_lending import draw_groups, draw_share
@@ -238,7 +238,7 @@ def first_call(kernel: str) -> float:
     from rescind.data.sources.synthetic import synthetic
 
     method = {"mf": fedmf, "ego": ego_lightgcn}[kernel]()
-    o = Opening.of(holdings_of(synthetic(users=50, items=200, interactions=2000), 0), method)
+    o = Opening.of(synthetic(users=50, items=200, interactions=2000).on_devices(0), method)
     begin = time.process_time()
     method.client_sum(o.public, o.private, o.cohort, o.clock)
     return time.process_time() - begin
@@ -319,7 +319,7 @@ def _holdings(source: str, say: Say) -> Holdings | None:
     """A dataset on devices, of a stream its first block; None where it is not to be had."""
     if (data := _dataset(source, say)) is None:
         return None
-    return holdings_of(data if data.block is None else data.select(data.block == 0).compact(), 0)
+    return (data if data.block is None else data.select(data.block == 0).compact()).on_devices(0)
 
 
 def _dataset(source: str, say: Say) -> Dataset | None:

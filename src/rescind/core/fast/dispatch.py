@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,15 +12,12 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
-from rescind.core.fast import ego_gpu as flat
-from rescind.core.fast import linear
+from rescind.core.fast import ego_gpu, linear
 from rescind.core.fast.linear import clients_of, scratch, uncollected, unsigned
+from rescind.core.fast.local import LocalTraining
 from rescind.core.params import Params
 from rescind.core.state import Private
 from rescind.core.update import Sum
-
-if TYPE_CHECKING:
-    from rescind.core.method import Method
 
 VERBS = ("client_plan", "client_loss", "client_steps", "client_train")
 """A method that overrides one of these computes something else than the kernels do."""
@@ -32,7 +29,7 @@ def compiled() -> bool:
     return find_spec("numba") is not None
 
 
-def fits(method: Method, base: type, public: Params) -> bool:
+def fits(method: LocalTraining, base: type, public: Params) -> bool:
     """Whether a kernel computes exactly what this method would."""
     kernel = getattr(method.model, "kernel", "")
     plain = method.optimiser == "sgd" and not method.decay and not method.weight_decay
@@ -43,18 +40,18 @@ def fits(method: Method, base: type, public: Params) -> bool:
     if kernel == "linear":
         return on_cpu and linear.fits(method, public)
     one_pair = method.loss == "bpr" and method.epochs == 1 and method.batch_size is None
-    return one_pair and (on_cpu or method.aggregate != "rows")  # flat.py counts no distinct rows
+    return one_pair and (on_cpu or method.aggregate != "rows")  # ego_gpu.py counts no distinct rows
 
 
 def client_sum(
-    method: Method, public: Params, private: Private, cohort: Cohort, clock: Clock
+    method: LocalTraining, public: Params, private: Private, cohort: Cohort, clock: Clock
 ) -> tuple[Sum, Private]:
     """One round of a cohort by the kernel of its model."""
     if getattr(method.model, "kernel", "") == "linear":
         summed, after, _ = linear.client_sum(method, public, private, cohort, clock)
         return summed, after
     if public["item"].device.type != "cpu":
-        return flat.ego_bpr(method, public, private, cohort, clock)
+        return ego_gpu.ego_bpr(method, public, private, cohort, clock)
     table = public["item"].contiguous()
     users = private["user"].clone().contiguous()
     total = torch.zeros_like(table)  # torch aligns rows with cache lines, numpy does not
@@ -74,10 +71,15 @@ def client_sum(
 
 
 def _ego_bpr(
-    method: Method, cohort: Cohort, clock: Clock, table: Tensor, users: Tensor, out: list[Any]
+    method: LocalTraining,
+    cohort: Cohort,
+    clock: Clock,
+    table: Tensor,
+    users: Tensor,
+    out: list[Any],
 ) -> None:
-    """Call `kernels.ego_bpr`; out: the arrays it fills."""
-    from rescind.core.fast import ego_kernel as kernels
+    """Call `ego_kernel.ego_bpr`; out: the arrays it fills."""
+    from rescind.core.fast import ego_kernel
 
     items, dim = table.shape
     kind = table.numpy().dtype.type
@@ -87,7 +89,7 @@ def _ego_bpr(
     shorter, inward, pull, along, far = scratch(
         table.dtype, items, items, len(cohort) * dim, n, many
     )
-    kernels.ego_bpr(
+    ego_kernel.ego_bpr(
         dim,
         table.numpy().reshape(-1),
         shorter,
@@ -102,7 +104,7 @@ def _ego_bpr(
         *out,
         np.zeros(items, np.int32),
         inward,
-        np.empty(kernels.SHELVES + 2, np.int64),
+        np.empty(ego_kernel.SHELVES + 2, np.int64),
         mine.copy(),
         pull,
         along,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,19 +16,17 @@ from torch import Tensor
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
+from rescind.core.fast.local import LocalTraining
 from rescind.core.params import Params
 from rescind.core.state import Private
 from rescind.core.tasks.ranking import draw_negatives
 from rescind.core.update import Sum
 
-if TYPE_CHECKING:
-    from rescind.core.method import Method
-
 
 def ego_bpr(
-    method: Method, public: Params, private: Private, cohort: Cohort, clock: Clock
+    method: LocalTraining, public: Params, private: Private, cohort: Cohort, clock: Clock
 ) -> tuple[Sum, Private]:
-    """Ego-LightGCN with cosine BPR (FedShare Eq. 13-15), as `kernels.ego_bpr` computes it.
+    """Ego-LightGCN with cosine BPR (FedShare Eq. 13-15), as `ego_kernel.ego_bpr` computes it.
 
     `up` counts every sampled row, a row sampled twice by one client twice: an upper bound.
     """
@@ -113,7 +110,7 @@ def _step_for(device: str) -> Callable[..., tuple[Tensor, Tensor]]:
     return _step
 
 
-def _draws(method: Method, cohort: Cohort, clock: Clock) -> Tensor:
+def _draws(method: LocalTraining, cohort: Cohort, clock: Clock) -> Tensor:
     """The negatives of every training record. [n, negatives]"""
     train, many = cohort.train, method.negatives
     k = train.place.unsqueeze(1) * many + torch.arange(many, device=train.item.device)

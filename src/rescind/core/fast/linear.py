@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,13 +20,11 @@ from torch import Tensor
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Lot
+from rescind.core.fast.local import LocalTraining
 from rescind.core.loss_terms import Beside, Pull, Rehearsal
 from rescind.core.params import Params
 from rescind.core.state import Private
 from rescind.core.update import Sum
-
-if TYPE_CHECKING:
-    from rescind.core.method import Method
 
 
 class Linear(Protocol):
@@ -50,7 +48,7 @@ class Said:
     score: Tensor
 
 
-def fits(method: Method, public: Params) -> bool:
+def fits(method: LocalTraining, public: Params) -> bool:
     """Whether this method's steps are those that the kernel takes."""
     model: Any = method.model
     names = {name for name, _, _ in model.pieces()}
@@ -59,7 +57,7 @@ def fits(method: Method, public: Params) -> bool:
 
 
 def client_sum(
-    method: Method,
+    method: LocalTraining,
     public: Params,
     private: Private,
     cohort: Cohort,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,16 +15,14 @@ from torch import Tensor
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.fast.dispatch import VERBS
+from rescind.core.fast.local import LocalTraining
 from rescind.core.params import Params
 from rescind.core.state import Private
 from rescind.core.tasks.ranking import candidates, scores
 from rescind.core.update import Sum
 
-if TYPE_CHECKING:
-    from rescind.core.method import Method
 
-
-def fits(method: Method, base: type) -> bool:
+def fits(method: LocalTraining, base: type) -> bool:
     """Whether one plain step on a softmax is all that a client does."""
     plain = method.optimiser == "sgd" and not method.decay and not method.weight_decay
     same = all(getattr(type(method), verb) is getattr(base, verb) for verb in VERBS)
@@ -33,7 +30,7 @@ def fits(method: Method, base: type) -> bool:
 
 
 def client_sum(
-    method: Method, public: Params, private: Private, cohort: Cohort, clock: Clock
+    method: LocalTraining, public: Params, private: Private, cohort: Cohort, clock: Clock
 ) -> tuple[Sum, Private]:
     """The fold of `client_train` for `loss = "softmax"`."""
     (step,) = method.client_steps(public)
@@ -42,7 +39,7 @@ def client_sum(
 
 
 def summed(
-    method: Method,
+    method: LocalTraining,
     public: Params,
     private: Params,
     rates: Mapping[str, float],
@@ -88,7 +85,7 @@ def summed(
 
 
 def _loss(
-    method: Method, logit: Tensor, cohort: Cohort, clock: Clock
+    method: LocalTraining, logit: Tensor, cohort: Cohort, clock: Clock
 ) -> tuple[Tensor, int, Tensor]:
     """(cross-entropy of the clients' own items [C], rows they touch, which ones [C, I] bool)."""
     train = cohort.train

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from rescind.data.arrays import Ints
 from rescind.data.canonical import Canonical
-from rescind.data.dataset import Ints
 from rescind.data.sources.archive import Files
 from rescind.data.sources.text_columns import decode, whole
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rescind.data.arrays import Ints
 from rescind.data.canonical import write_atomically
-from rescind.data.dataset import GraphDataset, Ints
+from rescind.data.dataset import GraphDataset
 from rescind.data.sources import safe_pickle as only_arrays
 from rescind.data.sources.archive import DAMAGE, Files, check_members
 from rescind.data.sources.text_columns import decode, whole

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from rescind.data.arrays import Ints
 from rescind.data.canonical import Canonical, build
-from rescind.data.dataset import Ints
 from rescind.data.sources.archive import Files
 from rescind.data.sources.text_columns import cut, decimal, decode, whole
 from rescind.errors import DataError

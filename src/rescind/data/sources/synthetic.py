@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from rescind.core.clock import Clock
-from rescind.data.dataset import Dataset, Ints
+from rescind.data.arrays import Ints
+from rescind.data.dataset import Dataset
 from rescind.data.split import rank_in_owner
 from rescind.errors import ConfigError
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rescind.data.dataset import Ints
+from rescind.data.arrays import Ints
 from rescind.errors import DataError
 
 

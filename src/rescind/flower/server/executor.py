@@ -26,7 +26,8 @@ from rescind.core.tasks import Metric, Question
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.streams import Announcement
-from rescind.flower.server.remote_holdings import MOMENT, Elsewhere, after, elsewhere, heard, unseen
+from rescind.flower.server.remote_holdings import Elsewhere, after, elsewhere, heard, unseen
+from rescind.flower.server.secure_round import exchanged
 from rescind.flower.server.transport import FAILED, Line
 from rescind.flower.wire.messages import Letter, metric_table
 from rescind.flower.wire.payloads import (
@@ -38,7 +39,8 @@ from rescind.flower.wire.payloads import (
     packed_steps,
     sums_of,
 )
-from rescind.flower.wire.secure_aggregation import Masked, check_silos, exchanged
+from rescind.flower.wire.secure_aggregation import Masked, check_silos
+from rescind.flower.wire.steps import MOMENT
 from rescind.storage.packing import Facts, drawer, under
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rescind.core import params
+from rescind.core import files, params
 from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
@@ -30,9 +30,9 @@ from rescind.experiments.unlearning_run import events as requests
 from rescind.flower.run_request import Serving
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.journal import Journal
-from rescind.flower.server.remote_holdings import Anew
 from rescind.flower.server.storage import load_elsewhere, save_elsewhere
 from rescind.flower.wire.payloads import packed_events, unpacked_events
+from rescind.flower.wire.steps import Anew
 from rescind.forgetting.forget import Spent
 from rescind.forgetting.purge import purge, traces
 from rescind.storage.federations import METHODS
@@ -79,7 +79,7 @@ class Stands:
         told, tensors = packed_events("event", list(stand.events))
         params.save(self.place / EVENTS, tensors, {"facts": json.dumps(told)})
         begun = {"key": self.key, "facts": stand.facts, "unsettled": stand.unsettled}
-        params.write_atomically(self.place / BEGUN, json.dumps(begun).encode())
+        files.write_atomically(self.place / BEGUN, json.dumps(begun).encode())
         for old in self.folder.glob("stand-*"):
             if old != self.place:
                 shutil.rmtree(old)

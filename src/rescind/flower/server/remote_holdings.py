@@ -17,41 +17,10 @@ from rescind.core.records import Arrive, Erase, Event, Join, Records, Share, Uns
 from rescind.core.world import Announced
 from rescind.errors import BoundaryError, DataError
 from rescind.experiments.streams import Announcement
-from rescind.flower.silo.storage import HELD, PRIVATE, moment_of
+from rescind.flower.wire.steps import MOMENT, Anew, Step
 from rescind.storage.packing import Facts
 
-MOMENT = "moment"
-"""The one private value of a vault elsewhere: [silos] which private moment each silo is at."""
 FORGETTING = (Erase, Unshare, Withdraw)
-
-
-@dataclass(frozen=True, eq=False)
-class Anew(Event):
-    """Private values of people who erased something begin anew: `purge`, where devices are."""
-
-    records: Records
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """An event that a silo has not acknowledged yet, and the moments that it follows on.
-
-    What comes of it has its name already, so that the server can go on, come back and train again
-    from there, whenever the silo takes the step.
-    """
-
-    silo: int
-    event: Event
-    held: int
-    private: int
-    public: Params = field(default_factory=dict)
-    """The model that a block ended with: devices turn with it, however late."""
-
-    @property
-    def after(self) -> tuple[int, int]:
-        """The moments that it leads to: of holdings, and private."""
-        name = f"{self.held}/{self.private}/{self.event.digest()}"
-        return moment_of(name, HELD), moment_of(name, PRIVATE)
 
 
 def _none() -> Tensor:

@@ -12,20 +12,21 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from rescind.core import params
+from rescind.core import files, params
 from rescind.core.federation import Federation
 from rescind.core.run_state import Moment
-from rescind.experiments.learning_run import Last, Meter, stopping, tidy, write_facts
+from rescind.experiments.learning_run import Last, Meter, stopping, tidy
 from rescind.experiments.recipe import Cell
+from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import Serving
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.forgetting import Stand, Stands, answered, in_the_log, unlearner, wanted
 from rescind.flower.server.streams import train_stream
 from rescind.flower.server.transport import Line
-from rescind.flower.silo.data_source import one_cell
 from rescind.flower.wire.secure_aggregation import Masked
-from rescind.storage.federations import Checkpoints, resume
+from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.provenance import versions
+from rescind.storage.run_folder import write_facts
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ def serve(grid: Grid, asked: Serving, watch: tuple[Callable[[Moment], Any], ...]
     """Train and measure over the silos; writes run.json and the server's model."""
     _, cell = one_cell(asked.recipe, asked.cell, asked.changes)
     folder = Path(asked.out)
-    params.make_folder(folder)
+    files.make_folder(folder)
     line = Line(grid, asked.silos, asked.deadline)
     name = f"{cell.digest}/{cell.run.seed}/{asked.silos}"
     masked = None if asked.masked is None else Masked(asked.masked)

@@ -24,12 +24,12 @@ from rescind.core.tasks import Question
 from rescind.core.update import Sum
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.errors import ConfigError, ConsentError, DataError, RescindError
-from rescind.flower.server.remote_holdings import Anew, Step
 from rescind.flower.silo.partition import as_many, never, part_of
-from rescind.flower.silo.storage import HELD, PRIVATE, Store, moment_of
+from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter, method_of, metric_of, pack_error, pack_sum
 from rescind.flower.wire.payloads import unpacked_events, unpacked_steps
 from rescind.flower.wire.secure_aggregation import Masks, flat
+from rescind.flower.wire.steps import HELD, PRIVATE, Anew, Step, moment_of
 from rescind.forgetting.purge import devices_anew
 from rescind.methods.additive._exchange import client_erased
 from rescind.methods.additive.gram import Gram

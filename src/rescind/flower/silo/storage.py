@@ -7,7 +7,6 @@ matter. Files are safetensors with a digest inside, written whole or not at all.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,16 +15,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rescind.core import params
+from rescind.core import files, params
 from rescind.core.executor import Vault
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.settings import to_table
 from rescind.errors import DataError
+from rescind.flower.wire.steps import HELD, PRIVATE
 from rescind.storage.packing import Facts, pack_holdings, pack_vault, unpack_holdings, unpack_vault
-
-HELD, PRIVATE = "held", "private"
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class Store:
         gone = [p for p in (self.folder / kind).glob("*.safetensors") if p.name not in wanted]
         for path in gone:
             path.unlink(missing_ok=True)
-        params.sweep(self.folder / kind)
+        files.sweep(self.folder / kind)
         return len(gone)
 
     # -- notes -------------------------------------------------------------------------------------
@@ -78,7 +76,7 @@ class Store:
     def note(self, **facts: int | str) -> None:
         """Write some facts down, beside those that are there."""
         data = json.dumps({**self.notes, **facts}, indent=2).encode()
-        params.write_atomically(self.folder / "silo.json", data)
+        files.write_atomically(self.folder / "silo.json", data)
 
     @property
     def notes(self) -> Facts:
@@ -119,12 +117,6 @@ class Store:
             )
         tensors, notes = params.load(path)
         return tensors, json.loads(notes["facts"])
-
-
-def moment_of(text: str, kind: str) -> int:
-    """The name of a moment: 62 bits of a digest of how it came about."""
-    seen = hashlib.blake2b(f"{kind}/{text}".encode(), digest_size=8).digest()
-    return int.from_bytes(seen, "little") >> 2
 
 
 def _spread(rows: Tensor, mine: Tensor) -> Tensor:

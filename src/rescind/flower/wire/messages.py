@@ -22,7 +22,7 @@ from rescind.core.tasks.metrics import Owners, Ranking
 from rescind.core.tasks.nodes import Classes
 from rescind.core.update import Rows, Sum, Update
 from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError, RescindError
-from rescind.flower.server.remote_holdings import Anew
+from rescind.flower.wire.steps import Anew
 from rescind.storage.federations import METHODS, MODELS
 from rescind.storage.packing import Facts, drawer, under
 

@@ -12,8 +12,8 @@ from rescind.core.params import Params
 from rescind.core.records import Event
 from rescind.core.update import Sum
 from rescind.errors import DataError
-from rescind.flower.server.remote_holdings import Step
 from rescind.flower.wire.messages import Letter, pack_event, unpack_event, unpack_sum
+from rescind.flower.wire.steps import Step
 from rescind.storage.packing import Facts, drawer, under
 
 OTHERS = "speaks for others"

@@ -5,29 +5,51 @@ An event is answered by differences: the server's own for loans, the devices' fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rescind.core.executor import InProcess, Vault
 from rescind.core.federation import Federation
+from rescind.core.method import Method
 from rescind.core.records import Arrive, Erase, Event, Share, Unshare, Withdraw
 from rescind.core.run_state import Moment
+from rescind.core.state import ServerState
 from rescind.core.update import Sum
+from rescind.core.world import World
 from rescind.methods.additive._exchange import BLOCK, CHANGE, LEAVE, client_erased, grown_flags
-
-if TYPE_CHECKING:
-    from rescind.methods.additive.gram import Gram
 
 ALONE = 32
 """Up to so many devices answer an event each for itself; more are added up and solved anew."""
 
 
+class Additive(Method):
+    """A learner whose model is a function of a sum over people."""
+
+    cross: bool
+    """A device sends the pairs of all its items, and the server counts nothing for it."""
+
+    @property
+    def asks_devices(self) -> bool:
+        """Whether devices are counted at all; where not, loans are all there is."""
+        return True
+
+    @abstractmethod
+    def server_absorb(
+        self,
+        state: ServerState,
+        sums: Mapping[str, Sum],
+        world: World,
+        lenders: Tensor | None = None,
+    ) -> ServerState:
+        """The state after differences came in. lenders: whose loans changed; None looks at all"""
+
+
 def subtracted(
-    method: Gram, fed: Federation, event: Event, absent: Sequence[int] = ()
+    method: Additive, fed: Federation, event: Event, absent: Sequence[int] = ()
 ) -> Federation:
     """The federation after an event: what went is subtracted, what came is added.
 
@@ -66,7 +88,7 @@ def subtracted(
 
 
 def concerned(
-    method: Gram, fed: Federation, after: Federation, event: Event
+    method: Additive, fed: Federation, after: Federation, event: Event
 ) -> tuple[Tensor, Tensor]:
     """Which devices have something to send after an event, and whose loans may have changed."""
     world, state = after.world, after.now.state
@@ -90,7 +112,7 @@ def concerned(
 
 
 def _answers(
-    method: Gram, fed: Federation, vault: Vault, ids: Tensor, role: str
+    method: Additive, fed: Federation, vault: Vault, ids: Tensor, role: str
 ) -> tuple[dict[str, Sum], Vault]:
     """What these devices send: a few each for itself, many as one sum of pairs."""
     if not len(ids):
@@ -102,7 +124,7 @@ def _answers(
 
 
 def _hosts(
-    method: Gram, fed: Federation, after: Federation
+    method: Additive, fed: Federation, after: Federation
 ) -> tuple[dict[str, Sum], tuple[Vault, ...]]:
     """The differences of clients that the server hosts itself."""
     sums: dict[str, Sum] = {}

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from rescind.core import jagged
 from rescind.core.cohort import Cohort, Lot
-from rescind.core.method import REFERENCE
 from rescind.core.params import Params
 from rescind.core.records import Records
-from rescind.core.state import Private
+from rescind.core.state import REFERENCE, Private
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
 from rescind.methods.additive._pairs import (

@@ -7,16 +7,12 @@ N(j) alone: B_Nj = (G_NN + ridge)^-1 G_Nj, one small system per item.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
-from rescind.core.clock import Clock
-from rescind.core.cohort import Lot
 from rescind.core.params import Params
-from rescind.core.world import Sizes
 from rescind.methods.additive._pairs import UNIT, Parts
 from rescind.methods.additive._solve import Ridge, Temper
 
@@ -24,54 +20,6 @@ TOGETHER = 256
 """Systems solved together: 80 MB of float64 at 200 neighbours; changes speed only."""
 
 _AS_IT_IS = Temper()
-
-
-@dataclass(frozen=True)
-class LocalWeights:
-    """For each item the items that tell of it: score_j = sum over own items i in N(j) of B_ij."""
-
-    task: ClassVar[str] = "ranking"
-    tables: ClassVar[tuple[str, ...]] = ("neighbour", "weight")
-
-    many: int = 200
-    """Neighbours of an item: additive.md section 3."""
-
-    def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """neighbour: [I, many], -1 where there is none    weight: [I, many]"""
-        none = torch.full((sizes.items, self.many), -1, dtype=torch.int32)
-        return {"neighbour": none, "weight": torch.zeros(sizes.items, self.many)}
-
-    def private(self, ids: Tensor, clock: Clock) -> Params:
-        """Nothing."""
-        return {}
-
-    def of_lot(self, public: Params, lot: Lot) -> Tensor:
-        """x B for every client, x its own items. [C, I]"""
-        from scipy.sparse import csr_array
-
-        weights = _by_source(public)
-        first = torch.cat([lot.first, lot.first.new_tensor([len(lot)])]).cpu().numpy()
-        ones = torch.ones(len(lot), dtype=public["weight"].dtype).numpy()
-        shape = (lot.clients, weights.shape[0])
-        owns = csr_array((ones, lot.item.cpu().numpy(), first), shape=shape)
-        return torch.from_numpy((owns @ weights).toarray()).to(public["weight"].device)
-
-
-_KNOWN: Any = WeakIdKeyDictionary()
-
-
-def _by_source(public: Params) -> Any:
-    """The weights as rows of the items that people have; made once for the same weights."""
-    from scipy.sparse import csc_array, csr_array
-
-    weight = public["weight"]
-    if weight not in _KNOWN:
-        there = public["neighbour"] >= 0
-        first = torch.cat([torch.zeros(1, dtype=torch.int64), there.sum(1).cpu().cumsum(0)])
-        columns = (weight[there].cpu().numpy(), public["neighbour"][there].cpu().numpy())
-        shape = (len(weight), len(weight))
-        _KNOWN[weight] = csr_array(csc_array((*columns, first.numpy()), shape=shape))
-    return _KNOWN[weight]
 
 
 @dataclass(frozen=True)

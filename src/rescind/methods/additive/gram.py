@@ -12,14 +12,13 @@ from torch import Tensor
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.executor import Executor
-from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Event
 from rescind.core.state import Private, ServerState
 from rescind.core.update import Sum, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError, DataError
-from rescind.methods.additive._events import subtracted
+from rescind.methods.additive._events import Additive, subtracted
 from rescind.methods.additive._exchange import (
     BLOCK,
     LEAVE,
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gram(Solving, Dial, Method):
+class Gram(Solving, Dial, Additive):
     """A weighted Gram matrix of items, summed over people; forgetting subtracts (docs/additive.md).
 
     G = sum of w_u x_u x_u^T over people and blocks, w_u = round(4096 / sqrt(n_u)), in whole
@@ -287,11 +286,6 @@ class Gram(Solving, Dial, Method):
         if self.min_count:
             total[OWNERS] = owners_in(parts, items)
         return total
-
-    @property
-    def asks_devices(self) -> bool:
-        """Whether devices are counted at all; where not, loans are all there is."""
-        return True
 
     @property
     def exactness(self) -> tuple[str, ...]:

@@ -17,10 +17,10 @@ from rescind.core.update import Sum, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods.additive._exchange import BLOCK, client_items, client_parts, from_parts
-from rescind.methods.additive._local_ridge import LocalWeights, Near, SparseGram
+from rescind.methods.additive._local_ridge import Near, SparseGram
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive.gram import Gram
-from rescind.models.item_item import must_fit
+from rescind.models.item_item import LocalWeights, must_fit
 
 
 @dataclass(frozen=True, kw_only=True)

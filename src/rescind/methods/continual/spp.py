@@ -17,9 +17,8 @@ from torch import Tensor
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.loss_terms import Beside, Rehearsal, ranks
-from rescind.core.method import REFERENCE
 from rescind.core.params import Params
-from rescind.core.state import Private, ServerState
+from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.tasks.metrics import top_k
 from rescind.core.world import World
 from rescind.errors import ConfigError

@@ -11,11 +11,11 @@ from torch import Tensor
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
-from rescind.core.method import REFERENCE, Method
+from rescind.core.method import Method
 from rescind.core.model import Model
 from rescind.core.params import Params, nbytes
 from rescind.core.plan import Batch, Work
-from rescind.core.state import Private
+from rescind.core.state import REFERENCE, Private
 from rescind.core.tasks import nodes
 from rescind.core.tasks.nodes import NodeModel
 from rescind.core.update import Sum

@@ -19,11 +19,11 @@ from rescind.core.holdings import Holdings
 from rescind.core.optim import server_move
 from rescind.core.params import Params, add, dot, times
 from rescind.core.plan import Batch, Plan
-from rescind.core.records import Event, Host, Records, Withdraw
+from rescind.core.records import Event, Records, Withdraw
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import nodes
 from rescind.core.update import Sum
-from rescind.core.world import World
+from rescind.core.world import Host, World
 from rescind.errors import ConfigError
 from rescind.methods._client_removal import (
     FORGET,

@@ -13,10 +13,10 @@ from torch.nn import functional
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
-from rescind.core.method import REFERENCE, Method
+from rescind.core.method import Method
 from rescind.core.model import Model
 from rescind.core.params import Params
-from rescind.core.state import Private, ServerState
+from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.update import Sum, Update
 from rescind.core.world import World
 from rescind.methods._lent_graph.graph import graph_of

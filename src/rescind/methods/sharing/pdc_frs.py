@@ -23,12 +23,12 @@ from torch.nn import functional
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Lot, Mail
-from rescind.core.method import REFERENCE, Method
+from rescind.core.method import Method
 from rescind.core.model import Model, RankingModel
 from rescind.core.optim import server_move
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Plan, Work
-from rescind.core.state import Private, ServerState
+from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.tasks.metrics import top_k
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World

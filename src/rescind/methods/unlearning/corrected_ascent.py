@@ -12,12 +12,12 @@ from torch.nn import functional
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
-from rescind.core.method import REFERENCE, Method
+from rescind.core.method import Method
 from rescind.core.optim import server_move
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Work
 from rescind.core.records import Event
-from rescind.core.state import Private, ServerState
+from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.errors import ConfigError

@@ -1,0 +1,114 @@
+"""Tables and pictures of what updates leak."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    pass
+
+
+SHOWN = ("split", "split, then popularity", "split, then least moved", "IMIA")
+
+
+def rows_of(
+    lines: Sequence[Mapping[str, Any]], windows: Sequence[int]
+) -> list[tuple[str, str, list[Mapping[str, Any] | None]]]:
+    """(defence, attack, a line or None for each number of rounds), in the order measured."""
+    out = []
+    for defence in dict.fromkeys(line["defence"] for line in lines):
+        for attack in SHOWN:
+            mine = {
+                line["rounds"]: line
+                for line in lines
+                if (line["defence"], line["attack"]) == (defence, attack)
+            }
+            if mine:
+                out.append((defence, attack, [mine.get(n) for n in windows]))
+    return out
+
+
+def _titled(defence: str, attack: str) -> str:
+    return defence if attack == "split" else f"    {attack}"
+
+
+def _cell(line: Mapping[str, Any] | None) -> str:
+    return "" if line is None else f"{line['found']:.3f} [{line['low']:.3f}, {line['high']:.3f}]"
+
+
+def markdown(facts: Mapping[str, Any]) -> str:
+    """All lines as a table of a page: a column for each case, rounds side by side in a cell."""
+    windows = facts["rounds"]
+    names = list(dict.fromkeys(line["case"] for line in facts["lines"]))
+    by_place = {
+        (line["case"], line["defence"], line["attack"], line["rounds"]): line
+        for line in facts["lines"]
+    }
+    out = [
+        f"| what the server sees | {' | '.join(names)} |",
+        f"|---|{'---|' * len(names)}",
+    ]
+    for defence, attack, _ in rows_of(facts["lines"], windows):
+        cells = []
+        for case in names:
+            found = [by_place.get((case, defence, attack, n)) for n in windows]
+            cells.append(" / ".join(f"{line['found']:.2f}" for line in found if line))
+        if any(cells):
+            title = defence if attack == "split" else f"{defence}: {attack}"
+            out.append(f"| {title} | {' | '.join(cells)} |")
+    chance = [next(x["chance"] for x in facts["lines"] if x["case"] == case) for case in names]
+    out.append(f"| chance | {' | '.join(f'{c:.2f}' for c in chance)} |")
+    return "\n".join(out)
+
+
+def draw(facts: Mapping[str, Any], folder: Path) -> None:
+    """The strongest attack on each defence over rounds, a panel for each case."""
+    from rescind.reporting import charts
+
+    names = list(dict.fromkeys(line["case"] for line in facts["lines"]))
+    made, panels = _panels(len(names))
+    for ax, case in zip(panels, names, strict=True):
+        mine = [line for line in facts["lines"] if line["case"] == case]
+        strongest: dict[tuple[str, int], Mapping[str, Any]] = {}
+        for line in sorted(mine, key=lambda x: float(x["found"])):
+            strongest[line["defence"], line["rounds"]] = line
+        lines = {
+            defence: [
+                (n, best["found"], (best["high"] - best["low"]) / 2)
+                for n in facts["rounds"]
+                if (best := strongest.get((defence, n)))
+            ]
+            for defence in dict.fromkeys(line["defence"] for line in mine)
+        }
+        charts.sweep(ax, lines, "items found", "rounds averaged")
+        for again in ax.containers[len(charts.MARKS) :]:  # marks and colours begin anew
+            again.lines[0].set_linestyle("--")
+            again.lines[0].set_markerfacecolor("white")
+        ax.axhline(mine[0]["chance"], color=charts.GREY, linestyle="--", linewidth=1.2)
+        ax.set_xscale("log")
+        ax.set_xticks(facts["rounds"], [str(n) for n in facts["rounds"]])
+        ax.minorticks_off()
+        ax.set_ylim(0, 1.05)
+        ax.set_title(case, fontsize=10)
+    lines_drawn, said = panels[0].get_legend_handles_labels()
+    made.legend(lines_drawn, said, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    for ending in ("png", "svg"):
+        charts.write(made, folder / f"leak.{ending}")
+
+
+def _panels(many: int) -> tuple[Any, list[Any]]:
+    """Panels in the house style, five in a row at most."""
+    from rescind.reporting import charts
+
+    across = min(many, 5)
+    down = -(-many // across)
+    made, first = charts.figure(1, width=max(8.0, 3.2 * across), height=2.8 * down + 1.6)
+    for ax in first:
+        ax.remove()
+    panels = [made.add_subplot(down, across, n + 1) for n in range(many)]
+    for ax in panels:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(labelsize=9)
+    return made, panels
