@@ -53,7 +53,7 @@ demo: $(VENV)/installed
 
 # The ground floor first, in one process: whoever waits sees a test within seconds, and nothing else
 # is worth running while it is broken. Then everything above it, side by side.
-GROUND := tests/test_labels.py tests/test_jagged.py tests/test_params.py
+GROUND := tests/core/test_labels.py tests/core/test_jagged.py tests/core/test_params.py
 
 test: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest $(GROUND)
@@ -63,9 +63,9 @@ test-slow: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/installed-dev
-	@$(BIN)/ruff check src tests bench
-	@$(BIN)/ruff format --check --quiet src tests bench || \
-		{ echo "run: $(BIN)/ruff format src tests bench"; exit 1; }
+	@$(BIN)/ruff check src tests bench papers
+	@$(BIN)/ruff format --check --quiet src tests bench papers || \
+		{ echo "run: $(BIN)/ruff format src tests bench papers"; exit 1; }
 	@$(BIN)/mypy
 
 bench: $(VENV)/installed

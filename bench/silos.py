@@ -23,10 +23,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 from flower.deployments import PATIENCE, Machines, until
 from flower.grids import InMemory, silos_of
+
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.data import load

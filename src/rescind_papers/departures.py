@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import rescind
 from rescind.core.files import write_atomically
 from rescind.errors import DataError
 
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(rescind.__file__).resolve().parent
 MARK = re.compile(r"DEPARTS (?P<place>.+?): (?P<text>.+)")
 ELSEWHERE = "Everything else"
 PAPERS = {
@@ -33,8 +34,8 @@ INTRO = """# Departures from the papers
 
 Where the code does something else than a paper says, its docstring marks it with `DEPARTS`: the
 place in the paper, what we do instead, and the reason, measured where it could be. This page is
-made from the marks by `python -m rescind_papers.departures docs/departures.md`; a test fails when it is
-stale.
+made from the marks by `python -m rescind_papers.departures docs/departures.md`; a test fails when
+it is stale.
 """
 
 

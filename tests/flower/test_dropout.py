@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("flwr")
 
 from flower.grids import FIRST, silos_of
+
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
 from rescind.core.run_state import Moment

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 pytest.importorskip("flwr")
 
 from flower.grids import silos_of
+
 from graphs import tiny_subgraphs
 from rescind import methods
 from rescind.core.federation import Federation

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 pytest.importorskip("flwr")
 
 from flower.grids import FIRST, InMemory, silos_of
+
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.gate import INFINITE, SHAPE

@@ -16,10 +16,10 @@ from torch.testing import assert_close
 
 pytest.importorskip("flwr")
 
-from flwr.app import Message
-
 from flower import served
 from flower.grids import FIRST, InMemory
+from flwr.app import Message
+
 from rescind.core.clock import Clock
 from rescind.core.executor import InProcess, Vault
 from rescind.core.method import Method

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 pytest.importorskip("flwr")
 
 from flower.grids import FIRST, InMemory, silos_of
+
 from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.core.run_state import Moment

@@ -13,11 +13,11 @@ from torch.testing import assert_close
 
 pytest.importorskip("flwr")
 
-from flwr.app import Message
-
 from flower import served
 from flower.grids import FIRST, InMemory, silos_of
 from flower.served import told
+from flwr.app import Message
+
 from rescind.cli.flower import _erased
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Records, Withdraw

@@ -14,9 +14,9 @@ from torch.testing import assert_close
 
 pytest.importorskip("flwr")
 
+from flower.grids import FIRST, InMemory
 from flwr.app import Message
 
-from flower.grids import FIRST, InMemory
 from rescind.core import params
 from rescind.core.holdings import TRAIN
 from rescind.data import Dataset, load

@@ -192,8 +192,8 @@ def _next(recipe: Recipe, finished: list[dict[str, Any]]) -> None:
     else:
         typer.echo(
             f"One line per run was added to {recipe.results}, which keeps the recipe's results. "
-            f"Where git tracks it: commit it\nwith the pages that show it (python -m rescind_papers.pages "
-            f"--all), or undo it (git restore {recipe.results})."
+            f"Where git tracks it: commit it\nwith the pages that show it "
+            f"(python -m rescind_papers.pages --all), or undo it (git restore {recipe.results})."
         )
         typer.echo(f"Next: rescind table {recipe.path}")
     if not trial and recipe.cells[-1].method.model.task == "ranking":

@@ -81,7 +81,7 @@ class Gaussian:
 
     Released is the sum, or each client's update where single ones leave: then every update is
     protected by itself and the sum of n carries sqrt(n) times the noise. Needs `Clip(clip)`
-    before it, which bounds what one client can change. `rescind.privacy.accountant` gives its epsilon.
+    before it, which bounds what one client can change. `privacy.accountant` gives its epsilon.
     """
 
     noise: float

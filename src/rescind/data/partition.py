@@ -24,7 +24,7 @@ from rescind.data.arrays import Ints, LabelledGraph
 from rescind.errors import ConfigError, DataError
 
 METIS = ("cora", "citeseer", "pubmed", "tolokers")
-"""Graphs whose parts come with the package; `bench/make_parts.py` made them."""
+"""Graphs whose parts come with the package; `papers/scripts/make_parts.py` made them."""
 FOLDER = Path(__file__).parent / "parts"
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 

@@ -8,7 +8,7 @@
     [guards]   clip = 1.0  gaussian = 0.8          optional: fields of `GuardSettings`
     [run]      rounds = 150                        fields of `RunSettings`
     [forget]   event = "erase"  draw = 0.3         optional: what is asked; cells that name an
-               name = "Retrain"                    unlearner answer it (rescind.experiments.unlearning_run)
+               name = "Retrain"                    unlearner answer it (unlearning_run.py)
     [axes]     data = ["ml-100k", "ml-1m"]         each value changes its table for one cell
                method = ["Popularity", { label = "FedAvg, 4", name = "FedAvg", negatives = 4 }]
                seed = [0, 1, 2]                    a value may carry `run = { rounds = 1 }` too,

@@ -246,7 +246,10 @@ def first_call(kernel: str) -> float:
 
 def in_child(function: str, *arguments: object, **environment: str) -> float:
     """What a function of this module returns in a fresh process."""
-    code = f"import json, sys, rescind_papers.bench.speed as b; print(b.{function}(*json.loads(sys.argv[1])))"
+    code = (
+        "import json, sys, rescind_papers.bench.speed as b; "
+        f"print(b.{function}(*json.loads(sys.argv[1])))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code, json.dumps(arguments)],
         env={**os.environ, **environment},

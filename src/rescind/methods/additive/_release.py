@@ -54,7 +54,7 @@ class Dial:
     """Epsilon is stated at this delta; well below 1 / people."""
     servers: int = 1
     """2: everybody's numbers are added up by two processes that hold a share each, and only the
-    sum over everybody is opened (`rescind.privacy.two_servers`). 1: the server adds up what it gets."""
+    sum over everybody is opened (`privacy.two_servers`). 1: the server adds up what it gets."""
     release_every: int = 1
     """People whose part of the sum must have changed before a new release is made. Until then
     devices are sent the old one, which still holds what was forgotten since; receipts say so."""

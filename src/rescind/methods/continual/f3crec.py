@@ -1,6 +1,6 @@
 """F3CRec: replay on devices as far as tastes stayed, a temporal mean of items at the server.
 
-Lim et al., CIKM 2025. Eq. (1)-(6) run on devices (Eq. (2)-(5) stand in `rescind.core.loss_terms`, where KD
+Lim et al., CIKM 2025. Eq. (1)-(6) run on devices (Eq. (2)-(5) stand in `core.loss_terms`, where KD
 and SPP share them), Eq. (7)-(13) at the server. In the first block there is no past, and it is
 plain averaging.
 """

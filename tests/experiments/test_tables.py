@@ -1,0 +1,342 @@
+"""Tables and figures of results that were written down: floors, pairs, sweeps."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from rescind.errors import ConfigError, DataError
+from rescind.experiments.recipe import Recipe, read
+from rescind.experiments.significance import differences
+from rescind.experiments.sweeps import draw, sweeps
+from rescind.experiments.tables import collect, markdown, remarks
+
+RECIPE = """
+[axes]
+data = ["ml-100k", "ml-1m"]
+method = ["Popularity", "EASE", "FedAvg", { label = "four", name = "FedAvg", negatives = 4 }]
+seed = [0, 1, 2]
+[paper."ml-1m/FedAvg"]
+"HR@20" = 0.45
+"NDCG@20" = 0.25
+[paper."ml-100k/FedAvg"]
+"HR@20" = 0.45
+"""
+
+SWEEP = """
+[axes]
+method = [
+  { label = "a", name = "FedAvg" },
+  { label = "b", name = "FedAvg", loss = "bce" },
+]
+sharing = [{ label = "few", ratio = [1, 1, 8] }, { label = "many", ratio = [5, 5, 0] }]
+seed = [0, 1]
+[plot]
+x = "sharing.ratio"
+"""
+
+
+def written(folder: Path, text: str, values: dict[str, dict[int, tuple[float, float]]]) -> Recipe:
+    """A recipe with results: (HR, NDCG) by cell and seed."""
+    path = folder / "table.toml"
+    path.write_text(text)
+    recipe = read(path)
+    digests = {cell.name: cell.digest for cell in recipe.cells}
+    lines = [
+        {"cell": cell, "seed": seed, "digest": digests[cell], "test": {"HR@20": hr, "NDCG@20": n}}
+        for cell, seeds in values.items()
+        for seed, (hr, n) in seeds.items()
+    ]
+    recipe.results.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return recipe
+
+
+RESULTS = {
+    "ml-1m/Popularity": {0: (0.6, 0.1), 1: (0.7, 0.1), 2: (0.5, 0.1)},
+    "ml-1m/FedAvg": {0: (0.8, 0.2), 1: (0.9, 0.2), 2: (0.7, 0.2)},
+    "ml-1m/four": {2: (0.74, 0.05), 0: (0.82, 0.3)},
+    "ml-100k/FedAvg": {0: (0.4, 0.3)},
+}
+
+
+def test_a_papers_number_below_popularity_on_the_same_data_is_marked(tmp_path):
+    table = collect(written(tmp_path, RECIPE, RESULTS))
+    found = {(e.cell, e.metric): e for e in table.entries}
+    # Popularity has a mean of .6 HR and .1 NDCG on ml-1m; on ml-100k it was not run.
+    assert found["ml-1m/FedAvg", "HR@20"].published() == "0.4500 (below popularity)"
+    assert found["ml-1m/FedAvg", "NDCG@20"].published() == "0.2500"
+    assert found["ml-100k/FedAvg", "HR@20"].published() == "0.4500"
+    assert found["ml-1m/Popularity", "HR@20"].floor is None
+    assert markdown(table).count("(below popularity)") == 1
+
+
+def test_ours_is_marked_by_the_same_measure(tmp_path):
+    results = {**RESULTS, "ml-1m/four": {0: (0.55, 0.2)}}
+    found = {(e.cell, e.metric): e for e in collect(written(tmp_path, RECIPE, results)).entries}
+    assert found["ml-1m/four", "HR@20"].ours() == "0.5500 (below popularity)"
+    assert found["ml-1m/four", "NDCG@20"].ours() == "0.2000"
+
+
+def test_popularity_of_another_preparation_of_the_data_is_no_floor(tmp_path):
+    other = """
+    [axes]
+    data = [{ label = "cored", name = "ml-1m", core = 5 }, { label = "raw", name = "ml-1m" }]
+    method = ["Popularity", "FedAvg"]
+    [paper."raw/FedAvg"]
+    "HR@20" = 0.1
+    """
+    recipe = written(tmp_path, other, {"cored/Popularity": {0: (0.9, 0.9)}})
+    assert not any(e.paper_below_floor for e in collect(recipe).entries)
+
+
+def test_controls_and_what_could_not_be_compared_are_told(tmp_path):
+    table = collect(written(tmp_path, RECIPE, RESULTS))
+    assert table.controls == ("ml-100k/Popularity", "ml-100k/EASE", "ml-1m/Popularity",
+                              "ml-1m/EASE")  # fmt: skip
+    said = "\n".join(remarks(table))
+    assert "1 of the paper's 3 numbers lie below" in said
+    assert "1 of the paper's 3 numbers are not held against" in said
+    assert "'ml-1m/EASE'" in said
+
+
+def test_numbers_about_nodes_are_not_missed_beside_item_popularity(tmp_path):
+    nodes = """
+    [method]
+    name = "GraphFedSGD"
+    [axes]
+    data = ["cora"]
+    method = [{ label = "one" }]
+    [paper."cora/one"]
+    accuracy = 0.8
+    """
+    assert remarks(collect(written(tmp_path, nodes, {}))) == []
+
+
+def test_differences_are_paired_by_seed_on_the_same_data(tmp_path):
+    table = collect(written(tmp_path, RECIPE, RESULTS))
+    found = {(d.cell, d.metric): d for d in differences(table, "ml-1m/FedAvg")}
+    assert found.keys() == {
+        (c, m) for c in ("ml-1m/Popularity", "ml-1m/four") for m in ("HR@20", "NDCG@20")
+    }
+    # Seeds 0 and 2 are common: .82 - .80 and .74 - .70, mean .03, deviation .01 sqrt(2), error .01.
+    four = found["ml-1m/four", "HR@20"]
+    assert four.values == pytest.approx((0.02, 0.04))
+    assert (four.mean, four.error) == pytest.approx((0.03, 0.01))
+    # .1 and -.15 around -.025, error .125.
+    assert found["ml-1m/four", "NDCG@20"].error == pytest.approx(0.125)
+    assert found["ml-1m/Popularity", "HR@20"].values == pytest.approx((-0.2,) * 3)
+
+
+def test_a_sweep_has_a_line_for_each_other_label_in_the_recipes_order(tmp_path):
+    results = {
+        "a/many": {0: (0.6, 0.1), 1: (0.8, 0.1)},
+        "a/few": {0: (0.5, 0.1)},
+        "b/many": {1: (0.9, 0.4)},
+    }
+    hr, ndcg = sweeps(collect(written(tmp_path, SWEEP, results)))
+    assert hr.ticks == {0.0: "1:1:8", 1.0: "5:5:0"}
+    assert hr.lines.keys() == {"a", "b"}
+    assert hr.lines["a"][0] == (0.0, 0.5, 0.0)
+    assert hr.lines["a"][1] == pytest.approx((1.0, 0.7, 0.2 / 2**0.5))
+    assert ndcg.lines["b"] == ((1.0, 0.4, 0.0),)
+
+
+def test_a_swept_number_stands_at_its_value(tmp_path):
+    text = """
+    [axes]
+    data = ["ml-1m"]
+    method = [{ label = "wide", rate = 0.7 }, { label = "small", rate = 0.1 }]
+    [plot]
+    x = "method.rate"
+    """
+    results = {"ml-1m/wide": {0: (0.6, 0.1)}, "ml-1m/small": {0: (0.5, 0.1)}}
+    hr, _ = sweeps(collect(written(tmp_path, text, results)))
+    assert hr.ticks is None
+    assert hr.lines == {"": ((0.1, 0.5, 0.0), (0.7, 0.6, 0.0))}
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_a_sweep_is_drawn_the_same_every_time(tmp_path, ending):
+    table = collect(written(tmp_path, SWEEP, {"a/few": {0: (0.5, 0.1)}, "b/few": {0: (0.4, 0.2)}}))
+    one, two = tmp_path / f"one.{ending}", tmp_path / f"two.{ending}"
+    draw(table, one)
+    draw(table, two)
+    assert one.read_bytes() == two.read_bytes()
+    assert len(one.read_bytes()) > 5000
+
+
+def test_what_cannot_be_drawn_is_said(tmp_path):
+    full = {"a/few": {0: (0.5, 0.1)}}
+    with pytest.raises(ConfigError, match="which setting it sweeps"):
+        sweeps(collect(written(tmp_path, SWEEP.split("[plot]", maxsplit=1)[0], full)))
+    with pytest.raises(ConfigError, match="did you mean 'ratio'"):
+        sweeps(collect(written(tmp_path, SWEEP.replace("sharing.ratio", "sharing.ratoi"), full)))
+    with pytest.raises(DataError, match="rescind run"):
+        sweeps(collect(written(tmp_path, SWEEP, {})))
+    with pytest.raises(ConfigError, match=r"\.svg or \.png"):
+        draw(collect(written(tmp_path, SWEEP, full)), tmp_path / "figure.gif")
+    with pytest.raises(ConfigError, match="did you mean 'across'"):
+        written(tmp_path, SWEEP + 'acros = "x"', full)
+    with pytest.raises(ConfigError, match="needs x"):
+        written(tmp_path, SWEEP.replace('x = "sharing.ratio"', ""), full)
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("recipes/fedshare/fig*.toml")), ids=lambda p: p.stem
+)
+def test_every_recipe_of_a_figure_says_what_it_sweeps(path, tmp_path):
+    recipe = read(path)
+    assert recipe.plot is not None
+    results = {name: {0: (0.5, 0.1), 1: (0.6, 0.1)} for name in recipe.names}
+    table = tomllib.loads(path.read_text())
+    table.pop("table", None)  # HR@20 and NDCG@20, and results of this test alone
+    hr, _ = sweeps(collect(written(tmp_path, tomli_w.dumps(table), results)))
+    assert sum(len(points) for points in hr.lines.values()) == len(recipe.names)
+    lengths = {len(points) for points in hr.lines.values()}
+    assert len(lengths) == 1
+    assert lengths.pop() > 1
+
+
+def test_the_command_prints_differences_and_draws(tmp_path, monkeypatch, capsys):
+    from rescind.cli import table as door
+
+    recipe = written(tmp_path, SWEEP, {f"a/{n}": {0: (0.5, 0.1), 1: (0.6, 0.3)} for n in
+                                       ("few", "many")})  # fmt: skip
+    door.command(str(recipe.path), against="a/few", plot=tmp_path / "x.svg")
+    out = capsys.readouterr().out
+    assert "2 comparisons, 2 of them tested" in out
+    assert "+0.0000" in out
+    assert (tmp_path / "x.svg").is_file()
+    door.command(str(recipe.path), against="a/few", as_json=True)
+    facts = json.loads(capsys.readouterr().out)
+    assert [d["pairs"] for d in facts["differences"]] == [2, 2]
+    with pytest.raises(ConfigError, match="did you mean 'a/few'"):
+        door.command(str(recipe.path), against="a/fwe")
+
+
+COLUMNS = """
+[axes]
+method = ["FedAvg", "EASE"]
+seed = [0, 1]
+[table]
+columns = ["NDCG@20", { path = "seconds.cpu", title = "CPU s", digits = 1 }, "forget.verdict"]
+[paper."FedAvg"]
+"NDCG@20" = 0.25
+"""
+
+
+def with_more(recipe: Recipe, cell: str, more: list[dict]) -> Recipe:
+    """Write values beside the metrics into the lines of a cell, seed by seed."""
+    lines = [json.loads(text) for text in recipe.results.read_text().splitlines()]
+    mine = [line for line in lines if line["cell"] == cell]
+    for line, values in zip(mine, more, strict=True):
+        line.update(values)
+    recipe.results.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return recipe
+
+
+def test_a_recipe_says_which_values_of_a_line_its_table_shows(tmp_path):
+    results = {"FedAvg": {0: (0.5, 0.1), 1: (0.5, 0.3)}, "EASE": {0: (0.9, 0.4)}}
+    recipe = written(tmp_path, COLUMNS, results)
+    more = [
+        {"seconds": {"cpu": 1000.0}, "forget": {"verdict": "PASS"}},
+        {"seconds": {"cpu": 2000.0}, "forget": {"verdict": "FAIL"}},
+    ]
+    text = markdown(collect(with_more(recipe, "FedAvg", more))).splitlines()
+    # Only what the paper published has a column for the paper.
+    assert text[0] == "| cell | seeds | NDCG@20 ours | NDCG@20 paper | CPU s | forget.verdict |"
+    assert text[2] == (
+        "| FedAvg | 2 | 0.2000 ± 0.1414 | 0.2500 | 1,500.0 ± 707.1 | PASS 1, FAIL 1 |"
+    )
+    # What a result has no value for does not apply to it; "not run" is for cells without results.
+    assert text[3] == "| EASE | 1 | 0.4000 |  |  |  |"
+    recipe.results.unlink()
+    assert markdown(collect(recipe)).count("not run") == 6
+
+
+def test_words_that_agree_are_said_once(tmp_path):
+    recipe = written(tmp_path, COLUMNS, {"FedAvg": {0: (0.5, 0.1), 1: (0.5, 0.3)}})
+    table = collect(with_more(recipe, "FedAvg", [{"forget": {"verdict": True}}] * 2))
+    found = {(e.cell, e.metric): e for e in table.entries}
+    assert found["FedAvg", "forget.verdict"].ours() == "yes"
+
+
+def test_popularity_is_no_floor_for_seconds(tmp_path):
+    text = COLUMNS.replace('"EASE"', '"Popularity"')
+    recipe = written(tmp_path, text, {"FedAvg": {0: (0.5, 0.1)}, "Popularity": {0: (0.4, 0.3)}})
+    with_more(recipe, "FedAvg", [{"seconds": {"cpu": 1.0}}])
+    found = {e.metric: e for e in collect(
+        with_more(recipe, "Popularity", [{"seconds": {"cpu": 2.0}}])).entries
+        if e.cell == "FedAvg"}  # fmt: skip
+    assert found["NDCG@20"].ours_below_floor
+    assert found["CPU s"].floor is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ('["NDCG@20", "NDCG@20"]', "two columns are called 'NDCG@20'"),
+        ('[{ title = "x" }]', "needs a path"),
+        ('[{ path = "x", digit = 1 }]', "did you mean 'digits'"),
+        ('"NDCG@20"\nalso = ["no/such"]', "a list of what is shown"),
+        ('["NDCG@20"]\nalso = ["no/such"]', "there is no recipe 'no/such'"),
+        ('["NDCG@20"]\nalos = []', "did you mean 'also'"),
+        ("[]", "a list of what is shown"),
+    ],
+)
+def test_columns_that_cannot_be_shown_are_refused(tmp_path, columns, said):
+    with pytest.raises(ConfigError, match=said):
+        written(tmp_path, f"[table]\ncolumns = {columns}\n", {})
+
+
+def test_results_of_another_recipe_count_where_the_settings_are_the_same(tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    axes = '[axes]\nmethod = [{ label = "LABEL", name = "FedAvg" }, "EASE"]\nseed = [0, 1]\n'
+    written(tmp_path / "one", axes.replace("LABEL", "theirs"), {"theirs": {0: (0.5, 0.1)},
+                                                             "EASE": {0: (0.7, 0.2)}})  # fmt: skip
+    mine = axes.replace("LABEL", "mine").replace(', "EASE"', "")
+    also = mine + '[table]\nalso = ["one/table"]\n'
+    recipe = written(tmp_path / "two", also, {"mine": {1: (0.6, 0.2)}})
+    table = collect(recipe)
+    found = {(e.cell, e.metric): e for e in table.entries}
+    assert found["mine", "HR@20"].values == (0.5, 0.6)
+    assert found["mine", "HR@20"].seeds == (0, 1)
+    assert table.stale == 0
+
+
+def test_columns_can_be_added_up_and_shown_in_another_unit(tmp_path):
+    columns = '[{ path = "a.x + a.y", per = 10 }, "a.x + b"]'
+    text = f'[axes]\nmethod = ["FedAvg"]\n[table]\ncolumns = {columns}\n'
+    recipe = written(tmp_path, text, {"FedAvg": {0: (0.5, 0.1)}})
+    assert collect(recipe).entries[0].values == ()
+    with_more(recipe, "FedAvg", [{"a": {"x": 2, "y": 3}, "b": "word"}])
+    total, nonsense = collect(recipe).entries
+    assert total.values == (0.5,)
+    assert (nonsense.values, nonsense.words) == ((), ())
+
+
+def test_cells_are_compared_by_bars(tmp_path):
+    text = SWEEP.replace('x = "sharing.ratio"', 'x = "sharing.ratio"\nbars = true')
+    table = collect(written(tmp_path, text, {"a/few": {0: (0.5, 0.0)}, "b/few": {0: (900, 0.2)}}))
+    draw(table, tmp_path / "bars.png")
+    lines = collect(written(tmp_path, SWEEP, {"a/few": {0: (0.5, 0.0)}, "b/few": {0: (900, 0.2)}}))
+    draw(lines, tmp_path / "lines.png")
+    assert (tmp_path / "bars.png").read_bytes() != (tmp_path / "lines.png").read_bytes()
+
+
+def test_a_line_belongs_to_the_cell_of_its_settings_whatever_it_was_called(tmp_path):
+    text = '[axes]\nmethod = [{ label = "old", name = "FedAvg" }]\n'
+    recipe = written(tmp_path, text, {"old": {0: (0.5, 0.1)}})
+    now = '[{ label = "old", name = "FedAvg", rate = 0.3 }, { label = "new", name = "FedAvg" }]'
+    recipe.path.write_text(f"[axes]\nmethod = {now}\n")
+    found = {(e.cell, e.metric): e for e in collect(read(recipe.path)).entries}
+    assert found["new", "HR@20"].values == (0.5,)
+    assert found["old", "HR@20"].values == ()

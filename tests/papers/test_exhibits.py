@@ -1,0 +1,214 @@
+"""Tables of the papers: the map, the verdicts, the formats."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from rescind.errors import ConfigError
+from rescind.experiments.recipe import read
+from rescind.experiments.tables import Entry
+from rescind_papers.exhibits import (
+    ABSENT,
+    ALONE,
+    EXCEEDED,
+    LATER,
+    MISSED,
+    QUICK,
+    REACHED,
+    TRIVIAL,
+    as_csv,
+    compared,
+    latex,
+    markdown,
+    rows,
+    summary,
+    verdict,
+)
+from rescind_papers.index import Shelf, chosen, exhibits, picked, shown
+
+ROOT = Path(__file__).resolve().parents[2]
+WANTED = {
+    "fedshare": ("table3", "table4", "fig4", "fig5a", "fig5b", "fig5c", "fig5d"),
+    "f3crec": (*(f"table{n}" for n in range(2, 9)), "fig3", "fig4"),
+    "fedgcv": ("table1", "fig2", "fig3"),
+}
+
+MAP = """
+[one]
+title = "One"
+source = "Somebody, 2026"
+absent = ["gowalla"]
+
+[[one.exhibit]]
+name = "table1"
+title = "Table 1: all"
+says = "Ours is best."
+[[one.exhibit.part]]
+recipe = "one/table"
+title = "Here"
+against = ["ml-1m/FedAvg"]
+lower = ["seconds.cpu"]
+[one.exhibit.part.printed."ml-1m/nobody's"]
+"HR@20" = 0.3
+[one.exhibit.part.printed."gowalla/FedAvg"]
+"NDCG@20" = 0.2
+"""
+RECIPE = """
+[axes]
+data = ["ml-1m", "gowalla"]
+method = ["Popularity", "FedAvg", { label = "four", name = "FedAvg", negatives = 4 }]
+seed = [0, 1, 2]
+[table]
+columns = ["HR@20", "NDCG@20", "seconds.cpu"]
+[paper."ml-1m/FedAvg"]
+"HR@20" = 0.45
+"NDCG@20" = 0.25
+"seconds.cpu" = 2.0
+"""
+RESULTS = {
+    "ml-1m/Popularity": ((0.6, 0.1, 9), (0.7, 0.1, 9), (0.5, 0.1, 9)),
+    "ml-1m/FedAvg": ((0.8, 0.20, 3), (0.9, 0.21, 3), (0.7, 0.19, 3)),
+    "ml-1m/four": ((0.9, 0.30, 1), (0.9, 0.31, 1), (0.9, 0.29, 1)),
+}
+
+
+@pytest.fixture
+def shelf(tmp_path) -> Shelf:
+    (tmp_path / "papers.toml").write_text(MAP)
+    (tmp_path / "one").mkdir()
+    path = tmp_path / "one" / "table.toml"
+    path.write_text(RECIPE)
+    recipe = read(path)
+    digests = {cell.name: cell.digest for cell in recipe.cells}
+    lines = [
+        {"cell": cell, "seed": seed, "digest": digests[cell],
+         "test": {"HR@20": hr, "NDCG@20": ndcg}, "seconds": {"cpu": cpu}}
+        for cell, seeds in RESULTS.items()
+        for seed, (hr, ndcg, cpu) in enumerate(seeds)
+    ]  # fmt: skip
+    recipe.results.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return Shelf(tmp_path)
+
+
+def test_the_map_has_every_table_and_figure_and_only_recipes_that_exist():
+    found = exhibits(ROOT / "recipes")
+    assert [e.place for e in found] == [f"{p}/{n}" for p, names in WANTED.items() for n in names]
+    shelf = Shelf(ROOT / "recipes")
+    for exhibit in found:
+        for part in exhibit.parts:
+            recipe = shelf.recipe(part.recipe)
+            assert shown(recipe, part), f"{exhibit.place}: no cell of {part.recipe} fits"
+            paths = {c.path for c in picked(recipe, part)}
+            assert set(part.lower) <= paths
+            assert all(base in recipe.names for base in part.against)
+            assert not exhibit.figure or exhibit.derive or part.plot or recipe.plot
+
+
+def test_a_verdict_follows_its_rule():
+    def ours(values, paper, floor=None, lower=False):
+        return verdict(Entry("x", "HR@20", values, paper, (0, 1, 2), floor), lower)
+
+    # Mean .5, deviation .01, standard error .00577: two of them are .0115.
+    near = (0.49, 0.50, 0.51)
+    assert ours(near, 0.51) == ours(near, 0.49) == REACHED
+    assert ours(near, 0.48) == EXCEEDED
+    assert ours(near, 0.52) == MISSED
+    assert ours(near, 0.48, lower=True) == MISSED
+    assert ours(near, 0.48, floor=0.485) == TRIVIAL
+    assert ours(near, 0.48, floor=0.485, lower=True) == MISSED
+    # One seed has no standard error: 1 % of the paper's number, and it says so.
+    assert ours((0.5,), 0.504) == f"{REACHED} (one seed)"
+    assert ours((0.5,), 0.506) == f"{MISSED} (one seed)"
+    assert ours((), 0.5) == LATER
+    assert ours(near, None) == ALONE
+    assert verdict(Entry("x", "HR@20", (), 0.5), absent=True) == ABSENT
+
+
+def test_rows_hold_every_number_with_its_verdict(shelf):
+    (exhibit,) = chosen(shelf.folder, "one")
+    found = {(r.entry.cell, r.entry.metric): r for r in rows(exhibit, shelf)}
+    assert found["ml-1m/FedAvg", "HR@20"].verdict == TRIVIAL  # popularity has .6
+    assert found["ml-1m/FedAvg", "NDCG@20"].verdict == MISSED
+    assert found["ml-1m/FedAvg", "seconds.cpu"].verdict == MISSED
+    assert found["ml-1m/four", "HR@20"].verdict == ALONE
+    # What is only printed is held against popularity, too, and has the verdict of its data.
+    assert "below popularity" in found["ml-1m/nobody's", "HR@20"].entry.published()
+    assert found["ml-1m/nobody's", "HR@20"].verdict == LATER
+    assert found["gowalla/FedAvg", "NDCG@20"].verdict == ABSENT
+    assert found["gowalla/FedAvg", "NDCG@20"].entry.paper == 0.2
+
+
+def test_formats_say_the_same(shelf):
+    (exhibit,) = chosen(shelf.folder, "one/table1")
+    found = rows(exhibit, shelf)
+    text = markdown(exhibit, found)
+    assert "| ml-1m/FedAvg | NDCG@20 | 0.2500 | 0.2000 ± 0.0100 | 3 | not reached |" in text
+    assert "`rescind run one/table`" in text
+    assert "The paper: Ours is best." in text
+    lines = list(csv.DictReader(io.StringIO(as_csv(exhibit, found))))
+    assert len(lines) == len(found)
+    mine = next(x for x in lines if (x["cell"], x["measure"]) == ("ml-1m/FedAvg", "NDCG@20"))
+    assert (mine["mean"], mine["paper"], mine["seeds"]) == ("0.2", "0.25", "3")
+    made = latex(exhibit, found)
+    assert made.count(r"\begin{tabular}") == made.count(r"\end{tabular}") == 1
+    assert r"0.2000 $\pm$ 0.0100" in made
+    assert "±" not in made
+
+
+def test_a_quick_number_says_so_and_is_not_judged(shelf):
+    (exhibit,) = chosen(shelf.folder, "one/table1")
+    found = rows(exhibit, shelf, quick={"one/table: ml-1m/FedAvg": "2 rounds on ml-100k"})
+    mine = [r for r in found if r.entry.values]
+    assert all(r.ours.endswith("(quick)") and r.verdict == QUICK for r in mine)
+    assert {r.quick for r in mine if r.entry.cell == "ml-1m/FedAvg"} == {"2 rounds on ml-100k"}
+
+
+def test_rows_are_tested_against_the_cell_that_is_named(shelf):
+    (exhibit,) = chosen(shelf.folder, "one/table1")
+    text = compared(exhibit, shelf)
+    # Two other cells with three measures; NDCG of "four" is .1 above at every seed.
+    assert "6 comparisons, 6 of them tested" in text
+    assert "| ml-1m/four | NDCG@20 | 3 | **+0.1000** |" in text
+
+
+def test_a_summary_counts_what_is_printed(shelf):
+    text = summary(chosen(shelf.folder, None), shelf)
+    assert "| 5 |  |  | 2 | 1 | 1 | 1 |" in text
+    assert text.endswith("| all | 5 | 0 | 0 | 2 | 1 | 1 | 1 |")
+
+
+def test_what_is_not_there_is_said(shelf, tmp_path):
+    with pytest.raises(ConfigError, match="did you mean 'one/table1'"):
+        chosen(shelf.folder, "one/tabel1")
+    with pytest.raises(ConfigError, match="has recipes/"):
+        exhibits(tmp_path / "nowhere")
+    (tmp_path / "papers.toml").write_text(MAP.replace("one/table", "one/tabel"))
+    (exhibit,) = chosen(tmp_path, None)
+    with pytest.raises(ConfigError, match="there is no"):
+        rows(exhibit, Shelf(tmp_path))
+    (tmp_path / "papers.toml").write_text(MAP.replace("lower =", "lowre ="))
+    with pytest.raises(ConfigError, match="did you mean 'lower'"):
+        exhibits(tmp_path)
+
+
+def test_popularity_of_another_recipe_is_a_floor_where_the_map_says_so(shelf):
+    floor = shelf.folder / "one" / "floor.toml"
+    floor.write_text('[axes]\ndata = ["gowalla"]\nmethod = ["Popularity"]\nseed = [0]\n')
+    digest = read(floor).cells[0].digest
+    line = {"cell": "gowalla/Popularity", "seed": 0, "digest": digest, "test": {"NDCG@20": 0.3}}
+    floor.with_suffix(".jsonl").write_text(json.dumps(line) + "\n")
+
+    def published() -> str:
+        (exhibit,) = chosen(shelf.folder, "one")
+        found = {(r.entry.cell, r.entry.metric): r for r in rows(exhibit, Shelf(shelf.folder))}
+        return found["gowalla/FedAvg", "NDCG@20"].entry.published()
+
+    assert published() == "0.2000"
+    text = MAP.replace('title = "Here"', 'title = "Here"\nfloors = ["one/floor"]')
+    (shelf.folder / "papers.toml").write_text(text)
+    assert published() == "0.2000 (below popularity)"
