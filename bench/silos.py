@@ -27,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 from flower.deployments import PATIENCE, Machines, until
 from flower.grids import InMemory, silos_of
-
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.data import load

@@ -122,7 +122,7 @@ def line_of(shared: Shared, cell: Cell) -> dict[str, Any]:
     before = base
     if cell.forget.learner is not None:
         before, facts = shared.learned(cell, cell.forget.learner)
-    room = trials.Room(shared.given.out / ".room", workers=1)  # retrains are every process's
+    room = trials.TrialCache(shared.given.out / ".room", workers=1)  # retrains are every process's
     return experiment._line(trials.answered(cell, before, base, facts, room)[1])
 
 

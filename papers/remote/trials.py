@@ -134,7 +134,7 @@ def work(given: argparse.Namespace, begun: float) -> None:
         if not claimed(given.out / ".claims" / name):
             continue
         home = Path(given.room) / name.rpartition("-")[0]
-        room = trials.Room(home, workers=1)
+        room = trials.TrialCache(home, workers=1)
         data = carried(given.carried / "carried.npz", name_of(cells[0]))
         if cells[0].forget.audits != "none":
             device = replace(cells[0].run, device=given.device)

@@ -237,7 +237,7 @@ def _one_thread() -> None:
 def _work(group: Sequence[Job]) -> dict[str, str]:
     """In a process of its own: run and write down; by job, why it could not be run."""
     failed = {}
-    room = trials.Room(group[0].room, again=True, workers=1)
+    room = trials.TrialCache(group[0].room, again=True, workers=1)
     for job in group:
         try:
             make_folder(job.folder)

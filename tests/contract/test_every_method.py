@@ -47,7 +47,7 @@ ROUNDS = 3
 
 CASES = [
     pytest.param(cls, task, id=f"{name}-{task}")
-    for name, cls in methods.found().items()
+    for name, cls in methods.all_methods().items()
     for task in cls.tasks
 ]
 every_method = pytest.mark.parametrize(("cls", "task"), CASES)
@@ -286,6 +286,6 @@ def test_10_resume_is_uninterrupted_bit_for_bit(cls, task, stop, tmp_path: Path)
 
 
 def test_methods_and_models_are_found_by_themselves():
-    assert {"FedAvg", "Popularity"} <= methods.found().keys()
-    assert {"MF", "LightGCN"} <= models.found().keys()
-    assert "Method" not in methods.found()
+    assert {"FedAvg", "Popularity"} <= methods.all_methods().keys()
+    assert {"MF", "LightGCN"} <= models.all_models().keys()
+    assert "Method" not in methods.all_methods()

@@ -33,7 +33,7 @@ ROUNDS = 3
 ALL, HALF, KEEPS = (0, 1, 2), 3, 4
 UNLEARNERS = {
     name: cls
-    for name, cls in methods.found().items()
+    for name, cls in methods.all_methods().items()
     if "ranking" in cls.tasks and (cls is Retrain or cls.unlearn is not Method.unlearn)
 }
 every_unlearner = pytest.mark.parametrize("cls", UNLEARNERS.values(), ids=UNLEARNERS.keys())

@@ -18,7 +18,7 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
 from rescind.core.records import Erase, Records, Share, Unshare
-from rescind.core.run_state import Moment
+from rescind.core.run_state import RoundResult
 from rescind.core.state import Private, ServerState
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import Announced, World
@@ -27,8 +27,8 @@ from rescind.methods.baselines.fedavg import FedAvg
 from worlds import next_block, tiny_holdings
 
 FORBIDDEN = {"private", "cohort", "vault", "holdings", "fed"}
-FOUND = {"Method": Method, **methods.found()}
-RANKERS = {n: c for n, c in methods.found().items() if "ranking" in c.tasks}
+FOUND = {"Method": Method, **methods.all_methods()}
+RANKERS = {n: c for n, c in methods.all_methods().items() if "ranking" in c.tasks}
 CLOCK = Clock(1)
 
 
@@ -109,7 +109,7 @@ def over_the_wire(total: Sum) -> Sum:
 def test_server_functions_run_where_there_are_no_holdings(name, monkeypatch):
     method = replace(RANKERS[name](), clients_per_round=4)
     fed = Federation.start(lending(), method, seed=1)
-    moments: list[Moment] = []
+    moments: list[RoundResult] = []
     after = fed.run(1, watch=[moments.append])
     world, state = server_side(fed)
     later, _ = server_side(after.apply(next_block(clients=10, items=16)))

@@ -15,7 +15,7 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels
 from rescind.core.records import Arrive, Erase, Join, Records, Share, Unshare, Withdraw
-from rescind.core.run_state import EarlyStop, Now
+from rescind.core.run_state import EarlyStop, RunState
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks.metrics import Ranking
 from rescind.core.world import Host
@@ -166,7 +166,7 @@ def stopped(fed: Federation, says: list[float], **rule):
     """Run under a rule whose measure after round r is says[r - 1]."""
     seen = []
 
-    def measure(self, method, now: Now, metric, clients):
+    def measure(self, method, now: RunState, metric, clients):
         return {"x": says[now.state.round - 1]}
 
     with pytest.MonkeyPatch.context() as patch:
@@ -406,7 +406,7 @@ def test_quality_by_hand_when_the_model_is_written_by_hand():
     fed = start(holdings, model=MF(dim=1))
     state = ServerState({"item": torch.arange(6.0).unsqueeze(1)})
     vault = replace(fed.now.vault, private={"user": torch.ones(2, 1)})
-    fed = replace(fed, now=Now(state, vault))
+    fed = replace(fed, now=RunState(state, vault))
     result = fed.evaluate(k=(1, 3))
     assert result["HR@1"] == 0.5
     assert result["HR@3"] == 1.0

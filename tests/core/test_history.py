@@ -135,11 +135,13 @@ def test_another_seed_is_another_draw_of_the_same_law() -> None:
     assert len({bits(f)[0] for f in (one, two, fed.retrained(event))}) == 3
 
 
-@pytest.mark.parametrize("name", [n for n, c in methods.found().items() if "ranking" in c.tasks])
+@pytest.mark.parametrize(
+    "name", [n for n, c in methods.all_methods().items() if "ranking" in c.tasks]
+)
 @pytest.mark.parametrize("kind", ["unshare", "erase", "withdraw"])
 def test_every_method_forgets_exactly(name: str, kind: str) -> None:
     """Whatever `unlearn` does by default: the model is that of a world without the records."""
-    method = replace(methods.found()[name](), clients_per_round=4)
+    method = replace(methods.all_methods()[name](), clients_per_round=4)
     fed = Federation.start(tiny_holdings(12, 15), method, seed=1, keep_every=1)
     fed = fed.apply(Share(early(fed))).run(3)
     event: Event = {

@@ -14,7 +14,7 @@ from rescind.core.fast import dispatch as fused
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Share, Unshare, Withdraw
 from rescind.errors import ConfigError
-from rescind.forgetting.forget import Spent, forget
+from rescind.forgetting.forget import CostMeter, forget
 from rescind.forgetting.purge import traces
 from rescind.methods._lent_graph.graph import SharedGraph, graph_of
 from rescind.methods.baselines.fedavg import FedAvg
@@ -187,7 +187,7 @@ def test_every_reading_and_ablation_stays_finite_and_moves_the_table(reading, mo
 
 def test_without_remaining_training_no_device_is_asked():
     for training, nobody in ((True, False), (False, True)):
-        spent = Spent()
+        spent = CostMeter()
         fed = replace(learnt(), watch=(spent,))
         event = Erase(lendable(fed.now.vault.holdings, 0))
         small(remaining_training=training).unlearn(fed, event)
@@ -201,7 +201,7 @@ def test_devices_are_asked_for_a_fifth_of_a_retraining_unless_said_otherwise(
 ):
     costs = []
     for method in (small(rounds=given), Retrain()):
-        spent = Spent()
+        spent = CostMeter()
         fed = replace(learnt(learnt_for), watch=(spent,))
         method.unlearn(fed, Erase(lendable(fed.now.vault.holdings, 0)))
         costs.append(spent)

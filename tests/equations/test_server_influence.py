@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Share
 from rescind.errors import ConfigError
-from rescind.forgetting.forget import Spent, forget
+from rescind.forgetting.forget import CostMeter, forget
 from rescind.methods._lent_graph.graph import graph_of
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.sharing._infonce import infonce
@@ -115,7 +115,7 @@ def test_a_removed_point_of_a_ridge_regression_gives_the_refit():
 
 
 def test_rows_of_others_stay_and_no_device_is_asked():
-    fed, spent = learnt(), Spent()
+    fed, spent = learnt(), CostMeter()
     event = Erase(lendable(fed.now.vault.holdings, 0)[:1])
     after, evidence = forget(replace(fed, watch=(spent,)), event, ServerInfluence(), audits="none")
     assert (spent.rounds, evidence.receipt.done.unlearning) == (0, "ServerInfluence")

@@ -15,7 +15,7 @@ from rescind.core.params import nbytes
 from rescind.core.records import Erase, Share, Unshare, Withdraw
 from rescind.core.update import Sum
 from rescind.errors import ConfigError
-from rescind.forgetting.forget import Spent, forget
+from rescind.forgetting.forget import CostMeter, forget
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.sharing._server_rerun import SUMS, USUAL_PULL, moved, paths, pull, sums_of
 from rescind.methods.sharing.fedshare import FedShare, FedShareUnlearn
@@ -143,7 +143,7 @@ def test_asking_takes_two_of_the_rounds_and_leaves_nothing_else_behind():
     fed = learnt()
     event = Erase(lendable(fed.now.vault.holdings, 1))
     asks = FedShareUnlearn(model=LightGCN(dim=4), clients_per_round=4, rounds=5, damping="measured")
-    spent = Spent()
+    spent = CostMeter()
     after = asks.unlearn(replace(fed, watch=(spent,)), event)
     assert (spent.rounds, spent.client_rounds) == (5, 20)
     sums = sums_of(fed.now.state.memory, ROUNDS)
@@ -162,7 +162,7 @@ def test_a_pull_is_a_number_or_asked_of_somebody():
 
 def test_a_replay_asks_no_device_and_keeps_sums_for_the_next_request():
     fed = learnt(ServerReplay())
-    spent = Spent()
+    spent = CostMeter()
     event = Erase(lendable(fed.now.vault.holdings, 0))
     after, evidence = forget(replace(fed, watch=(spent,)), event, audits="none")
     assert (spent.rounds, spent.client_rounds) == (0, 0)

@@ -18,7 +18,7 @@ from rescind.core.records import Erase, Share, Unshare, Withdraw
 from rescind.core.update import Rows, Update
 from rescind.errors import ConfigError
 from rescind.forgetting import forget as forgetting
-from rescind.forgetting.forget import Spent, forget
+from rescind.forgetting.forget import CostMeter, forget
 from rescind.methods._lent_graph.graph import graph_of
 from rescind.methods._lent_graph.steps import GraphSteps
 from rescind.methods.baselines.ease import EASE
@@ -275,7 +275,7 @@ def test_a_mixed_step_is_as_long_as_the_stored_one(mixture):
 
 def test_a_share_of_the_clients_is_asked_again():
     fed = learnt(make(CUFRUR, online=0.5))
-    spent = Spent()
+    spent = CostMeter()
     fed.method.unlearn(replace(fed, watch=(spent,)), nobody(fed))
     assert spent.client_rounds == ROUNDS * 2  # half of four
 
@@ -298,7 +298,7 @@ def test_federaser_gives_each_client_its_stored_length():
 def test_federaser_keeps_and_replays_every_second_round():
     fed = learnt(make(FedEraser))
     assert [s.round for s in fed.now.state.memory.named(LOG)] == [0, 2, 4]
-    spent = Spent()
+    spent = CostMeter()
     after = fed.method.unlearn(replace(fed, watch=(spent,)), Withdraw(4))
     assert spent.rounds == 3
     assert [s.round for s in after.now.state.memory.named(LOG)] == [0, 2, 4]
@@ -333,7 +333,7 @@ def test_replays_answer_two_requests_and_read_nothing_of_leavers(cls, kind):
         "erase lent": Erase(lendable(held, 0)),
         "unshare": Unshare(lendable(held, 0)),
     }[kind]
-    spent = Spent()
+    spent = CostMeter()
     after, evidence = forget(replace(fed, watch=(spent,)), event, audits="none")
     assert evidence.receipt.done.level == "L2"
     assert float((table(after) - table(fed)).abs().max()) > 1e-6
@@ -456,7 +456,7 @@ def test_it_makes_no_round_and_the_more_it_damps_the_less_it_changes():
     moved = []
     for damping in (0.02, 0.1, 0.5):
         fed = learnt(make(CFRU, damping=damping, kept_share=1.0, **PLAIN))
-        spent = Spent()
+        spent = CostMeter()
         after, _ = forget(replace(fed, watch=(spent,)), Withdraw(4), audits="none")
         assert spent.rounds == 0
         moved.append(float((table(after) - table(fed)).norm()))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rescind.core.federation import Federation
-from rescind.core.run_state import Moment
+from rescind.core.run_state import RoundResult
 from rescind.core.tasks.metrics import Ranking
 from rescind.data import load
 from rescind.data.blocks import arrange, chronological
@@ -43,7 +43,7 @@ def test_the_static_moved_least_in_the_first_round_of_the_second_block() -> None
     before, first, after = two_blocks()
     seen = Drift()
     seen.ended(0, before)
-    seen(Moment(first.now, {}, None))
+    seen(RoundResult(first.now, {}, None))
     shift = {}
     for client in range(len(before.world.members)):
         there = [bool(f.now.vault.holdings.available[client]) for f in (before, first)]
@@ -92,7 +92,7 @@ def test_ranks_of_people_who_stayed_away_move_more_for_items_that_moved() -> Non
 def test_whoever_missed_the_first_block_tells_nothing() -> None:
     _, first, after = two_blocks()
     late = Drift()
-    late(Moment(first.now, {}, None))
+    late(RoundResult(first.now, {}, None))
     late.ended(1, after)
     assert late.found() == {}
 

@@ -14,7 +14,6 @@ pytest.importorskip("flwr")
 
 from flower.deployments import PATIENCE, Machines, until
 from flower.whole_recipes import FORGETTING, LEARNING, LENDING, WHOLE, in_process
-
 from rescind.core import params
 from rescind.flower.certificates import make_kit
 

@@ -14,7 +14,6 @@ from torch.testing import assert_close
 pytest.importorskip("flwr")
 
 from flower.deployments import PATIENCE, Machines
-
 from rescind.core import params
 from rescind.experiments.learning_run import obtained, start
 from rescind.flower.deploy import Link

@@ -11,10 +11,9 @@ import torch
 pytest.importorskip("flwr")
 
 from flower.grids import FIRST, silos_of
-
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
-from rescind.core.run_state import Moment
+from rescind.core.run_state import RoundResult
 from rescind.data import load
 from rescind.methods.baselines.fedavg import FedAvg
 
@@ -37,7 +36,7 @@ def test_a_third_missing_costs_less_than_two_percent(tmp_path: Path) -> None:
     fed = Federation.start(executor.gather(SEED), method, SEED, executor)
     counted: list[int] = []
 
-    def next_round(moment: Moment) -> None:
+    def next_round(moment: RoundResult) -> None:
         counted.append(moment.sums["train"].clients)
         grid.away = away(moment.now.state.round + 1)
 

@@ -12,7 +12,6 @@ from torch.testing import assert_close
 pytest.importorskip("flwr")
 
 from flower.grids import silos_of
-
 from graphs import tiny_subgraphs
 from rescind import methods
 from rescind.core.federation import Federation
@@ -37,7 +36,7 @@ WORLDS = {
 SEED = 3
 EVERY = [
     pytest.param(cls, task, id=f"{name}-{task}")
-    for name, cls in methods.found().items()
+    for name, cls in methods.all_methods().items()
     for task in cls.tasks
 ]
 

@@ -13,12 +13,11 @@ from torch.testing import assert_close
 pytest.importorskip("flwr")
 
 from flower.grids import FIRST, InMemory, silos_of
-
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.gate import INFINITE, SHAPE
 from rescind.core.records import Erase, Join, Records, Unshare, Withdraw
-from rescind.core.run_state import EarlyStop, Moment
+from rescind.core.run_state import EarlyStop, RoundResult
 from rescind.errors import BoundaryError, ConsentError, DataError
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.remote_holdings import elsewhere
@@ -61,7 +60,7 @@ def survivors(fed: Federation, gone: int, rounds: int = 1) -> Federation:
 
 def seen(fed: Federation, rounds: int = 1) -> tuple[Federation, dict[str, int]]:
     """The federation after some rounds, and what was refused in the last."""
-    last: list[Moment] = []
+    last: list[RoundResult] = []
     fed = fed.run(rounds, watch=[last.append])
     return fed, dict(next(iter(last[-1].sums.values())).refused)
 

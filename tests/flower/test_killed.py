@@ -16,10 +16,10 @@ from torch.testing import assert_close
 
 pytest.importorskip("flwr")
 
-from flower import served
-from flower.grids import FIRST, InMemory
 from flwr.app import Message
 
+from flower import served
+from flower.grids import FIRST, InMemory
 from rescind.core.clock import Clock
 from rescind.core.executor import InProcess, Vault
 from rescind.core.method import Method
@@ -28,7 +28,7 @@ from rescind.core.records import Event
 from rescind.errors import ConfigError, ConsentError
 from rescind.experiments.learning_run import obtained, start
 from rescind.flower.recipe_cell import one_cell
-from rescind.flower.run_request import Serving
+from rescind.flower.run_request import RunRequest
 from rescind.flower.server.remote_holdings import FORGETTING
 from rescind.flower.server.serve import serve
 from rescind.flower.silo.data_source import RecipeData
@@ -120,7 +120,7 @@ class World:
         path = folder.parent / "recipe.toml"
         path.write_text(recipe)
         given = {"deadline": 0.0, "wait": 0.0, **fields}
-        self.asked = Serving(str(path), silos, str(folder / "out"), **given)
+        self.asked = RunRequest(str(path), silos, str(folder / "out"), **given)
         self.trained: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
         self.masks: dict[int, Masks] = defaultdict(Masks)

@@ -11,7 +11,6 @@ from torch.testing import assert_close
 pytest.importorskip("flwr")
 
 from flower.grids import FIRST, InMemory
-
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN, Holdings
@@ -19,7 +18,7 @@ from rescind.core.records import Erase, Withdraw
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.remote_holdings import elsewhere
 from rescind.flower.server.storage import load_elsewhere, save_elsewhere
-from rescind.flower.server.transport import SILENT, Line
+from rescind.flower.server.transport import SILENT, Transport
 from rescind.flower.silo.node import Given, Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.steps import HELD, MOMENT
@@ -41,7 +40,7 @@ def begun(folder: Path) -> tuple[Federation, FlowerExecutor, InMemory]:
     source = Given(FIRST_BLOCK, (BLOCK,))
     nodes = {FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, 2) for i in range(2)}
     grid = InMemory(nodes)
-    executor = FlowerExecutor(Line(grid, 2, deadline=0.0, pause=0.0), least=0.0)
+    executor = FlowerExecutor(Transport(grid, 2, deadline=0.0, pause=0.0), least=0.0)
     fed = Federation.start(executor.gather(SEED), METHOD, SEED, executor)
     return fed.run(2, watch=[executor.watch()]), executor, grid
 

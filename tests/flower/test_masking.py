@@ -12,10 +12,9 @@ from torch.testing import assert_close
 pytest.importorskip("flwr")
 
 from flower.grids import FIRST, InMemory, silos_of
-
 from rescind.core.federation import Federation
 from rescind.core.method import Method
-from rescind.core.run_state import Moment
+from rescind.core.run_state import RoundResult
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.flower.server.executor import FlowerExecutor
@@ -61,7 +60,7 @@ def test_a_sum_and_its_vectors_are_the_same() -> None:
 def test_masked_sums_learn_what_one_process_learns(silos: int, tmp_path: Path) -> None:
     fed, executor, _ = start(tmp_path, silos, masked=Masked(8.0), secure=True)
     here = Federation.start(tiny_holdings(CLIENTS, ITEMS), METHOD, SEED).run(3)
-    last: list[Moment] = []
+    last: list[RoundResult] = []
     fed = fed.run(3, watch=[last.append])
     for name, value in here.now.state.public.items():
         assert_close(fed.now.state.public[name], value, rtol=1e-5, atol=1e-5)
@@ -82,8 +81,8 @@ def test_whole_numbers_are_masked_without_loss(tmp_path: Path) -> None:
 
 def test_no_reply_shows_what_a_silo_would_have_sent(tmp_path: Path) -> None:
     """The control: without masks, the same reply is the silo's sum."""
-    open_, _, plain = start(tmp_path / "plain")
-    open_.run(1)
+    pending, _, plain = start(tmp_path / "plain")
+    pending.run(1)
     fed, _, grid = start(tmp_path / "masked", masked=Masked(8.0))
     fed.run(1)
     bare = [told for _, told in plain.said if told.facts["verb"] == "train"]
@@ -108,7 +107,7 @@ def test_who_vanishes_after_the_keys_is_not_in_the_total(tmp_path: Path) -> None
         return None if number == FIRST + 1 and told.facts["verb"] == "train" else told
 
     grid.changed = lost
-    last: list[Moment] = []
+    last: list[RoundResult] = []
     after = fed.run(1, watch=[last.append])
     plain, _, other = start(tmp_path / "b", 4)
     other.changed = lost

@@ -13,11 +13,11 @@ from torch.testing import assert_close
 
 pytest.importorskip("flwr")
 
+from flwr.app import Message
+
 from flower import served
 from flower.grids import FIRST, InMemory, silos_of
 from flower.served import told
-from flwr.app import Message
-
 from rescind.cli.flower import _erased
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Records, Withdraw
@@ -25,7 +25,7 @@ from rescind.errors import ConfigError
 from rescind.experiments.learning_run import obtained, start
 from rescind.experiments.unlearning_run import events
 from rescind.flower.recipe_cell import one_cell
-from rescind.flower.run_request import Serving
+from rescind.flower.run_request import RunRequest
 from rescind.flower.server.forgetting import purged
 from rescind.flower.server.serve import learning, serve
 from rescind.flower.silo.data_source import RecipeData
@@ -85,14 +85,14 @@ class Mortal(InMemory):
         return super().push_messages(messages)
 
 
-def asked_of(folder: Path, **fields: Any) -> Serving:
+def asked_of(folder: Path, **fields: Any) -> RunRequest:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "recipe.toml").write_text(RECIPE)
     given = {"deadline": 0.0, "wait": 0.0, **fields}
-    return Serving(str(folder / "recipe.toml"), 2, str(folder / "out"), **given)
+    return RunRequest(str(folder / "recipe.toml"), 2, str(folder / "out"), **given)
 
 
-def silos(asked: Serving, folder: Path) -> Mortal:
+def silos(asked: RunRequest, folder: Path) -> Mortal:
     source = RecipeData(asked.recipe)
     return Mortal({FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, 2) for i in range(2)})
 
@@ -149,8 +149,8 @@ def test_a_recipe_over_silos_that_mask_their_sums_is_the_recipe(tmp_path: Path) 
 
 
 def test_what_was_asked_arrives_whole() -> None:
-    asked = Serving("r.toml", 3, "out", changes=("a=1",), erase=(17, (3, 8)), masked=8.0)
-    assert Serving.from_json(asked.to_json()) == asked
+    asked = RunRequest("r.toml", 3, "out", changes=("a=1",), erase=(17, (3, 8)), masked=8.0)
+    assert RunRequest.from_json(asked.to_json()) == asked
     assert _erased("17:3,8") == asked.erase
     for wrong in ("17", "17:", "x:3", "17:3,b"):
         with pytest.raises(ConfigError, match="17:3,8"):
@@ -198,7 +198,7 @@ def test_the_request_of_a_recipe_is_answered_as_in_one_process(
     method: str, forget: str, close: float | None, event: str, tmp_path: Path
 ) -> None:
     path = with_request(tmp_path, method, forget, event)
-    asked = Serving(str(path), 2, str(tmp_path / "out"), deadline=0.0, wait=0.0)
+    asked = RunRequest(str(path), 2, str(tmp_path / "out"), deadline=0.0, wait=0.0)
     nodes = silos(asked, tmp_path)
     serve(nodes, asked)
     facts, there = told(asked)
@@ -244,7 +244,7 @@ def test_devices_begin_anew_where_an_unlearner_was_not_exact(tmp_path: Path) -> 
 def test_a_client_of_a_graph_leaves(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(GRAPH)
-    asked = Serving(str(path), 2, str(tmp_path / "out"), deadline=0.0, wait=0.0)
+    asked = RunRequest(str(path), 2, str(tmp_path / "out"), deadline=0.0, wait=0.0)
     serve(silos(asked, tmp_path), asked)
     facts, there = told(asked)
     (forgot,) = facts["forgot"]

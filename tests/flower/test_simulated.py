@@ -14,7 +14,6 @@ pytest.importorskip("ray")
 
 from flower.deployments import PATIENCE
 from flower.whole_recipes import WHOLE, in_process
-
 from rescind.core import params
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.data]

@@ -14,9 +14,9 @@ from torch.testing import assert_close
 
 pytest.importorskip("flwr")
 
-from flower.grids import FIRST, InMemory
 from flwr.app import Message
 
+from flower.grids import FIRST, InMemory
 from rescind.core import params
 from rescind.core.holdings import TRAIN
 from rescind.data import Dataset, load
@@ -25,10 +25,10 @@ from rescind.errors import ConfigError
 from rescind.experiments.stream_run import measured
 from rescind.experiments.streams import Blocks, Stream, Streamed, run_stream
 from rescind.flower.recipe_cell import one_cell
-from rescind.flower.run_request import Serving
+from rescind.flower.run_request import RunRequest
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.serve import serve
-from rescind.flower.server.transport import Line
+from rescind.flower.server.transport import Transport
 from rescind.flower.silo import data_source as sources
 from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.node import Given, Node
@@ -70,7 +70,7 @@ def over(stream: Stream, silos: int, folder: Path) -> tuple[FlowerExecutor, InMe
     source = Given(stream.first, tuple(stream.later))
     nodes = {FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, silos) for i in range(silos)}
     grid = InMemory(nodes)
-    return FlowerExecutor(Line(grid, silos, deadline=0.0, pause=0.0)), grid
+    return FlowerExecutor(Transport(grid, silos, deadline=0.0, pause=0.0)), grid
 
 
 def assert_same(here: Streamed, there: Streamed, close: float | None) -> None:
@@ -156,17 +156,17 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def asked_of(recipe: Path, folder: Path, **fields: Any) -> Serving:
+def asked_of(recipe: Path, folder: Path, **fields: Any) -> RunRequest:
     given = {"deadline": 0.0, "wait": 0.0, **fields}
-    return Serving(str(recipe), 2, str(folder / "out"), **given)
+    return RunRequest(str(recipe), 2, str(folder / "out"), **given)
 
 
-def silos(asked: Serving, folder: Path) -> Mortal:
+def silos(asked: RunRequest, folder: Path) -> Mortal:
     source = RecipeData(asked.recipe)
     return Mortal({FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, 2) for i in range(2)})
 
 
-def told(asked: Serving) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def told(asked: RunRequest) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     facts = json.loads((Path(asked.out) / "run.json").read_text())
     return facts, params.load(Path(asked.out) / "model" / "public.safetensors")[0]
 
@@ -234,7 +234,7 @@ class Looking(InMemory):
         return replies
 
 
-def looking(asked: Serving, folder: Path) -> Looking:
+def looking(asked: RunRequest, folder: Path) -> Looking:
     source = RecipeData(asked.recipe)
     return Looking({FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, 2) for i in range(2)})
 

@@ -11,7 +11,7 @@ import pytest
 from rescind.cli import reproduce as door
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.run import run_one
-from rescind.experiments.unlearning_run import Room
+from rescind.experiments.unlearning_run import TrialCache
 from rescind.storage.provenance import commit
 from rescind.storage.run_folder import read_facts
 from rescind_papers.exhibits import VERDICTS
@@ -217,7 +217,7 @@ def test_one_quick_cell_chosen_by_the_commit_gives_what_it_gave(tmp_path):
     here = commit().split("-")[0].split(" ")[0] or "0"
     job = jobs[int(here, 16) % len(jobs)]
     try:
-        facts = run_one(job.cell, job.folder, Room(job.room, workers=1)).facts
+        facts = run_one(job.cell, job.folder, TrialCache(job.room, workers=1)).facts
     except DataError as error:
         pytest.skip(f"the data of {job.cell.name} is not at hand: {error}")
     assert read_facts(job.folder)["digest"] == job.cell.digest

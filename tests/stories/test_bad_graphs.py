@@ -56,7 +56,7 @@ KINDS = ["no edges", "one class", "one training node", "no features", "loops and
 @pytest.mark.parametrize("name", UNLEARNERS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_odd_client_leaves_by_every_method(kind, name):
-    cls = methods.found()[name]
+    cls = methods.all_methods()[name]
     learner = {"ULKD": cls, "SpareModels": cls}.get(name, GraphFedAvg)
     fed = rs.Federation.start(odd(kind), learner(model=SMALL), seed=1).run(3)
     fields = {f: 2 for f in ("forget_rounds", "repair_rounds") if hasattr(cls, f)}

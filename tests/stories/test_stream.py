@@ -23,7 +23,7 @@ from rescind.core.holdings import TRAIN, Holdings
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Arrive, Records
-from rescind.core.run_state import EarlyStop, Moment
+from rescind.core.run_state import EarlyStop, RoundResult
 from rescind.core.state import Private
 from rescind.core.tasks.metrics import Ranking
 from rescind.core.update import Update
@@ -444,11 +444,11 @@ class Killed(Exception):
     """Somebody pulled the plug."""
 
 
-def killer(at: int) -> Callable[[Moment], None]:
+def killer(at: int) -> Callable[[RoundResult], None]:
     """A watcher that strikes after so many rounds."""
-    seen: list[Moment] = []
+    seen: list[RoundResult] = []
 
-    def look(moment: Moment) -> None:
+    def look(moment: RoundResult) -> None:
         seen.append(moment)
         if len(seen) == at:
             raise Killed

@@ -33,7 +33,7 @@ from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import prepare
 from rescind.experiments.recipe import read
 from rescind.experiments.stream_run import run_cell
-from rescind.experiments.streams import Block, Blocks, Keeper, Stream, run_stream
+from rescind.experiments.streams import Block, Blocks, Stream, StreamCheckpoints, run_stream
 from rescind.forgetting.examine import seeds_of
 from rescind.forgetting.forget import forget
 from rescind.methods.continual.f3crec import F3CRec
@@ -163,7 +163,7 @@ def test_erasing_in_a_block_equals_a_stream_that_never_had_the_records() -> None
         before = with_them
 
 
-class Sees(Keeper):
+class Sees(StreamCheckpoints):
     """Keeps every block as it began."""
 
     def __init__(self) -> None:

@@ -228,7 +228,7 @@ def test_nobody_who_lends_cannot_take_back(tmp_path):
     path.write_text(text.replace("evaluate_every = 3", "evaluate_every = 1"))
     cell = read(path, only="Retrain").cells[0]
     with pytest.raises(ConsentError, match="nobody lends"):
-        trials.run_cell(cell, tmp_path / "out", trials.Room(tmp_path))
+        trials.run_cell(cell, tmp_path / "out", trials.TrialCache(tmp_path))
 
 
 def test_several_leavers_are_reported_as_their_mean():
@@ -272,7 +272,7 @@ def nodes(tmp_path, monkeypatch):
 
 def test_nodes_are_learnt_and_forgotten_by_the_measures_of_their_task(nodes, tmp_path):
     own, nothing = read(nodes).cells
-    room = trials.Room(tmp_path / "home", workers=1)
+    room = trials.TrialCache(tmp_path / "home", workers=1)
     mine = trials.run_cell(own, tmp_path / "own", room).facts
     theirs = trials.run_cell(nothing, tmp_path / "nothing", room).facts
     assert own.run.measure == "accuracy"
@@ -294,7 +294,9 @@ def test_accuracy_is_that_of_the_clients_who_stay(nodes, tmp_path):
     cell = replace(read(nodes).cells[0])
     assert cell.forget is not None
     cell = replace(cell, forget=replace(cell.forget, client=3))
-    facts = trials.run_cell(cell, tmp_path / "own", trials.Room(tmp_path / "home", workers=1)).facts
+    facts = trials.run_cell(
+        cell, tmp_path / "own", trials.TrialCache(tmp_path / "home", workers=1)
+    ).facts
     graph, part = tiny_graph(nodes=360)
     fed = Federation.start(subgraphs(graph, part, seed=0), cell.method, 0)
     (gone,) = trials.events(cell, fed)

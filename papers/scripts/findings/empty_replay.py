@@ -12,7 +12,7 @@ from writing import write
 
 from rescind.core.executor import InProcess
 from rescind.core.loss_terms import preference_shift, replay_size
-from rescind.core.run_state import Moment
+from rescind.core.run_state import RoundResult
 from rescind.data import load
 from rescind.experiments.streams import Blocks, Stream, run_stream
 from rescind.methods.continual.f3crec import F3CRec
@@ -25,7 +25,7 @@ def found(seed: int = 0) -> tuple[dict[str, str], list[dict[str, Any]]]:
     dataset, method, rows = load("ml-100k", variant="f3crec"), F3CRec(), []
     begun: list[int] = []
 
-    def watch(moment: Moment) -> None:
+    def watch(moment: RoundResult) -> None:
         vault, state = moment.now.vault, moment.now.state
         if vault.holdings.now != 1:
             return

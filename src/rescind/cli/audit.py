@@ -69,12 +69,12 @@ def command(
     check_finished(run)
     from rescind.core.files import write_atomically
     from rescind.experiments.forget_run import read_request
-    from rescind.forgetting.blocklist import Withheld
+    from rescind.forgetting.blocklist import Blocklist
     from rescind.forgetting.examine import examine, forgotten
 
     asked_of = _unlearner(method, change or ())
     before = _opened(run)
-    event = read_request(before, *given[0], Withheld.read(run))
+    event = read_request(before, *given[0], Blocklist.read(run))
     try:
         after = forgotten(asked_of, before, event)
         report = examine(

@@ -176,14 +176,14 @@ def run(
     deploy, link = _deploy(server, kit, insecure)
     from rescind.errors import DataError
     from rescind.flower.recipe_cell import one_cell
-    from rescind.flower.run_request import LOG, Serving
+    from rescind.flower.run_request import LOG, RunRequest
 
     path, chosen = one_cell(recipe, cell, tuple(change or ()))
     out.mkdir(parents=True, exist_ok=True)
     done, failed = out / "run.json", out / "error.txt"
     for old in (done, failed):
         old.unlink(missing_ok=True)
-    asked = Serving(
+    asked = RunRequest(
         str(path.resolve()), silos, str(out.resolve()), cell, tuple(change or ()), deadline, wait,
         least, resume, take_back, withdraw, _erased(erase), unlearner,
         secure_range if secure else None,
@@ -228,12 +228,12 @@ def simulate(
     """Try a recipe out over silos that Flower simulates on this machine (needs Ray)."""
     _installed()
     from rescind.flower.recipe_cell import one_cell
-    from rescind.flower.run_request import Serving
+    from rescind.flower.run_request import RunRequest
     from rescind.flower.simulation import simulate as simulated
 
     path, _ = one_cell(recipe, cell, tuple(change or ()))
     where, changes = str(out.resolve()), tuple(change or ())
-    simulated(Serving(str(path.resolve()), silos, where, cell, changes))
+    simulated(RunRequest(str(path.resolve()), silos, where, cell, changes))
     typer.echo(f"Written: {out}/run.json and {out}/model/")
 
 

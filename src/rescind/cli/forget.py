@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rescind.core.federation import Federation
     from rescind.core.method import Method
     from rescind.core.records import Event
-    from rescind.core.run_state import Moment
+    from rescind.core.run_state import RoundResult
     from rescind.experiments.forget_run import Kind
 
 SET = "Change a setting of the unlearner, e.g. rounds=20, damping=measured. May be given again."
@@ -105,7 +105,7 @@ def command(
             rounds = fed.now.state.round if how is None else None
             bars.append(stack.enter_context(RoundBar(f"forgetting ({kind})", rounds)))
 
-        def seen(moment: Moment) -> None:
+        def seen(moment: RoundResult) -> None:
             bars[0](moment)
 
         done = answer(

@@ -14,7 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from rescind.experiments.recipe import Cell, Recipe
-    from rescind.experiments.unlearning_run import Room
+    from rescind.experiments.unlearning_run import TrialCache
 
 
 def command(
@@ -119,7 +119,7 @@ def _warn(facts: dict[str, Any]) -> None:
 
 
 def _one(
-    recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str, room: Room
+    recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str, room: TrialCache
 ) -> dict[str, Any]:
     from rescind.experiments import stream_run as stream_cell
     from rescind.experiments.learning_run import append_facts, tidy
@@ -148,11 +148,11 @@ def _one(
     return result.facts
 
 
-def _room(home: Path, resume: bool, workers: int) -> Room:
+def _room(home: Path, resume: bool, workers: int) -> TrialCache:
     """Where cells that forget keep what they share."""
-    from rescind.experiments.unlearning_run import Room
+    from rescind.experiments.unlearning_run import TrialCache
 
-    return Room(home, resume, workers, told=_retrains)
+    return TrialCache(home, resume, workers, told=_retrains)
 
 
 def _retrains(there: int, wanted: int) -> None:

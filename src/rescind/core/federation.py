@@ -12,12 +12,12 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.executor import Executor, InProcess, Vault
-from rescind.core.history import Past
+from rescind.core.history import History
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels, Recommendation
 from rescind.core.method import Method
 from rescind.core.records import Arrive, Erase, Event, Records, Unshare, Withdraw
-from rescind.core.run_state import EarlyStop, Moment, Now
+from rescind.core.run_state import EarlyStop, RoundResult, RunState
 from rescind.core.state import ServerState
 from rescind.core.tasks import Metric, Question
 from rescind.core.tasks.metrics import Owners, top_k
@@ -44,7 +44,7 @@ class Federation:
 
     world: World
     method: Method
-    now: Now
+    now: RunState
     clock: Clock
     executor: Executor = field(default_factory=InProcess)
     labels: Labels = field(default_factory=Labels)
@@ -52,9 +52,9 @@ class Federation:
     """(kind, digest, round) of what happened, oldest first."""
     key: bytes = field(default_factory=lambda: os.urandom(32), repr=False, compare=False)
     """Digests of events are keyed with it; it is not written where the digests are."""
-    watch: tuple[Callable[[Moment], Any], ...] = ()
+    watch: tuple[Callable[[RoundResult], Any], ...] = ()
     """Watchers of every run, wherever it is started from (a progress bar while unlearning)."""
-    past: Past | None = field(default=None, repr=False)
+    past: History | None = field(default=None, repr=False)
     """How it came about, so that a part of it can be undone; None: nobody kept track."""
     keep_every: int | None = None
     """Remember the model every so many rounds, to go back to when something is forgotten."""
@@ -78,7 +78,7 @@ class Federation:
             labels = data.labels() if labels is None else labels
             data = data.on_devices(seed)
         _fits(method, data)
-        clock, executor = Clock(seed), method.carried_by(executor or InProcess())
+        clock, executor = Clock(seed), method.executor_for(executor or InProcess())
         vault = executor.open(method, data, clock)
         graph = data.graph
         sizes = Sizes(
@@ -89,8 +89,8 @@ class Federation:
         lent = data.records[data.lent].to(world.members.device)
         world = replace(world, members=vault.holdings.members, shared=lent.sorted(), block=data.now)
         state = _placed(method.server_init(world, clock), vault)
-        fed = cls(world, method, Now(state, vault), clock, executor, labels or Labels())
-        return replace(fed, past=Past.begin(vault.holdings), keep_every=keep_every)
+        fed = cls(world, method, RunState(state, vault), clock, executor, labels or Labels())
+        return replace(fed, past=History.begin(vault.holdings), keep_every=keep_every)
 
     def __repr__(self) -> str:
         sizes = self.world.sizes
@@ -133,7 +133,7 @@ class Federation:
         )
         kind = type(event).__name__
         happened = (kind, event.digest(self.key), state.round)
-        after = Now(state, vault, hosted)
+        after = RunState(state, vault, hosted)
         past = self.past and self.past.told(state.round, event, vault.holdings, after.point)
         return replace(self, world=world, now=after, events=(*self.events, happened), past=past)
 
@@ -143,7 +143,7 @@ class Federation:
         method: Method | None = None,
         roles: Mapping[int, str] | None = None,
         until: EarlyStop | None = None,
-        watch: Sequence[Callable[[Moment], Any]] = (),
+        watch: Sequence[Callable[[RoundResult], Any]] = (),
     ) -> Federation:
         """The one loop: sample, broadcast, train locally, aggregate and refine, remember.
 
@@ -160,12 +160,12 @@ class Federation:
             public = now.state.public
             sums, vault = self.executor.train(m, public, mail, now.vault, ids, roles, clock)
             sums, hosted = self._host(m, now, sums, clock)
-            now = Now(m.server_step(now.state, sums, self.world, clock), vault, hosted)
+            now = RunState(m.server_step(now.state, sums, self.world, clock), vault, hosted)
             past = self._remembered(past, now, sums)
             if until:
-                until = until.see(now, lambda at, metric: self._measure(m, at, metric, asked))
+                until = until.update(now, lambda at, metric: self._measure(m, at, metric, asked))
             for look in (*self.watch, *watch):
-                look(Moment(now, sums, until, past))
+                look(RoundResult(now, sums, until, past))
         now = until.best if until and until.restore and until.best else now
         return replace(self, now=now, past=past and past.until(now.state.round))
 
@@ -177,7 +177,9 @@ class Federation:
         order = torch.argsort(self.clock.at(0).bits("validation sample", ids), stable=True)
         return ids[order[:users]].sort().values
 
-    def _remembered(self, past: Past | None, now: Now, sums: Mapping[str, Sum]) -> Past | None:
+    def _remembered(
+        self, past: History | None, now: RunState, sums: Mapping[str, Sum]
+    ) -> History | None:
         """The past with one more round in it."""
         if past is None:
             return None
@@ -189,7 +191,7 @@ class Federation:
         return past
 
     def _host(
-        self, m: Method, now: Now, sums: dict[str, Sum], clock: Clock
+        self, m: Method, now: RunState, sums: dict[str, Sum], clock: Clock
     ) -> tuple[dict[str, Sum], tuple[Vault, ...]]:
         """Train the clients that the server hosts itself; their sum has the role "host"."""
         after = []
@@ -219,7 +221,7 @@ class Federation:
         device = str(vault.holdings.members.device)
         hosted = tuple(InProcess(device).open(m, data, self.clock) for _, data in self.world.hosted)
         return replace(
-            self, method=m, now=Now(state, vault, hosted), past=Past.begin(vault.holdings)
+            self, method=m, now=RunState(state, vault, hosted), past=History.begin(vault.holdings)
         )
 
     def retrained(
@@ -247,7 +249,9 @@ class Federation:
             events=after.events, key=self.key, watch=self.watch, labels=self.labels,
         )  # fmt: skip
 
-    def _replayed(self, past: Past, until: int, seed: int | None, from_start: bool) -> Federation:
+    def _replayed(
+        self, past: History, until: int, seed: int | None, from_start: bool
+    ) -> Federation:
         """Everything that is left of the past, again, up to a round."""
         clock = self.clock if seed is None else Clock(seed)
         point = past.points[-1] if past.points and not from_start and seed is None else past.base
@@ -293,7 +297,7 @@ class Federation:
         return self._measure(self.method, self.now, metric, clients)
 
     def _measure(
-        self, m: Method, now: Now, metric: Metric, clients: Tensor | None
+        self, m: Method, now: RunState, metric: Metric, clients: Tensor | None
     ) -> dict[str, float]:
         ids = self.world.members.nonzero().squeeze(1) if clients is None else clients
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.world.sizes.clients:

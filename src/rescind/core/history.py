@@ -22,7 +22,7 @@ NEVER = 0
 
 
 @dataclass(frozen=True)
-class Point:
+class RestorePoint:
     """Where one can go back to: the model on both sides of the boundary, and no data."""
 
     state: ServerState
@@ -45,36 +45,36 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Past:
+class History:
     """How the present came about, less whatever was forgotten since."""
 
     origin: Holdings
     """The devices before the first round, or at the beginning of the present block."""
     first: Tensor
     """[clients] int32: the round each client first took part in, `NEVER` = 0."""
-    base: Point | None = None
+    base: RestorePoint | None = None
     """The model at the origin; None: first values."""
     story: tuple[tuple[int, Event], ...] = ()
     """(round, event), oldest first: what happened after that round."""
-    points: tuple[Point, ...] = ()
+    points: tuple[RestorePoint, ...] = ()
     """Where one can go back to, oldest first."""
 
     @classmethod
-    def begin(cls, origin: Holdings, base: Point | None = None) -> Past:
+    def begin(cls, origin: Holdings, base: RestorePoint | None = None) -> History:
         """Nothing has happened yet."""
         first = torch.full((origin.clients,), NEVER, dtype=torch.int32)
         return cls(origin, first.to(origin.members.device), base)
 
-    def told(self, round_: int, event: Event, after: Holdings, here: Point) -> Past:
+    def told(self, round_: int, event: Event, after: Holdings, here: RestorePoint) -> History:
         """The past after one more event."""
         if isinstance(event, Arrive):  # devices drop the block before: nobody can repeat it
-            return Past.begin(after, here)
+            return History.begin(after, here)
         if isinstance(event, Erase | Withdraw):
             return self.without(event)
         past = replace(self, story=(*self.story, (round_, event)))
         return past._room(after.clients)
 
-    def took_part(self, round_: int, who: Tensor) -> Past:
+    def took_part(self, round_: int, who: Tensor) -> History:
         """Remember who was in a round's sums."""
         new = who[self.first[who] == NEVER]
         if not len(new):
@@ -83,15 +83,15 @@ class Past:
         first[new] = round_
         return replace(self, first=first)
 
-    def with_point(self, point: Point) -> Past:
+    def with_point(self, point: RestorePoint) -> History:
         """One more point to go back to."""
         return replace(self, points=(*self.points, point))
 
-    def until(self, round_: int) -> Past:
+    def until(self, round_: int) -> History:
         """Nothing after a round: what is left when an earlier one is restored."""
         return replace(self, points=tuple(p for p in self.points if p.round <= round_))
 
-    def without(self, event: Event) -> Past:
+    def without(self, event: Event) -> History:
         """As if the records of a request had never been there; an Unshare leaves them on devices.
 
         The points stay: whoever purges must drop those that saw the records (`before`).
@@ -148,7 +148,7 @@ class Past:
         rounds = [r for r in rounds if r <= round_]
         return min(rounds) if rounds else None
 
-    def before(self, first: int) -> Past:
+    def before(self, first: int) -> History:
         """Only the points that were taken before a round: the others saw what it brought."""
         return replace(self, points=tuple(p for p in self.points if p.round < first))
 
@@ -157,7 +157,7 @@ class Past:
         """Bytes of all points."""
         return sum(p.nbytes for p in self.points) + (self.base.nbytes if self.base else 0)
 
-    def _room(self, clients: int) -> Past:
+    def _room(self, clients: int) -> History:
         missing = clients - len(self.first)
         if missing <= 0:
             return self

@@ -1,6 +1,6 @@
 """What a client's loss holds beside its samples: old answers to rehearse, old values to stay near.
 
-Continual methods say what they want as a `Beside`; the readable form adds it to the loss here,
+Continual methods say what they want as a `LossTerms`; the readable form adds it to the loss here,
 and `linear` hands the same values to compiled code.
 """
 
@@ -22,7 +22,7 @@ from rescind.core.plan import Batch, Plan, Work
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class Replay:
     """A list on each device of items, and how they were answered."""
 
     item: Tensor
@@ -94,7 +94,7 @@ class Rehearsal:
 
 
 @dataclass(frozen=True)
-class Pull:
+class Proximal:
     """strength (|Phi_u - Phi_u^old|^2 + |Q_u - Q^old|^2) over what a client copies anyway."""
 
     item: Tensor
@@ -119,11 +119,11 @@ class Pull:
 
 
 @dataclass(frozen=True)
-class Beside:
+class LossTerms:
     """All that stands in a loss beside the samples; nothing by default."""
 
-    rehearsal: Rehearsal | None = None
-    pull: Pull | None = None
+    rehearsal: Replay | None = None
+    pull: Proximal | None = None
 
 
 def preference_shift(scores: Tensor, top: Tensor) -> Tensor:

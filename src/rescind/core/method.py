@@ -300,7 +300,7 @@ class Method:
         """How well it does, by default."""
         return self.task.metric(split, k)
 
-    def carried_by(self, executor: Executor) -> Executor:
+    def executor_for(self, executor: Executor) -> Executor:
         """Who does the clients' work for it; a method may want sums to go another way."""
         return executor
 

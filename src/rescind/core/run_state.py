@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rescind.core.executor import Vault
-from rescind.core.history import Past, Point
+from rescind.core.history import History, RestorePoint
 from rescind.core.state import ServerState
 from rescind.core.tasks import Metric
 from rescind.core.tasks.metrics import Ranking
@@ -16,7 +16,7 @@ from rescind.errors import ConfigError, suggest
 
 
 @dataclass(frozen=True)
-class Now:
+class RunState:
     """Where a run stands, on both sides of the boundary: what a checkpoint holds."""
 
     state: ServerState
@@ -25,29 +25,29 @@ class Now:
     """The private side of clients that the server hosts, in the world's order."""
 
     @property
-    def point(self) -> Point:
+    def point(self) -> RestorePoint:
         """The model alone, without any data: what one can come back to."""
         hosted = tuple((v.private, v.log) for v in self.hosted)
-        return Point(self.state, self.vault.private, self.vault.log, hosted)
+        return RestorePoint(self.state, self.vault.private, self.vault.log, hosted)
 
-    def back(self, point: Point) -> Now:
+    def back(self, point: RestorePoint) -> RunState:
         """The same devices with the model of another moment."""
         vault = replace(self.vault, private=point.private, log=point.log)
         hosted = tuple(
             replace(mine, private=private, log=log)
             for mine, (private, log) in zip(self.hosted, point.hosted, strict=True)
         )
-        return Now(point.state, vault, hosted)
+        return RunState(point.state, vault, hosted)
 
 
 @dataclass(frozen=True)
-class Moment:
+class RoundResult:
     """What a watcher may look at after a round. Read only."""
 
-    now: Now
+    now: RunState
     sums: Mapping[str, Sum]
     until: EarlyStop | None
-    past: Past | None = None
+    past: History | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class EarlyStop:
     """Go back to the best round at the end; False keeps the last."""
     users: int | None = None
     """Measure on a fixed sample of so many members; None: on everybody."""
-    best: Now | None = None
+    best: RunState | None = None
     best_score: float = float("-inf")
     history: tuple[tuple[int, Mapping[str, float]], ...] = ()
     """(round, values) of every measurement."""
@@ -75,7 +75,9 @@ class EarlyStop:
         if self.every < 1:
             raise ConfigError(f"early stopping measures every 1 or more rounds, got {self.every}.")
 
-    def see(self, now: Now, measure: Callable[[Now, Metric], dict[str, float]]) -> EarlyStop:
+    def update(
+        self, now: RunState, measure: Callable[[RunState, Metric], dict[str, float]]
+    ) -> EarlyStop:
         """The stopping rule after one more round."""
         if now.state.round % self.every:
             return self

@@ -22,7 +22,7 @@ from rescind.demo.erasure import Erasure, Person, Subtraction
 from rescind.errors import DataError
 from rescind.experiments.learning_run import Result, prepare, run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
-from rescind.forgetting.blocklist import Withheld
+from rescind.forgetting.blocklist import Blocklist
 from rescind.forgetting.claims import AFTER, check, rebuilt, sum_digest
 from rescind.forgetting.forget import Evidence, forget
 from rescind.forgetting.receipt import Issued, write
@@ -234,7 +234,7 @@ def finish(
     evidence = erasure.evidence
     (out / "receipt.key").unlink(missing_ok=True)  # of an earlier demonstration
     write(Issued(evidence.receipt, evidence.key), out / "receipt.json")
-    withheld = Withheld().after(Erase(erasure.lent), erasure.lent, erasure.before.labels)
+    withheld = Blocklist().after(Erase(erasure.lent), erasure.lent, erasure.before.labels)
     withheld.write(out)
     findings = evidence.report.findings if evidence.report else None
     write_atomically(out / "receipt.html", page_of(evidence.receipt, findings).encode())

@@ -14,7 +14,7 @@ from torch import Tensor
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.loss_terms import preference_shift
-from rescind.core.run_state import Moment
+from rescind.core.run_state import RoundResult
 from rescind.core.tasks.metrics import Ranking, top_k
 from rescind.experiments.streams import mean
 
@@ -38,7 +38,7 @@ class Drift:
     users: dict[str, float] = field(default_factory=dict)
     items: dict[str, list[float]] = field(default_factory=dict)
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: RoundResult) -> None:
         """After the first round of the second block: how far lists have moved, Eq. (2)."""
         before, now = self.before, moment.now
         if before is None or self.people or now.vault.holdings.now != 1 or self.lists is None:

@@ -21,7 +21,7 @@ from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.data.simulated_lending import draw_regret
 from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.experiments.stream_run import measured_again
-from rescind.forgetting.blocklist import Withheld
+from rescind.forgetting.blocklist import Blocklist
 from rescind.forgetting.forget import Audits, Evidence, forget
 from rescind.forgetting.purge import requested
 from rescind.forgetting.receipt import Issued, write
@@ -56,7 +56,7 @@ class Answer:
 
 
 def read_request(
-    fed: Federation, kind: Kind, source: str, withheld: Withheld | None = None
+    fed: Federation, kind: Kind, source: str, withheld: Blocklist | None = None
 ) -> Event:
     """The event of a request. source: a CSV file, `draw:0.3`, or a user's id for a withdrawal.
 
@@ -66,7 +66,7 @@ def read_request(
 
     withheld: what the run keeps of earlier requests, so that who left is told so
     """
-    withheld = withheld or Withheld()
+    withheld = withheld or Blocklist()
     if kind == "withdraw":
         return Withdraw(_client(fed, source, withheld))
     if source.startswith(DRAW):
@@ -88,7 +88,7 @@ def _share(source: str) -> float:
         raise ConfigError(f"'{source}' is no share: write draw:0.3 for 30 %.") from None
 
 
-def _client(fed: Federation, user: str, withheld: Withheld) -> int:
+def _client(fed: Federation, user: str, withheld: Blocklist) -> int:
     """The number of a user; whoever left is told so, and no near name."""
     if withheld.left(user, fed.labels):
         raise ConsentError(
@@ -98,7 +98,7 @@ def _client(fed: Federation, user: str, withheld: Withheld) -> int:
     return fed.labels.client(user, fed.world.sizes.clients)
 
 
-def _from_file(fed: Federation, path: Path, kind: Kind, withheld: Withheld) -> Records:
+def _from_file(fed: Federation, path: Path, kind: Kind, withheld: Blocklist) -> Records:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             table = csv.DictReader(file)
@@ -158,7 +158,7 @@ def answer(
     check_finished(run)
     facts = read_facts(run) or {}
     fed = load_federation(run / "model")
-    event = read_request(fed, kind, source, Withheld.read(run))
+    event = read_request(fed, kind, source, Blocklist.read(run))
     gone = requested(fed, event)
     new = out or _next(run)
     if new.exists() and any(new.iterdir()):
@@ -178,7 +178,7 @@ def answer(
     key_file = write(Issued(evidence.receipt, evidence.key), new / RECEIPT)
     findings = evidence.report.findings if evidence.report else None
     write_atomically(new / PAGE, page(evidence.receipt, findings).encode())
-    withheld = Withheld.read(run).after(event, gone, fed.labels)
+    withheld = Blocklist.read(run).after(event, gone, fed.labels)
     withheld.write(new)
     write_facts(new, _facts(facts, after, evidence))
     withheld.write(run)  # a rerun into the old folder leaves the records out, too

@@ -17,14 +17,14 @@ from rescind.core import files, params
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.records import Share
-from rescind.core.run_state import EarlyStop, Moment
+from rescind.core.run_state import EarlyStop, RoundResult
 from rescind.data import Dataset, GraphDataset, k_core, load, min_user
 from rescind.data.partition import louvain, subgraphs
 from rescind.data.simulated_lending import GROUPS, draw_groups, draw_share, groups_of
 from rescind.errors import BoundaryError, DataError
 from rescind.experiments.recipe import Cell, DataSettings, Recipe
 from rescind.experiments.results import append_line
-from rescind.forgetting.blocklist import Withheld
+from rescind.forgetting.blocklist import Blocklist
 from rescind.methods.additive.releases import promise, published
 from rescind.privacy import accountant
 from rescind.storage.checkpoints import Checkpoints, resume
@@ -34,7 +34,7 @@ from rescind.storage.run_folder import write_facts
 
 log = logging.getLogger(__name__)
 
-Watch = Callable[[Moment], Any]
+Watch = Callable[[RoundResult], Any]
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Meter:
     _wall: float = field(default_factory=time.perf_counter)
     _cpu: float = field(default_factory=time.process_time)
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: RoundResult) -> None:
         for role, total in moment.sums.items():
             if role != "host":  # the server's own clients send nothing
                 self.took_part = accountant.count(self.took_part, total.who)
@@ -135,7 +135,7 @@ def obtained(cell: Cell) -> Dataset | GraphDataset:
 
 
 def start(
-    cell: Cell, dataset: Dataset | GraphDataset, withheld: Withheld | None = None
+    cell: Cell, dataset: Dataset | GraphDataset, withheld: Blocklist | None = None
 ) -> Federation:
     """A federation before its first round, with what people lend.
 
@@ -177,7 +177,7 @@ def run_cell(
     again: go on from the newest checkpoint in the folder, if there is one
     What the folder says was erased or taken back (`withheld.json`) is left out.
     """
-    withheld = Withheld.read(folder)
+    withheld = Blocklist.read(folder)
     dataset = dataset or obtained(cell)
     fed = start(cell, dataset, withheld)
     if not int(fed.now.vault.holdings.lot("test")[1].sum()):
@@ -262,7 +262,7 @@ class Last:
 
     until: EarlyStop | None
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: RoundResult) -> None:
         self.until = moment.until
 
 

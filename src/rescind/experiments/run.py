@@ -11,7 +11,7 @@ from rescind.experiments.cell import Cell
 from rescind.experiments.learning_run import Result
 
 
-def run_one(cell: Cell, folder: Path, room: trials.Room, again: bool = True) -> Result:
+def run_one(cell: Cell, folder: Path, room: trials.TrialCache, again: bool = True) -> Result:
     """Run a cell of any kind: a trial of an unlearner, a stream of blocks, or rounds."""
     if cell.forget is not None:
         return trials.run_cell(cell, folder, room)

@@ -25,8 +25,8 @@ from rescind.experiments.learning_run import Meter, Result, about, prepare, tidy
 from rescind.experiments.streams import (
     Block,
     Blocks,
-    Keeper,
     Stream,
+    StreamCheckpoints,
     Streamed,
     Watch,
     mean,
@@ -34,7 +34,7 @@ from rescind.experiments.streams import (
     run_stream,
     summary,
 )
-from rescind.forgetting.blocklist import Withheld
+from rescind.forgetting.blocklist import Blocklist
 from rescind.reporting import charts
 from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.federations import load_federation, save_federation
@@ -60,9 +60,11 @@ def run_cell(
     again: go on in the block, and at the checkpoint in it, where an earlier run stopped
     `rounds` counts inside a block. What the folder says was erased (`withheld.json`) is left out.
     """
-    dataset, withheld = dataset or prepare(cell.data), Withheld.read(folder)
+    dataset, withheld = dataset or prepare(cell.data), Blocklist.read(folder)
     files.make_folder(folder)
-    halts = Halts(folder / "checkpoints", cell, f"{cell.digest}/{cell.run.seed}/{dataset.digest}")
+    halts = StreamCheckpointFiles(
+        folder / "checkpoints", cell, f"{cell.digest}/{cell.run.seed}/{dataset.digest}"
+    )
     if not again:
         halts.clear()
     (folder / "run.json").unlink(missing_ok=True)
@@ -78,8 +80,8 @@ def measured(
     cell: Cell,
     dataset: Dataset,
     watch: Sequence[Watch] = (),
-    halts: Halts | None = None,
-    withheld: Withheld | None = None,
+    halts: StreamCheckpointFiles | None = None,
+    withheld: Blocklist | None = None,
 ) -> tuple[Federation, dict[str, Any]]:
     """The stream of one cell and what run.json says of it; only `halts` writes anything."""
     guards, settings = cell.guards, cell.run
@@ -114,7 +116,7 @@ def blocks_of(cell: Cell) -> Blocks:
     return Blocks(run.rounds, run.patience, run.evaluate_every, run.measure, run.k)
 
 
-def _left(dataset: Dataset, seed: int, withheld: Withheld | None) -> Dataset:
+def _left(dataset: Dataset, seed: int, withheld: Blocklist | None) -> Dataset:
     """Without what was erased; what is left stays in the part of the split it was in."""
     if not withheld or dataset.block is None:
         return dataset
@@ -125,7 +127,7 @@ def _left(dataset: Dataset, seed: int, withheld: Withheld | None) -> Dataset:
 
 
 @dataclass
-class Halts(Keeper):
+class StreamCheckpointFiles(StreamCheckpoints):
     """Writes a stream down: every block as it begins, and checkpoints of the rounds inside it."""
 
     folder: Path

@@ -22,7 +22,7 @@ from rescind.core.labels import Labels
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Arrive, Records
-from rescind.core.run_state import EarlyStop, Moment, Now
+from rescind.core.run_state import EarlyStop, RoundResult, RunState
 from rescind.core.state import REFERENCE
 from rescind.core.tasks import Metric
 from rescind.core.tasks.metrics import Ranking, masked_lot
@@ -30,7 +30,7 @@ from rescind.data import Dataset
 from rescind.data.blocks import block_split
 from rescind.errors import ConfigError, DataError
 
-Watch = Callable[[Moment], Any]
+Watch = Callable[[RoundResult], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +194,7 @@ def summary(rows: Sequence[Sequence[float]]) -> dict[str, float]:
     }
 
 
-class Keeper:
+class StreamCheckpoints:
     """Where a stream is written down while it runs; as it stands: nowhere."""
 
     def found(self) -> tuple[Federation, tuple[Block, ...]] | None:
@@ -222,11 +222,11 @@ def run_stream(
     how: Blocks | None = None,
     executor: Executor | None = None,
     watch: Sequence[Watch] = (),
-    keeper: Keeper | None = None,
+    keeper: StreamCheckpoints | None = None,
     answer: Answer | None = None,
 ) -> Streamed:
     """Train on one block after another and measure all blocks so far after each."""
-    how, keeper = how or Blocks(), keeper or Keeper()
+    how, keeper = how or Blocks(), keeper or StreamCheckpoints()
     found = keeper.found()
     done = list(found[1]) if found else []
     fed, last = found[0] if found else None, None
@@ -282,7 +282,9 @@ def _trains(block: Arrive) -> Tensor:
     return there
 
 
-def _answered(answer: Answer, number: int, fed: Federation, last: Now) -> tuple[Federation, Now]:
+def _answered(
+    answer: Answer, number: int, fed: Federation, last: RunState
+) -> tuple[Federation, RunState]:
     """After the requests of a block: where it stands, and where `carry="last"` goes on from."""
     after = answer(number, fed)
     return after, last if after is fed else after.now
@@ -293,8 +295,8 @@ def train_block(
     how: Blocks,
     metric: Ranking,
     watch: Sequence[Watch] = (),
-    keeper: Keeper | None = None,
-) -> tuple[Federation, Now, EarlyStop]:
+    keeper: StreamCheckpoints | None = None,
+) -> tuple[Federation, RunState, EarlyStop]:
     """The rounds of one block: (the federation at its best round, its last round, the rule).
 
     A block in which nobody has anything to train on leaves the model as it is; one without
@@ -303,12 +305,12 @@ def train_block(
     until = EarlyStop(metric=metric, value=how.value, every=how.every, patience=how.patience)
     end = fed.now.state.round + (how.rounds if bool(fed.world.available.any()) else 0)
     ids = _holders(fed, metric)
-    fed, until, keeping = (keeper or Keeper()).inside(fed, until)
-    caught: list[Moment] = []
+    fed, until, keeping = (keeper or StreamCheckpoints()).inside(fed, until)
+    caught: list[RoundResult] = []
     while fed.now.state.round < end and not until.done:
         fed = fed.run(1, watch=[caught.append])
         if len(ids):
-            until = until.see(fed.now, _asking(fed, ids))
+            until = until.update(fed.now, _asking(fed, ids))
         for look in (*watch, *keeping):
             look(replace(caught[-1], until=until))
         caught.clear()
@@ -316,7 +318,7 @@ def train_block(
     return replace(fed, now=until.best or last), last, until
 
 
-def next_block(fed: Federation, last: Now, arrival: Arrive) -> Federation:
+def next_block(fed: Federation, last: RunState, arrival: Arrive) -> Federation:
     """A block arrives at a federation that stands at its best round.
 
     Devices and server remember the best round; with `carry="last"` training goes on from the last.
@@ -367,7 +369,7 @@ def _holders(fed: Federation, metric: Ranking) -> Tensor:
     return fed.now.vault.holdings.holders(metric.split, metric.block)
 
 
-def _asking(fed: Federation, ids: Tensor) -> Callable[[Now, Metric], dict[str, float]]:
+def _asking(fed: Federation, ids: Tensor) -> Callable[[RunState, Metric], dict[str, float]]:
     """What a stopping rule asks with: the federation as it stands, some members only."""
     return lambda _, metric: fed.evaluate(metric=metric, clients=ids)
 

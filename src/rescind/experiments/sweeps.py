@@ -12,7 +12,7 @@ from rescind.experiments.recipe import Cell
 from rescind.experiments.tables import ResultTable, cells_by_name
 from rescind.reporting import charts
 
-Point = tuple[float, float, float]
+RestorePoint = tuple[float, float, float]
 """x, mean over seeds, standard deviation over seeds."""
 
 
@@ -21,7 +21,7 @@ class Sweep:
     """Lines of one metric over the swept setting."""
 
     metric: str
-    lines: Mapping[str, tuple[Point, ...]]
+    lines: Mapping[str, tuple[RestorePoint, ...]]
     ticks: Mapping[float, str] | None
     """What is written below each x, where the setting is no single number."""
 
@@ -45,7 +45,7 @@ def sweeps(table: ResultTable) -> tuple[Sweep, ...]:
     told = [a for a in _varying(cells) if a != axis]
     out = []
     for metric in dict.fromkeys(e.metric for e in table.entries):
-        found: dict[str, list[Point]] = {}
+        found: dict[str, list[RestorePoint]] = {}
         for entry in (e for e in table.entries if e.metric == metric):
             if entry.mean is not None:
                 line = "/".join(cells[entry.cell].labels[a] for a in told)

@@ -37,7 +37,7 @@ from rescind.experiments import learning_run as experiment
 from rescind.experiments.cell import NO_OP, OTHER_SEED, SHIFT, Cell, ForgetSettings
 from rescind.experiments.learning_run import Result, Watch
 from rescind.forgetting.examine import Unlearner, examine_records, judge, retrains
-from rescind.forgetting.forget import Spent
+from rescind.forgetting.forget import CostMeter
 from rescind.forgetting.parallel import one_thread
 from rescind.forgetting.purge import purge, requested, traces
 from rescind.storage.federations import load_federation
@@ -51,7 +51,7 @@ move them by less, another seed by more than one."""
 
 
 @dataclass(frozen=True)
-class Room:
+class TrialCache:
     """Where a recipe keeps what its trials share, and who is told of progress."""
 
     home: Path
@@ -65,7 +65,7 @@ class Room:
 
 
 def run_cell(
-    cell: Cell, folder: Path, room: Room, dataset: Dataset | GraphDataset | None = None
+    cell: Cell, folder: Path, room: TrialCache, dataset: Dataset | GraphDataset | None = None
 ) -> Result:
     """Answer a cell's request by its unlearner, and write `folder/run.json`.
 
@@ -87,7 +87,7 @@ def run_cell(
 
 
 def answered(
-    cell: Cell, before: Federation, base: Federation, facts: Facts, room: Room
+    cell: Cell, before: Federation, base: Federation, facts: Facts, room: TrialCache
 ) -> tuple[Federation, Facts]:
     """Every request of a cell, answered; the first's federation, and what run.json says.
 
@@ -119,7 +119,7 @@ def answered(
 
 
 def learned(
-    cell: Cell, dataset: Dataset | GraphDataset, room: Room
+    cell: Cell, dataset: Dataset | GraphDataset, room: TrialCache
 ) -> tuple[Federation, dict[str, Any]]:
     """The federation of a cell and what its run wrote down; trained once, then read.
 
@@ -143,7 +143,7 @@ def learned(
 
 
 def _with_logs(
-    cell: Cell, dataset: Dataset | GraphDataset, room: Room
+    cell: Cell, dataset: Dataset | GraphDataset, room: TrialCache
 ) -> tuple[Federation, dict[str, Any]]:
     cell = replace(cell, run=replace(cell.run, keep_every=None))
     meter, fed = experiment.Meter(), experiment.start(cell, dataset)
@@ -181,7 +181,7 @@ def _kept_apart(fed: Federation) -> Records:
     return mine[~torch.isin(mine.client, fed.world.shared.client)]
 
 
-def _exact(base: Federation, event: Event, room: Room) -> Params:
+def _exact(base: Federation, event: Event, room: TrialCache) -> Params:
     """The parameters of the same run without the records, made once."""
     said = [base.world.digest(), base.now.vault.holdings.digest(), event.digest()]
     said += [params.digest(base.now.state.public)]
@@ -199,7 +199,7 @@ def _exact(base: Federation, event: Event, room: Room) -> Params:
 
 
 def _trial(
-    cell: Cell, before: Federation, base: Federation, event: Event, room: Room
+    cell: Cell, before: Federation, base: Federation, event: Event, room: TrialCache
 ) -> tuple[Federation, Facts]:
     """What one request cost, what it left, and what is left of it."""
     wanted, k = cell.forget, cell.run.k
@@ -247,10 +247,10 @@ def _answered(
     event: Event,
     unlearner: Any,
     references: Sequence[Federation],
-    room: Room,
+    room: TrialCache,
 ) -> tuple[Federation, Facts]:
     """The federation after a request, and what that took."""
-    spent = Spent()
+    spent = CostMeter()
     wall, cpu = time.perf_counter(), time.process_time()
     if name == NO_OP:
         after = before
@@ -283,7 +283,7 @@ def _judged(
     event: Event,
     references: Sequence[Federation],
     wanted: ForgetSettings,
-    room: Room,
+    room: TrialCache,
 ) -> Facts:
     """Every check of the audit: its value, the retrains' mean, and what it says."""
     case = Case.of(before, event, 0, references)

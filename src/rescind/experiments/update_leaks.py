@@ -95,17 +95,17 @@ def _method(name: str, model: str | None) -> Method:
     if made.model.task != "ranking":
         raise ConfigError(
             f"{type(made.model).__name__} is for {made.model.task}; this attack is on rankings. "
-            f"{suggest(model or name, models.found())}"
+            f"{suggest(model or name, models.all_models())}"
         )
     return made
 
 
 def _all_methods() -> Iterator[Method]:
-    for cls in methods.found().values():
+    for cls in methods.all_methods().values():
         made: Method = cls()
         if made.model.task == "ranking":
             yield made
-    for cls in models.found().values():
+    for cls in models.all_models().values():
         if getattr(cls, "task", "") == "ranking" and cls is not type(FedAvg().model):
             yield FedAvg(model=cls())
     yield FedAvg(model=MF(), loss="bce")

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from rescind.errors import RescindError
-from rescind.flower.run_request import ASKED, LOG, SILO, Serving
+from rescind.flower.run_request import ASKED, LOG, SILO, RunRequest
 from rescind.flower.silo.resident import carried
 from rescind.flower.wire.serde import read, written
 
@@ -35,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run what was asked; an error that a person can mend is one line for them to read."""
     from rescind.flower.server.serve import serve
 
-    asked = Serving.from_json(str(context.run_config[ASKED]))
+    asked = RunRequest.from_json(str(context.run_config[ASKED]))
     Path(asked.out).mkdir(parents=True, exist_ok=True)
     voice = logging.getLogger("rescind")
     file = logging.FileHandler(Path(asked.out) / LOG, encoding="utf-8")

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rescind.errors import ConfigError, DataError
-from rescind.flower.run_request import ASKED, SILO, Serving
+from rescind.flower.run_request import ASKED, SILO, RunRequest
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -168,7 +168,7 @@ def supernode(link: Link, resident: Path, kit: Path | None, port: int) -> list[s
     return [*command, "--auth-supernode-private-key", str(_there(kit / "node.key"))]
 
 
-def submit(asked: Serving, home: Path) -> int:
+def submit(asked: RunRequest, home: Path) -> int:
     """Hand a run to the SuperLink; its number."""
     with tempfile.TemporaryDirectory() as folder:
         app(Path(folder), asked)
@@ -194,7 +194,7 @@ def status(run: int, home: Path) -> str:
         return "unknown"
 
 
-def app(folder: Path, asked: Serving) -> Path:
+def app(folder: Path, asked: RunRequest) -> Path:
     """The bundle that Flower wants: names of our two apps, and no code."""
     (folder / "LICENSE").write_text("Apache-2.0\n")
     text = json.dumps(asked.to_json())  # a JSON string is a TOML string, too

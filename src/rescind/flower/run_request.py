@@ -14,7 +14,7 @@ ASKED = "asked"
 
 
 @dataclass(frozen=True)
-class Serving:
+class RunRequest:
     """A cell of a recipe over silos."""
 
     recipe: str
@@ -50,7 +50,7 @@ class Serving:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Serving:
+    def from_json(cls, text: str) -> RunRequest:
         """What `to_json` wrote."""
         told = json.loads(text)
         if told["erase"] is not None:

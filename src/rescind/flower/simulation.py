@@ -16,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from rescind.core.executor import InProcess
 from rescind.errors import ConfigError
 from rescind.flower.deploy import QUIET
-from rescind.flower.run_request import Serving
+from rescind.flower.run_request import RunRequest
 from rescind.flower.server.serve import serve
 from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.node import Node
@@ -24,7 +24,7 @@ from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 
 
-def simulate(asked: Serving, cpus: float = 1.0) -> None:
+def simulate(asked: RunRequest, cpus: float = 1.0) -> None:
     """Run a cell over simulated silos. cpus: how many one silo takes while it works"""
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("Ray is not installed: docs/deploy.md says how.")
@@ -53,7 +53,7 @@ def simulate(asked: Serving, cpus: float = 1.0) -> None:
     )
 
 
-def simulated(asked: Serving, silo: int) -> Node:
+def simulated(asked: RunRequest, silo: int) -> Node:
     """A silo whose store is under the run's folder."""
     data = RecipeData(asked.recipe, asked.cell, asked.changes)
     store = Store(Path(asked.out) / "silos" / f"silo-{silo}")

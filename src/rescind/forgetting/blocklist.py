@@ -28,7 +28,7 @@ FILE = "withheld.json"
 
 
 @dataclass(frozen=True)
-class Withheld:
+class Blocklist:
     """Digests of people and of their records, by what became of the records."""
 
     people: frozenset[str] = frozenset()
@@ -38,7 +38,7 @@ class Withheld:
     _key: bytes = field(default=b"", repr=False, compare=False)
 
     @classmethod
-    def read(cls, folder: Path) -> Withheld:
+    def read(cls, folder: Path) -> Blocklist:
         """What a run's folder says is withheld; nothing where it says nothing."""
         path = folder / FILE
         if not path.is_file():
@@ -61,7 +61,7 @@ class Withheld:
     def __bool__(self) -> bool:
         return bool(self.erased or self.unshared)
 
-    def after(self, event: Event, records: Records, labels: Labels) -> Withheld:
+    def after(self, event: Event, records: Records, labels: Labels) -> Blocklist:
         """With one more request. records: what it was about"""
         key = self._key or keys.erasure_key()
         users = [labels.user_id(c) for c in records.client.tolist()]

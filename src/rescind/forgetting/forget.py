@@ -18,7 +18,7 @@ from rescind.core import params
 from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.core.records import Erase, Event, Unshare, Withdraw, concerned
-from rescind.core.run_state import Moment
+from rescind.core.run_state import RoundResult
 from rescind.core.settings import chosen, fields_of, to_table
 from rescind.errors import BoundaryError, ConfigError
 from rescind.forgetting.claims import claims_of
@@ -49,14 +49,14 @@ class Evidence:
 
 
 @dataclass
-class Spent:
+class CostMeter:
     """A watcher that counts what unlearning costs."""
 
     rounds: int = 0
     client_rounds: int = 0
     who: set[int] = field(default_factory=set)
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: RoundResult) -> None:
         self.rounds += 1
         for role, total in moment.sums.items():
             if role != "host":
@@ -95,7 +95,7 @@ def forget(
         )
     if audits not in AUDITS:
         raise ConfigError(f"audits is one of {', '.join(AUDITS)}; got '{audits}'.")
-    spent, many = Spent(), len(requested(fed, event))
+    spent, many = CostMeter(), len(requested(fed, event))
     with TemporaryDirectory(prefix="rescind-retrains-") as room:
         # Two audits of one request compare with the same retrains.
         audit = functools.partial(
@@ -134,7 +134,7 @@ def forget(
 
 
 def _forgotten(
-    fed: Federation, event: Event, unlearner: Method, spent: Spent, away: Sequence[int] = ()
+    fed: Federation, event: Event, unlearner: Method, spent: CostMeter, away: Sequence[int] = ()
 ) -> tuple[Federation, float]:
     """Unlearnt and purged, and in how many seconds; whoever leaves a trace gets no receipt."""
     begun = time.perf_counter()
@@ -195,7 +195,7 @@ def _done(
     after: Federation,
     unlearner: Method,
     event: Event,
-    spent: Spent,
+    spent: CostMeter,
     seconds: float,
     data: str,
 ) -> Done:

@@ -17,7 +17,7 @@ from rescind.core import params
 from rescind.core.clock import Clock
 from rescind.core.executor import Vault
 from rescind.core.federation import Federation
-from rescind.core.history import Past
+from rescind.core.history import History
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
 from rescind.core.records import Erase, Event, Records, Share, Unshare, Withdraw, concerned
@@ -87,7 +87,7 @@ def influence(fed: Federation, event: Event) -> int | None:
     return fed.past.influence(event, fed.now.state.round)
 
 
-def _clean_past(before: Past, after: Past, event: Event, fed: Federation) -> Past:
+def _clean_past(before: History, after: History, event: Event, fed: Federation) -> History:
     """No point that saw the records, and no copy of them."""
     dirty = before.influence(event, fed.now.state.round)
     after = after.without(event)

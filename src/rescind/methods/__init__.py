@@ -9,7 +9,7 @@ from rescind.core.settings import classes
 MARKER = "server_sample"
 
 
-def found() -> dict[str, type]:
+def all_methods() -> dict[str, type]:
     """Every method there is, by name."""
     return classes(__name__, MARKER)
 
@@ -17,7 +17,7 @@ def found() -> dict[str, type]:
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
-    known = found()
+    known = all_methods()
     if name in known:
         return known[name]
     raise AttributeError(f"there is no method '{name}': there are {', '.join(known)}")

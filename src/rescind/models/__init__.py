@@ -9,7 +9,7 @@ from rescind.core.settings import classes
 MARKER = "tables"
 
 
-def found() -> dict[str, type]:
+def all_models() -> dict[str, type]:
     """Every model there is, by name."""
     return classes(__name__, MARKER)
 
@@ -17,7 +17,7 @@ def found() -> dict[str, type]:
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
-    known = found()
+    known = all_models()
     if name in known:
         return known[name]
     raise AttributeError(f"there is no model '{name}': there are {', '.join(known)}")

@@ -23,7 +23,7 @@ from rescind.errors import ConfigError
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
-    from rescind.core.run_state import EarlyStop, Moment
+    from rescind.core.run_state import EarlyStop, RoundResult
 
 ORDERS: tuple[float, ...] = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512)
 """Orders at which Renyi divergences are taken: the usual grid (Abadi et al. 2016 and later)."""
@@ -124,7 +124,7 @@ def run_within(
     fed: Federation,
     rounds: int,
     until: EarlyStop | None,
-    watch: Sequence[Callable[[Moment], Any]],
+    watch: Sequence[Callable[[RoundResult], Any]],
     may: Callable[[Tensor], bool],
 ) -> tuple[Federation, int | None]:
     """`Federation.run`, but stop before a round in which somebody may not take part.
@@ -133,7 +133,7 @@ def run_within(
     """
     last = until
 
-    def see(moment: Moment) -> None:
+    def see(moment: RoundResult) -> None:
         nonlocal last
         last = moment.until
 

@@ -74,7 +74,7 @@ class SharedSums(InProcess):
         return sums, vault
 
 
-def carried_by(executor: Executor) -> Executor:
+def executor_for(executor: Executor) -> Executor:
     """The same executor with its sums over two servers."""
     if isinstance(executor, SharedSums):
         return executor

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rescind.core.run_state import Moment
+    from rescind.core.run_state import RoundResult
 
 
 class RoundBar(AbstractContextManager["RoundBar"]):
@@ -52,12 +52,12 @@ class RoundBar(AbstractContextManager["RoundBar"]):
     ) -> None:
         self.bar.stop()
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: RoundResult) -> None:
         self.made += 1
         at = moment.now.state.round
         self._show(moment, self.made if self.rounds is None else at, f"round {at}")
 
-    def _show(self, moment: Moment, at: int, where: str) -> None:
+    def _show(self, moment: RoundResult, at: int, where: str) -> None:
         said = ""
         history = moment.until.history if moment.until else ()
         if history:
@@ -73,7 +73,7 @@ class BlockBar(RoundBar):
 
     block, begun = -1, 0
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: RoundResult) -> None:
         block, at = moment.now.vault.holdings.now, moment.now.state.round
         if block != self.block:  # a run that goes on inside a block has measured rounds behind it
             history = moment.until.history if moment.until else ()

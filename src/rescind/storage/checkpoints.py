@@ -11,9 +11,9 @@ from torch import Tensor
 
 from rescind.core import files, params
 from rescind.core.federation import Federation
-from rescind.core.history import Past
+from rescind.core.history import History
 from rescind.core.params import Params
-from rescind.core.run_state import EarlyStop, Moment, Now
+from rescind.core.run_state import EarlyStop, RoundResult, RunState
 from rescind.errors import ConfigError, DataError
 from rescind.storage.packing import (
     FORMAT,
@@ -40,7 +40,7 @@ class Checkpoints:
     extra: Callable[[], Facts] = dict
     """More to carry along, such as counters of the run."""
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: RoundResult) -> None:
         done = moment.until is not None and moment.until.done
         if moment.now.state.round % self.every == 0 or done:
             self.write(moment.now, moment.until, moment.past)
@@ -53,7 +53,7 @@ class Checkpoints:
         if self.folder.is_dir() and not any(self.folder.iterdir()):
             self.folder.rmdir()
 
-    def write(self, now: Now, until: EarlyStop | None, past: Past | None = None) -> Path:
+    def write(self, now: RunState, until: EarlyStop | None, past: History | None = None) -> Path:
         """Write one checkpoint now. Of the past it carries who took part, not the points."""
         tensors, facts = pack_now(now)
         tensors = under("now", tensors)
@@ -91,7 +91,7 @@ class Checkpoints:
 class Resumed:
     """Where a run was when its checkpoint was written."""
 
-    now: Now
+    now: RunState
     until: EarlyStop | None
     extra: Facts
     path: Path
@@ -131,7 +131,7 @@ def resume(
 
 
 def _unpack_until(
-    until: EarlyStop, facts: Facts, tensors: Params, now: Now, fed: Federation
+    until: EarlyStop, facts: Facts, tensors: Params, now: RunState, fed: Federation
 ) -> EarlyStop:
     seen = facts["until"]
     best = now if seen["best_is_now"] else None

@@ -3,7 +3,7 @@
 A saved federation is a folder with the two sides of the boundary apart: `server.safetensors` is
 what the server knows, `devices.safetensors` what devices hold, `past.safetensors` how it came
 about, `labels.json` the original ids.
-A checkpoint is one file with both sides of `Now`, the best round so far, and digests.
+A checkpoint is one file with both sides of `RunState`, the best round so far, and digests.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from rescind.core import files, params
 from rescind.core.clock import Clock
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.federation import Federation
-from rescind.core.history import Past, Point
+from rescind.core.history import History, RestorePoint
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels
 from rescind.core.params import Params
 from rescind.core.records import Event, Join, Records, Share, Unshare
-from rescind.core.run_state import Now
+from rescind.core.run_state import RunState
 from rescind.core.settings import find, from_table, to_table
 from rescind.core.world import Host, Sizes, World
 from rescind.errors import DataError
@@ -128,7 +128,7 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
             f"--resume."
         )
     method = from_table(find(*METHODS, facts["method"]["name"]), facts["method"], {"model": MODELS})
-    executor = method.carried_by(executor or InProcess())
+    executor = method.executor_for(executor or InProcess())
     device = getattr(executor, "device", "cpu")
     vault = unpack_vault(devices, device_facts, unpack_holdings(devices, device_facts), device)
     flags = {n: v.to(device) for n, v in drawer("flags", server).items()}
@@ -146,7 +146,7 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
     return Federation(
         world=world,
         method=method,
-        now=Now(unpack_state(server, facts, device), vault, tuple(v for _, v in hosts)),
+        now=RunState(unpack_state(server, facts, device), vault, tuple(v for _, v in hosts)),
         clock=Clock(facts["seed"]),
         executor=executor,
         labels=Labels(**{k: tuple(v) for k, v in labels.items()}),
@@ -191,13 +191,13 @@ def _pack_past(fed: Federation) -> Packed:
     return tensors, facts
 
 
-def _as_now(point: Point, holdings: Holdings) -> Now:
+def _as_now(point: RestorePoint, holdings: Holdings) -> RunState:
     """A point as if it stood on the devices of today: only its model is packed."""
     hosted = tuple(Vault(holdings, private, log) for private, log in point.hosted)
-    return Now(point.state, Vault(holdings, point.private, point.log), hosted)
+    return RunState(point.state, Vault(holdings, point.private, point.log), hosted)
 
 
-def _read_past(path: Path, server: Facts, vault: Vault) -> Past:
+def _read_past(path: Path, server: Facts, vault: Vault) -> History:
     """What `_pack_past` packed."""
     tensors, facts = read_packed(path)
     if facts["stamp"] != server["stamp"]:
@@ -221,13 +221,15 @@ def _read_past(path: Path, server: Facts, vault: Vault) -> Past:
         ]
         model = unpack_vault(mine, told, held, device)
         pairs = tuple((v.private, v.log) for v in hosts)
-        points.append(Point(unpack_state(mine, told, device), model.private, model.log, pairs))
+        points.append(
+            RestorePoint(unpack_state(mine, told, device), model.private, model.log, pairs)
+        )
     base = points.pop(0) if facts["base"] else None
     story = tuple(
         (told["round"], _unpack_event(told, drawer(f"event{number}", tensors), device))
         for number, told in enumerate(facts["story"])
     )
-    return Past(start, tensors["first"].to(device), base, story, tuple(points))
+    return History(start, tensors["first"].to(device), base, story, tuple(points))
 
 
 def _unpack_event(told: Facts, tensors: Params, device: str) -> Event:

@@ -16,7 +16,7 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.params import Params
 from rescind.core.records import Records
-from rescind.core.run_state import Now
+from rescind.core.run_state import RunState
 from rescind.core.state import Log, Memory, ServerState, Snapshot
 from rescind.core.update import Rows
 from rescind.errors import DataError
@@ -27,7 +27,7 @@ Facts = dict[str, Any]
 Packed = tuple[dict[str, Tensor], Facts]
 
 
-def pack_now(now: Now) -> Packed:
+def pack_now(now: RunState) -> Packed:
     """Both sides of a moment, with the clients that the server hosts."""
     state, facts = pack_state(now.state)
     vault, vault_facts = pack_vault(now.vault)
@@ -39,7 +39,7 @@ def pack_now(now: Now) -> Packed:
     return tensors, {**facts, **vault_facts}
 
 
-def unpack_now(tensors: Params, facts: Facts, fed: Federation) -> Now:
+def unpack_now(tensors: Params, facts: Facts, fed: Federation) -> RunState:
     """What `pack_now` packed, with the holdings of a federation."""
     holdings = fed.now.vault.holdings
     device = str(holdings.members.device)
@@ -48,7 +48,7 @@ def unpack_now(tensors: Params, facts: Facts, fed: Federation) -> Now:
         for i, host in enumerate(fed.now.hosted)
     )
     vault = unpack_vault(tensors, facts, holdings, device)
-    return Now(unpack_state(tensors, facts, device), vault, hosted)
+    return RunState(unpack_state(tensors, facts, device), vault, hosted)
 
 
 def pack_state(state: ServerState) -> Packed:

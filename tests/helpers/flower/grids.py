@@ -13,7 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from rescind.core.holdings import Holdings
 from rescind.flower.server.executor import FlowerExecutor
-from rescind.flower.server.transport import Line
+from rescind.flower.server.transport import Transport
 from rescind.flower.silo.node import Given, Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
@@ -110,5 +110,5 @@ def silos_of(
         for silo in range(silos)
     }
     grid = InMemory(nodes)
-    line = Line(grid, silos, deadline=deadline, pause=0.0)
+    line = Transport(grid, silos, deadline=deadline, pause=0.0)
     return FlowerExecutor(line), grid

@@ -11,7 +11,7 @@ import torch
 from rescind.core import params
 from rescind.experiments.learning_run import obtained, start
 from rescind.flower.recipe_cell import one_cell
-from rescind.flower.run_request import Serving
+from rescind.flower.run_request import RunRequest
 
 GRAPH = """
 [data]
@@ -29,7 +29,7 @@ measure = "accuracy"
 """
 
 
-def told(asked: Serving) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def told(asked: RunRequest) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The facts of a run, and the parameters that devices get."""
     facts = json.loads((Path(asked.out) / "run.json").read_text())
     return facts, params.load(Path(asked.out) / "model" / "public.safetensors")[0]

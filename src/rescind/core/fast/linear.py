@@ -21,7 +21,7 @@ from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.fast.local import LocalTraining
-from rescind.core.loss_terms import Beside, Pull, Rehearsal
+from rescind.core.loss_terms import LossTerms, Proximal, Replay
 from rescind.core.params import Params
 from rescind.core.state import Private
 from rescind.core.update import Sum
@@ -39,7 +39,7 @@ class Linear(Protocol):
 
 
 @dataclass(frozen=True)
-class Said:
+class Scores:
     """What clients say of the rows they touched, after their last step."""
 
     owner: Tensor
@@ -62,14 +62,14 @@ def client_sum(
     private: Private,
     cohort: Cohort,
     clock: Clock,
-    beside: Beside | None = None,
+    beside: LossTerms | None = None,
     asked: bool = False,
-) -> tuple[Sum, Private, Said | None]:
+) -> tuple[Sum, Private, Scores | None]:
     """One round of a cohort: (the sum, private values afterwards, what is said where asked)."""
     from rescind.core.fast import linear_kernel as linear_kernels
     from rescind.core.fast.ego_kernel import SHELVES
 
-    beside = beside or Beside()
+    beside = beside or LossTerms()
     model: Any = method.model
     table = public["item"].contiguous()
     items, dim = table.shape
@@ -158,7 +158,7 @@ def unpacked(model: Linear, rows: Tensor, like: Params) -> dict[str, Tensor]:
 
 
 def _rehearsal(
-    wanted: Rehearsal | None, table: Tensor, clocks: list[Clock], batches: int
+    wanted: Replay | None, table: Tensor, clocks: list[Clock], batches: int
 ) -> tuple[Any, ...] | None:
     """What the kernel takes to rehearse."""
     if wanted is None:
@@ -179,7 +179,7 @@ def _rehearsal(
     )
 
 
-def _pull(wanted: Pull | None, model: Any, table: Tensor, many: int) -> tuple[Any, ...] | None:
+def _pull(wanted: Proximal | None, model: Any, table: Tensor, many: int) -> tuple[Any, ...] | None:
     """What the kernel takes to stay near old values."""
     if wanted is None:
         return None
@@ -205,12 +205,12 @@ def _asked(cohort: Cohort, table: Tensor, many: int) -> tuple[Any, Any, Any]:
     return count, item, np.empty(room, table.numpy().dtype)
 
 
-def _said(given: tuple[Any, Any, Any] | None) -> Said | None:
+def _said(given: tuple[Any, Any, Any] | None) -> Scores | None:
     if given is None:
         return None
     count, item, score = (torch.from_numpy(part) for part in given)
     many = int(count.sum())
-    return Said(jagged.owners_of(count), item[:many], score[:many])
+    return Scores(jagged.owners_of(count), item[:many], score[:many])
 
 
 # -- what the other kernel needs, too ------------------------------------------------------------

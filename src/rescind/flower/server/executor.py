@@ -15,20 +15,20 @@ from rescind.core.cohort import Mail
 from rescind.core.executor import Vault
 from rescind.core.federation import Federation
 from rescind.core.gate import gate_sum
-from rescind.core.history import Past
+from rescind.core.history import History
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Event, Records, Share
-from rescind.core.run_state import Moment
+from rescind.core.run_state import RoundResult
 from rescind.core.settings import to_table
 from rescind.core.tasks import Metric, Question
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.streams import Announcement
-from rescind.flower.server.remote_holdings import Elsewhere, after, elsewhere, heard, unseen
+from rescind.flower.server.remote_holdings import RemoteHoldings, after, elsewhere, heard, unseen
 from rescind.flower.server.secure_round import exchanged
-from rescind.flower.server.transport import FAILED, Line
+from rescind.flower.server.transport import FAILED, Transport
 from rescind.flower.wire.messages import Letter, metric_table
 from rescind.flower.wire.payloads import (
     Nevers,
@@ -54,7 +54,7 @@ class FlowerExecutor:
     not accepted stays, for the server, at the private state it had before.
     """
 
-    line: Line
+    line: Transport
     run: str = "run"
     """A name for this run: replies of any other are refused."""
     least: float = 0.5
@@ -76,11 +76,11 @@ class FlowerExecutor:
 
     # -- before the first round --------------------------------------------------------------------
 
-    def gather(self, seed: int, wait: float = 300.0) -> Elsewhere:
+    def gather(self, seed: int, wait: float = 300.0) -> RemoteHoldings:
         """Wait until every silo is there; the holdings to start a federation with."""
         letter = self._letter("hold", Clock(seed))
         replies = self.line.wait(letter, wait)
-        self.line.hello = self._letter("meet", Clock(seed))  # who comes back has its data
+        self.line.first_message = self._letter("meet", Clock(seed))  # who comes back has its data
         told = [reply.facts for reply in replies.values()]
         if len({(t["task"], t["features"], t["classes"], t["block"]) for t in told}) > 1:
             raise DataError("the silos hold data of different kinds; give all the same recipe.")
@@ -121,7 +121,7 @@ class FlowerExecutor:
 
     def open(self, method: Method, holdings: Holdings, clock: Clock) -> Vault:
         """Devices with their first private values. Every silo must be there."""
-        if not isinstance(holdings, Elsewhere):
+        if not isinstance(holdings, RemoteHoldings):
             raise ConfigError(
                 "on a network the data is on the silos. Start the federation with the holdings "
                 "that `FlowerExecutor.gather` gives."
@@ -271,12 +271,12 @@ class FlowerExecutor:
         """
         held, private = self._needed(fed.now.vault, fed.past)
         origin = fed.past.origin if fed.past else None
-        nevers = origin.nevers if isinstance(origin, Elsewhere) else ()
+        nevers = origin.nevers if isinstance(origin, RemoteHoldings) else ()
         replies = self._keep_only(fed, {"keep_held": held, "keep_private": private}, nevers)
         vault, past = fed.now.vault, fed.past
         for silo, reply in replies.items():
             vault = _moved(vault, silo, reply)
-        if past is not None and isinstance(origin, Elsewhere):
+        if past is not None and isinstance(origin, RemoteHoldings):
             left = tuple((s, e) for s, e in nevers if s not in replies)
             late = tuple(step for step in origin.owed if step.silo not in replies)
             epoch = max(origin.epoch, elsewhere(vault).epoch)  # silos refuse anything older now
@@ -310,14 +310,14 @@ class FlowerExecutor:
             log.warning("silo %d still has what is not needed any more: %s", silo, reason)
         return replies
 
-    def watch(self, every: int = 1) -> Callable[[Moment], None]:
+    def watch(self, every: int = 1) -> Callable[[RoundResult], None]:
         """A watcher that tells silos which private moments may still be needed.
 
         every: rounds between two checkpoints, of which the last two stay whatever else happens
         """
         written: list[set[int]] = []
 
-        def look(moment: Moment) -> None:
+        def look(moment: RoundResult) -> None:
             _, needed = self._needed(moment.now.vault, moment.past)
             best = moment.until.best if moment.until else None
             private = {*needed, *(best.vault.private[MOMENT].tolist() if best else ())}
@@ -328,11 +328,11 @@ class FlowerExecutor:
 
         return look
 
-    def _needed(self, vault: Vault, past: Past | None) -> tuple[list[int], list[int]]:
+    def _needed(self, vault: Vault, past: History | None) -> tuple[list[int], list[int]]:
         """The moments that a vault and its past refer to: of holdings, and private ones."""
         held, private = {*elsewhere(vault).moment.tolist()}, {*vault.private[MOMENT].tolist()}
         if past is not None:
-            if isinstance(past.origin, Elsewhere):
+            if isinstance(past.origin, RemoteHoldings):
                 held |= {*past.origin.moment.tolist()}
             for point in (past.base, *past.points):
                 if point is not None and MOMENT in point.private:

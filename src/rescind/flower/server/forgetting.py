@@ -21,19 +21,19 @@ from rescind.core import files, params
 from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
-from rescind.core.run_state import Moment
+from rescind.core.run_state import RoundResult
 from rescind.core.settings import find
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.recipe import Cell
 from rescind.experiments.stream_run import measured_again
 from rescind.experiments.unlearning_run import events as requests
-from rescind.flower.run_request import Serving
+from rescind.flower.run_request import RunRequest
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.journal import Journal
 from rescind.flower.server.storage import load_elsewhere, save_elsewhere
 from rescind.flower.wire.payloads import packed_events, unpacked_events
 from rescind.flower.wire.steps import Anew
-from rescind.forgetting.forget import Spent
+from rescind.forgetting.forget import CostMeter
 from rescind.forgetting.purge import purge, traces
 from rescind.storage.federations import METHODS
 
@@ -45,7 +45,7 @@ EVENTS = "events.safetensors"
 
 
 @dataclass(frozen=True)
-class Stand:
+class ForgetProgress:
     """Where the answering of requests stands."""
 
     fed: Federation
@@ -58,7 +58,7 @@ class Stand:
 
 
 @dataclass
-class Stands:
+class ForgetProgressFiles:
     """The folder of the newest stand; older ones are removed."""
 
     folder: Path
@@ -71,7 +71,7 @@ class Stands:
         """Remove everything: a finished run keeps no trace of its way."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def write(self, stand: Stand) -> None:
+    def write(self, stand: ForgetProgress) -> None:
         """Write a stand, then remove the one before."""
         self.number += 1
         shutil.rmtree(self.place, ignore_errors=True)  # of one that was killed while it wrote
@@ -84,7 +84,7 @@ class Stands:
             if old != self.place:
                 shutil.rmtree(old)
 
-    def found(self) -> Stand | None:
+    def found(self) -> ForgetProgress | None:
         """The newest stand that was written whole."""
         for place in sorted(self.folder.glob("stand-*"), reverse=True):
             try:
@@ -101,7 +101,7 @@ class Stands:
                 )
             self.number = int(place.name.split("-")[1])
             left = unpacked_events("event", json.loads(notes["facts"]), tensors)
-            return Stand(fed, begun["facts"], tuple(left), bool(begun["unsettled"]))
+            return ForgetProgress(fed, begun["facts"], tuple(left), bool(begun["unsettled"]))
         return None
 
     @property
@@ -126,8 +126,12 @@ class Stands:
 
 
 def answered(
-    stand: Stand, cell: Cell, method: Method | None, executor: FlowerExecutor, stands: Stands
-) -> Stand:
+    stand: ForgetProgress,
+    cell: Cell,
+    method: Method | None,
+    executor: FlowerExecutor,
+    stands: ForgetProgressFiles,
+) -> ForgetProgress:
     """Every request answered, one after another, from wherever the answering stands."""
     while stand.events or stand.unsettled:
         if not stand.unsettled:
@@ -139,23 +143,25 @@ def answered(
             facts["forgot"] = [*others, {**last, "waiting": list(executor.waiting(fed))}]
             facts["round"] = fed.now.state.round
             facts |= measured(cell, facts, fed)
-        stand = Stand(fed, facts, stand.events)
+        stand = ForgetProgress(fed, facts, stand.events)
         stands.write(stand)
     with stands.heard():
         return replace(stand, fed=executor.settle(stand.fed))  # also who was away before
 
 
-def _unlearnt(stand: Stand, method: Method, executor: FlowerExecutor, stands: Stands) -> Stand:
+def _unlearnt(
+    stand: ForgetProgress, method: Method, executor: FlowerExecutor, stands: ForgetProgressFiles
+) -> ForgetProgress:
     """The stand after the model has forgotten the next request."""
     event, *left = stand.events
     executor.begin_request(stand.fed)
     with stands.heard():
         fed, told = forget(stand.fed, event, executor, method)
     facts = {**stand.facts, "forgot": [*stand.facts.get("forgot", ()), told]}
-    return Stand(fed, facts, tuple(left), unsettled=True)
+    return ForgetProgress(fed, facts, tuple(left), unsettled=True)
 
 
-def unlearner(asked: Serving, cell: Cell) -> Method | None:
+def unlearner(asked: RunRequest, cell: Cell) -> Method | None:
     """Who forgets: as asked, else as the cell says; None: the learner itself."""
     if asked.unlearner:
         named: Method = find(*METHODS, asked.unlearner)()
@@ -163,7 +169,7 @@ def unlearner(asked: Serving, cell: Cell) -> Method | None:
     return cell.forget.unlearner if cell.forget else None
 
 
-def wanted(asked: Serving, cell: Cell, fed: Federation) -> tuple[Event, ...]:
+def wanted(asked: RunRequest, cell: Cell, fed: Federation) -> tuple[Event, ...]:
     """What is to be forgotten after training."""
     events: list[Event] = requests(cell, fed) if cell.forget is not None else []
     if asked.take_back is not None:
@@ -180,7 +186,7 @@ def forget(
     fed: Federation, event: Event, executor: FlowerExecutor, method: Method
 ) -> tuple[Federation, dict[str, Any]]:
     """Unlearn an event and purge; the silos are still to remove what is no longer needed."""
-    spent, began = Spent(), time.perf_counter()
+    spent, began = CostMeter(), time.perf_counter()
     after = method.unlearn(replace(fed, watch=(*fed.watch, spent, in_the_log)), event)
     after = purged(fed, replace(after, watch=fed.watch), event, method.exact, executor)
     return after, {
@@ -213,7 +219,7 @@ def measured(cell: Cell, facts: dict[str, Any], fed: Federation) -> dict[str, An
     return {"metrics": {s: fed.evaluate(s, cell.run.k) for s in ("valid", "test")}}
 
 
-def in_the_log(moment: Moment) -> None:
+def in_the_log(moment: RoundResult) -> None:
     """One line for each round, for whoever reads the log."""
     refused = {r: n for total in moment.sums.values() for r, n in total.refused.items()}
     clients = sum(total.clients for total in moment.sums.values())

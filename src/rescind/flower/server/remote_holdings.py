@@ -28,7 +28,7 @@ def _none() -> Tensor:
 
 
 @dataclass(frozen=True)
-class Elsewhere(Holdings):
+class RemoteHoldings(Holdings):
     """Holdings that are not here: no record is in it, only where to ask.
 
     It is a value like other holdings, so federations on a network can be compared, gone back to
@@ -84,19 +84,19 @@ class Elsewhere(Holdings):
 
     # -- histories without something, for retraining -----------------------------------------------
 
-    def without(self, records: Records) -> Elsewhere:
+    def without(self, records: Records) -> RemoteHoldings:
         """Begin anew without these records."""
         return self._never(Erase(records))
 
-    def without_loans(self, records: Records) -> Elsewhere:
+    def without_loans(self, records: Records) -> RemoteHoldings:
         """Begin anew with nothing of these records lent."""
         return self._never(Unshare(records))
 
-    def without_client(self, client: int) -> Elsewhere:
+    def without_client(self, client: int) -> RemoteHoldings:
         """Begin anew without this client."""
         return self._never(Withdraw(client))
 
-    def apply(self, event: Event) -> Elsewhere:
+    def apply(self, event: Event) -> RemoteHoldings:
         """A history in which a client never was."""
         if not isinstance(event, Withdraw):
             raise BoundaryError("events on devices elsewhere go through the executor.")
@@ -104,16 +104,16 @@ class Elsewhere(Holdings):
         members[event.client] = False
         return replace(self._never(event), members=members)
 
-    def _never(self, event: Event) -> Elsewhere:
+    def _never(self, event: Event) -> RemoteHoldings:
         parts = ((silo, part_for(event, silo, self.silos)) for silo in range(self.silos))
         new = tuple((silo, part) for silo, part in parts if part is not None)
         # Who begins anew from here has forgotten, too: nobody may answer it from before.
         return replace(self, nevers=self.nevers + new, epoch=self.epoch + 1)
 
 
-def elsewhere(vault: Vault) -> Elsewhere:
+def elsewhere(vault: Vault) -> RemoteHoldings:
     """The holdings of a vault whose devices are on a network."""
-    if not isinstance(vault.holdings, Elsewhere) or MOMENT not in vault.private:
+    if not isinstance(vault.holdings, RemoteHoldings) or MOMENT not in vault.private:
         raise BoundaryError(
             "this federation's devices are in this process. Start it with the holdings that "
             "`FlowerExecutor.gather` gives."
@@ -175,7 +175,9 @@ def after(vault: Vault, event: Event, public: Params) -> Vault:
     return replace(vault, holdings=held, private={**vault.private, MOMENT: private})
 
 
-def heard(holdings: Elsewhere, silo: int, facts: Facts, said: Mapping[str, Tensor]) -> Elsewhere:
+def heard(
+    holdings: RemoteHoldings, silo: int, facts: Facts, said: Mapping[str, Tensor]
+) -> RemoteHoldings:
     """The same holdings after a silo has acknowledged everything and said who is there."""
     moment, validated = holdings.moment.clone(), holdings.validated.clone()
     moment[silo], validated[silo] = int(facts["held"]), int(facts["validated"])
@@ -202,7 +204,7 @@ def heard(holdings: Elsewhere, silo: int, facts: Facts, said: Mapping[str, Tenso
     )
 
 
-def unseen(silos: int, facts: Facts) -> Elsewhere:
+def unseen(silos: int, facts: Facts) -> RemoteHoldings:
     """Holdings of which only the sizes are known."""
     nothing = torch.zeros(0)
     graph = None
@@ -212,7 +214,7 @@ def unseen(silos: int, facts: Facts) -> Elsewhere:
             whole, whole, whole.view(2, 0), whole, whole, nothing, whole,
             int(facts["features"]), int(facts["classes"]),
         )  # fmt: skip
-    return Elsewhere(
+    return RemoteHoldings(
         records=Records.none(),
         split=nothing.to(torch.int8),
         block=nothing.to(torch.int16),

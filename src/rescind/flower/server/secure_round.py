@@ -21,7 +21,7 @@ from flwr.server.workflow.constant import Key as Place
 
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
-from rescind.flower.server.transport import Line
+from rescind.flower.server.transport import Transport
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.secure_aggregation import (
     FEWEST,
@@ -38,7 +38,7 @@ from rescind.storage.packing import Facts
 
 
 def exchanged(
-    line: Line,
+    line: Transport,
     letters: Mapping[int, Letter],
     between: Letter,
     how: Masked | None,
@@ -96,7 +96,7 @@ def exchanged(
 class _Stages:
     """Flower's workflow sends its stages through this as letters of ours."""
 
-    line: Line
+    line: Transport
     letters: Mapping[int, Letter]
     """The round's own, which go out with the stage that asks for masked sums."""
     between: Letter

@@ -14,15 +14,22 @@ from flwr.serverapp import Grid
 
 from rescind.core import files, params
 from rescind.core.federation import Federation
-from rescind.core.run_state import Moment
+from rescind.core.run_state import RoundResult
 from rescind.experiments.learning_run import Last, Meter, stopping, tidy
 from rescind.experiments.recipe import Cell
 from rescind.flower.recipe_cell import one_cell
-from rescind.flower.run_request import Serving
+from rescind.flower.run_request import RunRequest
 from rescind.flower.server.executor import FlowerExecutor
-from rescind.flower.server.forgetting import Stand, Stands, answered, in_the_log, unlearner, wanted
+from rescind.flower.server.forgetting import (
+    ForgetProgress,
+    ForgetProgressFiles,
+    answered,
+    in_the_log,
+    unlearner,
+    wanted,
+)
 from rescind.flower.server.streams import train_stream
-from rescind.flower.server.transport import Line
+from rescind.flower.server.transport import Transport
 from rescind.flower.wire.secure_aggregation import Masked
 from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.provenance import versions
@@ -31,22 +38,24 @@ from rescind.storage.run_folder import write_facts
 log = logging.getLogger(__name__)
 
 
-def serve(grid: Grid, asked: Serving, watch: tuple[Callable[[Moment], Any], ...] = ()) -> None:
+def serve(
+    grid: Grid, asked: RunRequest, watch: tuple[Callable[[RoundResult], Any], ...] = ()
+) -> None:
     """Train and measure over the silos; writes run.json and the server's model."""
     _, cell = one_cell(asked.recipe, asked.cell, asked.changes)
     folder = Path(asked.out)
     files.make_folder(folder)
-    line = Line(grid, asked.silos, asked.deadline)
+    line = Transport(grid, asked.silos, asked.deadline)
     name = f"{cell.digest}/{cell.run.seed}/{asked.silos}"
     masked = None if asked.masked is None else Masked(asked.masked)
     executor = FlowerExecutor(line, name, asked.least, masked=masked)
-    stands = Stands(folder / "forgetting", f"{name}/{asked.requests}", executor)
+    stands = ForgetProgressFiles(folder / "forgetting", f"{name}/{asked.requests}", executor)
     log.info("waiting for %d silos", asked.silos)
     stand = stands.found() if asked.resume else None
     if stand is None:
         stands.clear()
         fed, facts = learnt(asked, cell, executor, folder, (in_the_log, *watch))
-        stand = Stand(fed, facts, wanted(asked, cell, fed))
+        stand = ForgetProgress(fed, facts, wanted(asked, cell, fed))
         stands.write(stand)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # nobody goes back to learning
     else:
@@ -67,11 +76,11 @@ def serve(grid: Grid, asked: Serving, watch: tuple[Callable[[Moment], Any], ...]
 
 
 def learnt(
-    asked: Serving,
+    asked: RunRequest,
     cell: Cell,
     executor: FlowerExecutor,
     folder: Path,
-    watch: tuple[Callable[[Moment], Any], ...],
+    watch: tuple[Callable[[RoundResult], Any], ...],
 ) -> tuple[Federation, dict[str, Any]]:
     """The federation after its rounds, or blocks of rounds, and what run.json says of them."""
     if cell.data.variant:
@@ -104,7 +113,7 @@ def train(
     executor: FlowerExecutor,
     folder: Path,
     again: bool,
-    watch: tuple[Callable[[Moment], Any], ...],
+    watch: tuple[Callable[[RoundResult], Any], ...],
 ) -> tuple[Federation, Meter, Last]:
     """The rounds of a cell, from the newest checkpoint if asked."""
     meter, settings, until = Meter(), cell.run, stopping(cell)

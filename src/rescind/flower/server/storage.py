@@ -14,7 +14,7 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.params import Params
 from rescind.core.world import Announced
-from rescind.flower.server.remote_holdings import Elsewhere, elsewhere
+from rescind.flower.server.remote_holdings import RemoteHoldings, elsewhere
 from rescind.flower.wire.payloads import (
     of_silo,
     packed_events,
@@ -33,7 +33,7 @@ def save_elsewhere(fed: Federation, place: Path) -> None:
     save_federation(fed, place)
     tensors, facts = _pack(elsewhere(fed.now.vault))
     tensors, told = under("now", tensors), {"now": facts}
-    if fed.past is not None and isinstance(fed.past.origin, Elsewhere):
+    if fed.past is not None and isinstance(fed.past.origin, RemoteHoldings):
         packed, told["origin"] = _pack(fed.past.origin)
         tensors |= under("origin", packed)
     params.save(place / SILOS, tensors, {"facts": json.dumps(told)})
@@ -53,7 +53,7 @@ def load_elsewhere(place: Path, executor: Executor | None) -> Federation:
     return replace(fed, world=replace(fed.world, announced=held.said), now=now, past=past)
 
 
-def _pack(held: Elsewhere) -> tuple[dict[str, Tensor], Facts]:
+def _pack(held: RemoteHoldings) -> tuple[dict[str, Tensor], Facts]:
     """What holdings elsewhere are beside their sizes, which every federation writes."""
     tensors = {
         "moment": held.moment, "validated": held.validated, "available": held.available,
@@ -69,10 +69,10 @@ def _pack(held: Elsewhere) -> tuple[dict[str, Tensor], Facts]:
     return tensors, facts
 
 
-def _unpack(plain: Holdings, facts: Facts, tensors: Params) -> Elsewhere:
+def _unpack(plain: Holdings, facts: Facts, tensors: Params) -> RemoteHoldings:
     names = ("records", "split", "block", "lent", "members", "items", "now", "task", "graph")
     silos = range(len(tensors["moment"]))
-    return Elsewhere(
+    return RemoteHoldings(
         **{name: getattr(plain, name) for name in names},
         moment=tensors["moment"],
         validated=tensors["validated"],

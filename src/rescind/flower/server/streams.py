@@ -9,14 +9,14 @@ from typing import Any
 
 from rescind.core.federation import Federation
 from rescind.experiments.cell import Cell
-from rescind.experiments.stream_run import Halts, blocks_of, facts_of
+from rescind.experiments.stream_run import StreamCheckpointFiles, blocks_of, facts_of
 from rescind.experiments.streams import Block, Stream, Watch, run_stream
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.storage import load_elsewhere, save_elsewhere
 
 
 @dataclass
-class SiloHalts(Halts):
+class SiloHalts(StreamCheckpointFiles):
     """A stream whose devices are elsewhere, and whose silos keep no block but the present one."""
 
     def save(self, fed: Federation, place: Path) -> None:

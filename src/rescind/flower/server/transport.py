@@ -33,7 +33,7 @@ ROUNDS = ("train", "mask")
 
 
 @dataclass
-class Line:
+class Transport:
     """The silos that are there, by number, and everything that was counted on the way."""
 
     grid: Grid
@@ -48,21 +48,21 @@ class Line:
     """How many replies were not accepted, by reason."""
     letters: int = 0
     """Messages sent."""
-    open_: dict[str, Facts] = field(default_factory=dict)
+    pending: dict[str, Facts] = field(default_factory=dict)
     """Letters without a reply, by Flower's number of the message."""
-    strangers: set[int] = field(default_factory=set)
+    unknown_nodes: set[int] = field(default_factory=set)
     """Nodes that are no silo of ours."""
-    spares: dict[int, int] = field(default_factory=dict)
+    standby_nodes: dict[int, int] = field(default_factory=dict)
     """Silo -> a second node that says it is this silo: perhaps the first was killed."""
-    hello: Letter | None = None
+    first_message: Letter | None = None
     """The first letter, for nodes that come later."""
     journal: Journal | None = None
     """Where answers are kept, and taken from if a server that was killed asks again."""
 
     def wait(self, ask: Letter, seconds: float) -> dict[int, Letter]:
         """Every silo's answer to a first letter, once all are there. Nodes come when they come."""
-        self.hello, until = ask, time.monotonic() + seconds
-        for known in (self.nodes, self.strangers, self.spares):
+        self.first_message, until = ask, time.monotonic() + seconds
+        for known in (self.nodes, self.unknown_nodes, self.standby_nodes):
             known.clear()  # everybody is asked, also who answered another run
         heard: dict[int, Letter] = {}
         while True:
@@ -79,7 +79,7 @@ class Line:
 
     def _greet(self, ask: Letter, present: set[int]) -> dict[int, Letter]:
         """Ask nodes that nobody has met yet which silo they are."""
-        new = present - {*self.nodes.values()} - self.strangers
+        new = present - {*self.nodes.values()} - self.unknown_nodes
         heard: dict[int, Letter] = {}
         for node, reply in self._exchange({node: ask for node in sorted(new)}).items():
             if "error" in reply.facts:
@@ -87,10 +87,10 @@ class Line:
             silo, silos = int(reply.facts.get("silo", -1)), reply.facts.get("silos")
             ours = silos == self.silos and 0 <= silo < self.silos
             if not ours or self.nodes.get(silo, -1) in present:
-                self.strangers.add(node)
+                self.unknown_nodes.add(node)
                 self.refused[UNKNOWN] += 1
                 if ours:
-                    self.spares[silo] = node
+                    self.standby_nodes[silo] = node
                 log.warning("a node that says it is silo %s of %s is not needed", silo, silos)
                 continue
             self.nodes[silo] = node
@@ -117,8 +117,8 @@ class Line:
     def _asked(self, letters: Mapping[int, Letter]) -> Answers:
         """`ask`, of the silos themselves."""
         present = {*self.grid.get_node_ids()}
-        if self.hello is not None:
-            self._greet(self.hello, present)
+        if self.first_message is not None:
+            self._greet(self.first_message, present)
         to, why = {}, {}
         for silo, letter in letters.items():
             if self.nodes.get(silo, -1) in present:
@@ -139,8 +139,10 @@ class Line:
         for silo in letters:
             if silo not in replies:
                 why.setdefault(silo, SILENT)
-                if silo in self.spares:  # who came second under its number is asked next time
-                    self.nodes[silo] = self.spares.pop(silo)
+                if (
+                    silo in self.standby_nodes
+                ):  # who came second under its number is asked next time
+                    self.nodes[silo] = self.standby_nodes.pop(silo)
         return dict(sorted(replies.items())), why
 
     def _exchange(
@@ -166,10 +168,10 @@ class Line:
         until, replies = time.monotonic() + self.deadline, {}
         silo_of = {node: silo for silo, node in self.nodes.items()}
         while waiting:
-            for message in self._pulled([*waiting, *self.open_]):
+            for message in self._pulled([*waiting, *self.pending]):
                 name = message.metadata.reply_to_message_id
                 if name not in waiting:
-                    self._refuse(REPLAYED if self.open_.pop(name, None) is None else LATE)
+                    self._refuse(REPLAYED if self.pending.pop(name, None) is None else LATE)
                     continue
                 node, letter = waiting.pop(name)
                 reply, reason = _read(message, node, letter)
@@ -180,7 +182,7 @@ class Line:
             if not waiting or time.monotonic() >= until:
                 break
             time.sleep(self.pause)
-        self.open_ |= {name: letter.facts for name, (_, letter) in waiting.items()}
+        self.pending |= {name: letter.facts for name, (_, letter) in waiting.items()}
         return replies
 
     def _pulled(self, names: Iterable[str]) -> Iterable[Message]:

@@ -16,7 +16,7 @@ from rescind.core.executor import InProcess, Vault
 from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.core.records import Arrive, Erase, Event, Share, Unshare, Withdraw
-from rescind.core.run_state import Moment
+from rescind.core.run_state import RoundResult
 from rescind.core.state import ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
@@ -83,7 +83,7 @@ def subtracted(
     )
     after = replace(after, now=replace(after.now, state=state, vault=vault, hosted=hosted))
     for look in fed.watch if sums else ():  # devices had to be online for this
-        look(Moment(after.now, sums, None, after.past))
+        look(RoundResult(after.now, sums, None, after.past))
     return after
 
 

@@ -98,9 +98,9 @@ class Gram(Solving, Dial, Additive):
         self.check_solving()
         self.check_dial()
 
-    def carried_by(self, executor: Executor) -> Executor:
+    def executor_for(self, executor: Executor) -> Executor:
         """With two servers, sums go through both of them."""
-        return shared_sums.carried_by(executor) if self.servers == 2 else executor
+        return shared_sums.executor_for(executor) if self.servers == 2 else executor
 
     @classmethod
     def tuned(cls, **fields: Any) -> Gram:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
-from rescind.core.loss_terms import Beside
+from rescind.core.loss_terms import LossTerms
 from rescind.core.params import Params
 from rescind.core.state import Private, ServerState
 from rescind.core.update import Sum
@@ -95,11 +95,11 @@ class F3CRec(FineTune):
         """
         return private.with_(**best(self.client_scores(public, private, cohort), self.top_n))
 
-    def client_beside(
+    def client_loss_terms(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> Beside:
+    ) -> LossTerms:
         """Distillation from as much of the list as the shift of tastes leaves, Eq. (2)-(6)."""
-        return Beside(listed(private, self.distil, self.shift_scale if self.adaptive else None))
+        return LossTerms(listed(private, self.distil, self.shift_scale if self.adaptive else None))
 
 
 def temporal_mean(old: Tensor, new: Tensor, inertia: float, per_item: bool = True) -> Tensor:

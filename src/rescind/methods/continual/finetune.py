@@ -18,8 +18,8 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.fast import dispatch as fused
 from rescind.core.fast import linear
-from rescind.core.fast.linear import Said
-from rescind.core.loss_terms import Beside
+from rescind.core.fast.linear import Scores
+from rescind.core.loss_terms import LossTerms
 from rescind.core.method import Method
 from rescind.core.model import Model, RankingModel
 from rescind.core.optim import Step
@@ -84,16 +84,16 @@ class FineTune(Method):
             for each in named
         )
 
-    def client_beside(
+    def client_loss_terms(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> Beside:
+    ) -> LossTerms:
         """What the loss holds beside the samples: nothing."""
-        return Beside()
+        return LossTerms()
 
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
         """The usual samples; whatever may be rehearsed is on the shelf, too."""
         plan = super().client_plan(public, private, cohort, clock)
-        rehearsal = self.client_beside(public, private, cohort, clock).rehearsal
+        rehearsal = self.client_loss_terms(public, private, cohort, clock).rehearsal
         return plan if rehearsal is None else rehearsal.on_shelf(plan)
 
     def client_loss(
@@ -107,7 +107,7 @@ class FineTune(Method):
     ) -> Tensor:
         """Recommendation, and what stands beside it. [C]"""
         loss = super().client_loss(work, batch, public, private, cohort, clock)
-        beside = self.client_beside(public, private, cohort, clock)
+        beside = self.client_loss_terms(public, private, cohort, clock)
         if beside.rehearsal is not None:
             model = cast(RankingModel, self.model)
             loss = loss + beside.rehearsal.loss(model, work, batch, public, cohort, clock)
@@ -120,7 +120,7 @@ class FineTune(Method):
         return private
 
     def client_note(
-        self, private: Private, said: Said, cohort: Cohort, clock: Clock
+        self, private: Private, said: Scores, cohort: Cohort, clock: Clock
     ) -> Mapping[str, Tensor]:
         """A round ends: what devices write down of what they say now (with `notes = True`)."""
         return {}
@@ -141,26 +141,26 @@ class FineTune(Method):
         if getattr(self.model, "kernel", "") != "linear" or not fused.fits(self, FineTune, public):
             return super().client_sum(public, private, cohort, clock)
         begun = self.client_begin(public, private, cohort, clock)
-        beside = self.client_beside(public, begun, cohort, clock)
+        beside = self.client_loss_terms(public, begun, cohort, clock)
         summed, after, said = linear.client_sum(
             self, public, begun, cohort, clock, beside, asked=self.notes
         )
         return summed, self._ended(after, said, cohort, clock)
 
-    def _ended(self, after: Private, said: Said | None, cohort: Cohort, clock: Clock) -> Private:
+    def _ended(self, after: Private, said: Scores | None, cohort: Cohort, clock: Clock) -> Private:
         if said is not None:
             after = after.with_(**self.client_note(after, said, cohort, clock))
         values = {n: v for n, v in after.values.items() if not n.startswith(THIS_ROUND)}
         return replace(after, values=values)
 
 
-def local_scores(model: Model, public: Params, update: Update, after: Private) -> Said:
+def local_scores(model: Model, public: Params, update: Update, after: Private) -> Scores:
     """What clients say of the rows they copied, with their own copies."""
     rows = update.entries["item"]
     assert isinstance(rows, Rows)
     local = public["item"].index_select(0, rows.index) + rows.value
     score = cast(RankingModel, model).score({"item": local}, after.values, rows.owner)
-    return Said(rows.owner, rows.index, score)
+    return Scores(rows.owner, rows.index, score)
 
 
 def moves(model: Model) -> tuple[Mapping[str, float], ...]:

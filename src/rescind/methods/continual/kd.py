@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
-from rescind.core.loss_terms import Beside, Rehearsal
+from rescind.core.loss_terms import LossTerms, Replay
 from rescind.core.params import Params
 from rescind.core.state import Private
 from rescind.core.tasks.metrics import top_k
@@ -45,11 +45,11 @@ class KD(FineTune):
         """A block ends: write the list down."""
         return private.with_(**best(self.client_scores(public, private, cohort), self.top_n))
 
-    def client_beside(
+    def client_loss_terms(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> Beside:
+    ) -> LossTerms:
         """The whole list is rehearsed."""
-        return Beside(listed(private, self.distil))
+        return LossTerms(listed(private, self.distil))
 
 
 def check(name: str, top_n: int, distil: float) -> None:
@@ -72,9 +72,9 @@ def best(scores: Tensor, top_n: int) -> dict[str, Tensor]:
     return {"top": top, "teacher": scores.gather(1, top.clamp(min=0))}
 
 
-def listed(private: Private, distil: float, shift_scale: float | None = None) -> Rehearsal | None:
+def listed(private: Private, distil: float, shift_scale: float | None = None) -> Replay | None:
     """What devices rehearse of their lists; None where nobody has one."""
     if not distil or not bool((private["top"] >= 0).any()):
         return None
     label = torch.sigmoid(private["teacher"])
-    return Rehearsal(private["top"], label, distil, shift_scale=shift_scale)
+    return Replay(private["top"], label, distil, shift_scale=shift_scale)

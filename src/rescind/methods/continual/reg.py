@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
-from rescind.core.loss_terms import Beside, Pull
+from rescind.core.loss_terms import LossTerms, Proximal
 from rescind.core.params import Params
 from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.world import World
@@ -58,11 +58,11 @@ class Reg(FineTune):
         kept = {PAST + name: private[name].clone() for name in trained_names(self.model)}
         return private.with_(**kept, known=torch.ones_like(private["known"]))
 
-    def client_beside(
+    def client_loss_terms(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> Beside:
+    ) -> LossTerms:
         """A pull for everybody once there is an old table: newcomers copy rows of it, too."""
         if OLD_ITEMS not in public or not self.strength:
-            return Beside()
+            return LossTerms()
         own = {name: private[PAST + name] for name in trained_names(self.model)}
-        return Beside(pull=Pull(public[OLD_ITEMS], own, private["known"], self.strength))
+        return LossTerms(pull=Proximal(public[OLD_ITEMS], own, private["known"], self.strength))

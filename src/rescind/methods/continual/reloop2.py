@@ -19,7 +19,7 @@ from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.fast import dispatch as fused
-from rescind.core.fast.linear import Said
+from rescind.core.fast.linear import Scores
 from rescind.core.params import Params
 from rescind.core.state import Private
 from rescind.errors import ConfigError
@@ -68,7 +68,7 @@ class ReLoop2(FineTune):
         return super().client_init(ids, clock).with_(**{"wrong/item": empty, "wrong/error": error})
 
     def client_note(
-        self, private: Private, said: Said, cohort: Cohort, clock: Clock
+        self, private: Private, said: Scores, cohort: Cohort, clock: Clock
     ) -> Mapping[str, Tensor]:
         """Write down where the client's own model is still wrong."""
         error = _labels(said, cohort).to(said.score.dtype) - torch.sigmoid(said.score)
@@ -130,7 +130,7 @@ class ReLoop2(FineTune):
         return out
 
 
-def _labels(said: Said, cohort: Cohort) -> Tensor:
+def _labels(said: Scores, cohort: Cohort) -> Tensor:
     """1 where a copied row is one the client trains on, 0 where it was drawn. [n]"""
     mine = cohort.train.owner * cohort.items + cohort.train.item
     return _among(said.owner * cohort.items + said.item, mine, len(cohort) * cohort.items)

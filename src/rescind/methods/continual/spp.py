@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
-from rescind.core.loss_terms import Beside, Rehearsal, ranks
+from rescind.core.loss_terms import LossTerms, Replay, ranks
 from rescind.core.params import Params
 from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.tasks.metrics import top_k
@@ -144,15 +144,15 @@ class SPP(FineTune):
         drawn = self.client_draw(public, private, cohort, clock)
         return private.with_(**{THIS_ROUND + name: value for name, value in drawn.items()})
 
-    def client_beside(
+    def client_loss_terms(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> Beside:
+    ) -> LossTerms:
         """lambda exp(-rounds / 10) times the summed BCE with the labels of what was drawn."""
         if THIS_ROUND + "item" not in private:
-            return Beside()
+            return LossTerms()
         paled = math.exp(-(clock.round - 1 - int(public[BEGUN])) / 10)
         item, label = private[THIS_ROUND + "item"], private[THIS_ROUND + "label"]
-        return Beside(Rehearsal(item, label, self.distil * paled, mean=False))
+        return LossTerms(Replay(item, label, self.distil * paled, mean=False))
 
 
 def follow(old: Tensor | None, new: Tensor, inertia: float) -> Tensor:
