@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch.nn import functional
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Lot
+from rescind.core.gradient import GradientMethod
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.state import Private
@@ -196,7 +198,9 @@ def _shadow(
         torch.arange(len(guess)), guess.shape[1], _lot(guess), _lot(~other), role="train"
     )
     # The plain training, also of a method that trains on more than `cohort.train`.
-    update, _ = Method.client_train(method, public, fake, cohort, clock)
+    update, _ = GradientMethod.client_train(
+        cast(GradientMethod, method), public, fake, cohort, clock
+    )
     return laid_out(update, method.model.tables, guess.shape[1])[0]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rescind.audits import Report
     from rescind.core.federation import Federation
     from rescind.experiments.forget_run import Kind
-    from rescind.forgetting.examine import Unlearner
+    from rescind.forgetting.examine import By
 
 FAILED = ("FAIL", "VOID")
 """Verdicts after which a script must not go on. INCONCLUSIVE is a lack of records: no fault was
@@ -109,7 +109,7 @@ def _opened(run: Path) -> Federation:
     return load_federation(run / "model", InProcess(device=device, guards=guards.guards))
 
 
-def _unlearner(name: str | None, changes: Sequence[str]) -> Unlearner:
+def _unlearner(name: str | None, changes: Sequence[str]) -> By:
     return "nothing" if name == "nothing" and not changes else unlearner(name, changes)
 
 

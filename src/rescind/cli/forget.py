@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
-    from rescind.core.method import Method
+    from rescind.core.method import Unlearner
     from rescind.core.records import Event
     from rescind.core.run_state import RoundResult
     from rescind.experiments.forget_run import Kind
@@ -88,8 +88,8 @@ def command(
     from rescind.audits.finding import legend, question
     from rescind.core.files import write_atomically
     from rescind.experiments.forget_run import answer
-    from rescind.forgetting.receipt import event_text
     from rescind.reporting.progress import RoundBar
+    from rescind.storage.events import event_text
 
     how = unlearner(method, change or ())
     bars: list[RoundBar] = []
@@ -135,15 +135,14 @@ def command(
     typer.echo(f"Next: rescind verify {done.folder}/receipt.json")
 
 
-def unlearner(name: str | None, changes: Sequence[str] = ()) -> Method | None:
+def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None:
     """The unlearner of a name; None where none was given: the run's own method then forgets."""
     from rescind.core.method import Method
     from rescind.core.settings import classes, from_table
     from rescind.errors import ConfigError, suggest
     from rescind.experiments.recipe_file import setting
     from rescind.forgetting.forget import settings_of_forgetting
-    from rescind.methods.unlearning.retrain import Retrain
-    from rescind.storage.federations import METHODS, MODELS
+    from rescind.storage.federations import MODELS, UNLEARNERS
 
     if name is None:
         if changes:
@@ -154,8 +153,8 @@ def unlearner(name: str | None, changes: Sequence[str] = ()) -> Method | None:
         return None
     known = {
         given: cls
-        for given, cls in classes(*METHODS).items()
-        if cls is Retrain or cls.unlearn is not Method.unlearn  # type: ignore[attr-defined]
+        for given, cls in classes(*UNLEARNERS).items()
+        if cls.forget is not Method.forget  # type: ignore[attr-defined]
     }
     cls = {given.lower(): cls for given, cls in known.items()}.get(name.lower())
     if cls is None:
@@ -168,7 +167,7 @@ def unlearner(name: str | None, changes: Sequence[str] = ()) -> Method | None:
                 f"{cls.__name__} has no setting of forgetting '{key}' (it learns as the run did); "
                 + (suggest(key, own) if own else "it has none at all. Leave --set out.")
             )
-    found: Method = from_table(cls, {**given, "name": name}, {"model": MODELS})
+    found: Unlearner = from_table(cls, {**given, "name": name}, {"model": MODELS})
     return found
 
 

@@ -18,17 +18,22 @@ def command(
     from rescind.storage.run_folder import check_finished
 
     check_finished(run)
-    from rescind.methods.additive.releases import promise, published, release_now
     from rescind.storage.federations import load_federation, save_federation
     from rescind.storage.run_folder import read_facts, write_facts
 
     facts = read_facts(run) or {}
-    fed = release_now(load_federation(run / "model"))
+    fed = load_federation(run / "model")
+    fed = fed.method.publish(fed)
     save_federation(fed, run / "model")
-    said = published(fed)
+    said = fed.method.published(fed)
     assert said is not None
     write_facts(
-        run, {**facts, "published": said, "privacy": {**facts.get("privacy", {}), **promise(fed)}}
+        run,
+        {
+            **facts,
+            "published": said,
+            "privacy": {**facts.get("privacy", {}), **fed.method.promise(fed)},
+        },
     )
     typer.echo(f"release {said['releases']} of {run}: {said['what']}")
     if "epsilon" in said:

@@ -105,7 +105,7 @@ def _claims(data: Path | None) -> list[Callable[[Receipt], Check]]:
 def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes] | None:
     from rescind.errors import ConfigError, DataError
     from rescind.forgetting import keys
-    from rescind.forgetting.receipt import read_event
+    from rescind.storage.events import read_event
 
     if event is None and event_key is None:
         return None

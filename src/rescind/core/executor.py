@@ -21,7 +21,7 @@ from rescind.core.guards import Guard, check_guards, check_weights
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
 from rescind.core.params import Params
-from rescind.core.records import Arrive, Erase, Event, Join, Records, Unshare, Withdraw
+from rescind.core.records import Anew, Arrive, Erase, Event, Join, Records, Unshare, Withdraw
 from rescind.core.state import Log, Private
 from rescind.core.tasks import Metric, Question
 from rescind.core.tasks.metrics import masked_lot
@@ -201,8 +201,7 @@ class InProcess:
             if sound(summed, public, self.limit, cohort.weight):
                 return replace(summed, who=cohort.ids), _changed(before, private), {}
         update, private = method.client_train(public, before, cohort, clock)
-        # Only a server step of a method's own can read names that were not broadcast.
-        own = () if type(method).server_step is Method.server_step else tuple(update.entries)
+        own = () if method.only_averages else tuple(update.entries)  # names not broadcast
         update, kept, refused = gate(update, self.limit, public, cohort.weight, own)
         rows = method.client_log(update, cohort) if method.logs else {}
         if refused:  # a device whose update is refused stays as it was before the round
@@ -274,6 +273,8 @@ class InProcess:
             first = method.client_init(gone, clock.at(0)).values
             blank = {n: first.get(n, torch.zeros_like(v[gone])) for n, v in vault.private.items()}
             vault = replace(vault.write([(gone, Private(blank))]), log=vault.log.without(gone))
+        if isinstance(event, Anew):
+            vault = _reset(vault, method, torch.unique(event.records.client), clock)
         if isinstance(event, Erase | Unshare):
             gone = torch.unique(event.records.client).to(self.device)
             vault = replace(vault, log=vault.log.without(gone))
@@ -324,6 +325,16 @@ def _reverted(before: Private, after: Private, kept: Tensor) -> Private:
         old = before.values.get(name, torch.zeros_like(value)).to(value.dtype)
         values[name] = torch.where(kept.view(-1, *[1] * (value.dim() - 1)), value, old)
     return replace(after, values=values)
+
+
+def _reset(vault: Vault, method: Method, people: Tensor, clock: Clock) -> Vault:
+    """Give these people their first private values again. people: [n] ids"""
+    first = method.client_init(people.to(vault.holdings.members.device), clock).values
+    private = dict(vault.private)
+    for name, value in vault.private.items():
+        private[name] = value.clone()
+        private[name][people] = first[name].to(value) if name in first else 0
+    return replace(vault, private=private)
 
 
 def _grown(vault: Vault, first: Params) -> Vault:

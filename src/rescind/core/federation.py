@@ -16,7 +16,8 @@ from rescind.core.history import History
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels, Recommendation
 from rescind.core.method import Method
-from rescind.core.records import Arrive, Erase, Event, Records, Unshare, Withdraw
+from rescind.core.records import Arrive, Erase, Event, Records, Unshare, Withdraw, concerned
+from rescind.core.request import Request
 from rescind.core.run_state import EarlyStop, RoundResult, RunState
 from rescind.core.state import ServerState
 from rescind.core.tasks import Metric, Question
@@ -136,6 +137,27 @@ class Federation:
         after = RunState(state, vault, hosted)
         past = self.past and self.past.told(state.round, event, vault.holdings, after.point)
         return replace(self, world=world, now=after, events=(*self.events, happened), past=past)
+
+    def request(self, event: Event | Request, away: Sequence[int] = ()) -> Request:
+        """Return what an Unshare, Erase or Withdraw asks this federation to forget."""
+        if isinstance(event, Request):
+            return event
+        if not isinstance(event, Unshare | Erase | Withdraw):
+            raise ConfigError(
+                f"{type(event).__name__} asks for nothing to be forgotten. "
+                f"Give an Unshare, an Erase or a Withdraw."
+            )
+        people = concerned(event)
+        held, lent = self.now.vault.holdings.records, self.world.shared
+        if isinstance(event, Withdraw):
+            known = held if len(held) else lent  # without data here: devices are on a network
+            records = known[known.client == event.client]
+        else:
+            records = held[held.among(event.records)] if len(held) else event.records
+        first: int | None = 1 if self.now.state.round else None  # the past is not known
+        if self.past is not None:
+            first = self.past.influence(event, self.now.state.round)
+        return Request(event, records, people, first, tuple(away))
 
     def run(
         self,

@@ -201,6 +201,13 @@ class Arrive(Event):
         return "blake2b:" + hashlib.blake2b(text.encode(), key=key, digest_size=32).hexdigest()
 
 
+@dataclass(frozen=True, eq=False)
+class Anew(Event):
+    """Private values of people who erased something are reset to their first values."""
+
+    records: Records
+
+
 def concerned(event: Event) -> Tensor:
     """The people a request is about. [n] sorted"""
     if isinstance(event, Withdraw):

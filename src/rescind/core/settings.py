@@ -22,8 +22,11 @@ NONE = "none"
 
 
 @lru_cache(maxsize=32)
-def classes(package: str, marker: str) -> dict[str, type]:
-    """Every public, concrete dataclass with attribute `marker` that a module there defines."""
+def classes(package: str, marker: str, private: bool = False) -> dict[str, type]:
+    """Return every concrete dataclass with attribute `marker` that a module there defines.
+
+    private: those whose names begin with _ instead, which only other classes use
+    """
     found: dict[str, type] = {}
     home = importlib.import_module(package)
     for info in pkgutil.walk_packages(home.__path__, f"{package}."):
@@ -35,14 +38,14 @@ def classes(package: str, marker: str) -> dict[str, type]:
                 continue
             if inspect.isabstract(value):
                 continue
-            if is_dataclass(value) and hasattr(value, marker) and not name.startswith("_"):
+            if is_dataclass(value) and hasattr(value, marker) and name.startswith("_") == private:
                 found[name] = cast(type, value)
     return dict(sorted(found.items()))
 
 
 def find(package: str, marker: str, name: str) -> type:
     """The class of this name (case does not matter), or an error with a suggestion."""
-    known = classes(package, marker)
+    known = classes(package, marker, private=name.startswith("_"))
     for given, cls in known.items():
         if given.lower() == name.lower():
             return cls
@@ -54,7 +57,8 @@ def to_table(value: Any) -> dict[str, Any]:
     """A dataclass as a TOML-ready table: its class under "name", then every field."""
     table: dict[str, Any] = {"name": type(value).__name__}
     for field in fields(value):
-        table[field.name] = _plain(getattr(value, field.name))
+        if field.init:
+            table[field.name] = _plain(getattr(value, field.name))
     return table
 
 
@@ -63,8 +67,10 @@ def chosen(value: Any) -> dict[str, Any]:
 
     A field that is added later, with a default that changes nothing, leaves it as it was.
     """
-    table: dict[str, Any] = {"name": type(value).__name__}
+    table: dict[str, Any] = {"name": type(value).__name__, **getattr(value, "derived", {})}
     for field in fields(value):
+        if not field.init:
+            continue
         mine = getattr(value, field.name)
         made = field.default_factory
         default = field.default if made is MISSING else made()

@@ -202,3 +202,9 @@ class Sum:
         return cls(
             totals=drawer("totals/"), touched=drawer("touched/"), weight=weight, who=who, **facts
         )
+
+
+def total_of(sums: Mapping[str, Sum]) -> Sum | None:
+    """Add the sums of all roles; None if there are none."""
+    roles = list(sums.values())
+    return sum(roles[1:], roles[0]) if roles else None

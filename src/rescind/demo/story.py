@@ -23,7 +23,7 @@ from rescind.errors import DataError
 from rescind.experiments.learning_run import Result, prepare, run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.forgetting.blocklist import Blocklist
-from rescind.forgetting.claims import AFTER, check, rebuilt, sum_digest
+from rescind.forgetting.claims import AFTER, check, sum_digest
 from rescind.forgetting.forget import Evidence, forget
 from rescind.forgetting.receipt import Issued, write
 from rescind.forgetting.receipt_html import page as page_of
@@ -135,7 +135,7 @@ def subtract(
         together,
         sum_digest(additive.now.state.own),
         evidence.receipt.claims[AFTER],
-        sum_digest(rebuilt(after)),
+        after.method.rebuilt(after),
         check(evidence.receipt, after, "hand"),
     )
 

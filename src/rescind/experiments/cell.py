@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from rescind.core.guards import Clip, Gaussian, Guard, Laplace, check_guards
-from rescind.core.method import Method
+from rescind.core.method import Method, Unlearner
 from rescind.core.settings import chosen, to_table
 from rescind.errors import ConfigError, suggest
 from rescind.experiments.recipe_file import SETTINGS, Table
@@ -148,7 +148,7 @@ class ForgetSettings:
 
     name: str
     """An unlearner's class; "own": what the method itself does; or one of `CONTROLS`."""
-    unlearner: Method | None = None
+    unlearner: Unlearner | None = None
     """The unlearner, where the name is one."""
     learner: Method | None = None
     """Who learnt, if not the method itself: it learns the same, and keeps what this takes."""

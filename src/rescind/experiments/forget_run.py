@@ -15,7 +15,7 @@ import torch
 
 from rescind.core.federation import Federation
 from rescind.core.files import make_folder, write_atomically
-from rescind.core.method import Method
+from rescind.core.method import Unlearner
 from rescind.core.params import digest, nbytes
 from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.data.simulated_lending import draw_regret
@@ -23,10 +23,8 @@ from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.experiments.stream_run import measured_again
 from rescind.forgetting.blocklist import Blocklist
 from rescind.forgetting.forget import Audits, Evidence, forget
-from rescind.forgetting.purge import requested
 from rescind.forgetting.receipt import Issued, write
 from rescind.forgetting.receipt_html import page
-from rescind.methods.additive.releases import promise, published
 from rescind.reporting.html import Page
 from rescind.storage.federations import load_federation, save_federation
 from rescind.storage.provenance import versions
@@ -140,7 +138,7 @@ def answer(
     run: Path,
     kind: Kind,
     source: str,
-    method: Method | None = None,
+    method: Unlearner | None = None,
     audits: Audits = "standard",
     out: Path | None = None,
     workers: int = 2,
@@ -159,13 +157,13 @@ def answer(
     facts = read_facts(run) or {}
     fed = load_federation(run / "model")
     event = read_request(fed, kind, source, Blocklist.read(run))
-    gone = requested(fed, event)
+    request = fed.request(event)
     new = out or _next(run)
     if new.exists() and any(new.iterdir()):
         raise ConfigError(f"{new} is not empty. Choose another folder with --out.")
     previous = (run / RECEIPT).read_bytes() if (run / RECEIPT).is_file() else None
     fed.apply(event)  # a request that does not fit is refused before anything is said or made
-    begun(fed, event, len(gone))
+    begun(fed, event, len(request.records))
     watched = Federation(**{**vars(fed), "watch": (*fed.watch, *watch)})
     after, evidence = forget(
         watched, event, method, audits,
@@ -178,7 +176,7 @@ def answer(
     key_file = write(Issued(evidence.receipt, evidence.key), new / RECEIPT)
     findings = evidence.report.findings if evidence.report else None
     write_atomically(new / PAGE, page(evidence.receipt, findings).encode())
-    withheld = Blocklist.read(run).after(event, gone, fed.labels)
+    withheld = Blocklist.read(run).after(event, request.records, fed.labels)
     withheld.write(new)
     write_facts(new, _facts(facts, after, evidence))
     withheld.write(run)  # a rerun into the old folder leaves the records out, too
@@ -230,8 +228,8 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
         },
         "model": {"public": digest(state.public), "private": digest(vault.private)},
         "forgotten": [*facts.get("forgotten", []), forgotten],
-        "privacy": {**facts.get("privacy", {}), **promise(after)},
-        "published": published(after),
+        "privacy": {**facts.get("privacy", {}), **after.method.promise(after)},
+        "published": after.method.published(after),
     }
 
 

@@ -25,7 +25,6 @@ from rescind.errors import BoundaryError, DataError
 from rescind.experiments.recipe import Cell, DataSettings, Recipe
 from rescind.experiments.results import append_line
 from rescind.forgetting.blocklist import Blocklist
-from rescind.methods.additive.releases import promise, published
 from rescind.privacy import accountant
 from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.federations import save_federation
@@ -310,9 +309,9 @@ def _facts(
         "refused": counted["refused"],
         "privacy": {
             **cell.promise(meter.most_often(), fed.world.sizes.clients),
-            **promise(fed),
+            **fed.method.promise(fed),
         },
-        "published": published(fed),
+        "published": fed.method.published(fed),
         "kept_bytes": {
             "server": params.nbytes(state.public) + params.nbytes(state.own) + state.memory.nbytes,
             "devices": vault.nbytes,

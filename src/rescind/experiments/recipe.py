@@ -29,7 +29,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from rescind.core.settings import checked, fields_of, find, from_table
+from rescind.core.method import Method
+from rescind.core.settings import checked, classes, fields_of, find, from_table
 from rescind.errors import ConfigError, suggest
 from rescind.experiments.cell import (
     CONTROLS,
@@ -52,7 +53,7 @@ from rescind.experiments.recipe_file import (
     label,
     parsed,
 )
-from rescind.storage.federations import METHODS, MODELS
+from rescind.storage.federations import METHODS, MODELS, UNLEARNERS
 
 __all__ = [
     "COLUMNS",
@@ -226,9 +227,7 @@ def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, 
         method = dict(tables.get("method", {}))
         run = {**tables.get("run", {}), "seed": seed}
         data, sharing = tables.get("data", {}), tables.get("sharing")
-        learns = from_table(
-            find(*METHODS, str(method.get("name", "FedAvg"))), method, {"model": MODELS}
-        )
+        learns = from_table(_learner(method), method, {"model": MODELS})
         if learns.model.task == "nodes":
             run = {"measure": "accuracy", **run}
         guards = _settings(GuardSettings, tables.get("guards", {}))
@@ -246,6 +245,13 @@ def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, 
         raise ConfigError(f"{path}, cell {name}: {error}") from None
 
 
+def _learner(method: Mapping[str, Any]) -> type:
+    name = str(method.get("name", "FedAvg"))
+    if name in classes(*UNLEARNERS).keys() - classes(*METHODS).keys():
+        raise ConfigError(f"{name} only forgets: name it under [forget], and a learner here.")
+    return find(*METHODS, name)
+
+
 def _forget(table: Mapping[str, Any], method: Mapping[str, Any]) -> ForgetSettings | None:
     """What is asked and who answers; None where nobody is named. Other keys are the unlearner's.
 
@@ -259,7 +265,9 @@ def _forget(table: Mapping[str, Any], method: Mapping[str, Any]) -> ForgetSettin
     others = {k: v for k, v in table.items() if k not in asked and k != "learner"}
     learner, unlearner = table.get("learner", False), None
     if name not in (*CONTROLS, "own"):
-        cls = find(*METHODS, name)
+        cls = find(*UNLEARNERS, name)
+        if learner is True and not issubclass(cls, Method):
+            raise ConfigError(f"[forget] {name} only forgets. Leave learner = true out.")
         shared = {k: v for k, v in method.items() if k in fields_of(cls)} if learner is True else {}
         unlearner = from_table(cls, {**shared, **others, "name": name}, {"model": MODELS})
     elif others or learner is True:
@@ -269,7 +277,7 @@ def _forget(table: Mapping[str, Any], method: Mapping[str, Any]) -> ForgetSettin
         )
     learnt = unlearner if learner is True else None
     if isinstance(learner, Mapping):
-        cls = find(*METHODS, str(method.get("name", "FedAvg")))
+        cls = _learner(method)
         learnt = from_table(cls, {**method, **learner}, {"model": MODELS})
     settings = _settings(ForgetSettings, given)
     return replace(cast(ForgetSettings, settings), unlearner=unlearner, learner=learnt)

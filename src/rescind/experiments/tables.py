@@ -11,7 +11,6 @@ from typing import Any
 
 from rescind.errors import DataError
 from rescind.experiments.recipe import COLUMNS, Cell, Column, Recipe
-from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.popularity import Popularity
 
 Newest = dict[tuple[str, int], dict[str, Any]]
@@ -172,7 +171,7 @@ def collect(recipe: Recipe, columns: Sequence[Column] | None = None) -> ResultTa
             )  # fmt: skip
     # The additive learner draws nothing either, but it is what is measured, not a control.
     seedless = [n for n in recipe.names if cells[n].method.seedless]
-    controls = tuple(n for n in seedless if not isinstance(cells[n].method, Gram))
+    controls = tuple(n for n in seedless if cells[n].method.control)
     return ResultTable(recipe, tuple(entries), stale, controls, tuple(floors))
 
 

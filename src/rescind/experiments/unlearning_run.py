@@ -28,18 +28,19 @@ from rescind.core import files, params
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN
+from rescind.core.method import Unlearner
 from rescind.core.params import Params
-from rescind.core.records import Erase, Event, Records, Unshare, Withdraw, concerned
+from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
+from rescind.core.request import Request
 from rescind.data import Dataset, GraphDataset
 from rescind.data.simulated_lending import draw_regret
 from rescind.errors import ConfigError, ConsentError
 from rescind.experiments import learning_run as experiment
 from rescind.experiments.cell import NO_OP, OTHER_SEED, SHIFT, Cell, ForgetSettings
 from rescind.experiments.learning_run import Result, Watch
-from rescind.forgetting.examine import Unlearner, examine_records, judge, retrains
-from rescind.forgetting.forget import CostMeter
+from rescind.forgetting.examine import By, examine_records, judge, retrains
 from rescind.forgetting.parallel import one_thread
-from rescind.forgetting.purge import purge, requested, traces
+from rescind.forgetting.pipeline import CostMeter, unlearn_and_purge
 from rescind.storage.federations import load_federation
 from rescind.storage.provenance import versions
 from rescind.storage.run_folder import read_facts, write_facts
@@ -213,13 +214,14 @@ def _trial(
     if audited or wanted.name == OTHER_SEED:
         kept = room.home / "retrains"
         references = retrains(beside, event, many, 0, room.workers, kept, room.told)
-    after, costs = _answered(wanted.name, before, event, wanted.unlearner, references, room)
+    request = before.request(event)
+    after, costs = _answered(wanted.name, before, request, wanted.unlearner, references, room)
     stay = before.apply(event).world.members.nonzero().squeeze(1)
     facts: Facts = {
         **costs,
-        "event": type(event).__name__,
-        "records": len(requested(before, event)),
-        "people": len(concerned(event)),
+        "event": request.kind,
+        "records": len(request.records),
+        "people": len(request.people),
         "metrics": {s: after.evaluate(s, k, stay) for s in ("valid", "test")},
         "before": {s: before.evaluate(s, k, stay) for s in ("valid", "test")},
         "learnt_as_the_method": same,
@@ -244,36 +246,30 @@ def _trial(
 def _answered(
     name: str,
     before: Federation,
-    event: Event,
-    unlearner: Any,
+    request: Request,
+    unlearner: Unlearner | None,
     references: Sequence[Federation],
     room: TrialCache,
 ) -> tuple[Federation, Facts]:
     """The federation after a request, and what that took."""
-    spent = CostMeter()
-    wall, cpu = time.perf_counter(), time.process_time()
-    if name == NO_OP:
-        after = before
-    elif name == SHIFT:
-        after = shifted(before)
-    elif name == OTHER_SEED:
-        after = references[FEWEST]
+    if name in (NO_OP, SHIFT, OTHER_SEED):
+        cost, left, exact = CostMeter(), {}, False
+        after = {
+            NO_OP: lambda: before,
+            SHIFT: lambda: shifted(before),
+            OTHER_SEED: lambda: references[FEWEST],
+        }[name]()
     else:
-        method = unlearner or before.method
         with one_thread():
-            after = method.unlearn(replace(before, watch=(spent, *room.watch)), event)
-            after = purge(before, replace(after, watch=()), event, method.exact)
-    seconds = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-    control = name in (NO_OP, SHIFT, OTHER_SEED)
-    exact = not control and (unlearner or before.method).exact
-    people = set(concerned(event).tolist())
+            done = unlearn_and_purge(before, request, unlearner, room.watch)
+        after, cost, left, exact = done.fed, done.cost, done.traces, done.unlearner.exact
     return after, {
-        "seconds": seconds,
-        "rounds": spent.rounds,
-        "client_rounds": spent.client_rounds,
-        "online": {"requester": len(people & spent.who), "others": len(spent.who - people)},
+        "seconds": {"wall": cost.wall, "cpu": cost.cpu},
+        "rounds": cost.rounds,
+        "client_rounds": cost.client_rounds,
+        "online": cost.online(request),
         "exact": exact,
-        "traces": 0 if control else sum(traces(after, event, before, made=not exact).values()),
+        "traces": sum(left.values()),
     }
 
 
@@ -294,7 +290,7 @@ def _judged(
     findings = list(report.findings)
     if wanted.audits == "ulira":
         kept = room.home / "retrains"
-        asked: Unlearner = "nothing" if wanted.name == NO_OP else wanted.unlearner
+        asked: By = "nothing" if wanted.name == NO_OP else wanted.unlearner
         findings += examine_records(
             before, event, asked, wanted.pairs, workers=room.workers, folder=kept, watch=room.told
         )

@@ -24,6 +24,7 @@ from rescind.audits.update_leak import View
 from rescind.core.clock import Clock
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
+from rescind.core.gradient import GradientMethod, RankingMethod
 from rescind.core.guards import Clip, Gaussian
 from rescind.core.method import Method
 from rescind.core.settings import find
@@ -112,14 +113,24 @@ def _all_methods() -> Iterator[Method]:
 
 
 def _name(method: Method) -> str:
-    usual = next(f.default for f in fields(method) if f.name == "loss")
     name = f"{type(method).__name__}, {type(method.model).__name__}"
-    return name if method.loss == usual else f"{name}, {method.loss}"
+    usual = next((f.default for f in fields(method) if f.name == "loss"), _loss(method))
+    return name if _loss(method) == usual else f"{name}, {_loss(method)}"
+
+
+def _loss(method: Method) -> str:
+    return method.loss if isinstance(method, RankingMethod) else "bpr"
+
+
+def _negatives(method: Method) -> int:
+    return method.negatives if isinstance(method, RankingMethod) else 1
 
 
 def _sends_rows(method: Method, dataset: Dataset) -> bool:
     """Whether devices send rows of real numbers, longer than a count."""
-    if type(method).client_train is Method.client_train and not hasattr(method.model, "infer"):
+    if type(method).client_train is GradientMethod.client_train and not hasattr(
+        method.model, "infer"
+    ):
         return False  # a closed form, which gradients do not train
     fed, ids = opened(dataset, method, 2, 0)
     clock, state, vault = fed.clock.at(1), fed.now.state, fed.now.vault
@@ -182,7 +193,7 @@ def views(
             if (dummies, kept, norm) in unguarded:
                 earlier = streams.get((dummies, kept, norm))
                 alone = View(rows, sent, before=None if earlier is None else earlier.sent)
-                votes = leak.split(alone, method.loss, method.negatives)
+                votes = leak.split(alone, _loss(method), _negatives(method))
             add(streams, (dummies, kept, norm), rows, sent, votes)
         made = {}
         if number in rounds:
@@ -249,7 +260,7 @@ def _attacks(
     count: Tensor,
     clock: Clock,
 ) -> Iterator[tuple[str, Tensor]]:
-    score = leak.split(view, method.loss, method.negatives)
+    score = leak.split(view, _loss(method), _negatives(method))
     yield "split", score
     if view.exact:
         yield "split, then popularity", leak.better_known(score)

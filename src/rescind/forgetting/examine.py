@@ -38,18 +38,19 @@ from rescind.audits.verdict import FEWEST
 from rescind.core import params
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
-from rescind.core.method import Method
+from rescind.core.method import Unlearner
 from rescind.core.records import Event
+from rescind.core.request import Request
 from rescind.core.settings import to_table
 from rescind.errors import ConfigError
 from rescind.forgetting.parallel import one_thread, spread
-from rescind.forgetting.purge import purge
+from rescind.forgetting.pipeline import unlearn_and_purge
 from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.provenance import versions
 
 Level = Literal["standard", "full"]
-Unlearner = Method | Literal["nothing"] | None
-"""An unlearner by its method; None: the federation's own; "nothing": the no-op."""
+By = Unlearner | Literal["nothing"] | None
+"""The unlearner under audit; None: the federation's own method; "nothing": the no-op."""
 SEQUENCE = tuple(c for c in STANDARD if c.name in ("Q1 population", "kept", "Q8 quality"))
 Watch = Callable[[int, int], Any]
 """Is told (retrains there, retrains wanted)."""
@@ -58,12 +59,12 @@ Watch = Callable[[int, int], Any]
 def examine(
     before: Federation,
     after: Federation,
-    event: Event,
+    event: Event | Request,
     references: Sequence[Federation] = (),
     level: Level = "standard",
     ulira: bool = False,
     *,
-    unlearner: Unlearner = None,
+    unlearner: By = None,
     seed: int = 0,
     workers: int = 2,
     many: int = FEWEST,
@@ -81,7 +82,8 @@ def examine(
     """
     if level not in ("standard", "full"):
         raise ConfigError(f"an audit is 'standard' or 'full', not '{level}'.")
-    before, after = (replace(f, watch=()) for f in (before, after))  # audits tell of themselves
+    before, after = (replace(f, watch=()) for f in (before, after))  # audits report themselves
+    event = before.request(event).event
     Case.of(before, event, seed)  # a request that cannot be audited is refused before any training
     refs = list(references) or retrains(before, event, many, seed, workers, folder, watch)
     if len(refs) < FEWEST:
@@ -121,7 +123,7 @@ def _in_its_graph(before: Federation, model: Federation) -> Federation:
 def _slowly(
     case: Case,
     after: Federation,
-    unlearner: Unlearner,
+    unlearner: By,
     workers: int,
     folder: Path | None,
     watch: Watch,
@@ -146,12 +148,11 @@ def _slowly(
     ]
 
 
-def forgotten(unlearner: Unlearner, fed: Federation, event: Event) -> Federation:
+def forgotten(unlearner: By, fed: Federation, event: Event) -> Federation:
     """What a pipeline makes of a request: the unlearner's story, and the platform's purge."""
     if unlearner == "nothing":
         return fed
-    method = unlearner or fed.method
-    return purge(fed, method.unlearn(fed, event), event, method.exact)
+    return unlearn_and_purge(fed, fed.request(event), unlearner).fed
 
 
 def _judged(check: Check, case: Case, models: dict[str, Federation]) -> Judged | None:
@@ -266,7 +267,7 @@ def _retrain(before: Federation, event: Event, seed: int, room: str, key: str) -
 def examine_records(
     before: Federation,
     event: Event,
-    unlearner: Unlearner = None,
+    unlearner: By = None,
     pairs: int = PAIRS,
     seed: int = 0,
     workers: int = 2,
@@ -301,7 +302,7 @@ def _shadow(
     number: int,
     pairs: int,
     seed: int,
-    unlearner: Unlearner,
+    unlearner: By,
     places: Sequence[str],
 ) -> None:
     unlearn = functools.partial(forgotten, unlearner)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,18 +15,15 @@ from rescind.audits.battery import Report
 from rescind.audits.finding import Finding
 from rescind.core import params
 from rescind.core.federation import Federation
-from rescind.core.method import Method
-from rescind.core.records import Erase, Event, Unshare, Withdraw, concerned
-from rescind.core.run_state import RoundResult
+from rescind.core.method import Method, Unlearner
+from rescind.core.records import Event, Unshare, Withdraw
+from rescind.core.request import Request
 from rescind.core.settings import chosen, fields_of, to_table
-from rescind.errors import BoundaryError, ConfigError
-from rescind.forgetting.claims import claims_of
+from rescind.errors import ConfigError
 from rescind.forgetting.examine import examine
-from rescind.forgetting.purge import inventory, purge, requested, traces
+from rescind.forgetting.pipeline import Forgotten, unlearn_and_purge
+from rescind.forgetting.purge import inventory
 from rescind.forgetting.receipt import Done, Receipt, issue
-from rescind.methods.additive._exchange import outstanding
-from rescind.methods.additive.gram import Gram
-from rescind.methods.additive.releases import waiting
 from rescind.methods.unlearning.retrain import Retrain
 
 Audits = Literal["standard", "full", "none"]
@@ -48,26 +44,10 @@ class Evidence:
     """The audit with its curves; None if none was asked for."""
 
 
-@dataclass
-class CostMeter:
-    """A watcher that counts what unlearning costs."""
-
-    rounds: int = 0
-    client_rounds: int = 0
-    who: set[int] = field(default_factory=set)
-
-    def __call__(self, moment: RoundResult) -> None:
-        self.rounds += 1
-        for role, total in moment.sums.items():
-            if role != "host":
-                self.client_rounds += total.clients
-                self.who |= set(total.who.tolist())
-
-
 def forget(
     fed: Federation,
     event: Event,
-    method: Method | None = None,
+    method: Unlearner | None = None,
     audits: Audits = "standard",
     *,
     previous: bytes | None = None,
@@ -77,87 +57,57 @@ def forget(
     watch: Callable[[int, int], Any] = lambda *_: None,
     away: Sequence[int] = (),
 ) -> tuple[Federation, Evidence]:
-    """Forget the records of an Unshare, Erase or Withdraw; the model and what proves it.
+    """Forget the records of an Unshare, Erase or Withdraw; return the model and the evidence.
 
-    method: an unlearner; by default the federation's own, which is exact unless it says otherwise
-    previous: the bytes of the last receipt, to be chained    data: digest of a public dataset
-    folder: where the audit keeps its retrains    watch: told (retrains there, retrains wanted)
-    away: clients whose devices cannot be reached; what they kept stays, and the receipt says so
+    method: an unlearner. Default: the federation's own method, which is exact unless it says
+    otherwise    previous: the bytes of the last receipt, to be chained    data: digest of a public
+    dataset    folder: where the audit keeps its retrains    watch: progress callback, called with
+    (finished, total) reference models    away: clients whose devices cannot be reached; what they
+    kept stays, and the receipt says so
 
     An approximate unlearner whose audit fails, or could not have failed, is followed by an exact
     one; a request of fewer than FEWEST records, which no audit can judge, goes there at once. The
-    receipt says so. Whoever asks for no audit gets the unlearner they named.
+    receipt says so. With audits = "none" the unlearner that was asked for is used.
     """
-    if not isinstance(event, Unshare | Erase | Withdraw):
-        raise ConfigError(
-            f"{type(event).__name__} asks for nothing to be forgotten. "
-            f"Give an Unshare, an Erase or a Withdraw."
-        )
     if audits not in AUDITS:
         raise ConfigError(f"audits is one of {', '.join(AUDITS)}; got '{audits}'.")
-    spent, many = CostMeter(), len(requested(fed, event))
+    request = fed.request(event, away)
+    count, unlearner = len(request.records), method or fed.method
+    tried: Finding | None = None
     with TemporaryDirectory(prefix="rescind-retrains-") as room:
         # Two audits of one request compare with the same retrains.
         audit = functools.partial(
-            examine, fed, event=event, level="full" if audits == "full" else "standard",
+            examine, fed, event=request, level="full" if audits == "full" else "standard",
             workers=workers, folder=folder or Path(room), watch=watch,
         )  # fmt: skip
-        unlearner, tried = method or fed.method, None
-        if audits != "none" and many < FEWEST and not unlearner.exact and fed.past is not None:
-            unlearner, tried = Retrain(), _unproven(unlearner, many)
-        after, seconds = _forgotten(fed, event, unlearner, spent, away)
-        stale = waiting(after) > 0  # devices are still sent a release that has the records
-        enough = audits != "none" and many >= FEWEST and not stale
-        report = audit(after, unlearner=unlearner) if enough else None
+        if audits != "none" and count < FEWEST and not unlearner.exact and fed.past is not None:
+            unlearner, tried = Retrain(), _unproven(unlearner, count)
+        done = unlearn_and_purge(fed, request, unlearner).check()
+        stale = done.fed.method.pending(done.fed) > 0  # the release in service has the records
+        enough = audits != "none" and count >= FEWEST and not stale
+        report = audit(done.fed, unlearner=unlearner) if enough else None
         if report and not unlearner.exact and (report.verdict == "FAIL" or _blind(report)):
-            tried, unlearner = _failed(unlearner, report), Retrain()
-            after, more = _forgotten(fed, event, unlearner, spent)
-            seconds, report = seconds + more, audit(after, unlearner=unlearner)
+            tried, first = _failed(unlearner, report), done
+            done = unlearn_and_purge(fed, replace(request, away=()), Retrain()).check()
+            done.cost.add(first.cost)
+            report = audit(done.fed, unlearner=done.unlearner)
         if report and tried:
             report = replace(report, findings=(tried, *report.findings))
-    done = _done(fed, after, unlearner, event, spent, seconds, data)
     alone = [tried] if tried else []
-    findings = report.findings if report else [*alone, _unaudited(audits, many, stale)]
-    claims = claims_of(fed, after)
+    findings = report.findings if report else [*alone, _unaudited(audits, count, stale)]
+    claims = done.fed.method.claims(fed, done.fed)
     issued = issue(
-        event,
-        done,
-        inventory(after),
+        request.event,
+        _done(fed, request, done, data),
+        inventory(done.fed),
         findings,
-        records=many,
-        not_covered=[*_limits(fed, event), *claims.not_covered],
+        records=count,
+        not_covered=[*_limits(fed, request), *claims.not_covered],
         claims=claims.plain,
         sealed_claims=claims.sealed,
         previous=previous,
     )
-    return after, Evidence(issued.receipt, issued.key, report)
-
-
-def _forgotten(
-    fed: Federation, event: Event, unlearner: Method, spent: CostMeter, away: Sequence[int] = ()
-) -> tuple[Federation, float]:
-    """Unlearnt and purged, and in how many seconds; whoever leaves a trace gets no receipt."""
-    begun = time.perf_counter()
-    watched = replace(fed, watch=(*fed.watch, spent))
-    if not away:
-        after = unlearner.unlearn(watched, event)
-    elif isinstance(unlearner, Gram):
-        after = unlearner.forget(watched, event, away)
-    else:
-        raise ConfigError(
-            f"{type(unlearner).__name__} forgets by rounds in which devices may be missing anyway; "
-            f"only Gram takes a list of devices that are away."
-        )
-    after = purge(fed, replace(after, watch=fed.watch), event, unlearner.exact)
-    seconds = time.perf_counter() - begun
-    left = traces(after, event, fed, made=not unlearner.exact)
-    if left:
-        raise BoundaryError(
-            f"{type(unlearner).__name__} left traces of the request: "
-            + ", ".join(f"{count} in {place}" for place, count in left.items())
-            + ". This is a defect of the method; retrain instead."
-        )
-    return after, seconds
+    return done.fed, Evidence(issued.receipt, issued.key, report)
 
 
 def _blind(report: Report) -> bool:
@@ -166,7 +116,7 @@ def _blind(report: Report) -> bool:
     return bool(forgetting) and not any(j.powered for j in forgetting)
 
 
-def _failed(unlearner: Method, report: Report) -> Finding:
+def _failed(unlearner: Unlearner, report: Report) -> Finding:
     """For the receipt: what was tried first, and why it was not enough."""
     checks = ", ".join(f.check for f in report.findings if f.verdict == "FAIL")
     why = f"failed its audit ({checks})" if checks else "no check of its audit could have failed"
@@ -179,7 +129,7 @@ def _failed(unlearner: Method, report: Report) -> Finding:
     )
 
 
-def _unproven(unlearner: Method, many: int) -> Finding:
+def _unproven(unlearner: Unlearner, many: int) -> Finding:
     """For the receipt: why the unlearner that was asked for was not even tried."""
     return Finding(
         "escalation",
@@ -190,33 +140,24 @@ def _unproven(unlearner: Method, many: int) -> Finding:
     )
 
 
-def _done(
-    fed: Federation,
-    after: Federation,
-    unlearner: Method,
-    event: Event,
-    spent: CostMeter,
-    seconds: float,
-    data: str,
-) -> Done:
-    people = set(concerned(event).tolist())
+def _done(fed: Federation, request: Request, done: Forgotten, data: str) -> Done:
     return Done(
         method=to_table(fed.method),
-        unlearning=_by(unlearner),
-        level=_level(fed, after, unlearner, event),
+        unlearning=_by(done.unlearner),
+        level=_level(fed, request, done),
         world_before=fed.world.digest(),
-        world_after=after.world.digest(),
+        world_after=done.fed.world.digest(),
         model_before=params.digest(fed.now.state.public),
-        model_after=params.digest(after.now.state.public),
-        rounds=spent.rounds,
-        client_rounds=spent.client_rounds,
-        online={"requester": len(people & spent.who), "others": len(spent.who - people)},
-        seconds=seconds,
+        model_after=params.digest(done.fed.now.state.public),
+        rounds=done.cost.rounds,
+        client_rounds=done.cost.client_rounds,
+        online=done.cost.online(request),
+        seconds=done.cost.wall,
         data=data,
     )
 
 
-def _by(unlearner: Method) -> str:
+def _by(unlearner: Unlearner) -> str:
     """The name of an unlearner, with what was chosen otherwise than it usually is."""
     name = unlearner.unlearning if unlearner.exact else type(unlearner).__name__
     own = settings_of_forgetting(type(unlearner))
@@ -224,10 +165,10 @@ def _by(unlearner: Method) -> str:
     return f"{name} ({', '.join(said)})" if said else name
 
 
-def settings_of_forgetting(cls: type[Method]) -> list[str]:
-    """The fields that decide how an unlearner forgets: those that no learner below it has.
+def settings_of_forgetting(cls: type[Unlearner]) -> list[str]:
+    """Return the fields that decide how an unlearner forgets: those that no learner below it has.
 
-    Who is exact forgets as it learnt: there is one right result.
+    An exact one has none: there is one right result.
     """
     if cls.exact:
         return []
@@ -236,27 +177,27 @@ def settings_of_forgetting(cls: type[Method]) -> list[str]:
     return [name for name in fields_of(cls) if name not in learnt]
 
 
-def _level(fed: Federation, after: Federation, unlearner: Method, event: Event) -> str:
-    """How far the forgetting went, for what people are served now."""
-    if waiting(after) or (isinstance(after.method, Gram) and outstanding(after.now.state.own)):
+def _level(fed: Federation, request: Request, done: Forgotten) -> str:
+    """Return how far the forgetting went, for what people are served now."""
+    if not done.fed.method.settled(done.fed):
         return "L1"
-    return "L3" if unlearner.exact and not _earlier(fed, event) else "L2"
+    return "L3" if done.unlearner.exact and not _earlier(fed, request) else "L2"
 
 
-def _earlier(fed: Federation, event: Event) -> bool:
-    """Whether a request reaches into blocks whose data nobody has any more."""
+def _earlier(fed: Federation, request: Request) -> bool:
+    """Return whether a request reaches into blocks whose data is gone."""
     past = fed.past
     if past is None or past.base is None:
         return past is None
-    holdings, wanted = fed.now.vault.holdings, requested(fed, event)
+    holdings = fed.now.vault.holdings
     old = holdings.records[holdings.block < holdings.now]
-    return isinstance(event, Withdraw) or bool(wanted.among(old).any())
+    return isinstance(request.event, Withdraw) or bool(request.records.among(old).any())
 
 
-def _limits(fed: Federation, event: Event) -> list[str]:
-    """What this request in particular does not reach."""
+def _limits(fed: Federation, request: Request) -> list[str]:
+    """Return what this request in particular does not reach, in sentences."""
     said = []
-    if _earlier(fed, event):
+    if _earlier(fed, request):
         said.append(
             "What the model learnt from the records in earlier blocks: their data is gone, so "
             "those rounds cannot be made again."
@@ -266,9 +207,10 @@ def _limits(fed: Federation, event: Event) -> list[str]:
             "What the people concerned gave in earlier blocks, which this request does not name: "
             "the rounds of the present block were made again, those before it were not."
         )
-    if isinstance(event, Unshare):
+    if isinstance(request.event, Unshare):
         said.append("The records themselves: the device keeps its own, and trains on them.")
-    if torch.any(torch.isin(concerned(event), torch.tensor([n for n, _ in fed.world.hosted]))):
+    hosted = torch.tensor([number for number, _ in fed.world.hosted])
+    if torch.any(torch.isin(request.people, hosted)):
         said.append("A client that the server hosts.")
     return said
 

@@ -7,6 +7,7 @@ writes down what it makes by itself, so that a stopped batch goes on.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -20,11 +21,11 @@ import torch
 from rescind.core import params
 from rescind.core.executor import Executor
 from rescind.core.federation import Federation
-from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
+from rescind.core.records import Event
 from rescind.errors import ConfigError
+from rescind.storage.events import pack_event, unpack_event
 from rescind.storage.federations import load_federation, save_federation
-
-KINDS: dict[str, type[Unshare] | type[Erase]] = {"Unshare": Unshare, "Erase": Erase}
+from rescind.storage.packing import as_notes
 
 
 class Work(Protocol):
@@ -46,7 +47,8 @@ def spread(
         return
     with TemporaryDirectory(prefix="rescind-audit-") as given:
         save_federation(before, Path(given) / "before")
-        write_event(Path(given) / "event.safetensors", event)
+        tensors, facts = pack_event(event)
+        params.save(Path(given) / "event.safetensors", tensors, as_notes(facts))
         # Fresh processes: threads that torch has running do not survive a fork.
         pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"))
         try:
@@ -67,26 +69,8 @@ def _in_worker(given: str, executor: Executor, work: Work, job: int) -> None:
 def _given(folder: str, executor: Hashable) -> tuple[Federation, Event]:
     """Read once by a worker, however many jobs it does."""
     before = load_federation(Path(folder) / "before", cast(Executor, executor))
-    return before, read_event(Path(folder) / "event.safetensors")
-
-
-def write_event(path: Path, event: Event) -> None:
-    """A request as a file, for whoever works on it elsewhere."""
-    if isinstance(event, Withdraw):
-        params.save(path, {"client": torch.tensor([event.client])}, {"kind": "Withdraw"})
-    elif isinstance(event, Unshare | Erase):
-        columns = {name: getattr(event.records, name) for name in ("client", "item", "time")}
-        params.save(path, columns, {"kind": type(event).__name__})
-    else:
-        raise ConfigError(f"{type(event).__name__} is no request to forget anything.")
-
-
-def read_event(path: Path) -> Event:
-    """What `write_event` wrote."""
-    columns, notes = params.load(path)
-    if notes["kind"] == "Withdraw":
-        return Withdraw(int(columns["client"]))
-    return KINDS[notes["kind"]](Records(columns["client"], columns["item"], columns["time"]))
+    tensors, notes = params.load(Path(folder) / "event.safetensors")
+    return before, unpack_event(tensors, json.loads(notes["facts"]))
 
 
 @contextmanager

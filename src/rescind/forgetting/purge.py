@@ -11,131 +11,85 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from rescind.core import params
-from rescind.core.clock import Clock
-from rescind.core.executor import Vault
 from rescind.core.federation import Federation
-from rescind.core.history import History
 from rescind.core.holdings import Holdings
-from rescind.core.method import Method
-from rescind.core.records import Erase, Event, Records, Share, Unshare, Withdraw, concerned
+from rescind.core.records import Anew, Erase, Records, Share, Unshare, Withdraw
+from rescind.core.request import Request
 from rescind.core.state import Memory, Snapshot, begun_anew, rows_of_people
 from rescind.forgetting.receipt import Kept
 
 
-def requested(fed: Federation, event: Event) -> Records:
-    """The records a request is about, as the devices hold them. For a Withdraw: all of a client."""
-    held = fed.now.vault.holdings.records
-    if isinstance(event, Withdraw):
-        return held[held.client == event.client]
-    assert isinstance(event, Unshare | Erase)
-    return held[held.among(event.records)]
+def purge(before: Federation, after: Federation, request: Request, exact: bool) -> Federation:
+    """Remove everything derived from a request except the model itself.
 
-
-def purge(
-    before: Federation, after: Federation, event: Event, exact: bool | None = None
-) -> Federation:
-    """Whatever a method left behind of a request goes; the model itself is the method's business.
-
-    exact: whether the unlearner was; None: as the federation's own method says
-
-    An exact method's state is already that of a world without the records: rows of people who go
-    on lending are right as they are. An approximate one's rows of the people concerned were made
-    with the records, so they begin anew.
+    exact: whether the unlearner was. The state of an exact one is already that of a world without
+    the records. Of an approximate one, rows of the people concerned were made with the records, so
+    they get their first values again.
     """
+    event, first = request.event, request.first_round
     if after.past is not None and before.past is not None:
-        after = replace(after, past=_clean_past(before.past, after.past, event, before))
+        past = after.past.without(event)
+        seen = {id(p) for p in before.past.points if first is not None and p.round >= first}
+        points = tuple(p for p in past.points if id(p) not in seen)
+        after = replace(after, past=replace(past, points=points))
     if isinstance(event, Withdraw):
         after = replace(after, labels=after.labels.without_user(event.client))
-    dirty = influence(before, event)
-    old = {id(s) for s in before.now.state.memory if dirty is not None and s.round >= dirty}
+    old = {id(s) for s in _made_with(before, request)}
     memory = Memory(tuple(s for s in after.now.state.memory if id(s) not in old))
     after = after.with_(state=replace(after.now.state, memory=memory))
-    if after.method.exact if exact is None else exact:
+    if exact:
         return after
-    people = concerned(event)
     state = after.now.state
     fresh = after.method.server_init(after.world, after.clock).own
-    own = begun_anew(state.own, fresh, people, after.world.sizes.clients)
+    own = begun_anew(state.own, fresh, request.people, after.world.sizes.clients)
     after = after.with_(state=replace(state, own=own))
     if isinstance(event, Erase):  # the device's own values were trained on what is erased
-        vault = devices_anew(after.method, after.now.vault, people, after.clock)
+        reset, public = Anew(event.records), after.now.state.public
+        vault = after.executor.apply(after.method, public, reset, after.now.vault, after.clock)
         after = after.with_(vault=vault)
     return after
 
 
-def devices_anew(method: Method, vault: Vault, people: Tensor, clock: Clock) -> Vault:
-    """The devices with first private values for these people. people: [n] ids"""
-    first = method.client_init(people.to(vault.holdings.members.device), clock)
-    private = dict(vault.private)
-    for name, value in vault.private.items():
-        new = value.clone()
-        new[people] = first.values[name].to(value) if name in first.values else 0
-        private[name] = new
-    return replace(vault, private=private)
-
-
-def influence(fed: Federation, event: Event) -> int | None:
-    """The first round in which a request's records may have mattered; None: in none.
-
-    Whoever kept no track of the past must assume the first.
-    """
-    if fed.past is None:
-        return 1 if fed.now.state.round else None
-    return fed.past.influence(event, fed.now.state.round)
-
-
-def _clean_past(before: History, after: History, event: Event, fed: Federation) -> History:
-    """No point that saw the records, and no copy of them."""
-    dirty = before.influence(event, fed.now.state.round)
-    after = after.without(event)
-    if dirty is None:
-        return after
-    seen = {id(p) for p in before.points if p.round >= dirty}
-    return replace(after, points=tuple(p for p in after.points if id(p) not in seen))
+def _made_with(before: Federation, request: Request) -> list[Snapshot]:
+    """Return the server's snapshots in which the records may have had influence."""
+    first = request.first_round
+    return [s for s in before.now.state.memory if first is not None and s.round >= first]
 
 
 # -- what is left ---------------------------------------------------------------------------------
 
 
-def traces(fed: Federation, event: Event, before: Federation, made: bool = True) -> dict[str, int]:
-    """Where a request's records or what was made of them can still be found, with counts.
+def traces(
+    fed: Federation, request: Request, before: Federation, made: bool = True
+) -> dict[str, int]:
+    """Return where a request's records, or what was made of them, are still found, with counts.
 
     before: the federation before the request
-    made: rows, snapshots and points that are still the same as before count as traces. After a
-    retraining they do not: it gives the same where the records never mattered
+    made: rows, snapshots and points that are the same as before count as traces. After a
+    retraining they do not: it gives the same where the records had no influence
     """
-    wanted = requested(before, event)
     found: dict[str, int] = {}
-    kept_by_devices = isinstance(event, Unshare)
-    for place, records in _copies(fed, kept_by_devices):
-        found[place] = int(records.among(wanted).sum())
+    for place, records in _copies(fed, lent_only=isinstance(request.event, Unshare)):
+        found[place] = int(records.among(request.records).sum())
     if made:
-        found |= _same_rows(fed, before, event)
-        old = {params.digest(s.values) for s in _dirty_snapshots(before, event)}
-        kept = [s for s in fed.now.state.memory if params.digest(s.values) in old]
-        found["snapshots"] = len(kept)
-        dirty = influence(before, event)
+        found |= _same_rows(fed, before, request)
+        old = {params.digest(s.values) for s in _made_with(before, request)}
+        found["snapshots"] = sum(params.digest(s.values) in old for s in fed.now.state.memory)
+        first = request.first_round
         old_points = {
             params.digest(p.state.public)
             for p in (before.past.points if before.past else ())
-            if dirty is not None and p.round >= dirty
+            if first is not None and p.round >= first
         }
         points = fed.past.points if fed.past else ()
         found["points"] = sum(params.digest(p.state.public) in old_points for p in points)
-    who = concerned(event)
     found["logs"] = sum(
-        int(torch.isin(rows.owner, who.to(rows.owner.device)).sum())
+        int(torch.isin(rows.owner, request.people.to(rows.owner.device)).sum())
         for _, _, rows in fed.now.vault.log.entries
     )
-    return {place: many for place, many in found.items() if many}
-
-
-def _dirty_snapshots(before: Federation, event: Event) -> list[Snapshot]:
-    dirty = influence(before, event)
-    return [s for s in before.now.state.memory if dirty is not None and s.round >= dirty]
+    return {place: count for place, count in found.items() if count}
 
 
 def _copies(fed: Federation, lent_only: bool) -> Iterator[tuple[str, Records]]:
@@ -157,9 +111,9 @@ def _copies(fed: Federation, lent_only: bool) -> Iterator[tuple[str, Records]]:
                 yield "the story", event.records
 
 
-def _same_rows(fed: Federation, before: Federation, event: Event) -> dict[str, int]:
+def _same_rows(fed: Federation, before: Federation, request: Request) -> dict[str, int]:
     """Rows of the people concerned that are still exactly as they were."""
-    who, found = concerned(event), {}
+    who, found = request.people, {}
     first = before.method.server_init(before.world, before.clock).own
     for name, value in fed.now.state.own.items():
         old = before.now.state.own.get(name)

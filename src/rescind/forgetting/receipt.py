@@ -45,9 +45,6 @@ LEVELS = {
 }
 """How far a forgetting went, the weakest first."""
 
-SUM_AFTER = "sum after"
-"""The claim that makes a subtraction checkable: the digest of the sum over what remains."""
-
 NOT_COVERED = (
     "Copies and exports that people downloaded before.",
     "Models on other devices, until they next check in.",
@@ -327,36 +324,3 @@ def _table(value: Any, kind: Any, where: str) -> Any:
 def _hints(kind: Any) -> dict[str, Any]:
     unsigned = ("curves", "samples") if kind is Finding else ()
     return {name: hint for name, hint in get_type_hints(kind).items() if name not in unsigned}
-
-
-def event_text(event: Event) -> str:
-    """The request as JSON, for the requester to keep; never kept beside the receipt."""
-    records = getattr(event, "records", None)
-    table: dict[str, Any] = {"kind": type(event).__name__}
-    if records is None:
-        table["client"] = event.client  # type: ignore[attr-defined]
-    else:
-        table |= {name: getattr(records, name).tolist() for name in ("client", "item", "time")}
-    return json.dumps(table) + "\n"
-
-
-def read_event(text: str) -> Event:
-    """The request that `event_text` wrote."""
-    from rescind.core.records import Erase, Records, Unshare, Withdraw
-
-    kinds: dict[str, Any] = {"Unshare": Unshare, "Erase": Erase, "Withdraw": Withdraw}
-    try:
-        table = json.loads(text)
-        kind = kinds[table.pop("kind")]
-        wanted = {"client"} if kind is Withdraw else {"client", "item", "time"}
-        columns = [table.pop(name) for name in sorted(wanted)]
-        if table:
-            raise KeyError(*table)
-        event: Event = kind(columns[0] if kind is Withdraw else Records.of(*columns))
-        event.digest()
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise DataError(
-            f"this is no request ({error!r}): expected JSON with kind (one of {', '.join(kinds)}) "
-            f"and client, item, time: lists of one length (for Withdraw: client, a number)."
-        ) from None
-    return event

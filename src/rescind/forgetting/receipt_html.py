@@ -10,8 +10,9 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from rescind.audits.finding import Finding, legend, question
+from rescind.core.claims import AFTER
 from rescind.errors import DataError
-from rescind.forgetting.receipt import LEVELS, SUM_AFTER, Receipt, canonical, digest
+from rescind.forgetting.receipt import LEVELS, Receipt, canonical, digest
 from rescind.reporting import charts
 from rescind.reporting.html import Page
 
@@ -116,7 +117,7 @@ def _asked_and_done(out: Page, receipt: Receipt) -> None:
             "Code": ", ".join(f"{name} {text}" for name, text in receipt.code.items() if text),
         }
     )
-    if SUM_AFTER in receipt.claims:
+    if AFTER in receipt.claims:
         out.heading("The sum, before and after")
         out.text(
             "This learner keeps one sum over everybody, in whole numbers, and the records were "

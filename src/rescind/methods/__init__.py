@@ -1,4 +1,7 @@
-"""One file per method: the command line and the tests find every `Method` in a module here."""
+"""Learners and unlearners: the command line and the tests find every class in a module here.
+
+Adding a method is adding one file. Modules and packages whose names begin with _ hold none.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,28 @@ from typing import Any
 
 from rescind.core.settings import classes
 
-MARKER = "server_sample"
-
 
 def all_methods() -> dict[str, type]:
-    """Every method there is, by name."""
-    return classes(__name__, MARKER)
+    """Return every learner, by name."""
+    return classes(__name__, "server_sample")
+
+
+def all_unlearners() -> dict[str, type]:
+    """Return everything that can forget, by name: learners, and classes that only forget."""
+    return classes(__name__, "unlearn")
+
+
+found = all_unlearners  # the name in 0.1; gone in 0.3
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
-    known = all_methods()
+    known = all_unlearners()
     if name in known:
         return known[name]
-    raise AttributeError(f"there is no method '{name}': there are {', '.join(known)}")
+    raise AttributeError(f"there is no method '{name}'. There are {', '.join(known)}.")
+
+
+def __dir__() -> list[str]:
+    return sorted([*all_unlearners(), "all_methods", "all_unlearners"])

@@ -12,7 +12,8 @@ from torch import Tensor
 from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.core.params import Params, norm, times
-from rescind.core.records import Event, Withdraw
+from rescind.core.records import Withdraw
+from rescind.core.request import Request
 from rescind.core.state import REFERENCE, begun_anew, rows_of_people, without_moments
 from rescind.core.update import Sum
 
@@ -31,7 +32,7 @@ def leaver(roles: Mapping[int, str]) -> int:
 
 def forgotten(
     fed: Federation,
-    event: Event,
+    request: Request,
     steps: Callable[[Federation, dict[int, str]], Federation],
     repair: int,
 ) -> Federation:
@@ -43,10 +44,11 @@ def forgotten(
 
     steps: the unlearner's rounds, given the federation and everybody's role
     """
+    event = request.event
     if not isinstance(event, Withdraw):
         return fed.retrained(event)
     gone = fed.apply(event)  # refuses a client that is no member before anything is done
-    if never_took_part(fed, event):
+    if never_took_part(fed, request):
         return gone
     members = fed.world.members.nonzero().squeeze(1).tolist()
     roles = {c: FORGET if c == event.client else KEEP for c in members}
@@ -54,9 +56,9 @@ def forgotten(
     return after.apply(event).run(repair, method=fed.method)
 
 
-def never_took_part(fed: Federation, event: Event) -> bool:
+def never_took_part(fed: Federation, request: Request) -> bool:
     """Whether nobody of an event is in any weight, as far as the past is known."""
-    return fed.past is not None and fed.past.influence(event, fed.now.state.round) is None
+    return fed.past is not None and request.first_round is None
 
 
 def wiped(after: Federation, before: Federation, client: int) -> Federation:

@@ -6,12 +6,13 @@ from typing import Any
 
 from rescind.core.settings import classes
 
-MARKER = "tables"
-
 
 def all_models() -> dict[str, type]:
-    """Every model there is, by name."""
-    return classes(__name__, MARKER)
+    """Return every model, by name."""
+    return classes(__name__, "tables")
+
+
+found = all_models  # the name in 0.1; gone in 0.3
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +21,8 @@ def __getattr__(name: str) -> Any:
     known = all_models()
     if name in known:
         return known[name]
-    raise AttributeError(f"there is no model '{name}': there are {', '.join(known)}")
+    raise AttributeError(f"there is no model '{name}'. There are {', '.join(known)}.")
+
+
+def __dir__() -> list[str]:
+    return sorted([*all_models(), "all_models"])

@@ -21,15 +21,17 @@ from rescind.core import files, params
 from rescind.core.clock import Clock
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.federation import Federation
+from rescind.core.gradient import RankingMethod
 from rescind.core.history import History, RestorePoint
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels
-from rescind.core.params import Params
-from rescind.core.records import Event, Join, Records, Share, Unshare
+from rescind.core.method import Method
+from rescind.core.records import Records
 from rescind.core.run_state import RunState
-from rescind.core.settings import find, from_table, to_table
-from rescind.core.world import Host, Sizes, World
+from rescind.core.settings import fields_of, find, from_table, to_table
+from rescind.core.world import Sizes, World
 from rescind.errors import DataError
+from rescind.storage.events import pack_event, unpack_event
 from rescind.storage.packing import (
     FORMAT,
     Facts,
@@ -52,6 +54,8 @@ from rescind.storage.run_folder import model_in
 log = logging.getLogger(__name__)
 
 METHODS = ("rescind.methods", "server_sample")
+UNLEARNERS = ("rescind.methods", "unlearn")
+"""Methods, and what can forget only."""
 MODELS = ("rescind.models", "tables")
 
 
@@ -127,7 +131,7 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
             f"must be saved together, and that was cut off. Make the run again, or go on with "
             f"--resume."
         )
-    method = from_table(find(*METHODS, facts["method"]["name"]), facts["method"], {"model": MODELS})
+    method = _method(facts["method"])
     executor = method.executor_for(executor or InProcess())
     device = getattr(executor, "device", "cpu")
     vault = unpack_vault(devices, device_facts, unpack_holdings(devices, device_facts), device)
@@ -156,6 +160,16 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
     )
 
 
+def _method(table: Facts) -> Method:
+    """Return the saved method. In 0.1 every method had the fields of local SGD, read or not."""
+    cls = find(*METHODS, str(table["name"]))
+    old = fields_of(RankingMethod).keys() - fields_of(cls).keys()
+    made: Method = from_table(
+        cls, {k: v for k, v in table.items() if k not in old}, {"model": MODELS}
+    )
+    return made
+
+
 def _pack_past(fed: Federation) -> Packed:
     """How the federation came about. It names records that devices hold: the devices' side."""
     past = fed.past
@@ -173,15 +187,9 @@ def _pack_past(fed: Federation) -> Packed:
         origin, facts["origin"] = pack_holdings(past.origin)
         tensors |= under("origin", origin)
     for number, (at, event) in enumerate(past.story):
-        name, told = f"event{number}", {"kind": type(event).__name__, "round": at}
-        if isinstance(event, Share | Unshare):
-            tensors |= under(name, columns(event.records))
-        elif isinstance(event, Host):
-            data, told["data"] = pack_holdings(event.data)
-            tensors |= under(name, data)
-        if isinstance(event, Join | Host):
-            told["client"] = event.client
-        facts["story"].append(told)
+        packed, told = pack_event(event)
+        tensors |= under(f"event{number}", packed)
+        facts["story"].append({**told, "round": at})
     points = [p for p in (past.base, *past.points) if p is not None]
     facts["base"] = past.base is not None
     for number, point in enumerate(points):
@@ -226,22 +234,10 @@ def _read_past(path: Path, server: Facts, vault: Vault) -> History:
         )
     base = points.pop(0) if facts["base"] else None
     story = tuple(
-        (told["round"], _unpack_event(told, drawer(f"event{number}", tensors), device))
+        (told["round"], unpack_event(params.to(drawer(f"event{number}", tensors), device), told))
         for number, told in enumerate(facts["story"])
     )
     return History(start, tensors["first"].to(device), base, story, tuple(points))
-
-
-def _unpack_event(told: Facts, tensors: Params, device: str) -> Event:
-    match told["kind"]:
-        case "Share":
-            return Share(Records(**tensors).to(device))
-        case "Unshare":
-            return Unshare(Records(**tensors).to(device))
-        case "Host":
-            return Host(told["client"], unpack_holdings(tensors, told["data"]))
-        case _:
-            return Join(told["client"])
 
 
 def _read_labels(path: Path) -> Facts:

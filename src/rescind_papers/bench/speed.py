@@ -26,8 +26,8 @@ import torch
 from rescind.core.executor import InProcess
 from rescind.core.fast import dispatch as fused
 from rescind.core.federation import Federation
+from rescind.core.gradient import RankingMethod
 from rescind.core.holdings import Holdings
-from rescind.core.method import Method
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.errors import DataError
 from rescind.experiments.streams import Stream
@@ -76,7 +76,7 @@ class Figure:
         return f"{self.least:g} to {self.most:g}" if self.least else f"at most {self.most:g}"
 
 
-def fedmf() -> Method:
+def fedmf() -> RankingMethod:
     """FedMF as F3CRec trains it: all clients, 4 negatives, batches of 512, plain SGD."""
     return FedAvg(
         model=MF(),
@@ -92,7 +92,7 @@ def fedmf() -> Method:
     )
 
 
-def ego_lightgcn() -> Method:
+def ego_lightgcn() -> RankingMethod:
     """Ego-graph LightGCN as FedShare trains it: 256 clients, BPR with one negative."""
     return FedAvg(model=LightGCN(), clients_per_round=256)
 
@@ -131,7 +131,7 @@ def rounds(
 
 
 def linear(
-    data: Holdings, method: Method, cohorts: tuple[int, ...], form: str, repeats: int = 5
+    data: Holdings, method: RankingMethod, cohorts: tuple[int, ...], form: str, repeats: int = 5
 ) -> Figure:
     """The exponent of a round's cost in touched pairs; small rounds run often, one after another.
 
@@ -199,7 +199,7 @@ def server_step(data: Holdings, method: FedShare, most: float, repeats: int = RE
     return Figure("FedShare's server step", ratio, "x product", most, 0.0, beside)
 
 
-def evaluation(data: Holdings, method: Method, most: float, repeats: int = 3) -> Figure:
+def evaluation(data: Holdings, method: RankingMethod, most: float, repeats: int = 3) -> Figure:
     """Full ranking of all items for everybody."""
     fed = Federation.start(data, method, seed=0)
     took = alternate({"evaluate": fed.evaluate}, repeats)["evaluate"]

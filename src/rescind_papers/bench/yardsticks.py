@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,8 +24,8 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
+from rescind.core.gradient import RankingMethod
 from rescind.core.holdings import Holdings
-from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.state import Private, ServerState
 from rescind.methods._lent_graph.graph import SharedGraph
@@ -40,21 +40,22 @@ Batches = list[dict[str, Tensor]]
 class Opening:
     """Everything the clients of a federation's first round work with."""
 
-    method: Method
+    method: RankingMethod
     public: Params
     private: Private
     cohort: Cohort
     clock: Clock
 
     @classmethod
-    def of(cls, data: Holdings, method: Method, seed: int = 0) -> Opening:
+    def of(cls, data: Holdings, method: RankingMethod, seed: int = 0) -> Opening:
         """The first round of a fresh federation."""
         return cls.next_of(Federation.start(data, method, seed=seed))
 
     @classmethod
     def next_of(cls, fed: Federation) -> Opening:
         """The round a federation would run next."""
-        method, vault, clock = fed.method, fed.now.vault, fed.clock.at(fed.now.state.round + 1)
+        method, vault = cast(RankingMethod, fed.method), fed.now.vault
+        clock = fed.clock.at(fed.now.state.round + 1)
         ids = method.server_sample(fed.now.state, fed.world, clock)
         cohort = InProcess().cohort(method, vault, ids)
         return cls(method, fed.now.state.public, vault.read(ids), cohort, clock)
@@ -90,7 +91,9 @@ def touch(rows: int, table: Tensor) -> Callable[[], object]:
     return work
 
 
-def twin_loss(method: Method, item: Tensor, user: Tensor, mine: Tensor, batch: Any) -> Tensor:
+def twin_loss(
+    method: RankingMethod, item: Tensor, user: Tensor, mine: Tensor, batch: Any
+) -> Tensor:
     """A client's loss on one batch, on its own copy of the table."""
     score: Callable[[Tensor], Tensor] = lambda at: item[at] @ user  # noqa: E731
     if isinstance(method.model, LightGCN):
@@ -107,7 +110,7 @@ def twin_loss(method: Method, item: Tensor, user: Tensor, mine: Tensor, batch: A
 
 
 def twin_client(
-    method: Method, table: Tensor, user: Tensor, mine: Tensor, batches: Batches
+    method: RankingMethod, table: Tensor, user: Tensor, mine: Tensor, batches: Batches
 ) -> tuple[Tensor, Tensor]:
     """Copy the table, step through the batches by autograd; (change of the table, new user)."""
     item, user = table.clone().requires_grad_(), user.clone().requires_grad_()
@@ -124,7 +127,12 @@ def twin_client(
     return item.detach() - table, user.detach()
 
 
-def twin_batches(method: Method, cohort: Cohort, place: int, draw: np.random.Generator) -> Batches:  # noqa: TID251
+def twin_batches(
+    method: RankingMethod,
+    cohort: Cohort,
+    place: int,
+    draw: np.random.Generator,  # noqa: TID251
+) -> Batches:
     """One epoch of a client, negatives and order drawn by numpy as people do."""
     mine = _of(cohort, "train", place).numpy()
     free = np.setdiff1d(np.arange(cohort.items), _of(cohort, "own", place).numpy())

@@ -35,12 +35,12 @@ from rescind.flower.wire.payloads import (
     accepted,
     letters_for,
     of_silo,
-    packed_events,
     packed_steps,
     sums_of,
 )
 from rescind.flower.wire.secure_aggregation import Masked, check_silos
 from rescind.flower.wire.steps import MOMENT
+from rescind.storage.events import pack_events
 from rescind.storage.packing import Facts, drawer, under
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class FlowerExecutor:
             )
         letters = {}
         for silo in range(holdings.silos):
-            told, tensors = packed_events("never", of_silo(holdings.nevers, silo))
+            tensors, told = pack_events("never", of_silo(holdings.nevers, silo))
             owed, steps = packed_steps("owed", holdings.owed, silo)
             extra = {**told, **owed, "clients": holdings.clients, "items": holdings.items}
             extra |= {"held": int(holdings.moment[silo]), "method": to_table(method)}
@@ -176,7 +176,7 @@ class FlowerExecutor:
             log.warning("round %d is abandoned: %d answered", clock.round, len(replies))
             return {"train": Sum({}, 0.0, 0, refused=refused)}, vault
         sums: dict[str, Sum] = {}
-        own = type(method).server_step is not Method.server_step
+        own = not method.only_averages
         if hidden is not None:
             also = tuple(hidden.totals) if own else ()
             sums["train"] = gate_sum(hidden, public, self.limit, also)
@@ -300,7 +300,7 @@ class FlowerExecutor:
         """Replies of the silos that have removed all other moments."""
         letters = {}
         for silo in range(elsewhere(fed.now.vault).silos):
-            told, tensors = packed_events("never", of_silo(nevers, silo))
+            tensors, told = pack_events("never", of_silo(nevers, silo))
             tensors |= under("public", fed.now.state.public)  # to recommend with
             letters[silo] = self._about(
                 "keep", fed.method, fed.now.vault, silo, fed.clock, {**told, **kept}, tensors

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from typing import Any
 
 from rescind.core import files, params
 from rescind.core.federation import Federation
-from rescind.core.method import Method
+from rescind.core.method import Unlearner
 from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.core.run_state import RoundResult
 from rescind.core.settings import find
@@ -31,11 +30,9 @@ from rescind.flower.run_request import RunRequest
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.journal import Journal
 from rescind.flower.server.storage import load_elsewhere, save_elsewhere
-from rescind.flower.wire.payloads import packed_events, unpacked_events
-from rescind.flower.wire.steps import Anew
-from rescind.forgetting.forget import CostMeter
-from rescind.forgetting.purge import purge, traces
-from rescind.storage.federations import METHODS
+from rescind.forgetting.pipeline import unlearn_and_purge
+from rescind.storage.events import pack_events, unpack_events
+from rescind.storage.federations import UNLEARNERS
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +73,7 @@ class ForgetProgressFiles:
         self.number += 1
         shutil.rmtree(self.place, ignore_errors=True)  # of one that was killed while it wrote
         save_elsewhere(stand.fed, self.place)
-        told, tensors = packed_events("event", list(stand.events))
+        tensors, told = pack_events("event", stand.events)
         params.save(self.place / EVENTS, tensors, {"facts": json.dumps(told)})
         begun = {"key": self.key, "facts": stand.facts, "unsettled": stand.unsettled}
         files.write_atomically(self.place / BEGUN, json.dumps(begun).encode())
@@ -100,7 +97,7 @@ class ForgetProgressFiles:
                     f"on with the same recipe and requests, or choose another --out."
                 )
             self.number = int(place.name.split("-")[1])
-            left = unpacked_events("event", json.loads(notes["facts"]), tensors)
+            left = unpack_events("event", tensors, json.loads(notes["facts"]))
             return ForgetProgress(fed, begun["facts"], tuple(left), bool(begun["unsettled"]))
         return None
 
@@ -128,7 +125,7 @@ class ForgetProgressFiles:
 def answered(
     stand: ForgetProgress,
     cell: Cell,
-    method: Method | None,
+    method: Unlearner | None,
     executor: FlowerExecutor,
     stands: ForgetProgressFiles,
 ) -> ForgetProgress:
@@ -150,21 +147,21 @@ def answered(
 
 
 def _unlearnt(
-    stand: ForgetProgress, method: Method, executor: FlowerExecutor, stands: ForgetProgressFiles
+    stand: ForgetProgress, method: Unlearner, executor: FlowerExecutor, stands: ForgetProgressFiles
 ) -> ForgetProgress:
     """The stand after the model has forgotten the next request."""
     event, *left = stand.events
     executor.begin_request(stand.fed)
     with stands.heard():
-        fed, told = forget(stand.fed, event, executor, method)
+        fed, told = forget(stand.fed, event, method)
     facts = {**stand.facts, "forgot": [*stand.facts.get("forgot", ()), told]}
     return ForgetProgress(fed, facts, tuple(left), unsettled=True)
 
 
-def unlearner(asked: RunRequest, cell: Cell) -> Method | None:
+def unlearner(asked: RunRequest, cell: Cell) -> Unlearner | None:
     """Who forgets: as asked, else as the cell says; None: the learner itself."""
     if asked.unlearner:
-        named: Method = find(*METHODS, asked.unlearner)()
+        named: Unlearner = find(*UNLEARNERS, asked.unlearner)()
         return named
     return cell.forget.unlearner if cell.forget else None
 
@@ -183,33 +180,20 @@ def wanted(asked: RunRequest, cell: Cell, fed: Federation) -> tuple[Event, ...]:
 
 
 def forget(
-    fed: Federation, event: Event, executor: FlowerExecutor, method: Method
+    fed: Federation, event: Event, unlearner: Unlearner
 ) -> tuple[Federation, dict[str, Any]]:
     """Unlearn an event and purge; the silos are still to remove what is no longer needed."""
-    spent, began = CostMeter(), time.perf_counter()
-    after = method.unlearn(replace(fed, watch=(*fed.watch, spent, in_the_log)), event)
-    after = purged(fed, replace(after, watch=fed.watch), event, method.exact, executor)
-    return after, {
-        "event": type(event).__name__,
-        "by": type(method).__name__,
-        "exact": method.exact,
-        "rounds": spent.rounds,
-        "client_rounds": spent.client_rounds,
-        "seconds": time.perf_counter() - began,
-        "traces": traces(after, event, fed, made=not method.exact),
+    request = fed.request(event)
+    done = unlearn_and_purge(fed, request, unlearner, (in_the_log,))
+    return done.fed, {
+        "event": request.kind,
+        "by": type(unlearner).__name__,
+        "exact": unlearner.exact,
+        "rounds": done.cost.rounds,
+        "client_rounds": done.cost.client_rounds,
+        "seconds": done.cost.wall,
+        "traces": done.traces,
     }
-
-
-def purged(
-    before: Federation, after: Federation, event: Event, exact: bool, executor: FlowerExecutor
-) -> Federation:
-    """`purge` for devices elsewhere: of private values only their moments are here."""
-    vault = after.now.vault
-    clean = purge(before, after.with_(vault=replace(vault, private={})), event, exact)
-    if isinstance(event, Erase) and not exact:
-        public, anew = after.now.state.public, Anew(event.records)
-        vault = executor.apply(after.method, public, anew, vault, after.clock)
-    return clean.with_(vault=vault)
 
 
 def measured(cell: Cell, facts: dict[str, Any], fed: Federation) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from rescind.core.cohort import Graph
 from rescind.core.executor import Vault
 from rescind.core.holdings import Holdings
 from rescind.core.params import Params
-from rescind.core.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
+from rescind.core.records import Anew, Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.core.world import Announced
 from rescind.errors import BoundaryError, DataError
 from rescind.experiments.streams import Announcement
-from rescind.flower.wire.steps import MOMENT, Anew, Step
+from rescind.flower.wire.steps import MOMENT, Step
 from rescind.storage.packing import Facts
 
 FORGETTING = (Erase, Unshare, Withdraw)

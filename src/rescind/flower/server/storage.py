@@ -17,11 +17,10 @@ from rescind.core.world import Announced
 from rescind.flower.server.remote_holdings import RemoteHoldings, elsewhere
 from rescind.flower.wire.payloads import (
     of_silo,
-    packed_events,
     packed_steps,
-    unpacked_events,
     unpacked_steps,
 )
+from rescind.storage.events import pack_events, unpack_events
 from rescind.storage.federations import load_federation, save_federation
 from rescind.storage.packing import Facts, drawer, under
 
@@ -61,11 +60,9 @@ def _pack(held: RemoteHoldings) -> tuple[dict[str, Tensor], Facts]:
     }  # fmt: skip
     facts: Facts = {"epoch": held.epoch, "seed": held.seed}
     for silo in range(held.silos):
-        for told, packed in (
-            packed_steps(f"owed{silo}of", held.owed, silo),
-            packed_events(f"nevers{silo}of", of_silo(held.nevers, silo)),
-        ):
-            facts, tensors = {**facts, **told}, {**tensors, **packed}
+        owed, owed_tensors = packed_steps(f"owed{silo}of", held.owed, silo)
+        never_tensors, never = pack_events(f"nevers{silo}of", of_silo(held.nevers, silo))
+        facts, tensors = {**facts, **owed, **never}, {**tensors, **owed_tensors, **never_tensors}
     return tensors, facts
 
 
@@ -81,6 +78,6 @@ def _unpack(plain: Holdings, facts: Facts, tensors: Params) -> RemoteHoldings:
         seed=int(facts["seed"]),
         owed=tuple(step for s in silos for step in unpacked_steps(f"owed{s}of", facts, tensors, s)),
         nevers=tuple(
-            (s, event) for s in silos for event in unpacked_events(f"nevers{s}of", facts, tensors)
+            (s, event) for s in silos for event in unpack_events(f"nevers{s}of", tensors, facts)
         ),
     )

@@ -27,12 +27,10 @@ from rescind.errors import ConfigError, ConsentError, DataError, RescindError
 from rescind.flower.silo.partition import as_many, never, part_of
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter, method_of, metric_of, pack_error, pack_sum
-from rescind.flower.wire.payloads import unpacked_events, unpacked_steps
+from rescind.flower.wire.payloads import unpacked_steps
 from rescind.flower.wire.secure_aggregation import Masks, flat
-from rescind.flower.wire.steps import HELD, PRIVATE, Anew, Step, moment_of
-from rescind.forgetting.purge import devices_anew
-from rescind.methods.additive._exchange import client_erased
-from rescind.methods.additive.gram import Gram
+from rescind.flower.wire.steps import HELD, PRIVATE, Step, moment_of
+from rescind.storage.events import unpack_events
 from rescind.storage.packing import drawer, under
 
 
@@ -150,12 +148,9 @@ class Node:
         if isinstance(event, Arrive):
             own = self.source.block(vault.holdings.now + 1, clock.seed)
             event = self._part(event if own is None else own)
-        if isinstance(event, Anew):
-            return devices_anew(method, vault, torch.unique(event.records.client), clock)
         vault = self.executor.apply(method, step.public, event, vault, clock)
-        if isinstance(event, Erase) and isinstance(method, Gram):
-            # In process, `Gram.forget` does this itself; from the server it cannot reach notes.
-            noted = client_erased(vault.private, event.records, vault.holdings.now)
+        if isinstance(event, Erase):  # in process, `forget` does this itself
+            noted = method.client_erased(vault.private, event.records, vault.holdings.now)
             vault = replace(vault, private=noted)
         members = vault.holdings.members & self._mine(vault.holdings.clients)
         return replace(vault, holdings=replace(vault.holdings, members=members))
@@ -209,7 +204,7 @@ class Node:
         if not self.store.knows(HELD, held):
             self._take_steps(asked)
         holdings = self.store.held(held)
-        for event in unpacked_events("never", asked.facts, asked.tensors):
+        for event in unpack_events("never", asked.tensors, asked.facts):
             holdings = never(holdings, event)
             held = moment_of(f"{held}/never/{event.digest()}", HELD)
         # The world may have more clients than were known when this silo began.
@@ -309,7 +304,7 @@ class Node:
         Recommendations here are made from what stays, so the model of now is kept beside it.
         """
         held, private, vault = self._caught_up(asked)
-        for event in unpacked_events("never", asked.facts, asked.tensors):
+        for event in unpack_events("never", asked.tensors, asked.facts):
             self._clean_base(asked, event)
         public = drawer("public", asked.tensors)
         self.store.save_model(method_of(asked.facts["method"]), public, held, private)
@@ -341,7 +336,7 @@ class Node:
 
         Whoever leaves has a role alone; from an additive learner one person's part is subtracted.
         """
-        many, demanded = int(vault.holdings.members.sum()), roles or isinstance(method, Gram)
+        many, demanded = int(vault.holdings.members.sum()), roles or method.additive
         if len(ids) == 1 and many > 1 and not (demanded or self.single_updates):
             raise ConsentError(
                 f"silo {self.silo} was asked for one of its {many} people alone, whose sum would "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -15,18 +15,15 @@ from torch import Tensor
 from rescind.core import params
 from rescind.core.method import Method
 from rescind.core.params import Params
-from rescind.core.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.core.settings import find, from_table, to_table
 from rescind.core.tasks import Metric
 from rescind.core.tasks.metrics import Owners, Ranking
 from rescind.core.tasks.nodes import Classes
 from rescind.core.update import Rows, Sum, Update
 from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError, RescindError
-from rescind.flower.wire.steps import Anew
-from rescind.storage.federations import METHODS, MODELS
+from rescind.storage.federations import METHODS, MODELS, UNLEARNERS
 from rescind.storage.packing import Facts, drawer, under
 
-EVENTS = {kind.__name__: kind for kind in (Share, Unshare, Erase, Anew, Join, Withdraw, Arrive)}
 METRICS = {kind.__name__: kind for kind in (Ranking, Owners, Classes)}
 ERRORS = {kind.__name__: kind for kind in (ConfigError, DataError, ConsentError, BoundaryError)}
 
@@ -70,7 +67,7 @@ class Letter:
 def method_of(table: Mapping[str, Any]) -> Method:
     """The method that a table describes: found by name among ours, no code travels."""
     cls = find(*METHODS, str(table["name"]))
-    return cast(Method, from_table(cls, table, {"model": MODELS}))
+    return cast(Method, from_table(cls, table, {"model": MODELS, "unlearner": UNLEARNERS}))
 
 
 def metric_table(metric: Metric) -> Facts:
@@ -88,39 +85,6 @@ def metric_of(table: Mapping[str, Any]) -> Metric:
     if cls is None:
         raise ConfigError(f"there is no metric '{table['name']}': use {', '.join(METRICS)}.")
     return cast(Metric, from_table(cls, table, {}))
-
-
-# -- events ----------------------------------------------------------------------------------------
-
-
-def pack_event(event: Event) -> tuple[Facts, dict[str, Tensor]]:
-    """An event as facts and tensors."""
-    facts: Facts = {"kind": type(event).__name__}
-    tensors: dict[str, Tensor] = {}
-    for field in fields(event):
-        value = getattr(event, field.name)
-        if isinstance(value, Records):
-            tensors |= {"client": value.client, "item": value.item, "time": value.time}
-        elif isinstance(value, Tensor):
-            tensors[field.name] = value
-        else:
-            facts[field.name] = int(value)
-    if facts["kind"] not in EVENTS:
-        raise ConfigError(f"a {facts['kind']} does not concern devices, so it cannot be sent.")
-    return facts, tensors
-
-
-def unpack_event(facts: Facts, tensors: Params) -> Event:
-    """What `pack_event` packed."""
-    kind = EVENTS.get(str(facts.get("kind")))
-    if kind is None:
-        raise DataError(f"there is no event '{facts.get('kind')}': use {', '.join(EVENTS)}.")
-    given: dict[str, Any] = {k: v for k, v in facts.items() if k in ("client", "clients", "items")}
-    if "item" in tensors:
-        given["records"] = Records.of(tensors["client"], tensors["item"], tensors["time"])
-    if "split" in tensors:
-        given["split"] = tensors["split"]
-    return kind(**given)
 
 
 # -- sums ------------------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from rescind.core.params import Params
 from rescind.core.records import Event
 from rescind.core.update import Sum
 from rescind.errors import DataError
-from rescind.flower.wire.messages import Letter, pack_event, unpack_event, unpack_sum
+from rescind.flower.wire.messages import Letter, unpack_sum
 from rescind.flower.wire.steps import Step
+from rescind.storage.events import pack_events, unpack_events
 from rescind.storage.packing import Facts, drawer, under
 
 OTHERS = "speaks for others"
@@ -69,35 +70,16 @@ def of_silo(events: Nevers, silo: int) -> list[Event]:
     return [event for at, event in events if at == silo]
 
 
-def packed_events(name: str, events: list[Event]) -> tuple[Facts, dict[str, Tensor]]:
-    """Events as facts and tensors under a name."""
-    facts: list[Facts] = []
-    tensors: dict[str, Tensor] = {}
-    for number, event in enumerate(events):
-        told, packed = pack_event(event)
-        facts.append(told)
-        tensors |= under(f"{name}{number}", packed)
-    return {name: facts}, tensors
-
-
 def letters_for(mail: Mail, ids: Tensor) -> dict[str, Tensor]:
     """The letters of a silo's own clients, and no others."""
     mine = torch.isin(mail.ids, ids)
     return {"ids": mail.ids[mine], **{name: value[mine] for name, value in mail.values.items()}}
 
 
-def unpacked_events(name: str, facts: Facts, tensors: Params) -> list[Event]:
-    """What `packed_events` packed."""
-    return [
-        unpack_event(told, drawer(f"{name}{number}", tensors))
-        for number, told in enumerate(facts.get(name, ()))
-    ]
-
-
 def packed_steps(name: str, steps: tuple[Step, ...], silo: int) -> tuple[Facts, dict[str, Tensor]]:
     """What one silo has not acknowledged, as facts and tensors under a name."""
     mine = [step for step in steps if step.silo == silo]
-    facts, tensors = packed_events(name, [step.event for step in mine])
+    tensors, facts = pack_events(name, [step.event for step in mine])
     for number, step in enumerate(mine):
         tensors |= under(f"{name}{number}public", step.public)
     return {**facts, f"{name}_after": [[step.held, step.private] for step in mine]}, tensors
@@ -105,7 +87,7 @@ def packed_steps(name: str, steps: tuple[Step, ...], silo: int) -> tuple[Facts, 
 
 def unpacked_steps(name: str, facts: Facts, tensors: Params, silo: int) -> tuple[Step, ...]:
     """What `packed_steps` packed."""
-    events = unpacked_events(name, facts, tensors)
+    events = unpack_events(name, tensors, facts)
     follows = enumerate(zip(events, facts.get(f"{name}_after", ()), strict=True))
     return tuple(
         Step(silo, event, held, private, drawer(f"{name}{number}public", tensors))

@@ -6,18 +6,11 @@ import hashlib
 from dataclasses import dataclass, field
 
 from rescind.core.params import Params
-from rescind.core.records import Event, Records
+from rescind.core.records import Event
 
 HELD, PRIVATE = "held", "private"
 MOMENT = "moment"
 """The one private value of a vault elsewhere: [silos] which private moment each silo is at."""
-
-
-@dataclass(frozen=True, eq=False)
-class Anew(Event):
-    """Private values of people who erased something begin anew: `purge`, where devices are."""
-
-    records: Records
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
+from rescind.core.gradient import RankingMethod
 from rescind.core.params import Params
-from rescind.core.records import Event
+from rescind.core.request import Request
 from rescind.core.state import Private, ServerState
 from rescind.core.update import Sum, Update
 from rescind.core.world import World
@@ -35,7 +36,7 @@ MOMENTS = "server/"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blend(Gram):
+class Blend(Gram, RankingMethod):
     """score = z(x B) + share * z(softmax): the two make different mistakes (docs/additive.md).
 
     z takes a person's scores to mean 0 and deviation 1 over the catalogue. The first round counts
@@ -59,10 +60,12 @@ class Blend(Gram):
     server_optimiser: Literal["plain", "momentum", "adam"] = "adam"
     server_rate: float = 0.003
     server_decay: int | None = 1000
+    local_includes_shared: bool = field(default=False, init=False)
     loans_per_round: int = 85
     """Lenders whose loans the server trains the softmax learner on in a round."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "local_includes_shared", self.cross)
         super().__post_init__()
         if not 0 <= self.share < float("inf"):
             raise ConfigError(f"Blend.share must be 0 or above and finite; got {self.share}.")
@@ -223,9 +226,9 @@ class Blend(Gram):
 
     # -- the story of forgetting -----------------------------------------------------------------
 
-    def forget(self, fed: Federation, event: Event, absent: Sequence[int] = ()) -> Federation:
-        """Subtract from the sum, exactly; make the rounds of the softmax learner again."""
-        subtracted, again = super().forget(fed, event, absent), fed.retrained(event)
+    def forget(self, fed: Federation, request: Request) -> Federation:
+        """Subtract from the sum, exactly; run the rounds of the softmax learner again."""
+        subtracted, again = super().forget(fed, request), fed.retrained(request.event)
         if not fed.now.state.round:
             return again
         now = subtracted.now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,14 +11,12 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
-from rescind.core.executor import Executor
 from rescind.core.params import Params
-from rescind.core.records import Event
 from rescind.core.state import Private, ServerState
 from rescind.core.update import Sum, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError, DataError
-from rescind.methods.additive._events import Additive, subtracted
+from rescind.methods.additive._additive import Additive
 from rescind.methods.additive._exchange import (
     BLOCK,
     LEAVE,
@@ -43,7 +41,6 @@ from rescind.methods.additive._pairs import (
     whole,
 )
 from rescind.methods.additive._release import (
-    Dial,
     Published,
     Release,
     noise_ridge,
@@ -53,14 +50,13 @@ from rescind.methods.additive._release import (
 )
 from rescind.methods.additive._solve import TUNED, WEIGHTS, Solving, changed, emptied, inverse_of
 from rescind.models.item_item import ItemWeights
-from rescind.privacy import shared_sums
 
 if TYPE_CHECKING:
-    from rescind.core.federation import Federation
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gram(Solving, Dial, Additive):
+class Gram(Solving, Additive):
     """A weighted Gram matrix of items, summed over people; forgetting subtracts (docs/additive.md).
 
     G = sum of w_u x_u x_u^T over people and blocks, w_u = round(4096 / sqrt(n_u)), in whole
@@ -74,14 +70,9 @@ class Gram(Solving, Dial, Additive):
 
     paper: ClassVar[str] = "ours; EASE (Steck, WWW 2019) on sums that can be taken back"
     seedless: ClassVar[bool] = True
-    unlearning: ClassVar[str] = "Subtract"
     presets: ClassVar[tuple[str, ...]] = ("tuned",)
 
     model: ItemWeights = ItemWeights()
-    cross: bool = False
-    """A device sends the pairs of all its items, lent ones too, and the server counts nothing for
-    it: a little better, but nothing is forgotten without the device. `local_includes_shared`
-    follows this field."""
     forgetting: float = 1.0
     """Delta: what a block counts in the next, as a factor. Below 1 a matrix is kept per block."""
     max_items: int = 20_000
@@ -89,7 +80,6 @@ class Gram(Solving, Dial, Additive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "local_includes_shared", self.cross)
         if not 0 < self.forgetting <= 1:
             raise ConfigError(
                 f"{type(self).__name__}.forgetting must be above 0 and at most 1, which forgets "
@@ -97,10 +87,6 @@ class Gram(Solving, Dial, Additive):
             )
         self.check_solving()
         self.check_dial()
-
-    def executor_for(self, executor: Executor) -> Executor:
-        """With two servers, sums go through both of them."""
-        return shared_sums.executor_for(executor) if self.servers == 2 else executor
 
     @classmethod
     def tuned(cls, **fields: Any) -> Gram:
@@ -287,11 +273,6 @@ class Gram(Solving, Dial, Additive):
             total[OWNERS] = owners_in(parts, items)
         return total
 
-    @property
-    def exactness(self) -> tuple[str, ...]:
-        """What of the model is not covered by the exactness of its sum, for a receipt."""
-        return ()
-
     def server_solved(self, own: Params, world: World) -> Tensor:
         """The lower half of C from the whole numbers alone. [I (I + 1) / 2] float64"""
         return inverse_of(self.server_grams(own), world.sizes.items, self.ridges)
@@ -382,20 +363,3 @@ class Gram(Solving, Dial, Additive):
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         """x B with the device's own items. [C, I]"""
         return self.model.of_lot({WEIGHTS: public[WEIGHTS]}, cohort.own)
-
-    # -- the story of forgetting -----------------------------------------------------------------
-
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
-        """Subtract what went and add what came: the sum is that of a history without it, exactly.
-
-        Every device concerned is online; see `forget` for those that are not.
-        """
-        return self.forget(fed, event)
-
-    def forget(self, fed: Federation, event: Event, absent: Sequence[int] = ()) -> Federation:
-        """`unlearn` where some devices cannot be reached. absent: their numbers
-
-        What they lent is forgotten all the same. What they kept stays counted: it is owed until
-        they are next online, and lost if they have withdrawn (`outstanding` of the state tells).
-        """
-        return subtracted(self, fed, event, absent)

@@ -40,6 +40,7 @@ class EASE(Method):
 
     paper: ClassVar[str] = "Steck, WWW 2019"
     seedless: ClassVar[bool] = True
+    control: ClassVar[bool] = True
 
     model: ItemWeights = ItemWeights()
     source: Literal["everyone", "shared"] = "everyone"

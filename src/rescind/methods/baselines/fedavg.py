@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from rescind.core.method import Method
+from rescind.core.gradient import RankingMethod
 from rescind.core.model import Model
 from rescind.models.lightgcn import LightGCN
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(Method):
+class FedAvg(RankingMethod):
     """Clients train alone, the server averages: no shared graph, no memory."""
 
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"

@@ -30,6 +30,7 @@ class ItemKNN(Method):
 
     paper: ClassVar[str] = "Deshpande and Karypis, TOIS 2004"
     seedless: ClassVar[bool] = True
+    control: ClassVar[bool] = True
 
     model: Neighbours = Neighbours()
     max_items: int = 20_000

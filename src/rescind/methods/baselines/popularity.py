@@ -15,7 +15,7 @@ from rescind.core.method import Method
 from rescind.core.model import Model
 from rescind.core.params import Params
 from rescind.core.state import Private, ServerState
-from rescind.core.update import Rows, Sum, Update
+from rescind.core.update import Rows, Sum, Update, total_of
 from rescind.core.world import World
 from rescind.models.counts import Counts
 
@@ -26,6 +26,7 @@ class Popularity(Method):
 
     paper: ClassVar[str] = "the floor: no learning"
     seedless: ClassVar[bool] = True
+    control: ClassVar[bool] = True
 
     model: Model = Counts()
 
@@ -42,7 +43,8 @@ class Popularity(Method):
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
         """The share of clients that own each item: the mean itself, not a step along it."""
-        return state.next({**state.public, **self.server_mean(sums)})
+        total = total_of(sums)
+        return state.next({**state.public, **(total.mean() if total else {})})
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         """The same ranking for everybody. [C, I]"""

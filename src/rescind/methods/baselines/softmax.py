@@ -11,8 +11,8 @@ import torch
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.fast.softmax import summed
+from rescind.core.gradient import RankingMethod, weights
 from rescind.core.jagged import take
-from rescind.core.method import Method, weights
 from rescind.core.model import Model
 from rescind.core.state import ServerState
 from rescind.core.update import Sum
@@ -23,7 +23,7 @@ from rescind.models.bag import Bag
 
 
 @dataclass(frozen=True, kw_only=True)
-class Softmax(Method):
+class Softmax(RankingMethod):
     """Each device sends one gradient of -log softmax over all items; the server's Adam moves.
 
     What people lent is trained by the server as if it were one more set of clients: with strict

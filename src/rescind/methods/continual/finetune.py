@@ -19,8 +19,8 @@ from rescind.core.cohort import Cohort
 from rescind.core.fast import dispatch as fused
 from rescind.core.fast import linear
 from rescind.core.fast.linear import Scores
+from rescind.core.gradient import RankingMethod
 from rescind.core.loss_terms import LossTerms
-from rescind.core.method import Method
 from rescind.core.model import Model, RankingModel
 from rescind.core.optim import Step
 from rescind.core.params import Params
@@ -34,7 +34,7 @@ THIS_ROUND = "round/"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTune(Method):
+class FineTune(RankingMethod):
     """FT: each block is trained on with the usual loss, from where the last one ended."""
 
     paper: ClassVar[str] = "baseline FT of Lim et al., CIKM 2025"

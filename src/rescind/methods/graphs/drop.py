@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rescind.core.federation import Federation
-from rescind.core.records import Event
+from rescind.core.request import Request
 from rescind.methods._client_removal import forgotten
 from rescind.methods.graphs.fedavg import GraphFedAvg
 
@@ -21,6 +21,6 @@ class Drop(GraphFedAvg):
     repair_rounds: int = 5
     """Rounds of the others after the leaver is gone."""
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
+    def forget(self, fed: Federation, request: Request) -> Federation:
         """Go on without the leaver."""
-        return forgotten(fed, event, lambda same, _: same, self.repair_rounds)
+        return forgotten(fed, request, lambda same, _: same, self.repair_rounds)

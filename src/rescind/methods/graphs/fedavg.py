@@ -11,7 +11,7 @@ from torch import Tensor
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
-from rescind.core.method import Method
+from rescind.core.gradient import GradientMethod
 from rescind.core.model import Model
 from rescind.core.params import Params, nbytes
 from rescind.core.plan import Batch, Work
@@ -24,7 +24,7 @@ from rescind.models.gcn import GCN
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphFedAvg(Method):
+class GraphFedAvg(GradientMethod):
     """FedAvg on subgraphs, weighted by nodes; client Adam whose moments outlive the round.
 
     The recipe of fedgcv.md section 3. Local epochs are explicit: 20 or more diverge.

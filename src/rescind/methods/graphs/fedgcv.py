@@ -19,7 +19,8 @@ from rescind.core.holdings import Holdings
 from rescind.core.optim import server_move
 from rescind.core.params import Params, add, dot, times
 from rescind.core.plan import Batch, Plan
-from rescind.core.records import Event, Records, Withdraw
+from rescind.core.records import Records, Withdraw
+from rescind.core.request import Request
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import nodes
 from rescind.core.update import Sum
@@ -127,7 +128,7 @@ class FedGCV(GraphFedAvg):
 
     # -- the story -------------------------------------------------------------------------------
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
+    def forget(self, fed: Federation, request: Request) -> Federation:
         """Corrected steps with the leaver online, then repair rounds without it."""
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
@@ -137,12 +138,12 @@ class FedGCV(GraphFedAvg):
             one = one_step(self, dropout=self.forget_dropout, batch_size=self.batch_size)
             return referring(fed, began).run(self.forget_rounds, method=one, roles=roles)
 
-        if not (self.virtual or self.private_virtual) or not isinstance(event, Withdraw):
-            return forgotten(fed, event, steps, self.repair_rounds)
-        after = forgotten(fed, event, steps, 0)
-        if never_took_part(fed, event):  # nothing to stand in for
+        if not (self.virtual or self.private_virtual) or not isinstance(request.event, Withdraw):
+            return forgotten(fed, request, steps, self.repair_rounds)
+        after = forgotten(fed, request, steps, 0)
+        if never_took_part(fed, request):  # nothing to stand in for
             return after
-        host = (drawn if self.private_virtual else hosted)(fed, event.client)
+        host = (drawn if self.private_virtual else hosted)(fed, request.event.client)
         if host is None:
             return after.run(self.repair_rounds, method=fed.method)
         after = after.apply(host).run(self.repair_rounds, method=fed.method)

@@ -15,7 +15,8 @@ from rescind.core.cohort import Cohort
 from rescind.core.federation import Federation
 from rescind.core.params import Params, add, dot
 from rescind.core.plan import Batch
-from rescind.core.records import Event, Withdraw
+from rescind.core.records import Withdraw
+from rescind.core.request import Request
 from rescind.core.state import ServerState
 from rescind.core.update import Rows, Sum
 from rescind.core.world import World
@@ -48,18 +49,18 @@ class FedOSD(GraphFedAvg):
     forget_rounds: int = 30
     repair_rounds: int = 5
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
+    def forget(self, fed: Federation, request: Request) -> Federation:
         """Orthogonal steps, then a recovery that does not go back."""
-        if not isinstance(event, Withdraw):
-            return super().unlearn(fed, event)
+        if not isinstance(request.event, Withdraw):
+            return super().forget(fed, request)
         began = weights(fed.now.state.public)
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
             fed = fed.with_(state=replace(fed.now.state, own={}))
             return fed.run(self.forget_rounds, method=one_step(self, dropout=0.0), roles=roles)
 
-        after = forgotten(fed, event, steps, 0)
-        if never_took_part(fed, event):
+        after = forgotten(fed, request, steps, 0)
+        if never_took_part(fed, request):
             return after
         for _ in range(self.repair_rounds):
             after = recovered(after, after.run(1, method=fed.method), began)

@@ -15,7 +15,8 @@ from rescind.core.federation import Federation
 from rescind.core.optim import server_move
 from rescind.core.params import Params
 from rescind.core.plan import Batch
-from rescind.core.records import Event, Withdraw
+from rescind.core.records import Withdraw
+from rescind.core.request import Request
 from rescind.core.state import Private, ServerState
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
@@ -121,9 +122,9 @@ class SpareModels(GraphFedSGD):
 
     # -- forgetting ------------------------------------------------------------------------------
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
+    def forget(self, fed: Federation, request: Request) -> Federation:
         """The leaver's spare takes over, with its moments; whatever else is asked: train again."""
-        public = fed.now.state.public
+        public, event = fed.now.state.public, request.event
         if (
             not isinstance(event, Withdraw)
             or not 0 <= event.client < _many(public)

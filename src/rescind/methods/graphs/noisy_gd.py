@@ -12,7 +12,7 @@ from torch import Tensor
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
 from rescind.core.params import Params, add
-from rescind.core.records import Event
+from rescind.core.request import Request
 from rescind.core.state import ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
@@ -46,14 +46,14 @@ class NoisyGD(GraphFedAvg):
     forget_rounds: int = 30
     repair_rounds: int = 0
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
+    def forget(self, fed: Federation, request: Request) -> Federation:
         """Noisy steps of the others."""
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
             now = referring(fed, {}, roles, only=KEEP)
             return now.run(self.forget_rounds, method=one_step(self, dropout=0.0), roles=roles)
 
-        return forgotten(fed, event, steps, self.repair_rounds)
+        return forgotten(fed, request, steps, self.repair_rounds)
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
         """While a client is forgotten, the others."""

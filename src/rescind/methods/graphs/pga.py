@@ -13,7 +13,7 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN, VALID
 from rescind.core.optim import server_move
 from rescind.core.params import Params, add, norm, to
-from rescind.core.records import Event
+from rescind.core.request import Request
 from rescind.core.state import ServerState
 from rescind.methods._client_removal import (
     FORGET,
@@ -62,7 +62,7 @@ class PGA(Climbing):
     """Stop when the leaver's loss is so many times the others' on their validation nodes."""
     repair_rounds: int = 5
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
+    def forget(self, fed: Federation, request: Request) -> Federation:
         """From the others' mean, up the leaver's loss, then repair."""
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
@@ -82,7 +82,7 @@ class PGA(Climbing):
                 now = now.run(1, method=one_step(self, dropout=0.0), roles=roles)
             return now
 
-        return forgotten(fed, event, steps, self.repair_rounds)
+        return forgotten(fed, request, steps, self.repair_rounds)
 
     def others_mean(self, fed: Federation, roles: dict[int, str]) -> dict[str, Tensor]:
         """(w - p_j w_j) / (1 - p_j), with w_j what the leaver's next round gives."""

@@ -15,7 +15,7 @@ from rescind.core.cohort import Cohort
 from rescind.core.federation import Federation
 from rescind.core.params import Params, add
 from rescind.core.plan import Plan, Work
-from rescind.core.records import Event
+from rescind.core.request import Request
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import nodes
 from rescind.core.update import Sum, Update
@@ -42,14 +42,14 @@ class SGARandom(Climbing):
     forget_rounds: int = 30
     repair_rounds: int = 0
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
+    def forget(self, fed: Federation, request: Request) -> Federation:
         """Up the leaver's loss; nobody repairs unless asked to."""
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
             now = referring(fed, self.began(fed, roles), roles, only=FORGET)
             return now.run(self.forget_rounds, method=one_step(self, dropout=0.0), roles=roles)
 
-        return forgotten(fed, event, steps, self.repair_rounds)
+        return forgotten(fed, request, steps, self.repair_rounds)
 
     def began(self, fed: Federation, roles: dict[int, str]) -> dict[str, Tensor]:
         """What the steps read beside the model."""

@@ -15,7 +15,7 @@ from rescind.core.cohort import Cohort
 from rescind.core.federation import Federation
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Plan
-from rescind.core.records import Event
+from rescind.core.request import Request
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import nodes
 from rescind.core.tasks.nodes import NodeModel
@@ -117,7 +117,7 @@ class ULKD(GraphFedAvg):
 
     # -- forgetting: take it back, and teach -----------------------------------------------------
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
+    def forget(self, fed: Federation, request: Request) -> Federation:
         """Subtract, distil, go on."""
         kept = fed.now.state.own
 
@@ -135,7 +135,7 @@ class ULKD(GraphFedAvg):
             teach = _Distil(model=self.model, heat=self.heat, server_rate=self.forget_rate)
             return now.run(self.forget_rounds, method=one_step(teach, dropout=0.0), roles=roles)
 
-        return forgotten(fed, event, steps, self.repair_rounds)
+        return forgotten(fed, request, steps, self.repair_rounds)
 
 
 @dataclass(frozen=True, kw_only=True)

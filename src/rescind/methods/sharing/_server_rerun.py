@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
+from rescind.core.gradient import RankingMethod
 from rescind.core.method import Method
 from rescind.core.params import Params
-from rescind.core.records import Erase, Event, Withdraw
+from rescind.core.records import Erase, Withdraw
+from rescind.core.request import Request
 from rescind.core.state import Memory, ServerState
 from rescind.core.update import Sum
 
@@ -29,7 +31,7 @@ USUAL_PULL = 0.015
 """How strongly devices pull back unless they are asked. Two runs of ML-100K, and ML-1M, show .0075
 to .016; of .01, .015, .02 and .03 this leaves an old row what a retraining leaves it."""
 
-S = TypeVar("S", bound=Method)
+S = TypeVar("S", bound=RankingMethod)
 
 
 def with_sum(memory: Memory, round_: int, mean: Params) -> Memory:
@@ -103,7 +105,7 @@ def moved(
     method: S,
     before: Federation,
     after: Federation,
-    event: Event,
+    request: Request,
     sums: Sequence[Params],
     damping: float,
 ) -> ServerState:
@@ -117,7 +119,7 @@ def moved(
     one, two = paths(method, before, after, sums, damping)
     public = {n: v + (two.public[n] - one.public[n]).to(v) for n, v in state.public.items()}
     memory = Memory(tuple(s for s in state.memory if s.name != SUMS))
-    if not len(targets(before, event, method)):
+    if not len(targets(before, request, method)):
         memory = Memory((*memory, *two.memory.named(SUMS)))
     return replace(state, public=public, own={**state.own, **two.own}, memory=memory)
 
@@ -128,10 +130,11 @@ def one_story(fed: Federation) -> bool:
     return past is not None and past.base is None and all(at == 0 for at, _ in past.story)
 
 
-def targets(fed: Federation, event: Event, method: Method) -> Tensor:
+def targets(fed: Federation, request: Request, method: Method) -> Tensor:
     """Whose own updates were made with the records: the others only lent them. [n]"""
+    event = request.event
     if isinstance(event, Withdraw):
-        return torch.tensor([event.client])
+        return request.people
     if not isinstance(event, Erase):  # a device keeps what is unshared
         return torch.zeros(0, dtype=torch.int64)
     records = event.records

@@ -7,59 +7,38 @@ and then refines the item table on the graph of what people lent. Unlearning pha
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-import torch
 from torch import Tensor
 
 from rescind.core.clock import Clock
+from rescind.core.gradient import RankingMethod
 from rescind.core.method import Method
 from rescind.core.model import Model
-from rescind.core.records import Event
-from rescind.core.state import Memory, ServerState
+from rescind.core.state import ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods._lent_graph.graph import SharedGraph, graph_of
 from rescind.methods._lent_graph.steps import GraphSteps, grown_rows, prefixed, server_rows, under
-from rescind.methods.sharing._forgotten_views import (
-    Reading,
-    as_long,
-    contrastive_forgetting,
-    drawn,
-    forgotten_views,
-    views_of,
-)
 from rescind.methods.sharing._infonce import infonce
 from rescind.methods.sharing._server_rerun import (
-    USUAL_PULL,
-    moved,
-    one_story,
-    pull,
-    sums_of,
     with_sum,
 )
 from rescind.models.bag import Bag
 from rescind.models.lightgcn import LightGCN, TwoSidedLightGCN
 
 if TYPE_CHECKING:
-    from rescind.core.federation import Federation
+    pass
 
 REFINE = "refine/"
 """What the server's Adam remembers is kept under this name."""
-FORGOTTEN = "forgotten"
-"""While it forgets, the server remembers under this name what the forgotten graph said."""
-MOST_ROUNDS = 1000
-FEWER = 5  # times: how many more rounds a retraining takes
-ASKED = 2  # exchanges in which devices say how strongly they pull back
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedShare(Method):
+class FedShare(RankingMethod):
     """Devices and the shared graph learn one item table together (Eq. 10-18).
 
     DEPARTS Eq. (13): a person's own vector stays at zero (`private_rate = 0`). Trained on a few
@@ -164,7 +143,7 @@ class FedShare(Method):
             one, two = local.index_select(0, chosen), other.index_select(0, chosen)
             return self.contrast * infonce(one, two, self.contrast_temperature)
 
-        steps = self._steps
+        steps = self.steps
         if self.server_decay is not None:
             steps = replace(steps, rate=steps.rate * self.server_pace(clock.round))
         user, item, moments = steps.run(
@@ -179,7 +158,8 @@ class FedShare(Method):
         return replace(state, public={**state.public, "item": item}, own=own)
 
     @property
-    def _steps(self) -> GraphSteps:
+    def steps(self) -> GraphSteps:
+        """The server's steps on the graph of loans."""
         return GraphSteps(
             layers=self.layers,
             pairs=self.refine_pairs,
@@ -189,192 +169,21 @@ class FedShare(Method):
         )
 
     def learning_as(self, learner: Method) -> Self:
-        """This unlearner with the learning of a federation's own method."""
-        if not isinstance(learner, FedShare) or type(learner).server_graph != FedShare.server_graph:
-            raise ConfigError(
-                f"{type(self).__name__} forgets for FedShare, not for {type(learner).__name__}. "
-                f"Choose another unlearner: Retrain works for every method."
-            )
-        return replace(self, **{f.name: getattr(learner, f.name) for f in fields(FedShare)})
+        """Return this method with the learning settings of a federation's own method."""
+        return replace(self, **learnt_by(learner, type(self).__name__))
 
 
-@dataclass(frozen=True, kw_only=True)
-class FedShareUnlearn(FedShare):
-    """FedShare, and forgetting by contrast instead of training again (Algorithm 2, Eq. 19-25).
-
-    A few more rounds on what remains; in each the server moves items towards their view on the
-    remaining graph and away from what the forgotten graph made of them. It learns as the
-    federation's own FedShare does: of the fields given here, those of unlearning count.
-
-    DEPARTS Algorithm 2: where the sums of devices were kept (`keep_sums`), the server first goes
-    through its own steps again without the loans (`server_path`), and the rounds begin there. From
-    the table as it is they move it by a tenth of its length and leave nearly all that an old row of
-    a person finds in it: AUC .560 where a retraining has .518 (ML-100K), .575 and .553 (ML-1M).
-
-    DEPARTS Algorithm 2: what devices send counts less from round to round (`settle`). A round is
-    that of 256 people: on validation of ML-1M the last of 28 has NDCG@20 .2122, the mean of their
-    tables .2214, one that comes to rest .2229, and a retraining .2177.
-
-    DEPARTS Eq. (25): BPR on the remaining graph, and a tenth of the contrast with in-batch and
-    forgotten negatives. As written the loss has no stopping point and over-forgets, which is a
-    trace, too (calibrated AUC .45-.46 on ML-100K where a retraining has .50).
-    """
-
-    exact: ClassVar[bool] = False
-    unlearning: ClassVar[str] = "FedShareUnlearn"
-    presets: ClassVar[tuple[str, ...]] = (*FedShare.presets, "unlearn_as_published")
-
-    rounds: int | None = None
-    """Rounds of unlearning, T_un; None: a fifth of those that were learnt."""
-    settle: bool = True
-    """What devices send counts less from round to round, so that the table comes to rest."""
-    reading: Reading = "bpr_in_batch"
-    """How Eq. (25) is read."""
-    contrast_forgotten: float = 0.1
-    """Weight of the contrast beside BPR; the other readings are contrast alone."""
-    unlearn_rate: float = 0.001
-    """Learning rate of the server's Adam while it forgets; its moments begin anew."""
-    own_layer: bool = True
-    """Whether a forgotten view holds the item's own layer 0, as Eq. (14) has it."""
-    forgotten_graph: bool = True
-    """False is the ablation "w/o forgotten graph"."""
-    remaining_training: bool = True
-    """False is the ablation "w/o remaining FL": no device has to be online."""
-    replay: bool = True
-    """Begin with the server's own steps again, where the sums of devices were kept."""
-    damping: float | Literal["measured"] = USUAL_PULL
-    """How strongly devices pull back in them. "measured" asks the people of one round
-    (`server_path.pull`), which counts as two rounds: for data unlike MovieLens."""
-
-    @classmethod
-    def unlearn_as_published(cls, **given: Any) -> FedShareUnlearn:
-        """Eq. (25) to the letter, after the learning that works."""
-        return cls(**{"reading": "as_written", **given})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.rounds is not None and not 1 <= self.rounds <= MOST_ROUNDS:
-            raise ConfigError(
-                f"FedShareUnlearn.rounds is 1 to {MOST_ROUNDS}, got {self.rounds}; or leave it out."
-            )
-        if not (0 <= self.contrast_forgotten < math.inf and 0 < self.unlearn_rate < math.inf):
-            raise ConfigError(
-                f"FedShareUnlearn.contrast_forgotten is 0 or above and unlearn_rate above 0; "
-                f"got {self.contrast_forgotten} and {self.unlearn_rate}."
-            )
-        if self.damping == "measured":
-            if not self.remaining_training:
-                raise ConfigError(
-                    "FedShareUnlearn.damping = 'measured' asks devices, and remaining_training = "
-                    "false leaves them alone. Give a number from 0 to 1."
-                )
-        elif not (isinstance(self.damping, int | float) and 0 <= self.damping <= 1):
-            raise ConfigError(
-                f"FedShareUnlearn.damping is 0 to 1 or 'measured', got {self.damping}."
-            )
-
-    def learning_as(self, learner: Method) -> Self:
-        """This unlearner with the learning of a federation's own method."""
-        ours = super().learning_as(learner)
-        if ours.damping == "measured" and ours.replay and not ours.keep_sums:
-            raise ConfigError(
-                "FedShareUnlearn.damping = 'measured' is about a replay of what devices sent, and "
-                "this federation kept none of it. Train it with keep_sums = true, or leave damping "
-                "out: then there is no replay."
-            )
-        return ours
-
-    def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """As always; nobody in the ablation without remaining federated training."""
-        if state.memory.named(FORGOTTEN) and not self.remaining_training:
-            return torch.zeros(0, dtype=torch.int64, device=world.members.device)
-        return super().server_sample(state, world, clock)
-
-    def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
-    ) -> ServerState:
-        """FedShare's; while it forgets, devices' part falls from 1 to 0 along a cosine."""
-        found = state.memory.named(FORGOTTEN)
-        if not (found and self.settle and self.rounds):
-            return super().server_step(state, sums, world, clock)
-        done = (state.round - found[-1].round) / self.rounds
-        less = replace(self, server_rate=self.server_rate * (1 + math.cos(math.pi * done)) / 2)
-        return super(FedShareUnlearn, less).server_step(state, sums, world, clock)
-
-    def server_refine(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """While it forgets: one Adam step down Eq. (25) in the chosen reading."""
-        found = state.memory.named(FORGOTTEN)
-        if not found:
-            return super().server_refine(state, world, clock)
-        graph = self.server_graph(state, world)
-        items, views = found[-1].values["items"], found[-1].values["views"]
-        weight = self.contrast_forgotten if self.reading == "bpr_in_batch" else 1.0
-        # Items that nobody lends any more are in no remaining graph, yet they must forget, too.
-        chosen = drawn(
-            torch.unique(torch.cat([graph.lent_items, items])), self.contrast_items, clock
+def fedshare_of(learner: Method, unlearner: str) -> FedShare:
+    """Return the method of a federation that learns as FedShare does, or raise."""
+    if not isinstance(learner, FedShare) or type(learner).server_graph != FedShare.server_graph:
+        raise ConfigError(
+            f"{unlearner} forgets for FedShare, not for {type(learner).__name__}. "
+            f"Choose another unlearner: Retrain works for every method."
         )
-        away, has = views_of(chosen, items, views)
+    return learner
 
-        def contrast(local: Tensor, seen: Tensor) -> Tensor:
-            one, two = local.index_select(0, chosen), seen.index_select(0, chosen)
-            tau = self.contrast_temperature
-            return weight * contrastive_forgetting(one, two, away, has, tau, self.reading)
 
-        bpr = self.refine_bpr if self.reading == "bpr_in_batch" else 0.0
-        user, item, moments = replace(self._steps, rate=self.unlearn_rate, weight=bpr).run(
-            graph,
-            state.own["user"],
-            state.public["item"],
-            under(REFINE, state.own),
-            clock,
-            contrast,
-        )
-        own = {**state.own, "user": user, **prefixed(REFINE, moments)}
-        return replace(state, public={**state.public, "item": item}, own=own)
-
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
-        """Algorithm 2: views of what goes, then rounds on what stays; the views go at the end."""
-        if self.reading == "as_written":
-            warnings.warn(
-                "Eq. (25) as written has no stopping point: more rounds or a larger rate forget "
-                "more than a retraining would, and ruin the model; 'bpr_in_batch' does not.",
-                stacklevel=2,
-            )
-        rounds = self.rounds or max(1, fed.now.state.round // FEWER)
-        method = replace(self.learning_as(fed.method), rounds=rounds)
-        after = fed.apply(event)
-        state = method.server_forgetting(fed.now.state, fed.world, after.world, fed.clock)
-        sums = sums_of(fed.now.state.memory, state.round) if one_story(fed) else None
-        if method.replay and sums and len(after.world.shared) < len(fed.world.shared):
-            damping = method.damping
-            if damping == "measured":
-                damping = pull(method, fed, after, state, sums)
-                rounds = max(1, rounds - ASKED)
-                method = replace(method, rounds=rounds)
-            state = moved(state, method, fed, after, event, sums, damping)
-        after = after.with_(state=state).run(rounds, method=method)
-        memory = Memory(tuple(s for s in after.now.state.memory if s.name != FORGOTTEN))
-        after = after.with_(state=replace(after.now.state, memory=memory))
-        first = fed.past.influence(event, fed.now.state.round) if fed.past else None
-        if after.past is None or first is None:
-            return after
-        # A point of these rounds is no way back to a world without the records.
-        return replace(after, past=after.past.before(first))
-
-    def server_forgetting(
-        self, state: ServerState, before: World, after: World, clock: Clock
-    ) -> ServerState:
-        """Forgotten views in memory; rows of those who take back, and all moments, begin anew."""
-        gone = before.shared[~before.shared.among(after.shared)]
-        own = grown_rows(state.own, before, 0.04, clock)
-        graph = graph_of(replace(before, shared=gone))
-        tables = [s.values["item"] for s in state.memory.named("item")]
-        tables = [as_long(t, state.public["item"]) for t in tables] or [state.public["item"]]
-        tables = tables if self.forgotten_graph else []
-        views = forgotten_views(graph, own["user"], tables, self.layers, self.own_layer)
-        memory = Memory(tuple(s for s in state.memory if s.name != "item"))
-        memory = memory.keep(FORGOTTEN, state.round, {"items": graph.lent_items, "views": views})
-        first = server_rows({}, before, own["user"].shape[1], 0.04, clock)
-        rows = own["user"].index_copy(0, graph.sharers, first[graph.sharers].to(own["user"]))
-        own = {n: v for n, v in own.items() if not n.startswith(REFINE)} | {"user": rows}
-        return replace(state, own=own, memory=memory)
+def learnt_by(learner: Method, unlearner: str) -> dict[str, Any]:
+    """Return the settings of FedShare that a federation learns with."""
+    method = fedshare_of(learner, unlearner)
+    return {f.name: getattr(method, f.name) for f in fields(FedShare)}

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import torch
 
 from rescind.core.clock import Clock
-from rescind.core.method import Method
+from rescind.core.gradient import RankingMethod
 from rescind.core.model import Model
 from rescind.core.state import ServerState
 from rescind.core.update import Sum
@@ -24,7 +24,7 @@ from rescind.models.lightgcn import LightGCN
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedShareFedAvg(Method):
+class FedShareFedAvg(RankingMethod):
     """Average the devices and a server that trains LightGCN on the shared graph.
 
     V <- V + sum over k of w_k (V_k - V), k the participants and the server s, with

@@ -23,7 +23,7 @@ from torch.nn import functional
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Lot, Mail
-from rescind.core.method import Method
+from rescind.core.gradient import RankingMethod
 from rescind.core.model import Model, RankingModel
 from rescind.core.optim import server_move
 from rescind.core.params import Params
@@ -49,7 +49,7 @@ FEDERATED = "federated/item"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PDCFRSR(Method):
+class PDCFRSR(RankingMethod):
     """FedAvg, fused with an auxiliary LightGCN that is trained on perturbed contributions.
 
     Pr[M(i) = j] is proportional to exp(epsilon q(i, j) / 2) over the whole catalogue, with

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from rescind.core.clock import Clock
+from rescind.core.method import Unlearner
 from rescind.core.params import Params
-from rescind.core.records import Event
+from rescind.core.request import Request
 from rescind.core.state import ServerState
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods._lent_graph.graph import graph_of
 from rescind.methods._lent_graph.steps import GraphSteps
-from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.unlearning.purge_only import cleared, no_way_back
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ascent(FedAvg):
+class Ascent(Unlearner):
     """The server climbs the loss of the loans that go; devices then train on as usual.
 
     It needs an item table, and it climbs on what was lent only: the server has nothing else of the
@@ -44,7 +44,6 @@ class Ascent(FedAvg):
     """Rounds on what remains, by the federation's own method."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         for field in ("climbs", "repairs", "climb_layers"):
             if getattr(self, field) < 0:
                 raise ConfigError(f"Ascent.{field} must be 0 or more, got {getattr(self, field)}.")
@@ -54,12 +53,12 @@ class Ascent(FedAvg):
                 f"{self.climb_rate} and {self.climb_temperature}."
             )
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
+    def forget(self, fed: Federation, request: Request) -> Federation:
         """Up on what goes, purge, and rounds on what stays."""
-        after = cleared(fed, event)
+        after = cleared(fed, request)
         public = self.server_climb(fed.now.state, fed.world, after.world, fed.clock)
         after = after.with_(state=replace(after.now.state, public=public))
-        return no_way_back(fed, after.run(self.repairs), event)
+        return no_way_back(after.run(self.repairs), request)
 
     def server_climb(self, state: ServerState, before: World, after: World, clock: Clock) -> Params:
         """The public parameters after steps up the BPR of the loans that went."""

@@ -13,7 +13,7 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.params import Params
 from rescind.core.plan import Plan
-from rescind.core.records import Event
+from rescind.core.request import Request
 from rescind.core.state import Memory, Private, ServerState
 from rescind.core.update import Rows, Update
 from rescind.errors import ConfigError
@@ -141,14 +141,14 @@ class CFRU(FedAccum):
         values |= {f"{MEAN}{n}": v for n, v in mean_of(sent).items()}
         return replace(state, memory=state.memory.keep(LOG, round_ - 1, values))
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
+    def forget(self, fed: Federation, request: Request) -> Federation:
         """The error by recursion over the log, added to the model."""
         method = self.learning_as(fed.method)
         state = fed.now.state
         logged = method.server_history(state.memory, state.round)
         if logged is None or not one_story(fed):
-            return fed.retrained(event)
-        leavers = targets(fed, event, method)
+            return fed.retrained(request.event)
+        leavers = targets(fed, request, method)
         error: dict[str, Tensor] = {}
         for then in logged:
             mean = {n.removeprefix(MEAN): v for n, v in then.values.items() if n.startswith(MEAN)}
@@ -161,10 +161,10 @@ class CFRU(FedAccum):
             n: v + method.server_rate * error[n].to(v) if n in error else v
             for n, v in state.public.items()
         }
-        after = fed.apply(event)
+        after = fed.apply(request.event)
         memory = Memory(tuple(s for s in after.now.state.memory if s.name != LOG))
         state = replace(after.now.state, public=public, memory=memory)
-        return no_way_back(fed, after.with_(state=state), event)
+        return no_way_back(after.with_(state=state), request)
 
 
 def drift(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,11 +12,12 @@ from torch.nn import functional
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
-from rescind.core.method import Method
+from rescind.core.gradient import RankingMethod
+from rescind.core.method import Unlearner
 from rescind.core.optim import server_move
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Work
-from rescind.core.records import Event
+from rescind.core.request import Request
 from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
@@ -31,24 +32,24 @@ from rescind.methods._client_removal import (
     referring,
 )
 from rescind.methods._client_removal import weights as trained
-from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.graphs.fedgcv import projected
 from rescind.methods.unlearning.purge_only import no_way_back
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
 
+R = TypeVar("R", bound=RankingMethod)
 LEAVER = "leaver"
 """The server's note of who is being forgotten: always asked, whoever else is drawn."""
 AS_LEARNT = (
-    "model", "loss", "negatives", "candidates", "temperature", "decay", "aggregate",
-    "local_includes_shared",
+    "model", "clients_per_round", "loss", "negatives", "candidates", "temperature", "decay",
+    "aggregate", "local_includes_shared",
 )  # fmt: skip
 """What a step has in common with the rounds that are to be forgotten."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CorrectedAscent(FedAvg):
+class CorrectedAscent(Unlearner):
     """Steps off the leaver's records that do not go against the others; then rounds without them.
 
     The correction of Ma et al. (arXiv 2605.02297, Eq. 3.3) on whatever a method learns: g_u is the
@@ -77,7 +78,6 @@ class CorrectedAscent(FedAvg):
     """Rounds of the federation's own method without the leaver."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         for field in ("sharpness", "radius", "forget_rate"):
             if not 0 < getattr(self, field) < float("inf"):
                 raise ConfigError(
@@ -88,16 +88,26 @@ class CorrectedAscent(FedAvg):
             if getattr(self, field) < 0:
                 raise ConfigError(f"{type(self).__name__}.{field} must be 0 or more.")
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
-        """Corrected steps with the leaver online, then repair rounds without it."""
+    def forget(self, fed: Federation, request: Request) -> Federation:
+        """Take corrected steps with the leaver online, then repair rounds without it."""
+        learner = ranking_method(fed, "CorrectedAscent")
+        method = stepping(_CorrectedSteps(model=learner.model, unlearner=self), learner)
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
             now = referring(fed, trained(fed.now.state.public))
             own = {LEAVER: torch.tensor([leaver(roles)])}
             now = now.with_(state=replace(now.now.state, own=own))
-            return now.run(self.forget_rounds, method=stepping(self, fed.method), roles=roles)
+            return now.run(self.forget_rounds, method=method, roles=roles)
 
-        return no_way_back(fed, forgotten(fed, event, steps, self.repair_rounds), event)
+        return no_way_back(forgotten(fed, request, steps, self.repair_rounds), request)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CorrectedSteps(RankingMethod):
+    """Rounds in which the leaver climbs and the others descend; its own gradients are corrected."""
+
+    unlearner: CorrectedAscent
+    """Whose settings count."""
 
     # -- client side -----------------------------------------------------------------------------
 
@@ -116,7 +126,11 @@ class CorrectedAscent(FedAvg):
             return now
         before = as_before(work, public)
         then = super().client_loss(before, batch, public, private, cohort, clock).detach()
-        return -2 / self.sharpness * functional.logsigmoid(self.sharpness * (now - then))
+        return (
+            -2
+            / self.unlearner.sharpness
+            * functional.logsigmoid(self.unlearner.sharpness * (now - then))
+        )
 
     # -- server side -----------------------------------------------------------------------------
 
@@ -134,15 +148,25 @@ class CorrectedAscent(FedAvg):
         if FORGET not in sums:
             return super().server_step(state, sums, world, clock)
         step = sums[FORGET].mean()
-        if self.correct and KEEP in sums:
+        if self.unlearner.correct and KEEP in sums:
             step = projected(step, sums[KEEP].mean())
-        public, own = server_move(state.public, state.own, step, "adam", self.forget_rate)
+        public, own = server_move(state.public, state.own, step, "adam", self.unlearner.forget_rate)
         began = reference(state.public)
-        gone = clipped({n: v - began[n] for n, v in trained(public).items()}, self.radius)
+        gone = clipped({n: v - began[n] for n, v in trained(public).items()}, self.unlearner.radius)
         return state.next({**public, **{n: began[n] + v for n, v in gone.items()}}, own)
 
 
-def stepping(method: FedAvg, learner: Method) -> FedAvg:
+def ranking_method(fed: Federation, name: str) -> RankingMethod:
+    """Return the federation's method if it trains a recommender by gradients, or raise."""
+    if not isinstance(fed.method, RankingMethod):
+        raise ConfigError(
+            f"{name} takes gradient steps on a ranking loss, and {type(fed.method).__name__} has "
+            f"none. Choose another unlearner: Retrain works for every method."
+        )
+    return fed.method
+
+
+def stepping(method: R, learner: RankingMethod) -> R:
     """The same unlearner, taking one plain step on the loss that was learnt: it sends gradients."""
     shared: dict[str, Any] = {name: getattr(learner, name) for name in AS_LEARNT}
     plain: dict[str, Any] = {"epochs": 1, "optimiser": "sgd", "rate": 1.0, "private_rate": 0.0}

@@ -16,7 +16,7 @@ from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.method import Method
 from rescind.core.params import Params
-from rescind.core.records import Event
+from rescind.core.request import Request
 from rescind.core.state import Memory, ServerState, Snapshot
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
@@ -117,7 +117,7 @@ class FedAccum(FedShare):
         found = sorted(memory.named(LOG), key=lambda s: s.round)
         return found if [s.round for s in found] == list(range(rounds)) else None
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
+    def forget(self, fed: Federation, request: Request) -> Federation:
         """Back to first values, and the rounds again without the people concerned.
 
         Where the log does not reach back (records arrived or were lent later, or an earlier request
@@ -126,17 +126,19 @@ class FedAccum(FedShare):
         method = self.learning_as(fed.method)
         logged = method.server_history(fed.now.state.memory, fed.now.state.round)
         if logged is None or not one_story(fed):
-            return fed.retrained(event)
-        leavers = targets(fed, event, method)
+            return fed.retrained(request.event)
+        leavers = targets(fed, request, method)
         history = tuple(
             Snapshot(HISTORY, turn, to_log(*without(read_log(s.values), leavers)))
             for turn, s in enumerate(logged)
         )
-        return method.replayed(fed, event, history)
+        return method.replayed(fed, request, history)
 
-    def replayed(self, fed: Federation, event: Event, history: tuple[Snapshot, ...]) -> Federation:
+    def replayed(
+        self, fed: Federation, request: Request, history: tuple[Snapshot, ...]
+    ) -> Federation:
         """A federation after a request: from first values through a history."""
-        begun = fed.apply(event).restart()
+        begun = fed.apply(request.event).restart()
         begun = begun.with_(state=replace(begun.now.state, memory=Memory(history)))
         after = begun.run(len(history), method=self)
         memory = Memory(tuple(s for s in after.now.state.memory if s.name != HISTORY))

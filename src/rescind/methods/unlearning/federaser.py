@@ -17,7 +17,7 @@ from rescind.methods.unlearning.fedaccum import FedAccum, length, mean_of
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
-    from rescind.core.records import Event
+    from rescind.core.request import Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,9 @@ class FedEraser(FedAccum):
         wanted = list(range(0, rounds, self.interval))
         return found if [s.round for s in found] == wanted else None
 
-    def replayed(self, fed: Federation, event: Event, history: tuple[Snapshot, ...]) -> Federation:
+    def replayed(
+        self, fed: Federation, request: Request, history: tuple[Snapshot, ...]
+    ) -> Federation:
         """The replay, with fewer local epochs."""
         fewer = max(1, round(self.effort * self.epochs))
-        return super(FedEraser, replace(self, epochs=fewer)).replayed(fed, event, history)
+        return super(FedEraser, replace(self, epochs=fewer)).replayed(fed, request, history)

@@ -15,7 +15,7 @@ from rescind.core.cohort import Cohort
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.plan import Plan
-from rescind.core.records import Event
+from rescind.core.request import Request
 from rescind.core.state import Memory, Private, ServerState
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
@@ -178,7 +178,7 @@ class FRU(FedShare):
 
     # -- the story of forgetting ------------------------------------------------------------------
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
+    def forget(self, fed: Federation, request: Request) -> Federation:
         """Back to first values, and the rounds again with those who remain.
 
         Where loans or records came between the rounds, it trains again instead.
@@ -186,8 +186,8 @@ class FRU(FedShare):
         method = self.learning_as(fed.method)
         past, known = fed.past, fed.now.state.memory.named(TOOK_PART)
         if not known or past is None or past.base or any(at for at, _ in past.story):
-            return fed.retrained(event)
-        return method.replayed(fed.apply(event), known[0].values)
+            return fed.retrained(request.event)
+        return method.replayed(fed.apply(request.event), known[0].values)
 
     def replayed(self, fed: Federation, took_part: Params) -> Federation:
         """As many rounds again, from first values and with the logs that devices have."""

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from rescind.methods.baselines.fedavg import FedAvg
+from rescind.core.method import Unlearner
+from rescind.core.request import Request
+
+if TYPE_CHECKING:
+    from rescind.core.federation import Federation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retrain(FedAvg):
-    """The same rounds again without the records, by whatever method a federation learns with.
-
-    Exact. On its own it learns by federated averaging; named as an unlearner it serves any method.
-    """
+class Retrain(Unlearner):
+    """Run the same rounds again without the records. Exact, for every method."""
 
     paper: ClassVar[str] = "reference"
-    unlearning: ClassVar[str] = "Retrain"
+    tasks: ClassVar[tuple[str, ...]] = ("ranking", "nodes")
+
+    def forget(self, fed: Federation, request: Request) -> Federation:
+        """Train again on what remains (`Federation.retrained`)."""
+        return fed.retrained(request.event)

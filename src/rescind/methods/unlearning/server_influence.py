@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from rescind.core.clock import Clock
-from rescind.core.records import Event
+from rescind.core.method import Unlearner
+from rescind.core.request import Request
 from rescind.core.state import ServerState
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods._lent_graph.graph import SharedGraph, graph_of
 from rescind.methods.sharing._forgotten_views import contrastive_forgetting
 from rescind.methods.sharing._server_rerun import targets
-from rescind.methods.sharing.fedshare import FedShare
+from rescind.methods.sharing.fedshare import FedShare, fedshare_of
 from rescind.methods.unlearning.purge_only import cleared, no_way_back
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ Product = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerInfluence(FedShare):
+class ServerInfluence(Unlearner):
     """theta + p with (H + lambda I) p = grad L(G) - grad L(G'), on the rows that are concerned.
 
     L is the server's loss over all pairs (Eq. 17-18), G the loans before and G' after the request,
@@ -55,29 +56,28 @@ class ServerInfluence(FedShare):
     """It also stops when so little of the right-hand side is left."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not (self.stiffness >= 0 and self.solver_steps >= 1 and 0 < self.solver_rest < 1):
             raise ConfigError(
                 f"ServerInfluence.stiffness is 0 or above, solver_steps 1 or more and solver_rest "
                 f"between 0 and 1; got {self.stiffness}, {self.solver_steps}, {self.solver_rest}."
             )
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
+    def forget(self, fed: Federation, request: Request) -> Federation:
         """Purge, and move the rows that the loans touched."""
-        method = self.learning_as(fed.method)
-        if len(targets(fed, event, method)):
-            return fed.retrained(event)
-        after = cleared(fed, event)
+        learner = fedshare_of(fed.method, "ServerInfluence")
+        if len(targets(fed, request, learner)):
+            return fed.retrained(request.event)
+        after = cleared(fed, request)
         clock = fed.clock.at(fed.now.state.round)
-        state = method.server_moved(fed.now.state, fed.world, after.world, clock)
+        state = self.server_moved(learner, fed.now.state, fed.world, after.world, clock)
         own = {**after.now.state.own}
         stay = graph_of(after.world).sharers
         own["user"] = own["user"].index_copy(0, stay, state.own["user"].index_select(0, stay))
         state = replace(after.now.state, public=state.public, own=own)
-        return no_way_back(fed, after.with_(state=state), event)
+        return no_way_back(after.with_(state=state), request)
 
     def server_moved(
-        self, state: ServerState, before: World, after: World, clock: Clock
+        self, learner: FedShare, state: ServerState, before: World, after: World, clock: Clock
     ) -> ServerState:
         """The state one damped Newton step towards the optimum without the loans."""
         gone = before.shared[~before.shared.among(after.shared)]
@@ -89,7 +89,7 @@ class ServerInfluence(FedShare):
         theta = torch.cat([state.public["item"], state.own["user"]]).double()
 
         def down(graph: SharedGraph, at: Tensor) -> Tensor:
-            loss = self.server_loss(graph, at, before.sizes.items, clock)
+            loss = server_loss(learner, graph, at, before.sizes.items, clock)
             return torch.autograd.grad(loss, [at], create_graph=True)[0]
 
         here = theta.requires_grad_()
@@ -106,23 +106,26 @@ class ServerInfluence(FedShare):
         public = {**state.public, "item": item.to(state.public["item"])}
         return replace(state, public=public, own={**state.own, "user": user.to(state.own["user"])})
 
-    def server_loss(self, graph: SharedGraph, theta: Tensor, items: int, clock: Clock) -> Tensor:
-        """BPR over every pair once, and InfoNCE over the contrasted items (Eq. 18).
 
-        Of operations that can be differentiated twice.    theta: [I + clients, d]
-        """
-        item, user = theta[:items], theta[items:].index_select(0, graph.sharers)
-        drawn = replace(self._steps, pairs=None).draw(graph, 0, clock)
-        people, seen = propagated(graph, user, item, self.layers)
-        loss = self.refine_bpr * self._steps.plain_loss(people, seen, drawn)
-        if not self.contrast:
-            return loss
-        chosen = graph.some_items(self.contrast_items, clock)
-        local, other = item.index_select(0, chosen), seen.index_select(0, chosen)
-        nothing = theta.new_zeros(0, len(chosen), theta.shape[1])
-        none = torch.zeros(len(chosen), dtype=torch.bool, device=theta.device)
-        tau = self.contrast_temperature
-        return loss + self.contrast * contrastive_forgetting(local, other, nothing, none, tau)
+def server_loss(
+    learner: FedShare, graph: SharedGraph, theta: Tensor, items: int, clock: Clock
+) -> Tensor:
+    """BPR over every pair once, and InfoNCE over the contrasted items (Eq. 18).
+
+    Of operations that can be differentiated twice.    theta: [I + clients, d]
+    """
+    item, user = theta[:items], theta[items:].index_select(0, graph.sharers)
+    drawn = replace(learner.steps, pairs=None).draw(graph, 0, clock)
+    people, seen = propagated(graph, user, item, learner.layers)
+    loss = learner.refine_bpr * learner.steps.plain_loss(people, seen, drawn)
+    if not learner.contrast:
+        return loss
+    chosen = graph.some_items(learner.contrast_items, clock)
+    local, other = item.index_select(0, chosen), seen.index_select(0, chosen)
+    nothing = theta.new_zeros(0, len(chosen), theta.shape[1])
+    none = torch.zeros(len(chosen), dtype=torch.bool, device=theta.device)
+    tau = learner.contrast_temperature
+    return loss + learner.contrast * contrastive_forgetting(local, other, nothing, none, tau)
 
 
 def propagated(

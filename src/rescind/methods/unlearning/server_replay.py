@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from rescind.core.method import Method
-from rescind.core.records import Event
+from rescind.core.method import Unlearner
+from rescind.core.request import Request
 from rescind.errors import ConfigError
 from rescind.methods.sharing._server_rerun import USUAL_PULL, moved, one_story, sums_of, targets
-from rescind.methods.sharing.fedshare import FedShare
+from rescind.methods.sharing.fedshare import fedshare_of
 from rescind.methods.unlearning.purge_only import cleared, no_way_back
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerReplay(FedShare):
-    """FedShare, which forgets by the server's steps from the last clean table: the first.
+class ServerReplay(Unlearner):
+    """Forget by the server's own steps from the first table, for FedShare.
 
     What devices sent is taken as they sent it, corrected for how far the new table went from the
     one they were given (`server_path.paths`). What has to be kept: one table per round, 4 I d bytes
@@ -32,7 +32,6 @@ class ServerReplay(FedShare):
     exact: ClassVar[bool] = False
     unlearning: ClassVar[str] = "ServerReplay"
 
-    keep_sums: bool = True
     sums: Literal["kept", "none"] = "kept"
     """"none": as if devices had sent nothing. Needs nothing kept, serves any FedShare."""
     damping: float = USUAL_PULL
@@ -40,30 +39,24 @@ class ServerReplay(FedShare):
     as recorded."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not 0 <= self.damping <= 1:
             raise ConfigError(f"ServerReplay.damping is 0 to 1, got {self.damping}.")
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
-        """The table moved by as much as the two runs of the server are apart; no round is made."""
-        method, round_ = self.learning_as(fed.method), fed.now.state.round
-        sums = sums_of(fed.now.state.memory, round_)
-        if method.sums == "none":
-            sums = [{n: v.new_zeros(()).expand_as(v) for n, v in fed.now.state.public.items()}]
-            sums = sums * round_
-        if not sums or not one_story(fed) or len(targets(fed, event, method)):
-            return fed.retrained(event)
-        after = cleared(fed, event)
-        memory = replace(after.now.state, memory=fed.now.state.memory)
-        state = moved(memory, method, fed, after, event, sums, method.damping)
-        return no_way_back(fed, after.with_(state=state), event)
-
-    def learning_as(self, learner: Method) -> Self:
-        """This unlearner with the learning of a federation's own method."""
-        ours = super().learning_as(learner)
-        if ours.sums == "kept" and not ours.keep_sums:
+    def forget(self, fed: Federation, request: Request) -> Federation:
+        """Move the table by as much as the two runs of the server are apart; no round is run."""
+        method, round_ = fedshare_of(fed.method, "ServerReplay"), fed.now.state.round
+        if self.sums == "kept" and not method.keep_sums:
             raise ConfigError(
                 "ServerReplay needs what devices sent, and this federation kept none of it. Train "
                 "it with keep_sums = true, let it do without (sums = 'none'), or forget by Retrain."
             )
-        return ours
+        sums = sums_of(fed.now.state.memory, round_)
+        if self.sums == "none":
+            sums = [{n: v.new_zeros(()).expand_as(v) for n, v in fed.now.state.public.items()}]
+            sums = sums * round_
+        if not sums or not one_story(fed) or len(targets(fed, request, method)):
+            return fed.retrained(request.event)
+        after = cleared(fed, request)
+        memory = replace(after.now.state, memory=fed.now.state.memory)
+        state = moved(memory, method, fed, after, request, sums, self.damping)
+        return no_way_back(after.with_(state=state), request)

@@ -15,7 +15,8 @@ from rescind.core.cohort import Cohort
 from rescind.core.model import RankingModel
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Work
-from rescind.core.records import Event, Withdraw, concerned
+from rescind.core.records import Withdraw
+from rescind.core.request import Request
 from rescind.core.state import Private, ServerState
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
@@ -23,7 +24,7 @@ from rescind.errors import ConfigError
 from rescind.methods._client_removal import KEEP, asked, forgotten, leaver, referring
 from rescind.methods._client_removal import weights as trained
 from rescind.methods.baselines.fedavg import FedAvg
-from rescind.methods.unlearning.corrected_ascent import AS_LEARNT, as_before, stepping
+from rescind.methods.unlearning.corrected_ascent import as_before, ranking_method, stepping
 from rescind.methods.unlearning.purge_only import no_way_back
 
 if TYPE_CHECKING:
@@ -91,30 +92,29 @@ class TakenBack(FedAvg):
 
     # -- forgetting: take it back, and teach -----------------------------------------------------
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
+    def forget(self, fed: Federation, request: Request) -> Federation:
         """Subtract, distil, go on; where nobody kept what was sent, train again."""
-        own = fed.now.state.own
+        own, event = fed.now.state.own, request.event
         kept = PARTS in own and isinstance(event, Withdraw) and event.client not in own[LOST]
         if not kept:
-            return retrained(fed, event)
-        parts, rate = own[PARTS], fed.method.server_rate
+            return retrained(fed, request)
+        learner = ranking_method(fed, "TakenBack")
+        parts, rate = own[PARTS], learner.server_rate
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
             old = trained(fed.now.state.public)
             less = without(old, fed, leaver(roles), parts, rate)
             now = referring(fed, old, roles, only=KEEP)
             now = now.with_(state=replace(now.now.state, public={**now.now.state.public, **less}))
-            shared = {name: getattr(fed.method, name) for name in AS_LEARNT}
-            teach = _Teach(**shared, server_rate=self.forget_rate)
-            teach = replace(teach, clients_per_round=fed.method.clients_per_round)
-            return now.run(self.forget_rounds, method=stepping(teach, fed.method), roles=roles)
+            teach = _Teach(model=learner.model, server_rate=self.forget_rate)
+            return now.run(self.forget_rounds, method=stepping(teach, learner), roles=roles)
 
-        after = forgotten(fed, event, steps, 0)
+        after = forgotten(fed, request, steps, 0)
         noted = {**after.now.state.own, PARTS: parts, LOST: own[LOST]}  # tell of nobody who left
         after = after.with_(state=replace(after.now.state, own=noted))
         stayed = after.now.state.round == fed.now.state.round  # never took part
         after = after if stayed else after.run(self.repair_rounds, method=fed.method)
-        return no_way_back(fed, after, event)
+        return no_way_back(after, request)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +142,10 @@ class _Teach(FedAvg):
         return jagged.segment_mean(each, batch.owner, batch.clients)
 
 
-def retrained(fed: Federation, event: Event) -> Federation:
+def retrained(fed: Federation, request: Request) -> Federation:
     """Exact; of whoever goes on without some records, nothing that was logged stays."""
-    after = fed.retrained(event)
-    state, vault, gone = after.now.state, after.now.vault, concerned(event)
+    after = fed.retrained(request.event)
+    state, vault, gone = after.now.state, after.now.vault, request.people
     vault = replace(vault, log=vault.log.without(gone.to(vault.holdings.members.device)))
     if LOST in state.own:
         lost = torch.unique(torch.cat([fed.now.state.own[LOST].cpu(), gone]))

@@ -1,0 +1,22 @@
+"""What a receipt can state of a forgetting beyond its own word."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+AFTER, BEFORE, OPEN = "sum after", "sum before", "outstanding"
+"""Names of claims: digests of a sum, and how many devices still owe or have lost a part."""
+PUBLISHED, NEXT, EPSILON = "published", "next release", "epsilon"
+"""What devices are sent, when they are sent something newer, and what its noise promises."""
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Statements for a receipt that can be checked against the data that remains."""
+
+    plain: Mapping[str, str] = field(default_factory=dict)
+    sealed: Mapping[str, str] = field(default_factory=dict)
+    """Depends on the forgotten records: only digests under the requester's key are written."""
+    not_covered: tuple[str, ...] = ()
+    """What the forgetting does not reach, in words."""

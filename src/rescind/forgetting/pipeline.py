@@ -1,0 +1,81 @@
+"""Unlearn, purge, look for traces: the one way of every request, in process and over silos."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rescind.core.federation import Federation
+from rescind.core.method import Unlearner
+from rescind.core.request import Request
+from rescind.core.run_state import RoundResult
+from rescind.errors import BoundaryError
+from rescind.forgetting.purge import purge, traces
+
+
+@dataclass
+class CostMeter:
+    """Counts what unlearning costs, as a watcher of rounds."""
+
+    rounds: int = 0
+    client_rounds: int = 0
+    who: set[int] = field(default_factory=set)
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    def __call__(self, result: RoundResult) -> None:
+        self.rounds += 1
+        for role, total in result.sums.items():
+            if role != "host":
+                self.client_rounds += total.clients
+                self.who |= set(total.who.tolist())
+
+    def add(self, other: CostMeter) -> None:
+        """Count what another attempt cost as well."""
+        self.rounds += other.rounds
+        self.client_rounds += other.client_rounds
+        self.who |= other.who
+        self.wall, self.cpu = self.wall + other.wall, self.cpu + other.cpu
+
+    def online(self, request: Request) -> dict[str, int]:
+        """Return how many of the requesters, and of the others, had to be online."""
+        people = set(request.people.tolist())
+        return {"requester": len(people & self.who), "others": len(self.who - people)}
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """A federation that forgot a request, and what that took."""
+
+    fed: Federation
+    unlearner: Unlearner
+    cost: CostMeter
+    traces: dict[str, int]
+    """Where records of the request are still found, with counts. Empty: nowhere."""
+
+    def check(self) -> Forgotten:
+        """Raise `BoundaryError` if there are traces."""
+        if self.traces:
+            raise BoundaryError(
+                f"{type(self.unlearner).__name__} left traces of the request: "
+                + ", ".join(f"{count} in {place}" for place, count in self.traces.items())
+                + ". This is a defect of the method; retrain instead."
+            )
+        return self
+
+
+def unlearn_and_purge(
+    fed: Federation,
+    request: Request,
+    unlearner: Unlearner | None = None,
+    watch: tuple[Callable[[RoundResult], Any], ...] = (),
+) -> Forgotten:
+    """Forget a request with an unlearner (default: the federation's own method), and purge."""
+    by, cost = unlearner or fed.method, CostMeter()
+    wall, cpu = time.perf_counter(), time.process_time()
+    after = by.unlearn(replace(fed, watch=(*fed.watch, cost, *watch)), request)
+    after = purge(fed, replace(after, watch=fed.watch), request, by.exact)
+    cost.wall, cost.cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return Forgotten(after, by, cost, traces(after, request, fed, made=not by.exact))

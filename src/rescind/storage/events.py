@@ -1,0 +1,123 @@
+"""Events as facts and tensors, for files and for the wire, and as JSON for a receipt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from torch import Tensor
+
+from rescind.core.holdings import Holdings
+from rescind.core.params import Params
+from rescind.core.records import (
+    Anew,
+    Arrive,
+    Erase,
+    Event,
+    Join,
+    Records,
+    Share,
+    Unshare,
+    Withdraw,
+)
+from rescind.core.world import Host
+from rescind.errors import DataError
+from rescind.storage.packing import (
+    Facts,
+    Packed,
+    columns,
+    drawer,
+    pack_holdings,
+    under,
+    unpack_holdings,
+)
+
+KINDS: dict[str, type[Event]] = {
+    kind.__name__: kind for kind in (Share, Unshare, Erase, Anew, Join, Withdraw, Arrive, Host)
+}
+REQUESTS = (Unshare, Erase, Withdraw)
+
+
+def pack_event(event: Event) -> Packed:
+    """Return an event as tensors and facts."""
+    facts: Facts = {"kind": type(event).__name__}
+    tensors: dict[str, Tensor] = {}
+    if facts["kind"] not in KINDS:
+        raise DataError(f"a {facts['kind']} cannot be written. Use one of {', '.join(KINDS)}.")
+    for field in fields(event):
+        value = getattr(event, field.name)
+        if isinstance(value, Records):
+            tensors |= columns(value)
+        elif isinstance(value, Holdings):
+            held, facts[field.name] = pack_holdings(value)
+            tensors |= held
+        elif isinstance(value, Tensor):
+            tensors[field.name] = value
+        else:
+            facts[field.name] = int(value)
+    return tensors, facts
+
+
+def unpack_event(tensors: Params, facts: Facts) -> Event:
+    """Return the event that `pack_event` packed."""
+    kind = KINDS.get(str(facts.get("kind")))
+    if kind is None:
+        raise DataError(f"there is no event '{facts.get('kind')}'. Use one of {', '.join(KINDS)}.")
+    given: dict[str, Any] = {}
+    for field in fields(kind):
+        if field.name == "records":
+            given["records"] = Records.of(tensors["client"], tensors["item"], tensors["time"])
+        elif field.name == "data":
+            given["data"] = unpack_holdings(tensors, facts["data"])
+        else:
+            there = tensors if field.name == "split" else facts
+            given[field.name] = there[field.name]
+    return kind(**given)
+
+
+def pack_events(name: str, events: Iterable[Event]) -> Packed:
+    """Return several events as tensors and facts under a name."""
+    facts: list[Facts] = []
+    tensors: dict[str, Tensor] = {}
+    for number, event in enumerate(events):
+        packed, one = pack_event(event)
+        facts.append(one)
+        tensors |= under(f"{name}{number}", packed)
+    return tensors, {name: facts}
+
+
+def unpack_events(name: str, tensors: Params, facts: Facts) -> list[Event]:
+    """Return the events that `pack_events` packed."""
+    return [
+        unpack_event(drawer(f"{name}{number}", tensors), one)
+        for number, one in enumerate(facts.get(name, ()))
+    ]
+
+
+def event_text(event: Event) -> str:
+    """Return a request as JSON, for the requester; it is never kept with the receipt."""
+    tensors, facts = pack_event(event)
+    return json.dumps({**facts, **{name: value.tolist() for name, value in tensors.items()}}) + "\n"
+
+
+def read_event(text: str) -> Event:
+    """Return the request that `event_text` wrote."""
+    kinds = {kind.__name__: kind for kind in REQUESTS}
+    try:
+        table = json.loads(text)
+        kind = kinds[table["kind"]]
+        wanted = {"kind", "client"} if kind is Withdraw else {"kind", "client", "item", "time"}
+        if set(table) != wanted:
+            raise KeyError(*(set(table) ^ wanted))
+        lists: dict[str, Any] = {n: v for n, v in table.items() if n != "kind"}
+        given: Any = lists["client"] if kind is Withdraw else Records.of(**lists)
+        event: Event = kind(given)
+        event.digest()
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise DataError(
+            f"not a request ({error!r}). Expected JSON with kind (one of {', '.join(kinds)}) and "
+            f"client, item, time: lists of one length (for Withdraw: client, a number)."
+        ) from None
+    return event
