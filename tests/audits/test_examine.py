@@ -25,11 +25,10 @@ from rescind.audits.state_attacks import (
 )
 from rescind.core import params
 from rescind.core.federation import Federation
-from rescind.core.records import Erase, Records, Unshare, Withdraw
+from rescind.core.records import Erase, Unshare, Withdraw
 from rescind.core.state import Memory
 from rescind.errors import ConfigError, DataError
 from rescind.forgetting.examine import examine, retrain, retrains, seeds_of
-from rescind.forgetting.parallel import read_event, write_event
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.lightgcn import LightGCN
 from worlds import randoms
@@ -151,13 +150,6 @@ def test_workers_train_the_same_models(story, tmp_path):
     there = retrains(before, event, 2, 0, 2, tmp_path)
     for one, two in zip(refs, there, strict=False):
         assert params.digest(one.now.state.public) == params.digest(two.now.state.public)
-
-
-@pytest.mark.parametrize("kind", [Erase, Unshare])
-def test_a_request_survives_its_file(tmp_path, kind):
-    for event in (kind(Records.of([1, 2], [3, 4], [5, 6])), Withdraw(7)):
-        write_event(tmp_path / "event.safetensors", event)
-        assert read_event(tmp_path / "event.safetensors") == event
 
 
 # -- controls -------------------------------------------------------------------------------------

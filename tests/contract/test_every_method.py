@@ -255,7 +255,7 @@ def test_8_after_forgetting_nothing_is_left_and_the_receipt_verifies(cls, task, 
     assert not bool(after.world.shared.among(mine).any())
     held = after.now.vault.holdings.records
     assert bool(held.among(mine).any()) == (kind == "unshare")
-    assert traces(after, event, fed, made=False) == {}
+    assert traces(after, fed.request(event), fed, made=False) == {}
     pinned = {keys.own_public_key() or "": "mine"}
     assert verify(canonical(evidence.receipt), pinned, request=(event, evidence.key)).valid
 

@@ -14,6 +14,7 @@ from rescind.core.executor import InProcess
 from rescind.core.fast import dispatch as fused
 from rescind.core.fast import ego_gpu as flat
 from rescind.core.federation import Federation
+from rescind.core.gradient import RankingMethod
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
 from rescind.core.records import Records
@@ -103,7 +104,7 @@ def doubled(method: Method) -> tuple[dict[str, torch.Tensor], Private, Cohort, F
 def test_the_compiled_round_equals_the_readable_one(name):
     method = CASES[name]
     public, private, cohort, fed = doubled(method)
-    assert fused.fits(method, Method, public)
+    assert fused.fits(method, RankingMethod, public)
     clock = fed.clock.at(3)
     total, after = fused.client_sum(method, public, private, cohort, clock)
     update, expected = method.client_train(public, private, cohort, clock)
@@ -239,7 +240,7 @@ class _Pulled(FedAvg):
 )
 def test_what_a_kernel_does_not_compute_is_left_to_the_readable_form(method):
     public, *_ = doubled(method)
-    assert not fused.fits(method, Method, public)
+    assert not fused.fits(method, RankingMethod, public)
 
 
 def test_without_numba_everything_still_runs(monkeypatch):

@@ -15,6 +15,7 @@ from rescind import methods
 from rescind.core.clock import Clock
 from rescind.core.executor import InProcess, Vault
 from rescind.core.federation import Federation
+from rescind.core.gradient import RankingMethod
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
 from rescind.core.records import Erase, Records, Share, Unshare
@@ -70,7 +71,7 @@ def test_no_server_function_calls_the_clients_half(name):
 
 def test_the_reading_of_signatures_finds_what_is_planted():
     @dataclass(frozen=True, kw_only=True)
-    class Curious(Method):
+    class Curious(RankingMethod):
         def server_step(self, state, sums, world, clock, private=None):
             return self.client_train(state, private, world.hosted[0].holdings, clock)
 
@@ -284,7 +285,7 @@ def test_room_for_single_people_is_found_where_it_is_planted(by):
             return Update(update.clients, {**update.entries, "told": rows}), private
 
         def client_sum(self, public, private, cohort, clock):
-            return Method.client_sum(self, public, private, cohort, clock)
+            return RankingMethod.client_sum(self, public, private, cohort, clock)
 
         def server_step(self, state, sums, world, clock):
             kept = {r: replace(s, totals={"item": s.totals["item"]}) for r, s in sums.items()}

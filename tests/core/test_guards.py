@@ -19,6 +19,7 @@ from lazily import Lazily
 from rescind.core import params
 from rescind.core.executor import InProcess, OneByOne
 from rescind.core.federation import Federation
+from rescind.core.gradient import RankingMethod
 from rescind.core.guards import Clip, Gaussian, Laplace
 from rescind.core.method import Method
 from rescind.core.update import Rows, Update
@@ -38,7 +39,7 @@ RARE = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched(Method):
+class Watched(RankingMethod):
     """Plain averaging in which the server sees single updates."""
 
     individual: ClassVar[bool] = True

@@ -156,7 +156,7 @@ def test_settings_that_cannot_be_are_refused(wrong, said):
 def test_a_device_that_is_away_owes_its_part_and_the_tables_are_made_again_all_the_same():
     fed = lending()
     event = requests(fed)[0]
-    after, again = fed.method.forget(fed, event, absent=[2]), fed.retrained(event)
+    after, again = fed.method.unlearn(fed, fed.request(event, away=[2])), fed.retrained(event)
     assert bool(after.now.state.own["owes"][2])
     assert torch.equal(after.now.state.public["item"], again.now.state.public["item"])
     assert sum_digest(after.now.state.own) != sum_digest(again.now.state.own)

@@ -18,7 +18,7 @@ from rescind.core.executor import InProcess, OneByOne
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Share, Unshare, Withdraw
 from rescind.errors import ConfigError
-from rescind.forgetting.claims import EPSILON, NEXT, PUBLISHED, claims_of, rebuilt, sum_digest
+from rescind.forgetting.claims import EPSILON, NEXT, PUBLISHED, sum_digest
 from rescind.methods.additive import _events as gram_events
 from rescind.methods.additive import _release as gram_release
 from rescind.methods.additive import gram as gram_method
@@ -26,7 +26,6 @@ from rescind.methods.additive._pairs import mirrored, weight_of
 from rescind.methods.additive._release import factors, noise_ridge, noisy, sensitivity
 from rescind.methods.additive._solve import Ridge, inverse_of, weights_of
 from rescind.methods.additive.gram import Gram
-from rescind.methods.additive.releases import promise, published, release_now, waiting
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.privacy.accountant import epsilon_of
 from rescind.storage.federations import load_federation, save_federation
@@ -103,12 +102,12 @@ def test_forgetting_is_never_having_had_it_with_every_dial(method, few, monkeypa
     for event in (Withdraw(6), Erase(mine[:2]), Unshare(mine), Share(some[0]), Erase(some[1])):
         after = method.unlearn(fed, event)
         without = fed.apply(event).restart().run(1)
-        assert sums_of(after) == sums_of(without) == sum_digest(rebuilt(after))
+        assert sums_of(after) == sums_of(without) == after.method.rebuilt(after)
         both = (f.now.state.public["weights"] for f in (after, without))
         assert_close(*both, atol=1e-6, rtol=0)
     later = fed.apply(next_block(clients=11, items=16)).run(1)
     later = method.unlearn(later, Withdraw(3))
-    assert sums_of(later) == sum_digest(rebuilt(later))
+    assert sums_of(later) == later.method.rebuilt(later)
 
 
 def test_one_by_one_counts_the_same():
@@ -156,7 +155,7 @@ def test_a_release_is_made_of_the_noised_sum_alone(monkeypatch):
         weights_of(mirrored(inverse_of([(total, 1.0)], ITEMS, ridge))),
     )
     # The sum and its inverse know nothing of it.
-    assert sums_of(again) == sums_of(fed) == sum_digest(rebuilt(again))
+    assert sums_of(again) == sums_of(fed) == again.method.rebuilt(again)
 
 
 def test_every_release_has_noise_of_its_own_and_is_read_once():
@@ -185,8 +184,9 @@ def test_noise_beyond_what_is_expected_is_met_by_more_ridge(monkeypatch):
 
 def test_epsilon_counts_every_release():
     fed = lending(noised()).run(1)
-    one = promise(fed)["epsilon"]
-    two = promise(fed.method.unlearn(fed, Withdraw(6)))
+    one = fed.method.promise(fed)["epsilon"]
+    after = fed.method.unlearn(fed, Withdraw(6))
+    two = after.method.promise(after)
     assert two["epsilon"] > one > 1
     # One Gaussian mechanism of multiplier 1 at delta 1e-5 (Balle and Wang 2018, by their formula).
     mu = 1.0
@@ -196,7 +196,8 @@ def test_epsilon_counts_every_release():
     )
     assert float(given) == pytest.approx(1e-5, rel=1e-3)
     assert "user level" in two["protects"]
-    assert promise(lending(Gram()).run(1)) == {}
+    plain = lending(Gram()).run(1)
+    assert plain.method.promise(plain) == {}
 
 
 def test_the_page_states_the_epsilon_of_its_example():
@@ -224,12 +225,12 @@ def test_devices_get_the_old_release_until_enough_people_changed():
     fed = lending(Gram(release_every=3)).run(1)
     exact = lending(Gram()).run(1)
     first = fed.now.state.public["weights"]
-    assert waiting(fed) == 0
+    assert fed.method.pending(fed) == 0
     seen = []
     for client in (6, 7, 4):
         fed = fed.method.unlearn(fed, Withdraw(client))
         exact = exact.method.unlearn(exact, Withdraw(client))
-        seen.append((torch.equal(fed.now.state.public["weights"], first), waiting(fed)))
+        seen.append((torch.equal(fed.now.state.public["weights"], first), fed.method.pending(fed)))
         assert sums_of(fed) == sums_of(exact), "the sum forgets at once"
     assert seen == [(True, 2), (True, 1), (False, 0)]
     assert torch.equal(fed.now.state.public["weights"], exact.now.state.public["weights"])
@@ -240,22 +241,22 @@ def test_a_request_of_many_people_is_many():
     fed = lending(Gram(release_every=3)).run(1)
     after = fed.method.unlearn(fed, Unshare(fed.world.shared))
     assert len(fed.world.shared.client.unique()) == 3
-    assert waiting(after) == 0
+    assert after.method.pending(after) == 0
     assert not torch.equal(after.now.state.public["weights"], fed.now.state.public["weights"])
 
 
 def test_a_release_can_be_made_at_any_time():
     fed = lending(Gram(release_every=100)).run(1)
     after = fed.method.unlearn(fed, Withdraw(6))
-    assert waiting(after) == 99
-    now = release_now(after)
-    assert waiting(now) == 0
+    assert after.method.pending(after) == 99
+    now = after.method.publish(after)
+    assert now.method.pending(now) == 0
     without = fed.apply(Withdraw(6)).restart().run(1)
     assert_close(now.now.state.public["weights"], without.now.state.public["weights"])
     with pytest.raises(ConfigError, match="nobody has been counted"):
-        release_now(lending(Gram()))
+        Gram().publish(lending(Gram()))
     with pytest.raises(ConfigError, match="FedAvg"):
-        release_now(Federation.start(tiny_holdings(), FedAvg()))
+        FedAvg().publish(Federation.start(tiny_holdings(), FedAvg()))
 
 
 def test_the_command_makes_the_release_that_waits(tmp_path):
@@ -268,10 +269,14 @@ def test_the_command_makes_the_release_that_waits(tmp_path):
     assert done.exit_code == 0, done.output
     assert "release 2 of" in done.output
     back = load_federation(tmp_path / "model")
-    assert waiting(back) == 0
+    assert back.method.pending(back) == 0
     assert not torch.equal(back.now.state.public["weights"], old)
     facts = read_facts(tmp_path)
-    assert facts["privacy"]["epsilon"] == promise(back)["epsilon"] > promise(after)["epsilon"]
+    assert (
+        facts["privacy"]["epsilon"]
+        == back.method.promise(back)["epsilon"]
+        > after.method.promise(after)["epsilon"]
+    )
     assert facts["published"]["releases"] == 2
     missing = CliRunner().invoke(app, ["release", str(tmp_path / "nowhere")])
     assert "holds no finished run" in str(missing.exception)
@@ -287,24 +292,24 @@ def test_a_schedule_survives_blocks_and_the_disk(tmp_path):
     assert not grown[ITEMS:].any()
     fed = fed.method.unlearn(fed, Withdraw(6))
     back = load_federation(save_federation(fed, tmp_path / "model"))
-    assert waiting(back) == waiting(fed) > 0
+    assert back.method.pending(back) == fed.method.pending(fed) > 0
     assert params.digest(back.now.state.public) == params.digest(fed.now.state.public)
 
 
 def test_receipts_and_runs_say_how_the_dial_stands():
     fed = lending(Gram(release_every=5, noise=2.0, longest_history=2, release="neighbours")).run(1)
     after = fed.method.unlearn(fed, Withdraw(6))
-    stated = claims_of(fed, after)
+    stated = after.method.claims(fed, after)
     assert "50 largest weights" in stated.plain[PUBLISHED]
     assert "noise of 2" in stated.plain[PUBLISHED]
     assert stated.plain[NEXT] == "due when 4 more people have changed something"
     assert "at delta 1e-05, 1 releases" in stated.plain[EPSILON]
     assert any("still holds the records" in said for said in stated.not_covered)
-    facts = published(after)
-    assert facts["epsilon"] == promise(after)["epsilon"]
+    facts = after.method.published(after)
+    assert facts["epsilon"] == after.method.promise(after)["epsilon"]
     assert facts["next"] == "when 4 more changed"
     plain = lending(Gram()).run(1)
-    quiet = claims_of(plain, plain.method.unlearn(plain, Withdraw(6)))
+    quiet = plain.method.claims(plain, plain.method.unlearn(plain, Withdraw(6)))
     assert quiet.plain[PUBLISHED] == "all weights; no noise"
     assert quiet.plain[NEXT] == "made"
     assert EPSILON not in quiet.plain

@@ -11,7 +11,8 @@ from torch.testing import assert_close
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Share
 from rescind.errors import ConfigError
-from rescind.forgetting.forget import CostMeter, forget
+from rescind.forgetting.forget import forget
+from rescind.forgetting.pipeline import CostMeter
 from rescind.methods._lent_graph.graph import graph_of
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.sharing._infonce import infonce

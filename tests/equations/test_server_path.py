@@ -15,7 +15,8 @@ from rescind.core.params import nbytes
 from rescind.core.records import Erase, Share, Unshare, Withdraw
 from rescind.core.update import Sum
 from rescind.errors import ConfigError
-from rescind.forgetting.forget import CostMeter, forget
+from rescind.forgetting.forget import forget
+from rescind.forgetting.pipeline import CostMeter
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.sharing._server_rerun import SUMS, USUAL_PULL, moved, paths, pull, sums_of
 from rescind.methods.sharing.fedshare import FedShare, FedShareUnlearn

@@ -18,7 +18,8 @@ from rescind.core.records import Erase, Share, Unshare, Withdraw
 from rescind.core.update import Rows, Update
 from rescind.errors import ConfigError
 from rescind.forgetting import forget as forgetting
-from rescind.forgetting.forget import CostMeter, forget
+from rescind.forgetting.forget import forget
+from rescind.forgetting.pipeline import CostMeter
 from rescind.methods._lent_graph.graph import graph_of
 from rescind.methods._lent_graph.steps import GraphSteps
 from rescind.methods.baselines.ease import EASE

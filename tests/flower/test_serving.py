@@ -26,7 +26,6 @@ from rescind.experiments.learning_run import obtained, start
 from rescind.experiments.unlearning_run import events
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import RunRequest
-from rescind.flower.server.forgetting import purged
 from rescind.flower.server.serve import learning, serve
 from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.node import Node
@@ -208,7 +207,7 @@ def test_the_request_of_a_recipe_is_answered_as_in_one_process(
     fed = start(learner, obtained(cell)).run(cell.run.rounds)
     (request,) = events(cell, fed)
     unlearner = cell.forget.unlearner or fed.method
-    after = purge(fed, unlearner.unlearn(fed, request), request, unlearner.exact)
+    after = purge(fed, unlearner.unlearn(fed, request), fed.request(request), unlearner.exact)
     for name, value in after.now.state.public.items():
         if close is None or not value.is_floating_point():
             assert torch.equal(there[name], value), name
@@ -230,10 +229,10 @@ def test_devices_begin_anew_where_an_unlearner_was_not_exact(tmp_path: Path) -> 
     here = Federation.start(holdings, method, 3).run(2)
     event = Erase(lendable(holdings, 1)[:1])
     grid.away = {FIRST + 1}
-    after = purged(fed, fed.apply(event), event, False, executor)
+    after = purge(fed, fed.apply(event), fed.request(event), False)
     assert executor.waiting(after) == (1,)
     grid.away = set()
-    clean = purge(here, here.apply(event), event, False)
+    clean = purge(here, here.apply(event), here.request(event), False)
     asked = Records.of([1] * 14 + [3] * 14, [*range(14), *range(14)])
     assert_close(after.query(asked), clean.query(asked), rtol=1e-5, atol=1e-5)
     assert not torch.allclose(after.query(asked)[:14], fed.query(asked)[:14])
@@ -251,7 +250,9 @@ def test_a_client_of_a_graph_leaves(tmp_path: Path) -> None:
     assert (forgot["event"], forgot["by"], forgot["waiting"]) == ("Withdraw", "FedGCV", [])
     _, cell = one_cell(str(path), None)
     fed = start(learning(cell), obtained(cell)).run(cell.run.rounds)
-    after = purge(fed, fed.method.unlearn(fed, Withdraw(3)), Withdraw(3), fed.method.exact)
+    after = purge(
+        fed, fed.method.unlearn(fed, Withdraw(3)), fed.request(Withdraw(3)), fed.method.exact
+    )
     for name, value in after.now.state.public.items():
         assert_close(there[name], value, rtol=1e-4, atol=1e-4)
 

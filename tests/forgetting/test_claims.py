@@ -20,13 +20,12 @@ from rescind.forgetting.claims import (
     NEXT,
     OPEN,
     check,
-    claims_of,
-    rebuilt,
     sum_digest,
 )
 from rescind.forgetting.forget import forget
 from rescind.forgetting.receipt import Issued, opens, write
 from rescind.forgetting.receipt_html import page
+from rescind.methods.additive._additive import rebuilt
 from rescind.methods.additive._pairs import weight_of
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.local_gram import LocalGram
@@ -86,8 +85,8 @@ def test_blocks_and_hosted_clients_are_added_up_too(method):
     fed = fed.apply(next_block(clients=11, items=16)).run(1)
     held = fed.now.vault.holdings
     more = held.records[(held.split == 0) & (held.block == 1) & (held.records.client == 4)]
-    fed = fed.method.unlearn(fed, Share(more[:1]))
-    found = rebuilt(fed)
+    fed = fed.method.follow(fed, Share(more[:1]))
+    found = rebuilt(fed.method, fed)
     kept = {n: v for n, v in fed.now.state.own.items() if n.startswith("gram/")}
     assert found.keys() == kept.keys()
     assert all(torch.equal(found[name], kept[name].long()) for name in found)
@@ -111,14 +110,14 @@ def test_a_sum_that_was_tampered_with_does_not_pass():
 
 def test_what_devices_owe_is_said_and_does_not_pass_as_exact():
     fed = lending()
-    away = fed.method.forget(fed, request(fed, Unshare), absent=[2])
-    stated = claims_of(fed, away)
+    away = fed.method.unlearn(fed, fed.request(request(fed, Unshare), away=[2]))
+    stated = away.method.claims(fed, away)
     assert stated.plain[OPEN] == "1 owed, 0 lost"
     assert "1 devices that could not be reached" in stated.not_covered[0]
-    assert sum_digest(rebuilt(away)) != stated.plain[AFTER]
-    gone = fed.method.forget(fed, Withdraw(4), absent=[4])
-    assert claims_of(fed, gone).plain[OPEN] == "0 owed, 1 lost"
-    assert "until everybody is counted anew" in claims_of(fed, gone).not_covered[0]
+    assert away.method.rebuilt(away) != stated.plain[AFTER]
+    gone = fed.method.unlearn(fed, fed.request(Withdraw(4), away=[4]))
+    assert gone.method.claims(fed, gone).plain[OPEN] == "0 owed, 1 lost"
+    assert "until everybody is counted anew" in gone.method.claims(fed, gone).not_covered[0]
 
 
 def keeper_of(fed: Federation) -> int:
@@ -218,6 +217,6 @@ def test_the_sum_of_nobody_is_zero():
     fed = Federation.start(tiny_holdings(clients=3, items=4), Gram()).run(1)
     for client in range(3):
         fed = fed.method.unlearn(fed, Withdraw(client))
-    assert not any(bool(total.any()) for total in rebuilt(fed).values())
-    assert sum_digest(rebuilt(fed)) == sum_digest(fed.now.state.own)
+    assert not any(bool(total.any()) for total in rebuilt(fed.method, fed).values())
+    assert fed.method.rebuilt(fed) == sum_digest(fed.now.state.own)
     assert len(Records.of([], [])) == len(fed.world.shared)

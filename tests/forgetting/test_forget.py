@@ -62,7 +62,7 @@ def keeper(kind: type[FedShare]) -> FedShare:
 
 def test_the_canary_is_everywhere_before():
     fed = begin()
-    found = traces(fed, Erase(canary(fed)), fed)
+    found = traces(fed, fed.request(Erase(canary(fed))), fed)
     assert set(found) == {
         "the server's copy",
         "devices",
@@ -86,7 +86,7 @@ def test_the_canary_is_nowhere_after(kind, method):
         "withdraw": Withdraw(CANARY),
     }[kind]
     after, evidence = forget(fed, event, method and keeper(Keeps), audits="none")
-    assert traces(after, event, fed) == {}
+    assert traces(after, fed.request(event), fed) == {}
     assert not set(after.world.shared.client.tolist()) & {CANARY}
     mine = after.now.vault.holdings.records.client == CANARY
     assert bool(mine.any()) == (kind != "withdraw")
@@ -169,7 +169,7 @@ def test_purge_leaves_an_exact_model_alone():
     fed = begin()
     event = Unshare(canary(fed)[:1])
     exact = fed.retrained(event)
-    assert params.digest(purge(fed, exact, event).now.state.own) == params.digest(
-        exact.now.state.own
-    )
+    assert params.digest(
+        purge(fed, exact, fed.request(event), True).now.state.own
+    ) == params.digest(exact.now.state.own)
     assert isinstance(exact.method, Method)

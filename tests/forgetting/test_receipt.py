@@ -24,17 +24,16 @@ from rescind.forgetting.receipt import (
     Receipt,
     canonical,
     digest,
-    event_text,
     issue,
     opens,
     parse,
-    read_event,
     sealed,
     signed_bytes,
     write,
 )
 from rescind.forgetting.receipt_html import page
 from rescind.forgetting.verify import Check, Verification, verify
+from rescind.storage.events import event_text, read_event
 
 DONE = Done(
     method={"name": "FedAvg", "rate": 0.1, "model": {"name": "MF", "dim": 8}, "ks": (10, 20)},

@@ -11,7 +11,6 @@ import pytest
 from rescind.cli import main
 from rescind.experiments.recipe import read
 from rescind.methods.additive.gram import Gram
-from rescind.methods.additive.releases import published
 from rescind.storage.federations import load_federation
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +72,7 @@ def test_a_recipe_turns_the_dial_and_everything_says_so(rescind, tmp_path):
     assert "lent and kept" in facts["privacy"]["protects"]
 
     fed = load_federation(run / "model")
-    assert published(fed)["epsilon"] == facts["published"]["epsilon"]
+    assert fed.method.published(fed)["epsilon"] == facts["published"]["epsilon"]
     user = fed.labels.user_id(int(fed.world.announced.keeps.nonzero()[0]))
     code, out, _ = rescind("forget", str(run), "--withdraw", user, "--audits", "none")
     assert code == 0, out

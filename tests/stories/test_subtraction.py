@@ -336,7 +336,7 @@ def test_a_saved_federation_forgets_as_the_living_one(tmp_path):
 def test_what_was_lent_is_forgotten_with_no_device_online():
     fed = lending().run(1)
     gone = Erase(lendable(fed.now.vault.holdings, 0))  # lends all: no device is needed
-    after = fed.method.forget(fed, gone, absent=range(9))
+    after = fed.method.unlearn(fed, fed.request(gone, away=range(9)))
     without = fed.apply(gone).restart().run(1)
     assert params.digest(sums_of(after)) == params.digest(sums_of(without))
     assert not outstanding(after.now.state.own).lost.tolist()
@@ -345,7 +345,7 @@ def test_what_was_lent_is_forgotten_with_no_device_online():
 def test_a_device_that_was_away_sends_the_difference_when_it_is_back():
     fed = lending().run(1)
     event = part(fed, Unshare, 2)
-    after = fed.method.forget(fed, event, absent=[2])
+    after = fed.method.unlearn(fed, fed.request(event, away=[2]))
     assert outstanding(after.now.state.own).owes.tolist() == [2]
     # The loan itself is gone at once: less one old part of person 2, plus what they still lend.
     assert not len(after.world.shared[after.world.shared.among(event.records)])
@@ -359,7 +359,7 @@ def test_a_device_that_was_away_sends_the_difference_when_it_is_back():
 def test_a_device_that_is_gone_for_good_is_said_to_be_lost():
     fed = lending().run(1)
     kept = kept_now(fed.now.vault.holdings)[3]
-    after = fed.method.forget(fed, Withdraw(3), absent=[3])
+    after = fed.method.unlearn(fed, fed.request(Withdraw(3), away=[3]))
     exact = fed.method.unlearn(fed, Withdraw(3))
     assert outstanding(after.now.state.own).lost.tolist() == [3]
     stays = after.now.state.own["gram/0000"] - exact.now.state.own["gram/0000"]
@@ -373,7 +373,7 @@ def test_a_device_that_is_gone_for_good_is_said_to_be_lost():
 def test_who_comes_back_after_leaving_is_counted_again():
     fed = lending().run(1)
     left = fed.method.unlearn(fed, Withdraw(6))
-    back = left.method.unlearn(left, Join(6))
+    back = left.method.follow(left, Join(6))
     block = next_block(clients=9, items=14)
     after = back.method.unlearn(back, block)
     assert int(after.now.state.own["counted"][6]) == 1
@@ -387,7 +387,7 @@ def test_who_comes_back_after_leaving_is_counted_again():
 def test_a_difference_that_is_late_for_its_block_still_arrives():
     fed = lending().run(1)
     event, block = part(fed, Unshare, 2), next_block(clients=9, items=14)
-    late = fed.method.forget(fed, event, absent=[2]).apply(block).run(1)
+    late = fed.method.unlearn(fed, fed.request(event, away=[2])).apply(block).run(1)
     in_time = fed.method.unlearn(fed, event).apply(block).run(1)
     assert params.digest(sums_of(late)) == params.digest(sums_of(in_time))
     assert not outstanding(late.now.state.own)

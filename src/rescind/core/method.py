@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -54,6 +54,14 @@ class Unlearner(ABC):
     """Names of class methods with other settings, such as `as_published`."""
     tasks: ClassVar[tuple[str, ...]] = ("ranking",)
     """The tasks it can work on."""
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Refuse settings that do not exist, and name those that do."""
+        known = [field.name for field in fields(cls) if field.init]
+        for name in given.keys() - set(known):
+            has = f"Its settings are {', '.join(known)}." if known else "It has no settings."
+            raise ConfigError(f"{cls.__name__} has no setting '{name}'. {has}")
+        return super().__new__(cls)
 
     def unlearn(self, fed: Federation, request: Request | Event) -> Federation:
         """Forget a request, given as such or as its event. Subclasses implement `forget`."""

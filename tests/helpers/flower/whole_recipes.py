@@ -93,5 +93,5 @@ def in_process(path: Path) -> Params:
     if cell.forget is not None:
         (event,) = events(cell, fed)
         unlearner = cell.forget.unlearner or fed.method
-        fed = purge(fed, unlearner.unlearn(fed, event), event, unlearner.exact)
+        fed = purge(fed, unlearner.unlearn(fed, event), fed.request(event), unlearner.exact)
     return fed.now.state.public
