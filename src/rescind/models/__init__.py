@@ -1,4 +1,4 @@
-"""Backbones, one file each: every frozen dataclass with `tables` here is found by name."""
+"""Backbone models, one file each: frozen dataclasses with `tables` are found by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MARKER = "tables"
 
 
 def all_models() -> dict[str, type]:
-    """Every model there is, by name."""
+    """Return all models by name."""
     return classes(__name__, MARKER)
 
 
@@ -20,4 +20,4 @@ def __getattr__(name: str) -> Any:
     known = all_models()
     if name in known:
         return known[name]
-    raise AttributeError(f"there is no model '{name}': there are {', '.join(known)}")
+    raise AttributeError(f"unknown model '{name}'. Allowed: {', '.join(known)}.")
