@@ -137,7 +137,7 @@ def _exit_with_parent() -> None:
     os._exit(0)
 
 
-# -- both of them ---------------------------------------------------------------------------------
+# -- both servers ----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -151,7 +151,7 @@ class TwoServers:
     """
 
     size: int
-    """Numbers in a contribution: the pairs of a catalogue, `gram_pairs.half(items)`."""
+    """Numbers per contribution, for example the item pairs of `Gram`."""
     least: int = 1
     """Minimum number of contributions between two openings; each process counts them."""
     shown: bool = False
