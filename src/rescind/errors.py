@@ -1,10 +1,10 @@
-"""Everything that can go wrong, by who must act.
+"""Exceptions, grouped by who has to act.
 
     RescindError
       ConfigError      the experimenter: a setting is unknown or out of range
       DataError        the data owner: a file or record is not as described
       ConsentError     the requester: the record of events does not allow this
-      BoundaryError    the method's author: server code reached for client data
+      BoundaryError    the method's author: server code tried to read client data
 
 A message states what was given, what is allowed, and what to do next. The command line prints it
 without a traceback and exits with code 2.
@@ -17,7 +17,7 @@ from difflib import get_close_matches
 
 
 class RescindError(Exception):
-    """Base of all errors that a person can mend."""
+    """Base class of all errors that a user can fix."""
 
 
 class ConfigError(RescindError):
@@ -29,7 +29,7 @@ class DataError(RescindError):
 
 
 class ConsentError(RescindError):
-    """The request does not fit what was lent. `client` and `item` say where, as indices."""
+    """The request does not fit what was lent. `client` and `item` are indices, if known."""
 
     def __init__(self, text: str, client: int | None = None, item: int | None = None) -> None:
         super().__init__(text)
@@ -37,11 +37,11 @@ class ConsentError(RescindError):
 
 
 class BoundaryError(RescindError):
-    """Server code reached for client data, or a method was given the wrong task."""
+    """Server code tried to read client data, or a method was given the wrong task."""
 
 
 def suggest(given: str, allowed: Iterable[str]) -> str:
-    """Say which allowed name was probably meant, and list the allowed ones."""
+    """Return a hint: the allowed name closest to the given one, and all allowed names."""
     names = sorted(set(allowed))
     near = get_close_matches(given.lower(), [name.lower() for name in names], n=1, cutoff=0.6)
     meant = [name for name in names if near and name.lower() == near[0]]

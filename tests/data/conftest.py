@@ -1,4 +1,4 @@
-"""Real data is found through RESCIND_DATA; where it is missing, tests say so and are skipped."""
+"""Fixtures for data tests; tests with real data need RESCIND_DATA and are skipped without it."""
 
 import os
 from pathlib import Path
@@ -11,14 +11,14 @@ from rescind.data import Dataset
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    """Each test has an empty cache of its own."""
+    """Give each test its own empty cache."""
     monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
 def data_folder():
-    """The folder of RESCIND_DATA, or a skip."""
+    """Return the RESCIND_DATA folder, or skip the test."""
     folder = os.environ.get("RESCIND_DATA", "")
     if not folder or not Path(folder).is_dir():
         pytest.skip("RESCIND_DATA is not set to a folder with datasets")
@@ -27,7 +27,7 @@ def data_folder():
 
 @pytest.fixture
 def offline(monkeypatch):
-    """No RESCIND_DATA, no publisher and no pip: only what the test itself provides."""
+    """Disable RESCIND_DATA, the publisher and pip."""
     from rescind.data import obtain
 
     monkeypatch.delenv("RESCIND_DATA", raising=False)
@@ -41,7 +41,7 @@ def offline(monkeypatch):
 
 @pytest.fixture
 def rows():
-    """Make a small dataset from (user, item, time) rows."""
+    """Return a function that makes a small dataset from (user, item, time) rows."""
 
     def make(*triples, name="tiny"):
         user, item, time = (np.asarray(column) for column in zip(*triples, strict=True))

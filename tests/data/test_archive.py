@@ -1,4 +1,4 @@
-"""Archives from outside are read by name and never unpacked."""
+"""Untrusted archives are read by name and never unpacked."""
 
 import zipfile
 
@@ -39,7 +39,7 @@ def test_bombs_are_refused(tmp_path):
         Files(path)
 
 
-def test_damage_is_named(tmp_path):
+def test_a_damaged_archive_is_an_error(tmp_path):
     path = tmp_path / "a.zip"
     path.write_bytes(b"PK\x03\x04 but no more")
     with pytest.raises(DataError, match="not a readable zip archive"):

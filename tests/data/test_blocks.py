@@ -1,4 +1,4 @@
-"""Blocks of time: F3CRec's Table 1, and the rules behind it."""
+"""Time blocks: F3CRec's Table 1, and the rules for it."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ TABLE_1 = {
 
 
 def table(data):
-    """Rows per block, and what has been seen so far, which must be a prefix of the ids."""
+    """Return rows per block, and users and items seen so far, which must be a prefix of the ids."""
     lines = []
     for block in range(4):
         seen = data.block <= block
@@ -50,7 +50,7 @@ def test_table_1_of_f3crec_for_lastfm_up_to_ties(data_folder):
     ours, theirs = table(load("lastfm-2k", variant="f3crec")), TABLE_1["lastfm-2k"]
     assert [line[0] for line in ours] == [line[0] for line in theirs]
     assert ours[-1] == theirs[-1]
-    # Times are mostly the first of a month; who comes first among equals is not known.
+    # Times are mostly the first of a month, so the order of equal times is not known.
     assert np.abs(np.asarray(ours) - np.asarray(theirs)).max() <= 10
 
 
@@ -95,7 +95,7 @@ def test_our_split_of_later_blocks_is_the_authors_up_to_ties(data_folder):
 
 def test_sizes_follow_the_recipe(rows):
     data = rows(*[(0, i, 100 - i) for i in range(11)])
-    # 11 rows: int(6.6) = 6, int(4.4 / 3) = 1, 1, and 3 are left; times run backwards
+    # 11 rows: int(6.6) = 6, int(4.4 / 3) = 1, 1, and 3 remain; times run backwards
     assert chronological(data).tolist() == [3, 3, 3, 2, 1, 0, 0, 0, 0, 0, 0]
 
 
@@ -105,7 +105,7 @@ def test_equal_times_keep_their_order(rows):
 
 
 def test_blocks_need_times(rows):
-    with pytest.raises(DataError, match="nothing about time"):
+    with pytest.raises(DataError, match="has no times"):
         chronological(rows((0, 0, 0), (0, 1, 0)))
 
 
@@ -128,13 +128,13 @@ def test_fewer_than_three_pairs_are_all_train(rows):
     assert labels.tolist() == [0, 0, 0, 0, 1, 2]
 
 
-def test_repeated_pairs_count_once_in_a_block_and_again_in_the_next(rows):
+def test_duplicate_pairs_count_once_per_block(rows):
     data = rows((0, 0, 1), (0, 0, 2), (0, 1, 3), (0, 0, 4))
     block = np.asarray([0, 0, 0, 1], dtype=np.int8)
     assert first_copies(data, block).tolist() == [True, False, True, True]
 
 
-def test_arranged_rows_make_what_was_seen_a_prefix():
+def test_after_arrange_the_ids_seen_so_far_are_a_prefix():
     data = arrange(load("synthetic"))
     assert (np.diff(data.block) >= 0).all()
     assert (np.diff(data.time) >= 0).all()

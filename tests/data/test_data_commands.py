@@ -1,4 +1,4 @@
-"""`rescind data` as one types it."""
+"""Command line: `rescind data`."""
 
 import json
 import subprocess
@@ -63,14 +63,14 @@ def test_errors_are_of_the_kind_the_command_line_turns_into_exit_code_2(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["describe", "ml100k"], "did you mean 'ml-100k'"),
         (["import", "bad.csv", "--name", "a"], "bad.csv, line 2, column 3 ('rating'): 'nan'"),
         (["get", "cora"], "graph.npz: not a readable npz file"),
     ],
 )
-def test_a_mistake_ends_with_code_2_and_no_traceback(tmp_path, monkeypatch, words, said):
+def test_a_mistake_ends_with_code_2_and_no_traceback(tmp_path, monkeypatch, words, message):
     (tmp_path / "bad.csv").write_text("user,item,rating\n1,2,nan\n1,3,4\n")
     (tmp_path / "cora").mkdir()
     (tmp_path / "cora" / "graph.npz").write_bytes(b"no zip")
@@ -78,5 +78,5 @@ def test_a_mistake_ends_with_code_2_and_no_traceback(tmp_path, monkeypatch, word
     command = [sys.executable, "-m", "rescind.cli", "data", *words]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr + done.stdout

@@ -1,4 +1,4 @@
-"""Graphs: the published files read without running them, and hostile ones refused."""
+"""Graph files: published ones are read without running them, hostile ones are refused."""
 
 import io
 import pickle  # noqa: TID251  the tests write the files that the package must not run
@@ -12,8 +12,7 @@ from scipy.sparse import csr_matrix
 
 from rescind.data import assemble, load
 from rescind.data.catalogue import entry
-from rescind.data.sources import graphs as graph
-from rescind.data.sources import safe_pickle as only_arrays
+from rescind.data.sources import graphs, safe_pickle
 from rescind.data.sources.archive import Files
 from rescind.errors import DataError
 
@@ -26,7 +25,7 @@ PYTHON_2 = (
 
 
 def old(value, protocol=2):
-    """A pickle with the module names of the time."""
+    """Return a pickle with the module names of old numpy and scipy."""
     data = pickle.dumps(value, protocol=protocol)
     for new, then in ((b"numpy._core.multiarray", b"numpy.core.multiarray"),):
         if protocol < 4:  # later protocols state the length of a name
@@ -35,7 +34,7 @@ def old(value, protocol=2):
 
 
 def planetoid(folder):
-    """Six nodes: 2 train, 4 with features, 2 test nodes out of order, number 4 missing."""
+    """Write Planetoid files of six nodes: one train, two test out of order, node 4 missing."""
     features = csr_matrix(np.asarray([[1, 0], [0, 1], [1, 1]], dtype=np.float32))
     test = csr_matrix(np.asarray([[0, 1], [1, 0]], dtype=np.float32))
     one_hot = np.eye(2, dtype=np.int32)
@@ -69,8 +68,8 @@ def test_planetoid_files_become_a_graph(tmp_path):
 
 def test_a_graph_comes_back_from_disk(tmp_path):
     data = assemble.from_publisher(entry("cora"), Files(planetoid(tmp_path / "raw")))
-    graph.write_canonical(tmp_path / "out", data)
-    again = graph.read_canonical(tmp_path / "out" / "graph.npz", "cora")
+    graphs.write_canonical(tmp_path / "out", data)
+    again = graphs.read_canonical(tmp_path / "out" / "graph.npz", "cora")
     assert again.digest == data.digest
 
 
@@ -93,7 +92,7 @@ def test_heterophilous_files_become_a_graph(tmp_path):
 
 
 def test_an_array_written_by_python_2_is_read():
-    assert only_arrays.read(PYTHON_2, "x").tolist() == [[1, 2], [3, 4]]
+    assert safe_pickle.read(PYTHON_2, "x").tolist() == [[1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
@@ -101,10 +100,10 @@ def test_every_protocol_gives_the_same_values(protocol):
     matrix = csr_matrix(np.asarray([[0, 1.5], [2, 0]], dtype=np.float32))
     array = np.asfortranarray(np.arange(6, dtype=">i4").reshape(2, 3))
     lists = {0: [1, 2], 1: []}
-    assert only_arrays.read(old(lists, protocol), "x") == lists
+    assert safe_pickle.read(old(lists, protocol), "x") == lists
     if protocol < 5:  # 5 may carry arrays out of band, which no published file does
-        assert only_arrays.read(old(array, protocol), "x").tolist() == array.tolist()
-        assert (only_arrays.read(old(matrix, protocol), "x") != matrix).nnz == 0
+        assert safe_pickle.read(old(array, protocol), "x").tolist() == array.tolist()
+        assert (safe_pickle.read(old(matrix, protocol), "x") != matrix).nnz == 0
 
 
 class _Command:
@@ -140,7 +139,7 @@ HOSTILE = {
 def test_a_hostile_file_is_refused_and_not_run(tmp_path, monkeypatch, data):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=r"ind\.cora\.x") as error:
-        only_arrays.read(data, "ind.cora.x")
+        safe_pickle.read(data, "ind.cora.x")
     assert "again" in str(error.value) or "publisher's own" in str(error.value)
     assert list(tmp_path.glob("hacked")) == []
 
@@ -152,13 +151,13 @@ def test_damaged_files_give_an_array_or_an_error(changes):
     for at, value in changes:
         data[at] = value
     try:
-        result = only_arrays.read(bytes(data), "x")
+        result = safe_pickle.read(bytes(data), "x")
     except DataError:
         return
     assert result is None or isinstance(result, np.ndarray | dict)
 
 
-def test_only_one_module_touches_the_format():
+def test_only_one_module_reads_pickles():
     from pathlib import Path
 
     import rescind
@@ -168,7 +167,7 @@ def test_only_one_module_touches_the_format():
         for path in Path(rescind.__file__).parent.rglob("*.py")
         if "import pickle" in path.read_text() or "pickletools" in path.read_text()
     ]
-    assert found == ["only_arrays.py"]
+    assert found == ["safe_pickle.py"]
 
 
 def npz(**parts):
@@ -217,15 +216,15 @@ def test_a_graph_whose_parts_do_not_fit_is_refused(tmp_path, monkeypatch):
     ):
         (tmp_path / "graph.npz").write_bytes(npz(**{**good, part: value}))
         with pytest.raises(DataError, match="x"):
-            graph.read_canonical(tmp_path / "graph.npz", "x")
+            graphs.read_canonical(tmp_path / "graph.npz", "x")
 
 
 @pytest.mark.parametrize("position", range(8))
-def test_a_damaged_npz_is_an_error_of_ours(tmp_path, position):
+def test_a_damaged_npz_is_a_data_error(tmp_path, position):
     data = bytearray(npz(edge_index=np.zeros((2, 4), dtype=int)))
     data[4 + position] ^= 0xFF  # version, flags, method and time of the first member
     central = data.index(b"PK\x01\x02")
     data[central + 6 + position] ^= 0xFF
     (tmp_path / "graph.npz").write_bytes(bytes(data))
     with pytest.raises(DataError, match=r"graph\.npz"):
-        graph.read_canonical(tmp_path / "graph.npz", "x")
+        graphs.read_canonical(tmp_path / "graph.npz", "x")

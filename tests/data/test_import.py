@@ -1,4 +1,4 @@
-"""Bringing one's own file: formats, ids that come back, and every way a file can be wrong."""
+"""Importing files: formats, original ids, and invalid files."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ GOOD = "user,item,rating,time\nanna,B2,4.5,1500000000\nbob,B1,3,1400000000\nanna
 
 @pytest.fixture
 def save(tmp_path):
-    """Write a file and give its path."""
+    """Return a function that writes a file and returns its path."""
 
     def make(content, name="mine.csv"):
         path = tmp_path / name
@@ -112,7 +112,7 @@ BAD = {
     "only a header": (table(), "has 0 interactions"),
     "one row": (table("1,2,3,4"), "has 1 interactions"),
     "duplicate header": ("user,item,user\n1,2,3\n", "line 1, column 3: the header has 'user'"),
-    "header again": (table("1,2,3,4", "user,item,rating,time"), "line 3, column 1: the header ag"),
+    "second header": (table("1,2,3,4", "user,item,rating,time"), "line 3, column 1: a second"),
     "mixed types": (table("1,2,3,4", "1,3,good,4"), "line 3, column 3 ('rating'): 'good'"),
     "NaN rating": (table("1,2,nan,4"), "line 2, column 3 ('rating'): 'nan'"),
     "infinite rating": (table("1,2,inf,4"), "line 2, column 3"),
@@ -181,7 +181,7 @@ def test_text_ids_are_kept_as_written(save):
 
 
 @pytest.mark.parametrize("name", ["../up", "A", "", "a/b", ".hidden", "x" * 65, "ml-100k"])
-def test_a_name_that_is_no_name_is_refused(save, name):
+def test_an_invalid_name_is_refused(save, name):
     with pytest.raises(ConfigError, match="name"):
         import_file(save(GOOD), name)
 
@@ -195,10 +195,10 @@ def test_an_import_is_not_overwritten_by_accident(save):
     assert load("mine").users.tolist() == ["carla", "bob"]
 
 
-def test_unknown_columns_and_endings_are_answered(save):
+def test_unknown_columns_and_extensions_are_refused(save):
     with pytest.raises(DataError, match=r"'nobody' for the user.*The columns are user, item"):
         import_file(save(GOOD), "mine", columns={"user": "nobody"})
-    with pytest.raises(DataError, match=r"ending '\.xlsx' is not known"):
+    with pytest.raises(DataError, match=r"extension '\.xlsx' is not supported"):
         import_file(save(GOOD, "a.xlsx"), "mine")
     with pytest.raises(DataError, match="no such file"):
         import_file("nowhere.csv", "mine")
@@ -206,7 +206,7 @@ def test_unknown_columns_and_endings_are_answered(save):
         import_file(save("user,userId,item\n1,2,3\n"), "mine")
 
 
-def test_a_changed_import_is_noticed(save, own_cache):
+def test_a_changed_import_is_detected(save, own_cache):
     import_file(save(GOOD), "mine")
     path = own_cache / "imported" / "mine" / "interactions.parquet"
     columns = pq.ParquetFile(path).read()
@@ -217,7 +217,7 @@ def test_a_changed_import_is_noticed(save, own_cache):
 
 
 def test_a_full_disk_leaves_nothing_behind(save, own_cache, tmp_path):
-    # A limit on the size of files stands for a full disk: the write really fails half way.
+    # A limit on the file size simulates a full disk: the write really fails half way.
     rows = "".join(f"{n * 7919 % 10007},{n * 104729 % 9973}\n" for n in range(20_000))
     path = save("user,item\n" + rows)
     code = f"""
@@ -267,8 +267,8 @@ def test_any_bytes_give_a_dataset_or_a_clean_error(tmp_path, content):
     try:
         data = import_file(path, "any", replace=True)
     except RescindError as error:
-        data, said = None, str(error)
-    assert "any.csv" in said if data is None else len(data) >= 2
+        data, message = None, str(error)
+    assert "any.csv" in message if data is None else len(data) >= 2
 
 
 def test_an_import_with_times_can_be_cut_into_blocks(save):
@@ -277,7 +277,7 @@ def test_an_import_with_times_can_be_cut_into_blocks(save):
     blocks = load("mine", variant="blocks")
     assert np.bincount(blocks.block).tolist() == [30, 6, 6, 8]
     assert (np.diff(blocks.time) > 0).all()
-    with pytest.raises(ConfigError, match="there is 'blocks'"):
+    with pytest.raises(ConfigError, match=r"no variant 'f3crec'\. Allowed: blocks"):
         load("mine", variant="f3crec")
     with pytest.raises(ConfigError, match="no argument 'users'"):
         load("mine", users=3)

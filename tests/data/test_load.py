@@ -1,4 +1,4 @@
-"""Loading: the order of places, digests, arguments, errors that say what to do."""
+"""Loading: the order of sources, digests, arguments, helpful errors."""
 
 import subprocess
 import sys
@@ -28,12 +28,12 @@ def test_the_catalogue_knows_all_twelve():
         assert describe(name)["terms"]
 
 
-def test_an_unknown_name_is_answered_with_the_nearest():
+def test_an_unknown_name_gives_the_closest_one():
     with pytest.raises(ConfigError, match="did you mean 'ml-100k'"):
         load("ml100k")
 
 
-def test_an_unknown_argument_is_answered_with_the_nearest():
+def test_an_unknown_argument_gives_the_closest_one():
     with pytest.raises(ConfigError, match="did you mean 'users'"):
         load("synthetic", user=3)
 
@@ -43,7 +43,7 @@ def test_an_unknown_variant_is_refused():
         load("ml-1m", variant="f3crec")
 
 
-def test_when_nothing_is_obtainable_the_error_says_what_was_tried(offline):
+def test_if_no_source_has_the_data_the_error_lists_all_sources(offline):
     with pytest.raises(DataError) as error:
         load("ml-100k")
     text = str(error.value)
@@ -72,7 +72,7 @@ def test_select_keeps_numbers_and_compact_gives_new_ones(rows):
     assert seen.users.tolist() == ["u2", "u0"]
 
 
-def test_the_digest_sees_every_value_and_no_name(rows):
+def test_the_digest_covers_every_value_but_not_the_name(rows):
     one = rows((0, 0, 1), (1, 1, 2))
     assert one.digest == rows((0, 0, 1), (1, 1, 2), name="other").digest
     assert one.digest != rows((0, 0, 1), (1, 1, 3)).digest

@@ -1,4 +1,4 @@
-"""Simulated people: who lends what, and who wants it back."""
+"""Simulated users: what they lend, and what they withdraw."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sizes(groups: torch.Tensor) -> list[int]:
     ("clients", "ratio", "expected"),
     [
         (100, (1, 2, 7), [10, 20, 70]),
-        (943, (1, 2, 7), [94, 189, 660]),  # 94.3 and 282.9 people, cut at 94 and 283
+        (943, (1, 2, 7), [94, 189, 660]),  # 94.3 and 282.9 users, cut at 94 and 283
         (7, (1, 1, 1), [2, 3, 2]),  # cut at 2.33 and 4.67
         (10, (0, 0, 1), [0, 0, 10]),
         (10, (1, 0, 0), [10, 0, 0]),
@@ -32,13 +32,13 @@ def test_groups_have_the_sizes_of_the_ratio(clients, ratio, expected):
     assert sizes(draw_groups(clients, Clock(0), ratio)) == expected
 
 
-def test_who_is_in_a_group_depends_on_the_seed_and_not_on_the_round():
+def test_groups_depend_on_the_seed_and_not_on_the_round():
     one = draw_groups(200, Clock(0))
     assert torch.equal(one, draw_groups(200, Clock(0, 9).step(4)))
     assert not torch.equal(one, draw_groups(200, Clock(1)))
 
 
-def test_everybody_is_equally_likely_to_share_everything():
+def test_all_users_are_equally_likely_to_share_everything():
     times = sum((draw_groups(10, Clock(seed)) == ALL).long() for seed in range(1000))
     # One of ten each time: expected 100 with a standard deviation of 9.5.
     assert int(times.sum()) == 1000
@@ -52,7 +52,7 @@ def test_a_ratio_has_three_parts_that_are_not_negative(ratio):
         draw_groups(10, Clock(0), ratio)
 
 
-def test_people_lend_what_their_group_lends_of_what_they_train_on(tiny):
+def test_users_lend_the_fraction_of_their_group_of_their_training_records(tiny):
     groups = torch.tensor([ALL, PART, NOTHING, PART, PART, ALL], dtype=torch.int8)
     event = draw_share(tiny, groups, Clock(0), part=0.5)
     lent, own = pairs(event.records), held(tiny, "own")
@@ -77,7 +77,7 @@ def test_shared_records_carry_their_times_and_all_their_copies():
     assert event.records.time.tolist() == [10, 20]
 
 
-def test_part_none_lends_nothing_and_part_one_everything(tiny):
+def test_part_zero_lends_nothing_and_part_one_everything(tiny):
     groups = torch.full((6,), PART)
     assert len(draw_share(tiny, groups, Clock(0), part=0.0).records) == 0
     assert pairs(draw_share(tiny, groups, Clock(0), part=1.0).records) == held(tiny, "own")
@@ -85,7 +85,7 @@ def test_part_none_lends_nothing_and_part_one_everything(tiny):
         draw_share(tiny, groups, Clock(0), part=1.5)
 
 
-def test_what_a_person_lends_does_not_depend_on_the_others(tiny):
+def test_what_a_user_lends_does_not_depend_on_other_users(tiny):
     groups = torch.full((6,), PART)
     event = draw_share(tiny, groups, Clock(3), part=0.4)
     left = draw_share(tiny.apply(Withdraw(0)), groups, Clock(3), part=0.4)
@@ -104,18 +104,18 @@ def test_each_item_of_a_partial_sharer_is_equally_likely_to_be_lent():
     assert float(count.max()) < 195
 
 
-def test_those_who_regret_want_back_all_they_lent_and_the_others_nothing():
+def test_users_with_regret_withdraw_all_they_lent_and_the_others_nothing():
     holdings = tiny_holdings(clients=22, items=30)
     shared = draw_share(holdings, torch.full((22,), ALL), Clock(0)).records
     wanted = draw_regret(shared, Clock(1), ratio=0.3)
-    who = set(wanted.client.tolist())
-    assert len(who) == 6  # of 21 sharers (one has nothing to lend), .3 x 21 = 6.3
-    assert pairs(wanted) == {p for p in pairs(shared) if p[0] in who}
+    users = set(wanted.client.tolist())
+    assert len(users) == 6  # of 21 sharers (one has nothing to lend), .3 x 21 = 6.3
+    assert pairs(wanted) == {p for p in pairs(shared) if p[0] in users}
     other = draw_regret(shared, Clock(2), ratio=0.3)
-    assert set(other.client.tolist()) != who
+    assert set(other.client.tolist()) != users
 
 
-def test_nobody_or_everybody_regrets(tiny):
+def test_a_ratio_of_zero_or_one_withdraws_nothing_or_everything(tiny):
     shared = Share(tiny.records).records
     assert len(draw_regret(shared, Clock(0), 0.0)) == 0
     assert pairs(draw_regret(shared, Clock(0), 1.0)) == pairs(shared)

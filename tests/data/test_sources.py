@@ -1,4 +1,4 @@
-"""The publishers' raw files, in small, written by the tests; and in full where data is at hand."""
+"""The publishers' raw files, in small versions written by the tests."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from rescind.errors import DataError
 
 
 def read(name, folder):
-    """Read raw files as the publisher's, without comparing sizes."""
+    """Read raw files of a publisher, without comparing sizes."""
     return assemble.dataset(entry(name), assemble.from_publisher(entry(name), Files(folder)))
 
 
@@ -167,7 +167,7 @@ def test_an_incomplete_archive_is_not_stored(tmp_path, own_cache):
     assert not own_cache.exists()
 
 
-def test_what_the_publisher_sends_is_read_and_cached(tmp_path, monkeypatch, own_cache):
+def test_a_download_is_read_and_cached(tmp_path, monkeypatch, own_cache):
     from dataclasses import replace
 
     small = replace(ENTRIES["ml-100k"], size={"users": 2, "items": 2, "rows": 3}, name="ml-tiny")
@@ -181,9 +181,9 @@ def test_what_the_publisher_sends_is_read_and_cached(tmp_path, monkeypatch, own_
     monkeypatch.setattr(
         "urllib.request.urlopen", lambda request, timeout: io.BytesIO(buffer.getvalue())
     )
-    said = []
-    assert obtain.find(small, said.append).data.source == "publisher"
-    assert any("asking the publisher" in text for text in said)
+    messages = []
+    assert obtain.find(small, messages.append).data.source == "publisher"
+    assert any("ml-100k.zip from the publisher" in text for text in messages)
     assert sorted(p.name for p in (own_cache / "ml-tiny").iterdir()) == [
         "interactions.parquet",
         "items.parquet",

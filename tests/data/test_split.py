@@ -1,4 +1,4 @@
-"""Splits are decided per person, filters until nothing changes."""
+"""Splits are drawn per pair; filters repeat until nothing changes."""
 
 import numpy as np
 import pytest
@@ -12,29 +12,29 @@ def by_pair(dataset, labels):
     return dict(zip(keys, labels.tolist(), strict=True))
 
 
-def test_a_split_of_8_1_1_has_these_shares_and_differs_between_users():
+def test_a_split_of_8_1_1_has_these_fractions_and_differs_between_users():
     data = load("synthetic", users=400, items=200, interactions=20_000)
     labels = random_split(data, seed=3)
-    shares = np.bincount(labels, minlength=3) / len(labels)
-    # 20,000 draws: a share of .1 has a standard deviation of .0021.
-    assert shares == pytest.approx([0.8, 0.1, 0.1], abs=0.009)
+    fractions = np.bincount(labels, minlength=3) / len(labels)
+    # 20,000 draws: a fraction of .1 has a standard deviation of .0021.
+    assert fractions == pytest.approx([0.8, 0.1, 0.1], abs=0.009)
     held = np.bincount(data.user[labels == 2], minlength=400)
     expected = np.bincount(data.user, minlength=400) * 0.1
     assert (held != np.round(expected)).mean() > 0.3
 
 
-def test_a_users_split_does_not_depend_on_anybody_else():
+def test_a_users_split_does_not_depend_on_other_users():
     data = load("synthetic")
-    everybody = by_pair(data, random_split(data, seed=1))
+    all_users = by_pair(data, random_split(data, seed=1))
     few = data.select(data.user % 7 == 3).compact()  # ids are renumbered here
     for pair, label in by_pair(few, random_split(few, seed=1)).items():
-        assert everybody[pair] == label
+        assert all_users[pair] == label
 
 
 def test_a_split_does_not_depend_on_the_order_of_rows():
     data = load("synthetic")
-    turned = data.select(np.arange(len(data))[::-1])
-    assert by_pair(data, random_split(data, 5)) == by_pair(turned, random_split(turned, 5))
+    reverse = data.select(np.arange(len(data))[::-1])
+    assert by_pair(data, random_split(data, 5)) == by_pair(reverse, random_split(reverse, 5))
 
 
 def test_another_seed_gives_another_split():
@@ -76,6 +76,6 @@ def test_min_user_counts_users_only(rows):
     assert (kept.users.tolist(), kept.items.tolist()) == (["u0"], ["i0", "i1"])
 
 
-def test_a_filter_that_leaves_nothing_says_so(rows):
+def test_a_filter_that_leaves_nothing_is_an_error(rows):
     with pytest.raises(DataError, match="smaller k"):
         k_core(rows((0, 0, 1)), 5)

@@ -1,4 +1,4 @@
-"""The synthetic world: deterministic, sized exactly, worth personalising."""
+"""The synthetic dataset: deterministic, with exact sizes, and with personal tastes."""
 
 import numpy as np
 import pytest
@@ -8,11 +8,11 @@ from rescind.data.catalogue import expected_digests
 from rescind.errors import ConfigError
 
 
-def test_the_default_world_is_always_the_same():
+def test_the_default_dataset_is_always_the_same():
     assert load("synthetic").digest == expected_digests()["synthetic"]
 
 
-def test_another_seed_gives_another_world():
+def test_another_seed_gives_another_dataset():
     assert load("synthetic", seed=1).digest != load("synthetic").digest
 
 
@@ -20,7 +20,7 @@ def test_another_seed_gives_another_world():
     ("users", "items", "interactions"),
     [(300, 200, 9000), (50, 20, 500), (7, 16, 7), (1000, 50, 25000)],
 )
-def test_sizes_are_exact_and_nobody_picks_twice(users, items, interactions):
+def test_sizes_are_exact_and_no_user_picks_an_item_twice(users, items, interactions):
     data = load("synthetic", users=users, items=items, interactions=interactions)
     assert (len(data), len(data.users), len(data.items)) == (interactions, users, items)
     assert len(np.unique(data.user * items + data.item)) == interactions
@@ -44,8 +44,8 @@ def test_some_items_are_popular_and_some_users_active():
 
 
 def test_tastes_drift():
-    # how alike a user's topics are in the first and the last third of the time
-    def likeness(drift):
+    # similarity of a user's topics in the first and the last third of the time
+    def similarity(drift):
         data = load("synthetic", users=500, interactions=20000, drift=drift)
         topic = np.asarray([int(title.rsplit(" ", 1)[1]) for title in data.titles])[data.item]
         edges = np.quantile(data.time, [1 / 3, 2 / 3])
@@ -57,7 +57,7 @@ def test_tastes_drift():
         norms = np.linalg.norm(early, axis=1) * np.linalg.norm(late, axis=1)
         return ((early * late).sum(1) / norms).mean()
 
-    assert likeness(0.0) > likeness(1.0) + 0.1
+    assert similarity(0.0) > similarity(1.0) + 0.1
 
 
 def test_a_personalised_model_clearly_beats_popularity():

@@ -1,4 +1,4 @@
-"""The graph network and its two trainers, against dense matrices and torch's own optimisers."""
+"""GCN and its two training methods, against dense matrices and torch optimisers."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def copies(public: Params) -> dict[str, Tensor]:
     return {name: public[name].clone().requires_grad_() for name in NAMES}
 
 
-def test_logits_are_those_of_dense_matrices_alone_alike_and_side_by_side():
+def test_logits_are_those_of_dense_matrices_with_shared_and_separate_weights():
     fed = start(GraphFedAvg(model=SMALL))
     held, public = fed.now.vault.holdings, fed.now.state.public
-    alike = SMALL.logits({n: v.unsqueeze(0) for n, v in public.items()}, held.graph)
+    shared = SMALL.logits({n: v.unsqueeze(0) for n, v in public.items()}, held.graph)
     factor = torch.tensor([1.0, 0.5, -2.0, 3.0], dtype=torch.float64)
     each = {n: v * factor.view(-1, *[1] * v.dim()) for n, v in public.items()}
-    apart = SMALL.logits(each, held.graph)
+    separate = SMALL.logits(each, held.graph)
     for client in range(4):
         mine = held.graph.owner == client
         dense = Dense.of(held, client)
-        assert_close(alike[mine], dense.logits(public))
+        assert_close(shared[mine], dense.logits(public))
         own = {n: v * factor[client] for n, v in public.items()}
-        assert_close(apart[mine], dense.logits(own))
+        assert_close(separate[mine], dense.logits(own))
 
 
 def test_first_weights_are_glorots_and_biases_zero():
@@ -127,31 +127,31 @@ def test_the_matrices_of_a_gpu_are_those_of_a_cpu(clients, monkeypatch):
     held = tiny_subgraphs(clients=4, nodes=60)
 
     def logits_and_gradient():
-        graph = held.graph.of(torch.arange(4))  # a new one, so that its matrices are made anew
+        graph = held.graph.of(torch.arange(4))  # a new graph, so that its matrices are not cached
         one = start(GraphFedAvg(model=SMALL)).now.state.public
         own = {n: v.double().expand(clients, *v.shape).clone() for n, v in one.items()}
         leaf = own["one/weight"].requires_grad_()
-        said = SMALL.logits(own, graph)
-        return said.detach(), torch.autograd.grad(said.square().sum(), leaf)[0]
+        logits = SMALL.logits(own, graph)
+        return logits.detach(), torch.autograd.grad(logits.square().sum(), leaf)[0]
 
     expected = logits_and_gradient()
     monkeypatch.setattr(gcn, "compressed", gcn.by_rows)
     assert_close(logits_and_gradient(), expected)
 
 
-def test_each_row_meets_the_matrix_of_its_owner_and_gradients_come_back():
+def test_each_row_is_multiplied_by_its_owners_matrix_with_gradients():
     owner = torch.tensor([0, 2, 2, 0, 3, 2])  # client 1 has no row
     numbers = torch.linspace(-1, 1, 6 * 3 + 4 * 3 * 2).double()
     rows, matrices = numbers[:18].view(6, 3), numbers[18:].view(4, 3, 2)
-    weight = torch.arange(12.0).double().view(6, 2)  # of a sum that tells all entries apart
+    weight = torch.arange(12.0).double().view(6, 2)  # of a sum in which all entries differ
 
-    def found(form):
+    def run(form):
         leaves = [v.clone().requires_grad_() for v in (rows, matrices)]
         out = form(*leaves)
         return out.detach(), *torch.autograd.grad((out * weight).sum(), leaves)
 
-    one_by_one = found(lambda r, m: torch.stack([r[i] @ m[c] for i, c in enumerate(owner)]))
-    assert_close(found(lambda r, m: gcn.by_owner(r, m, owner)), one_by_one)
+    one_by_one = run(lambda r, m: torch.stack([r[i] @ m[c] for i, c in enumerate(owner)]))
+    assert_close(run(lambda r, m: gcn.by_owner(r, m, owner)), one_by_one)
     assert not bool(one_by_one[2][1].any())
 
 

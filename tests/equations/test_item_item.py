@@ -30,7 +30,7 @@ def begin(method, *lenders: int, executor: InProcess | None = None) -> Federatio
 
 
 def owned(fed: Federation) -> np.ndarray:
-    """The whole matrix of training items, clients x items."""
+    """Return the matrix of training items, clients x items."""
     holdings = fed.now.vault.holdings
     matrix = np.zeros((holdings.clients, holdings.items))
     mine = holdings.records[holdings.split == 0]
@@ -53,7 +53,7 @@ def test_pairs_are_counted_as_the_product_of_the_matrix_with_itself():
     assert torch.equal(
         client_pairs(cohort).fold(cohort.weight).totals["pairs"], counted.view(-1, 1)
     )
-    assert counted.dtype == torch.int32, "whole numbers, so that they can be taken back exactly"
+    assert counted.dtype == torch.int32, "integers, so that they can be subtracted exactly"
 
 
 def test_ease_by_hand():
@@ -77,7 +77,7 @@ def test_ease_solves_the_regression_of_each_item_on_the_others():
     assert_close(scores(fed), expected)
 
 
-def test_ease_on_shared_data_alone_asks_nobody_and_scores_with_all_a_device_has():
+def test_ease_on_shared_data_asks_no_client_and_scores_with_all_items_of_a_device():
     fed = begin(EASE(source="shared", ridge=3.0), 0, 1, 2)
     seen = []
     after = fed.run(1, watch=[seen.append])
@@ -89,10 +89,10 @@ def test_ease_on_shared_data_alone_asks_nobody_and_scores_with_all_a_device_has(
     assert_close(scores(after), torch.tensor(owned(fed)).float() @ expected)
 
 
-def test_everybody_lending_everything_makes_both_sources_the_same():
-    everyone = begin(EASE(), *range(9)).run(1)
+def test_if_all_records_are_lent_both_sources_give_the_same():
+    local = begin(EASE(), *range(9)).run(1)
     shared = begin(EASE(source="shared"), *range(9)).run(1)
-    assert params.digest(everyone.now.state.public) == params.digest(shared.now.state.public)
+    assert params.digest(local.now.state.public) == params.digest(shared.now.state.public)
 
 
 def test_neighbours_by_hand():
@@ -127,17 +127,17 @@ def test_erasing_gives_the_same_bits_as_never_having_had_the_records(cls):
 
 @pytest.mark.parametrize("method", [EASE(), EASE(source="shared"), ItemKNN()])
 @pytest.mark.parametrize("lenders", [(), (0,), tuple(range(9))])
-def test_numbers_stay_finite_whoever_lends(method, lenders):
+def test_scores_are_finite_for_any_lenders(method, lenders):
     fed = begin(method, *lenders).run(1)
     assert bool(torch.isfinite(scores(fed)).all())
-    assert not bool(scores(fed)[silent(9)].any()), "who has nothing is shown nothing in particular"
+    assert not bool(scores(fed)[silent(9)].any()), "a client without items has only zero scores"
     assert all(math.isfinite(v) for v in fed.evaluate(k=5).values())
     later = fed.apply(next_block(clients=10, items=16))
     assert scores(later).shape == (10, 16)
     assert bool(torch.isfinite(scores(later.run(1))).all())
 
 
-def test_a_world_in_which_nobody_has_anything_gives_no_nan():
+def test_clients_without_training_items_give_no_nan():
     empty = Holdings.of(Records.of([0], [1]), torch.tensor([2]), 2, 3)
     for method in (EASE(), ItemKNN()):
         fed = Federation.start(empty, method).run(1)

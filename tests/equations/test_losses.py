@@ -43,12 +43,12 @@ def lot(*items_of_client) -> Lot:
 
 def crowd(own: list[list[int]], items: int, ids=None, train=None) -> Cohort:
     mine = lot(*own)
-    who = torch.arange(len(own)) if ids is None else ints(ids)
-    return Cohort(who, items, mine if train is None else lot(*train), mine)
+    clients = torch.arange(len(own)) if ids is None else ints(ids)
+    return Cohort(clients, items, mine if train is None else lot(*train), mine)
 
 
-def draws(cohort: Cohort, place: int, many: int, seed: int = 0) -> torch.Tensor:
-    k = torch.arange(many)
+def draws(cohort: Cohort, place: int, n: int, seed: int = 0) -> torch.Tensor:
+    k = torch.arange(n)
     return ranking.draw_negatives(Clock(seed), cohort, torch.full_like(k, place), k)
 
 
@@ -57,8 +57,8 @@ OWN = [[0, 1, 2], [3, 7, 9], [], [0, 1, 2, 3, 4, 5, 6, 8, 9], list(range(10)), [
 
 @pytest.mark.parametrize("place", [0, 1, 2, 5, 6])
 def test_negatives_are_uniform_over_what_a_client_does_not_own(place):
-    many = draws(crowd(OWN, 10), place, 6000)
-    count = torch.bincount(many, minlength=10)
+    drawn = draws(crowd(OWN, 10), place, 6000)
+    count = torch.bincount(drawn, minlength=10)
     free = [item for item in range(10) if item not in OWN[place]]
     assert int(count[OWN[place]].sum()) == 0
     assert stats.chisquare(count[free].numpy()).pvalue > 1e-4
@@ -147,7 +147,7 @@ def test_batches_cut_each_clients_samples_and_lose_none(loss):
     at = 0
     for wave, size in enumerate(cut.sizes):
         owner = cut.owner[at : at + size].tolist()
-        expected = [min(max(many - 4 * wave, 0), 4) for many in count]
+        expected = [min(max(n - 4 * wave, 0), 4) for n in count]
         assert [owner.count(c) for c in range(4)] == expected
         assert owner == sorted(owner)
         at += size
@@ -301,7 +301,7 @@ def test_ego_graph_eq_13_by_hand():
     model = LightGCN(dim=2)
     inferred = model.infer({"item": ITEM[mine.item]}, own, mine)
     assert inferred["user"][0].tolist() == pytest.approx([1.853553, 1.560660], abs=1e-6)
-    assert inferred["user"][1].tolist() == [1.5, 2.0]  # nobody near: half of itself
+    assert inferred["user"][1].tolist() == [1.5, 2.0]  # no neighbours: half of itself
     scores = model.scores({"item": ITEM}, inferred)
     assert float(scores[0, 0]) == pytest.approx(0.764958, abs=1e-6)
     assert scores[1].tolist() == pytest.approx([0.6, 0.8, 1.4 / math.sqrt(2)], abs=1e-12)

@@ -23,9 +23,9 @@ TIGHT = {"atol": 1e-10, "rtol": 0.0}
 
 
 def start(model: NCF, executor: InProcess) -> Federation:
-    """A federation in float64."""
-    client = [c for c, many in enumerate(SIZES) for _ in range(many)]
-    item = [(5 * c + 3 * j) % 16 for c, many in enumerate(SIZES) for j in range(many)]
+    """Start a federation in float64."""
+    client = [c for c, n in enumerate(SIZES) for _ in range(n)]
+    item = [(5 * c + 3 * j) % 16 for c, n in enumerate(SIZES) for j in range(n)]
     held = Holdings.of(
         Records.of(client, item), torch.zeros(len(item), dtype=torch.int8), len(SIZES), 16
     )
@@ -40,7 +40,7 @@ def start(model: NCF, executor: InProcess) -> Federation:
 
 
 def network(private: dict[str, Tensor]) -> torch.nn.Sequential:
-    """The client's network as torch writes it."""
+    """Return the client's network as a torch module."""
     parts: list[torch.nn.Module] = []
     for n in range(len(private) // 2):
         weight = private[f"weight{n}"]
@@ -51,7 +51,7 @@ def network(private: dict[str, Tensor]) -> torch.nn.Sequential:
 
 
 def trained_alone(fed: Federation, client: int) -> tuple[Tensor, dict[str, Tensor]]:
-    """One client with its own copy of the whole table, by torch's SGD: the slow oracle."""
+    """Train one client with its own copy of the whole table by torch SGD: the slow reference."""
     m, vault, clock = fed.method, fed.now.vault, fed.clock.at(fed.now.state.round + 1)
     public = fed.now.state.public
     cohort = InProcess().cohort(m, vault, torch.tensor([client]))
@@ -145,11 +145,11 @@ def test_a_layer_without_width_is_refused() -> None:
 
 
 @pytest.mark.parametrize("model", [NCF(dim=3), NCF(dim=3, layers=(4,)), PFedRec(dim=3)])
-def test_devices_begin_with_one_network_unless_they_are_to_differ(model) -> None:
+def test_devices_start_with_one_network_if_alike_is_set(model) -> None:
     ids = torch.tensor([4, 9, 2])
-    same, apart = (replace(model, alike=a).private(ids, Clock(1)) for a in (True, False))
+    same, different = (replace(model, alike=a).private(ids, Clock(1)) for a in (True, False))
     for name, value in same.items():
-        equal = name != "user"  # a vector is a person's own
+        equal = name != "user"  # each user has their own vector
         assert torch.equal(value[0], value[1]) == equal
-        assert not torch.equal(apart[name][0], apart[name][1])
+        assert not torch.equal(different[name][0], different[name][1])
         assert torch.equal(value[2], replace(model).private(ids[2:], Clock(1))[name][0])

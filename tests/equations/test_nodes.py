@@ -1,4 +1,4 @@
-"""The task on nodes: who holds what, which nodes train, what is measured, and bad graphs."""
+"""The node task: partition, splits, metrics, and invalid graphs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rescind.methods.graphs.fedavg import GraphFedAvg, GraphFedSGD
 
 
 def small(edges: list[tuple[int, int]], y: list[int], classes: int = 2) -> GraphDataset:
-    """A graph by hand: node i has the features (1, i)."""
+    """Make a graph by hand: node i has the features (1, i)."""
     mask = np.zeros(len(y), dtype=np.bool_)
     features = np.array([[1.0, i] for i in range(len(y))], dtype=np.float32)
     ends = np.array(edges, dtype=np.int64).reshape(-1, 2).T
@@ -34,8 +34,8 @@ def test_a_split_is_counted_inside_each_client_and_class():
     owner = np.array([0] * 7 + [1] * 10)
     label = np.array([0, 1, 0, 0, 1, 0, 0] + [0] * 10)
     split = node_split(owner, label, np.arange(17), 3, (20, 40, 40))
-    for who, which, expected in ((0, 0, [1, 2, 2]), (0, 1, [0, 1, 1]), (1, 0, [2, 4, 4])):
-        there = split[(owner == who) & (label == which)]
+    for client, class_, expected in ((0, 0, [1, 2, 2]), (0, 1, [0, 1, 1]), (1, 0, [2, 4, 4])):
+        there = split[(owner == client) & (label == class_)]
         assert [int((there == s).sum()) for s in (TRAIN, VALID, TEST)] == expected
 
 
@@ -44,15 +44,15 @@ def test_a_split_depends_on_the_seed_and_not_on_other_clients():
     one, other = (subgraphs(graph, part, seed=s).split for s in (0, 1))
     assert not torch.equal(one, other)
     assert torch.equal(one, subgraphs(graph, part, seed=0).split)
-    alone = np.where(part == 0, 0, 1)  # everybody else in one client
+    alone = np.where(part == 0, 0, 1)  # all others in one client
     whole, first = subgraphs(graph, alone, seed=0), subgraphs(graph, part, seed=0)
     mine = [h.split[h.records.client == 0].tolist() for h in (whole, first)]
     assert mine[0] == mine[1]
 
 
 @pytest.mark.parametrize("ratio", [(20, 40), (50, 60, -10), (1, 1, 1)])
-def test_a_ratio_that_is_none_is_refused(ratio):
-    with pytest.raises(ConfigError, match="per cents"):
+def test_an_invalid_ratio_is_refused(ratio):
+    with pytest.raises(ConfigError, match="percentages"):
         node_split(np.array([0]), np.array([0]), np.array([0]), 0, ratio)
 
 
@@ -62,7 +62,7 @@ def test_edges_between_clients_self_loops_and_repeats_are_dropped():
     assert held.graph.edge.T.tolist() == [[0, 1], [1, 0], [2, 3], [3, 2]]
 
 
-def test_nodes_without_a_label_are_in_the_graph_but_are_no_records():
+def test_nodes_without_a_label_are_in_the_graph_but_are_not_records():
     held = tiny_subgraphs(clients=6)
     assert held.graph.label[[2, 3]].tolist() == [-1, -1]
     assert not set(held.records.item.tolist()) & {2, 3}
@@ -70,7 +70,7 @@ def test_nodes_without_a_label_are_in_the_graph_but_are_no_records():
         Federation.start(held, GraphFedSGD()).query(Records.of([2], [2]), "loss")
 
 
-def test_a_node_of_somebody_else_cannot_be_asked_about():
+def test_a_node_of_another_client_cannot_be_queried():
     fed = Federation.start(tiny_subgraphs(clients=6), GraphFedSGD())
     with pytest.raises(DataError, match="client 0 holds no labelled node 7"):
         fed.query(Records.of([0], [7]), "loss")
@@ -80,17 +80,17 @@ def test_a_node_of_somebody_else_cannot_be_asked_about():
 
 
 @pytest.mark.parametrize(
-    ("part", "clients", "says"),
+    ("part", "clients", "message"),
     [
         ([0, 1], None, "4 whole numbers"),
-        ([0, 0, 0, -1], None, "from -1"),
+        ([0, 0, 0, -1], None, "parts are -1 to 0"),
         ([0, 1, 2, 5], 3, "use 0 to 2"),
         ([0, 1, 2, 3], 5, "fewer than its 5 clients"),
         ([0.0, 1.0, 0.0, 1.0], None, "float64"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(part, clients, says):
-    with pytest.raises(DataError, match=says):
+def test_parts_that_do_not_fit_are_refused(part, clients, message):
+    with pytest.raises(DataError, match=message):
         subgraphs(small([(0, 1)], [0, 1, 0, 1]), np.array(part), clients=clients)
 
 
@@ -101,7 +101,7 @@ def test_a_feature_that_is_not_a_number_is_refused_by_name():
         subgraphs(graph, np.array([0, 0, 0]))
 
 
-def test_clients_without_edges_classes_or_training_nodes_go_along():
+def test_clients_without_edges_classes_or_training_nodes_are_allowed():
     # Client 0: isolated nodes of one class. Client 1: two nodes, too few for 20 %. Client 2: none.
     graph = small([(10, 11)], [0] * 10 + [1, 0])
     held = subgraphs(graph, np.array([0] * 10 + [1, 1]), clients=3)
@@ -112,7 +112,7 @@ def test_clients_without_edges_classes_or_training_nodes_go_along():
         assert fed.evaluate()["accuracy"] >= 4 / 6  # the six held-out nodes: 4 + 2 of client 1
         after = fed.apply(Withdraw(0))
         assert not bool(after.world.available.any())
-        assert after.run(1).now.state.round == 4  # nobody is there, and nothing breaks
+        assert after.run(1).now.state.round == 4  # no client is left, and nothing breaks
 
 
 def test_an_unknown_graph_says_how_to_cut_it():
@@ -132,7 +132,7 @@ def test_louvain_gives_every_node_to_a_client_and_cuts_fewer_edges_than_chance()
 
 
 @pytest.mark.parametrize("name", METIS)
-def test_the_parts_that_come_along_carry_a_digest_that_holds(name, monkeypatch):
+def test_the_parts_in_the_package_match_their_digest(name, monkeypatch):
     stored = partition._read_parts(name)
     assert len(set(stored["part"])) == 10
     changed = {**stored, "part": stored["part"][::-1]}
@@ -150,11 +150,11 @@ def test_parts_of_another_version_of_a_graph_are_refused():
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(("name", "many"), [("cora", 54), ("citeseer", 63), ("pubmed", 382)])
-def test_a_client_has_as_many_training_nodes_as_the_papers_rates_are_made_of(name, many):
+@pytest.mark.parametrize(("name", "count"), [("cora", 54), ("citeseer", 63), ("pubmed", 382)])
+def test_a_client_has_as_many_training_nodes_as_the_papers_rates_are_made_of(name, count):
     held = subgraphs(load(name), seed=2025)
     train = held.records.client[held.split == TRAIN]
-    assert many in torch.bincount(train).tolist()
+    assert count in torch.bincount(train).tolist()
 
 
 def test_erased_nodes_leave_the_past_too():
@@ -173,7 +173,7 @@ def test_erased_nodes_leave_the_past_too():
 
 
 def without(held: Holdings, gone: Records) -> Holdings:
-    """Holdings made anew of what is left."""
+    """Build new holdings from the remaining records."""
     kept = ~held.records.among(gone)
     nodes = ~torch.isin(held.graph.index, gone.item)
     return Holdings.of(
@@ -191,10 +191,8 @@ def test_accuracy_and_roc_auc_pool_the_nodes_of_all_clients():
     fed = Federation.start(subgraphs(graph, part, seed=1), GraphFedSGD(), seed=1).run(4)
     held = fed.now.vault.holdings
     asked = held.records[held.split == TEST]
-    everybody = held.cohort(torch.arange(9))
-    logits = fed.method.client_scores(
-        fed.now.state.public, fed.now.vault.read(everybody.ids), everybody
-    )
+    cohort = held.cohort(torch.arange(9))
+    logits = fed.method.client_scores(fed.now.state.public, fed.now.vault.read(cohort.ids), cohort)
     odds = (logits[:, 1] - logits[:, 0])[asked.item].double()
     label = held.graph.label[asked.item]
     above = [(a > b) + (a == b) / 2 for a in odds[label == 1] for b in odds[label == 0]]
@@ -209,10 +207,8 @@ def test_the_loss_of_a_record_is_the_cross_entropy_of_its_class():
     fed = Federation.start(tiny_subgraphs(clients=6), GraphFedSGD()).run(2)
     held = fed.now.vault.holdings
     some = held.records[torch.tensor([0, 7, 30])]
-    everybody = held.cohort(torch.arange(6))
-    logits = fed.method.client_scores(
-        fed.now.state.public, fed.now.vault.read(everybody.ids), everybody
-    )
+    cohort = held.cohort(torch.arange(6))
+    logits = fed.method.client_scores(fed.now.state.public, fed.now.vault.read(cohort.ids), cohort)
     p = torch.softmax(logits.double(), 1)[some.item, held.graph.label[some.item]]
     assert fed.query(some, "loss").tolist() == pytest.approx((-p.log()).tolist())
     assert fed.query(some).tolist() == pytest.approx((p / (1 - p)).log().tolist())

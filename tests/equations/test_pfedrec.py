@@ -22,9 +22,9 @@ TIGHT = {"atol": 1e-10, "rtol": 0.0}
 
 
 def start(method: FineTune, executor: InProcess) -> Federation:
-    """A federation in float64."""
-    client = [c for c, many in enumerate(SIZES) for _ in range(many)]
-    item = [(5 * c + 3 * j) % 16 for c, many in enumerate(SIZES) for j in range(many)]
+    """Start a federation in float64."""
+    client = [c for c, n in enumerate(SIZES) for _ in range(n)]
+    item = [(5 * c + 3 * j) % 16 for c, n in enumerate(SIZES) for j in range(n)]
     split = torch.zeros(len(item), dtype=torch.int8)
     held = Holdings.of(Records.of(client, item), split, len(SIZES), 16)
     fed = Federation.start(held, method, seed=3, executor=executor)
@@ -35,7 +35,7 @@ def start(method: FineTune, executor: InProcess) -> Federation:
 
 
 def trained_alone(fed: Federation, client: int) -> tuple[Tensor, Tensor, Tensor]:
-    """One client with its own copy of the whole table, by torch's SGD: the slow oracle."""
+    """Train one client with its own copy of the whole table by torch SGD: the slow reference."""
     m, public, vault = fed.method, fed.now.state.public, fed.now.vault
     cohort = InProcess().cohort(m, vault, torch.tensor([client]))
     clock = fed.clock.at(fed.now.state.round + 1)

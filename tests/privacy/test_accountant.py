@@ -1,4 +1,4 @@
-"""Epsilon held against dp-accounting, against draws, and against what it must never claim."""
+"""Epsilon compared with dp-accounting, with sampled noise, and with an attack."""
 
 from __future__ import annotations
 
@@ -92,35 +92,35 @@ def test_the_numbers_on_the_page_about_privacy_hold():
     assert epsilon_of(7.3, 1e-5, 150) > 8 > epsilon_of(7.4, 1e-5, 150)
 
 
-def test_nobody_who_never_took_part_is_spent_anything():
+def test_a_client_that_never_took_part_has_epsilon_zero():
     assert epsilon_of(0.5, 1e-5, times=0) == 0
     assert delta_of(0.5, 0.0, times=0) == 0
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, math.nan])
-def test_a_delta_that_is_no_probability_is_refused(delta):
-    for ask in (
+def test_a_delta_that_is_not_between_0_and_1_is_refused(delta):
+    for compute in (
         epsilon_of,
         lambda z, d: rounds_within(z, d, 1.0),
         lambda z, d: renyi_epsilon((), d),
     ):
         with pytest.raises(ConfigError, match="delta must lie between 0 and 1"):
-            ask(1.0, delta)
+            compute(1.0, delta)
 
 
-def trials(guard: Gaussian, present: bool, many: int) -> np.ndarray:
-    """What is released of a canary's one entry, many times over, by the guard itself."""
-    sent = torch.full((many,), guard.clip if present else 0.0, dtype=torch.float64)
+def trials(guard: Gaussian, present: bool, n: int) -> np.ndarray:
+    """Return n releases of a canary's single entry by the guard."""
+    sent = torch.full((n,), guard.clip if present else 0.0, dtype=torch.float64)
     return guard.total(Sum({"canary": sent}, 1.0, 1)).totals["canary"].numpy()
 
 
-def shown(guard: Gaussian, delta: float, many: int = 200_000) -> float:
-    """An epsilon that an attacker shows with confidence 1 - 1e-6: a lower bound on the true one."""
-    low, high = (trials(guard, present, many) for present in (False, True))
+def shown(guard: Gaussian, delta: float, n: int = 200_000) -> float:
+    """Return a lower bound on epsilon from an attack, with confidence 1 - 1e-6."""
+    low, high = (trials(guard, present, n) for present in (False, True))
     cut = guard.clip / 2 + guard.noise**2 * guard.clip  # log likelihood ratio 1
     hits, alarms = int((high > cut).sum()), int((low > cut).sum())
-    least = stats.beta.ppf(1e-6, hits, many - hits + 1)
-    most = stats.beta.ppf(1 - 1e-6, alarms + 1, many - alarms)
+    least = stats.beta.ppf(1e-6, hits, n - hits + 1)
+    most = stats.beta.ppf(1 - 1e-6, alarms + 1, n - alarms)
     return math.log((least - delta) / most)
 
 
@@ -128,14 +128,14 @@ def test_a_canary_shows_no_more_than_the_claim_and_more_than_a_false_claim():
     guard, delta = Gaussian(noise=1.0, clip=3.0), 0.05
     claimed = epsilon_of(1.0, delta)
     assert 0.5 * claimed < shown(guard, delta) <= claimed
-    # Somebody who says 1.0 and adds a third of it is found out.
+    # Claiming 1.0 but adding a third of the noise is detected.
     assert shown(Gaussian(noise=1 / 3, clip=3.0), delta) > claimed
 
 
-# -- what is written down -------------------------------------------------------------------------
+# -- the statement in run.json --------------------------------------------------------------------
 
 
-def test_the_statement_names_the_mechanism_and_who_must_be_trusted():
+def test_the_statement_names_the_mechanism_and_the_trusted_side():
     guards = (Clip(2.0), Gaussian(0.8, 2.0))
     central = accountant.statement(guards, leaves=False, times=9, delta=1e-5, clients=100)
     assert central["epsilon"] == epsilon_of(0.8, 1e-5, 9)
@@ -147,22 +147,22 @@ def test_the_statement_names_the_mechanism_and_who_must_be_trusted():
     local = accountant.statement(guards, leaves=True, times=9, delta=1e-5, clients=100)
     assert (local["where"], local["epsilon"]) == ("device", central["epsilon"])
     assert "each device adds the noise" in local["protects"]
-    assert "Mind" not in local["not_covered"]
+    assert "Warning" not in local["not_covered"]
     crowd = accountant.statement(guards, leaves=True, times=9, delta=1e-5, clients=200_000)
-    assert "delta 1e-05 is not below 1 / 200000" in crowd["not_covered"]
+    assert "Warning: delta 1e-05 is not below 1 / 200000" in crowd["not_covered"]
 
 
 @pytest.mark.parametrize("guards", [(), (Clip(1.0),), (Laplace(0.1),), (Clip(1.0), Laplace(0.1))])
 def test_without_gaussian_noise_there_is_no_epsilon(guards):
-    said = accountant.statement(guards, leaves=False, times=9, delta=1e-5, clients=100)
-    assert said["epsilon"] is None
-    assert said["protects"].startswith("Nothing is promised")
+    facts = accountant.statement(guards, leaves=False, times=9, delta=1e-5, clients=100)
+    assert facts["epsilon"] is None
+    assert facts["protects"].startswith("No guarantee")
 
 
 def test_participations_are_counted_by_client():
     counts: list[int] = []
-    for who in ([3, 1], [], [1], [0, 1, 4]):
-        counts = accountant.count(counts, torch.tensor(who, dtype=torch.int64))
+    for ids in ([3, 1], [], [1], [0, 1, 4]):
+        counts = accountant.count(counts, torch.tensor(ids, dtype=torch.int64))
     assert counts == [1, 3, 0, 1, 1]
     assert accountant.most_often(counts) == 3
     assert accountant.most_often(counts, torch.tensor([2, 3, 99])) == 1
@@ -170,7 +170,7 @@ def test_participations_are_counted_by_client():
 
 
 @pytest.mark.parametrize("restore", [True, False])
-def test_a_run_within_an_ample_budget_is_the_run(restore):
+def test_with_a_large_budget_a_run_is_not_changed(restore):
     until = EarlyStop(every=1, patience=2, restore=restore)
     fed = Federation.start(tiny_holdings(), FedAvg(model=MF(dim=3), clients_per_round=3), 7)
     seen = []
@@ -180,22 +180,22 @@ def test_a_run_within_an_ample_budget_is_the_run(restore):
     assert within.now.state.round == whole.now.state.round
     assert torch.equal(within.now.state.public["item"], whole.now.state.public["item"])
     assert torch.equal(within.now.vault.private["user"], whole.now.vault.private["user"])
-    assert [moment.now.state.round for moment in seen] == list(range(1, len(seen) + 1))
+    assert [result.now.state.round for result in seen] == list(range(1, len(seen) + 1))
 
 
-def test_a_run_stops_before_somebody_would_take_part_too_often():
+def test_a_run_stops_before_a_client_takes_part_too_often():
     fed = Federation.start(tiny_holdings(), FedAvg(model=MF(dim=3), clients_per_round=3), 7)
     counts: list[int] = []
 
-    def watch(moment) -> None:
+    def on_round(result) -> None:
         nonlocal counts
-        counts = accountant.count(counts, moment.sums["train"].who)
+        counts = accountant.count(counts, result.sums["train"].who)
 
     after, stopped = accountant.run_within(
-        fed, 50, None, (watch,), lambda ids: accountant.most_often(counts, ids) < 4
+        fed, 50, None, (on_round,), lambda ids: accountant.most_often(counts, ids) < 4
     )
     assert max(counts) <= 4
     assert stopped == after.now.state.round < 50
-    # The next round asks somebody who has been there four times.
+    # The next round has a client that took part four times.
     following = fed.method.server_sample(after.now.state, fed.world, fed.clock.at(stopped + 1))
     assert accountant.most_often(counts, following) == 4

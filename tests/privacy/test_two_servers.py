@@ -1,4 +1,4 @@
-"""Two processes hold a sum in shares: bit for bit the sum, and nothing from either alone."""
+"""Two processes hold shares of a sum: together the exact sum, alone nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ITEMS = 14
 
 
 def contributions() -> tuple[Federation, list[torch.Tensor]]:
-    """What each device of a small world sends, alone. [half] int64 each"""
+    """Return what each device of a small federation sends. [half] int64 each"""
     fed = Federation.start(tiny_holdings(clients=9, items=ITEMS), Gram(), seed=2)
     method, ids = fed.method, fed.world.available.nonzero().squeeze(1)
     out = []
@@ -45,13 +45,13 @@ def contributions() -> tuple[Federation, list[torch.Tensor]]:
 
 
 def looks_random(numbers: np.ndarray) -> bool:
-    """Whether its bytes may be uniform: chi-squared over 256 values, refused once in 10^6."""
-    seen = np.bincount(numbers.view(np.uint8), minlength=256)
-    expected = seen.sum() / 256
-    return float(((seen - expected) ** 2 / expected).sum()) < chi2.ppf(1 - 1e-6, 255)
+    """Test whether bytes are uniform: chi-squared over 256 values at level 10^-6."""
+    counts = np.bincount(numbers.view(np.uint8), minlength=256)
+    expected = counts.sum() / 256
+    return float(((counts - expected) ** 2 / expected).sum()) < chi2.ppf(1 - 1e-6, 255)
 
 
-def test_two_processes_hold_the_sum_of_everybody_and_take_one_back():
+def test_two_processes_hold_the_sum_of_all_devices_and_withdraw_one():
     fed, sent = contributions()
     whole = fed.run(1).now.state.own["gram/0000"].long()
     with TwoServers(half(ITEMS), shown=True) as servers:
@@ -64,14 +64,14 @@ def test_two_processes_hold_the_sum_of_everybody_and_take_one_back():
         assert len(pids) == 2
         shares = [servers.share(n) for n in range(2)]
         assert torch.equal(opened(*shares), whole - sent[4])
-        # Nothing of the sum shows in one share: no zeros, no symmetry, nothing small.
+        # One share shows nothing of the sum: no zeros, no symmetry, no small numbers.
         for share in shares:
             assert not (share == 0).any()
             assert (share > 2**40).mean() > 0.9
     assert all(process.poll() is not None for process in servers._processes)
 
 
-def test_a_share_alone_is_uniform_whatever_was_sent():
+def test_a_share_alone_is_uniform_for_any_values():
     # The attack that works on a plain sum: find zeros, find the weight. 40,000 bytes of each kind.
     for values in (torch.zeros(5000), torch.full((5000,), 4096), -torch.arange(5000)):
         seed, masked = client_shares(values.long())
@@ -79,11 +79,11 @@ def test_a_share_alone_is_uniform_whatever_was_sent():
             assert looks_random(share)
             assert not (share == 0).any()
         assert torch.equal(opened(expanded(seed, 5000), masked), values.long())
-        assert not looks_random(values.long().numpy()), "the test can tell"
+        assert not looks_random(values.long().numpy()), "the test can detect it"
 
 
-def test_guesses_cannot_be_tried_against_a_share():
-    # Every row fits every masked share: the other share that would open it to a guess exists.
+def test_a_share_fits_every_guess():
+    # For every guess there is another share that would open to it.
     truth, guess = torch.tensor([4096, 0, 0]), torch.tensor([0, 0, 4096])
     seed, masked = client_shares(truth)
     other = guess.numpy().view(np.uint64) - masked
@@ -104,7 +104,7 @@ def test_sums_wrap_and_keep_their_sign():
         assert opened(expanded(seed, 4), masked).tolist() == values
 
 
-def test_a_contribution_that_reached_one_server_only_is_noticed():
+def test_a_contribution_that_reached_only_one_server_is_detected():
     with TwoServers(3) as servers:
         servers.add(torch.tensor([1, 2, 3]))
         servers._ask(0, b"S" + bytes(NAME) + bytes(32))
@@ -115,25 +115,25 @@ def test_a_contribution_that_reached_one_server_only_is_noticed():
 def test_an_opening_waits_for_enough_contributions():
     with TwoServers(3, least=2) as servers:
         servers.add(torch.tensor([1, 2, 3]))
-        with pytest.raises(DataError, match="1 contributions came since"):
+        with pytest.raises(DataError, match="1 contributions since"):
             servers.open()
-        with pytest.raises(DataError, match="nobody knows"):
+        with pytest.raises(DataError, match="unknown message"):
             servers.share(0)
         servers.add(torch.tensor([1, 0, 0]))
         assert servers.open().tolist() == [2, 2, 3]
-        with pytest.raises(DataError, match="0 contributions came since"):
+        with pytest.raises(DataError, match="0 contributions since"):
             servers.open()
 
 
-def test_what_does_not_fit_is_refused_and_changes_nothing():
+def test_invalid_messages_are_refused_and_change_nothing():
     share = Share(np.zeros(3, dtype=np.uint64), 1)
     name = bytes(range(NAME))
     assert share.answer(b"M" + name + bytes(8)).startswith(b"Ra share of 8 bytes")
     assert share.answer(b"S" + name + bytes(31)).startswith(b"Ra share of 31 bytes")
     assert share.answer(b"S" + name + bytes(32)) == b"K"
     before = share.total.copy()
-    assert share.answer(b"S" + name + bytes(32)).startswith(b"Rthis contribution came before")
-    assert share.answer(b"?").startswith(b"Rnobody knows")
+    assert share.answer(b"S" + name + bytes(32)) == b"Rthis contribution was already received"
+    assert share.answer(b"?").startswith(b"Runknown message")
     assert (share.total == before).all()
     for wrong in (torch.zeros(3), torch.zeros(4, dtype=torch.int64)):
         with pytest.raises(ConfigError, match="3 whole numbers"):
@@ -144,11 +144,11 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
         TwoServers(3).open()
 
 
-# -- a run over them ------------------------------------------------------------------------------
+# -- runs with two servers ------------------------------------------------------------------------
 
 
 class Watched(TwoServers):
-    """Two servers that show what each holds, just before they are opened."""
+    """Two servers that record both totals just before they are opened."""
 
     seen: ClassVar[list[tuple[np.ndarray, np.ndarray]]] = []
 
@@ -161,7 +161,7 @@ class Watched(TwoServers):
         return super().open()
 
 
-def test_a_run_over_two_servers_has_the_same_sum_and_neither_of_them_learns_a_row(monkeypatch):
+def test_a_run_over_two_servers_has_the_same_sum_and_neither_server_learns_a_row(monkeypatch):
     monkeypatch.setattr(shared_sums, "TwoServers", Watched)
     Watched.seen.clear()
     data = tiny_holdings(clients=9, items=ITEMS)
@@ -173,17 +173,17 @@ def test_a_run_over_two_servers_has_the_same_sum_and_neither_of_them_learns_a_ro
     ((first, second),) = Watched.seen
     total = plain.now.state.own["gram/0000"].long()
     assert torch.equal(opened(first, second), total)
-    # Peeling reads histories out of the sum and none out of what either server holds.
+    # Peeling finds histories in the sum, and none in the total of one server.
     lower = square(total, ITEMS)
     assert peel(lower + lower.tril(-1).T).histories
     for share in (first, second):
-        half_of_it = square(torch.from_numpy(share.view(np.int64).copy()), ITEMS)
-        assert not peel(half_of_it + half_of_it.tril(-1).T).histories
+        matrix = square(torch.from_numpy(share.view(np.int64).copy()), ITEMS)
+        assert not peel(matrix + matrix.tril(-1).T).histories
         assert not (share == 0).any()
         assert (share > 2**40).mean() > 0.9
 
 
-def test_a_run_over_two_servers_forgets_and_goes_on_from_disk(tmp_path):
+def test_a_run_over_two_servers_forgets_and_resumes_from_disk(tmp_path):
     data = tiny_holdings(clients=9, items=ITEMS)
     runs = [Federation.start(data, Gram(servers=n, min_count=2), seed=2).run(1) for n in (1, 2)]
     back = load_federation(save_federation(runs[1], tmp_path / "model"))

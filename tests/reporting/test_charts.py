@@ -1,4 +1,4 @@
-"""Figures: what decides how they are drawn."""
+"""Charts: the choice of the scale."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rescind.reporting import charts
 @pytest.mark.parametrize(
     ("values", "scale"),
     [
-        ({"one": 0.8, "two": 0.003}, "linear"),  # shares: a bar a third as long is a third
+        ({"one": 0.8, "two": 0.003}, "linear"),  # fractions: lengths must be proportional
         ({"one": 8000.0, "two": 30.0}, "log"),
         ({"one": 8000.0, "two": 3000.0}, "linear"),
         ({"one": 8000.0, "two": 0.0}, "linear"),
     ],
 )
-def test_lying_bars_are_logarithms_only_where_lengths_could_not_be_seen(values, scale):
+def test_horizontal_bars_are_logarithmic_only_if_values_differ_much(values, scale):
     from matplotlib.figure import Figure
 
     ax = Figure().subplots()

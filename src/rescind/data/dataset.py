@@ -1,7 +1,7 @@
-"""What a dataset is once it has been read: plain numpy columns, original ids, a digest of values.
+"""Datasets in memory: numpy columns, original ids, and a digest of the values.
 
-The digest is taken over the values in fixed types and order, never over the bytes of a file, so
-the publisher's archive, a wheel and a parquet copy of the same data have the same digest.
+The digest covers the values in fixed types and order, not the bytes of a file, so the publisher's
+archive, a wheel and a parquet copy of the same data have the same digest.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ _COLUMNS = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Interactions of people with items, one row each; a pair may occur more than once.
+    """User-item interactions, one row each; a pair may occur more than once.
 
-    user, item: [n], places in `users` and `items`    rating, time, split, block: [n]
+    user, item: [n], indices into `users` and `items`    rating, time, split, block: [n]
     """
 
     name: str
     user: Ints
     item: Ints
     rating: NDArray[np.float32] | None
-    """None where the source has none."""
+    """None if the source has no ratings."""
     time: Ints
-    """Unix seconds, 0 where the source has none."""
+    """Unix seconds, 0 if the source has no times."""
     users: Strings
-    """The original id of each user, as text."""
+    """Original id of each user, as text."""
     items: Strings
-    """The original id of each item, as text."""
+    """Original id of each item, as text."""
     titles: Strings | None = None
-    """A name for each item, empty where unknown. Not part of the digest."""
+    """Name of each item, empty if unknown. Not part of the digest."""
     split: Labels | None = None
-    """A split that came with the data: 0 train, 1 valid, 2 test."""
+    """Split published with the data: 0 train, 1 valid, 2 test."""
     block: Labels | None = None
-    """The block of time a row belongs to, counted from 0."""
+    """Time block of each row, counted from 0."""
     terms: str = ""
     """Terms of use in one or two sentences."""
     source: str = ""
-    """Where the data was found: RESCIND_DATA, cache, publisher, a wheel, generated."""
+    """Where the data came from: RESCIND_DATA, cache, publisher, a wheel, generated."""
 
     def __post_init__(self) -> None:
         rows = len(self.user)
@@ -78,7 +78,7 @@ class Dataset:
         if self.titles is not None and len(self.titles) != len(self.items):
             raise DataError(
                 f"dataset '{self.name}' has {len(self.titles)} titles for {len(self.items)} items. "
-                "Give one title for each item, empty where unknown."
+                "Give one title per item, empty if unknown."
             )
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """`sha256:...` over rows and original ids, not over titles, terms or source."""
+        """Return `sha256:...` over rows and original ids, without titles, terms and source."""
         state = hashlib.sha256()
         for name, dtype in _COLUMNS.items():
             column = getattr(self, name)
@@ -106,19 +106,19 @@ class Dataset:
 
     @property
     def has_time(self) -> bool:
-        """Whether the source says when things happened."""
+        """Whether the source has times."""
         return bool(self.time.any())
 
     def select(self, mask: NDArray[Any]) -> Dataset:
-        """Keep the rows of a mask (or of row numbers, in their order); ids are not renumbered."""
+        """Keep the rows of a mask, or of row numbers in their order; ids are not renumbered."""
         kept: dict[str, Any] = {name: _pick(getattr(self, name), mask) for name in _COLUMNS}
         return replace(self, **kept)
 
     def compact(self, order: Literal["index", "appearance"] = "index") -> Dataset:
-        """Drop users and items without rows and renumber the rest from 0; original ids stay.
+        """Drop users and items without rows and renumber the rest from 0; original ids are kept.
 
-        `index` keeps the present order of ids. `appearance` numbers them by first row, so that
-        what has been seen up to any row is a prefix of the ids.
+        `index` keeps the current order of ids. `appearance` orders ids by their first row, so the
+        ids seen up to any row are a prefix of all ids.
         """
         user_old, user = _renumber(self.user, len(self.users), order)
         item_old, item = _renumber(self.item, len(self.items), order)
@@ -132,13 +132,13 @@ class Dataset:
         )
 
     def on_devices(self, seed: int) -> Holdings:
-        """Give every person their records, with the data's own split or else 8:1:1 at random."""
+        """Give each user their records, with the published split or a random 8:1:1 split."""
         from rescind.data import devices
 
         return devices.on_devices(self, seed)
 
     def labels(self) -> names.Labels:
-        """The original ids and titles."""
+        """Return the original ids and titles."""
         from rescind.core.labels import Labels
 
         return Labels.of(self)
@@ -173,12 +173,12 @@ class GraphDataset:
                 raise DataError(f"graph '{self.name}': {part} has {size} rows for {nodes} nodes.")
         if self.edge_index.ndim != 2 or len(self.edge_index) != 2:
             raise DataError(
-                f"graph '{self.name}': edge_index is {self.edge_index.shape}, not 2 x E."
+                f"graph '{self.name}': edge_index is {self.edge_index.shape}; it must be 2 x E."
             )
         _check_range(self.name, "node", self.edge_index.reshape(-1), nodes)
         if nodes and int(self.y.max()) >= self.num_classes:
             raise DataError(
-                f"graph '{self.name}': label {self.y.max()} of {self.num_classes} classes."
+                f"graph '{self.name}': label {self.y.max()}, but only {self.num_classes} classes."
             )
 
     def __len__(self) -> int:
@@ -186,7 +186,7 @@ class GraphDataset:
 
     @cached_property
     def digest(self) -> str:
-        """`sha256:...` over edges, features, labels, masks and the number of classes."""
+        """Return `sha256:...` over edges, features, labels, masks and the number of classes."""
         state = hashlib.sha256()
         _feed(state, "edge_index", np.asarray(self.edge_index, dtype="<i8"))
         if isinstance(self.features, np.ndarray):
@@ -202,13 +202,13 @@ class GraphDataset:
         return f"sha256:{state.hexdigest()}"
 
     def on_devices(self, seed: int) -> Holdings:
-        """Give every client its part of the nodes, split inside each client and class."""
+        """Give each client its part of the nodes, split inside each client and class."""
         from rescind.data.partition import subgraphs
 
         return subgraphs(self, seed=seed)
 
     def labels(self) -> names.Labels:
-        """Nothing: nodes have numbers only."""
+        """Return empty labels: nodes have only numbers."""
         from rescind.core.labels import Labels
 
         return Labels()
@@ -233,7 +233,7 @@ def _check_range(name: str, column: str, values: Ints, size: int) -> None:
 
 
 def _renumber(values: Ints, size: int, order: str) -> tuple[Ints, Ints]:
-    """Old ids in their new order, and the values under the new numbers."""
+    """Return the old ids in their new order, and the renumbered values."""
     if order == "index":
         old = np.flatnonzero(np.bincount(values, minlength=size))
     elif order == "appearance":

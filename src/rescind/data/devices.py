@@ -1,4 +1,4 @@
-"""Put interactions on devices: who holds which records, and which of them train."""
+"""Put interactions on devices: one client per user, each record with its split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rescind.data.split import random_split
 
 
 def on_devices(data: Interactions, seed: int) -> Holdings:
-    """Give every person their records, with the data's own split or else 8:1:1 at random."""
+    """Give each user their records, with the published split or a random 8:1:1 split."""
     split = data.split if data.split is not None else random_split(data, seed)
     records = Records.of(torch.tensor(data.user), torch.tensor(data.item), torch.tensor(data.time))
     return Holdings.of(records, torch.tensor(split), len(data.users), len(data.items))

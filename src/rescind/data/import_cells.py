@@ -1,8 +1,8 @@
-"""Cells of somebody's file: what is a valid id, rating, time or split, and what is not.
+"""Check and read the cells of an imported file: ids, ratings, times and splits.
 
-Each reader takes the cells of one column, many at a time. It first tries to read them all at once;
-only if something is odd does it look at each cell, to find the first bad one or an unusual but
-valid form such as a date.
+Each reader takes many cells of one column. It first tries to read them all at once; only if that
+fails, it reads each cell, to find the first invalid one or a less common valid form such as a
+date.
 """
 
 from __future__ import annotations
@@ -24,32 +24,31 @@ _SIGNED = re.compile(r"[+-]\d+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _KEEP = "pass --text-ids to keep ids exactly as they are written"
 _DAY = 86_400
-_LARGEST_RATING = 3e38  # the end of 32-bit numbers
+_LARGEST_RATING = 3e38  # near the largest float32
 _SPLITS = {"0": 0, "train": 0, "1": 1, "valid": 1, "validation": 1, "2": 2, "test": 2}
 
 
 class BadCell(Exception):
-    """A cell that is not accepted: its place among those given, and why."""
+    """An invalid cell: its index among the given cells, and why."""
 
-    def __init__(self, place: int, why: str) -> None:
+    def __init__(self, index: int, why: str) -> None:
         super().__init__(why)
-        self.place = place
+        self.index = index
         self.why = why
 
 
 class Reader(Protocol):
-    """Reads the cells of one column."""
+    """A reader of one column."""
 
     def read(self, cells: Sequence[str]) -> NDArray[Any]:
-        """The values of the cells, or BadCell for the first bad one."""
+        """Return the values of the cells, or raise BadCell for the first invalid one."""
         ...
 
 
 class IdReader:
-    """Ids, numbered by first appearance: whole numbers from 0 to 2**63 - 1, or text.
+    """A reader of ids: whole numbers from 0 to 2**63 - 1, or text, numbered by first appearance.
 
-    With `text_ids` a number may look like anything; only empty, overlong and unprintable ids are
-    refused then.
+    With `text_ids`, only empty, too long and unprintable ids are invalid.
     """
 
     def __init__(self, ids: dict[str, int], text_ids: bool) -> None:
@@ -57,22 +56,22 @@ class IdReader:
         self.text_ids = text_ids
 
     def read(self, cells: Sequence[str]) -> NDArray[np.int32]:
-        """The numbers of ids; each distinct one is checked once."""
+        """Return the numbers of the ids; each distinct id is checked once."""
         numbers = [self.ids.get(cell) for cell in cells]
         if None in numbers:
-            for place, cell in enumerate(cells):
+            for index, cell in enumerate(cells):
                 if cell not in self.ids:
-                    why = self._wrong(cell)
+                    why = self._problem(cell)
                     if why:
-                        raise BadCell(place, why)
+                        raise BadCell(index, why)
                     self.ids[cell] = len(self.ids)
             numbers = [self.ids[cell] for cell in cells]
         return np.asarray(numbers, dtype=np.int32)
 
-    def _wrong(self, cell: str) -> str:
-        """What is wrong with an id; empty if nothing."""
+    def _problem(self, cell: str) -> str:
+        """Return what is wrong with an id, or an empty text."""
         if cell == "" or len(cell) > _LONGEST_ID:
-            return f"an id has 1 to {_LONGEST_ID} characters, this one {len(cell)}"
+            return f"an id must have 1 to {_LONGEST_ID} characters; this one has {len(cell)}"
         if _CONTROL.search(cell):
             return "an id must not contain control characters"
         if self.text_ids:
@@ -80,39 +79,39 @@ class IdReader:
         if cell.lower() in _MISSING:
             return f"the id is missing; {_KEEP}"
         if _SIGNED.fullmatch(cell):
-            return f"a number as an id must not have a sign; {_KEEP}"
+            return f"a numeric id must not have a sign; {_KEEP}"
         if _FRACTION.fullmatch(cell):
             return f"an id must not be a fraction; write 12, not 12.0, or {_KEEP}"
         if cell.isascii() and cell.isdigit() and int(cell) >= 2**63:
-            return f"a number as an id must be below 2**63; {_KEEP}"
+            return f"a numeric id must be below 2**63; {_KEEP}"
         return ""
 
 
 class RatingReader:
-    """Finite numbers that fit into 32 bits."""
+    """A reader of finite numbers that fit into 32 bits."""
 
     def read(self, cells: Sequence[str]) -> NDArray[np.float32]:
-        """The ratings."""
+        """Return the ratings."""
         try:
             values = np.asarray(cells, dtype=np.str_).astype(np.float64)
         except ValueError:
             values = np.asarray(_each(cells, _rating))
         wrong = np.flatnonzero(~(np.abs(values) < _LARGEST_RATING))
         if len(wrong):
-            why = "a rating must be a finite number; leave such rows out, or give no rating"
+            why = "a rating must be a finite number; remove these rows, or the rating column"
             raise BadCell(int(wrong[0]), why)
         return values.astype(np.float32)
 
 
 class TimeReader:
-    """Unix seconds (or milliseconds), or dates such as 2024-05-01 12:00:00, in UTC."""
+    """A reader of Unix seconds (or milliseconds), or dates such as 2024-05-01 12:00:00, in UTC."""
 
     def __init__(self, unit: str) -> None:
         self.scale = {"s": 1, "ms": 1000}[unit]
         self.latest = math.floor(time.time()) + _DAY
 
     def read(self, cells: Sequence[str]) -> NDArray[np.int64]:
-        """The times in seconds."""
+        """Return the times in seconds."""
         try:
             values = np.asarray(cells, dtype=np.str_).astype(np.int64) // self.scale
         except (ValueError, OverflowError):
@@ -121,7 +120,7 @@ class TimeReader:
         if len(wrong):
             hint = "; for milliseconds pass --time-unit ms" if self.scale == 1 else ""
             early = values[wrong[0]] < 0
-            why = "the time lies before 1970" if early else f"the time lies in the future{hint}"
+            why = "the time is before 1970" if early else f"the time is in the future{hint}"
             raise BadCell(int(wrong[0]), why)
         return values
 
@@ -131,7 +130,7 @@ class TimeReader:
                 seconds = math.floor(kind(cell) / self.scale)
             except (ValueError, OverflowError):
                 continue
-            return max(-1, min(seconds, self.latest + 1))  # what is out of range stays so
+            return max(-1, min(seconds, self.latest + 1))  # clipped, but still out of range
         try:
             when = datetime.fromisoformat(cell)
         except ValueError:
@@ -144,21 +143,21 @@ class TimeReader:
 
 
 class SplitReader:
-    """train, valid or test, or 0, 1, 2."""
+    """A reader of splits: train, valid or test, or 0, 1, 2."""
 
     def read(self, cells: Sequence[str]) -> NDArray[np.int8]:
-        """The labels."""
+        """Return the labels."""
         return np.asarray(_each(cells, _split), dtype=np.int8)
 
 
 def _each(cells: Sequence[str], read: Callable[[str], Any]) -> list[Any]:
-    """Read cells one by one; a ValueError becomes a BadCell with its place."""
+    """Read cells one by one; a ValueError becomes a BadCell with its index."""
     values = []
-    for place, cell in enumerate(cells):
+    for index, cell in enumerate(cells):
         try:
             values.append(read(cell))
         except ValueError as error:
-            raise BadCell(place, str(error)) from None
+            raise BadCell(index, str(error)) from None
     return values
 
 

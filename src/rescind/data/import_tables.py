@@ -1,4 +1,4 @@
-"""Columns out of CSV, TSV, RecBole and Parquet files, a batch of lines at a time."""
+"""Read columns from CSV, TSV, RecBole and Parquet files, in batches of lines."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ _BATCH = 16_384
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".inter": "inter", ".parquet": "parquet"}
 
 Batch = tuple[Sequence[int], list[Sequence[str]]]
-"""The line each row stands on, and the cells, column by column."""
+"""The line number of each row, and the cells, column by column."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of a file, and its rows in batches.
+    """The header of a file, and its rows in batches.
 
-    For Parquet a "line" is the number of the row, counted from 1.
+    For Parquet, a "line" is a row number, counted from 1.
     """
 
     file: str
     header: list[str]
     batches: Iterator[Batch]
     unit: str
-    """What the number of a row counts: line, or row."""
+    """What row numbers count: line, or row."""
 
 
 def open_table(
     path: Path, separator: str | None = None, encoding: str = "utf-8", header: bool = True
 ) -> Table:
-    """Open a file by its ending: .csv, .tsv, .inter (RecBole) or .parquet."""
+    """Open a file by its extension: .csv, .tsv, .inter (RecBole) or .parquet."""
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
         raise DataError(
-            f"{path}: the ending '{path.suffix}' is not known; "
-            f"{suggest(path.suffix, FORMATS)} Rename the file, or convert it."
+            f"{path}: the extension '{path.suffix}' is not supported; "
+            f"{suggest(path.suffix, FORMATS)} Rename or convert the file."
         )
     if not path.is_file():
         raise DataError(f"{path}: there is no such file. Check the path.")
@@ -66,7 +66,7 @@ def _text(
     )
     first = next((row for row in _rows(reader, 1, path)), None)
     if not first:
-        raise DataError(f"{path}, line 1, column 1: there is nothing in it.")
+        raise DataError(f"{path}, line 1, column 1: this line is empty.")
     names = [cell.strip() for cell in first] if header else [str(n + 1) for n in range(len(first))]
     if typed:
         names = [name.rsplit(":", 1)[0] for name in names]
@@ -76,7 +76,7 @@ def _text(
 
 
 def _lines(path: Path, encoding: str) -> Iterator[str]:
-    """Decoded lines; NUL bytes, overlong lines and undecodable bytes are errors with a place."""
+    """Yield decoded lines; NUL bytes, too long lines and invalid bytes raise an error."""
     with path.open("rb") as file:
         done, rest = 0, file.read(3).removeprefix(b"\xef\xbb\xbf")
         while True:
@@ -85,8 +85,8 @@ def _lines(path: Path, encoding: str) -> Iterator[str]:
             if len(rest) > _LONGEST_LINE:
                 raise DataError(
                     f"{path}, line {done + whole.count(newline) + 1}, column {_LONGEST_LINE}: the "
-                    f"line is longer than {_LONGEST_LINE} bytes. Is the separator or the line "
-                    "ending another one?"
+                    f"line is longer than {_LONGEST_LINE} bytes. Check the separator and the line "
+                    "endings."
                 )
             lines = _decode(whole, encoding, path, done).split("\n") if whole or newline else []
             yield from (line + "\n" for line in lines)
@@ -96,26 +96,26 @@ def _lines(path: Path, encoding: str) -> Iterator[str]:
 
 
 def _decode(data: bytes, encoding: str, path: Path, done: int) -> str:
-    """Text of some whole lines, `done` lines into the file."""
-    text, why = "", "a NUL byte. Is this text? If it is UTF-16, convert it first"
+    """Decode some whole lines, `done` lines into the file."""
+    text, why = "", "a NUL byte. Use a text file; convert UTF-16 to UTF-8"
     bad = data.find(b"\0")
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         if bad < 0:
-            bad, why = error.start, f"a byte that is not {encoding}. Pass --encoding, as latin-1"
+            bad, why = error.start, f"a byte that is not {encoding}. Pass another --encoding"
     except LookupError as error:
-        raise ConfigError(f"there is no encoding '{encoding}'; try utf-8.") from error
+        raise ConfigError(f"the encoding '{encoding}' is not known; try utf-8.") from error
     if bad >= 0:
         line, column = data.count(b"\n", 0, bad) + 1, bad - data.rfind(b"\n", 0, bad)
         raise DataError(f"{path}, line {done + line}, column {column}: {why}.")
     return text
 
 
-def _rows(reader: Any, most: int, path: Path) -> list[list[str]]:
-    """The next rows; what the csv module dislikes becomes an error with a place."""
+def _rows(reader: Any, limit: int, path: Path) -> list[list[str]]:
+    """Read the next rows; csv errors become a DataError with a line number."""
     try:
-        return list(islice(reader, most))
+        return list(islice(reader, limit))
     except csv.Error as error:
         raise DataError(
             f"{path}, line {reader.line_num}, column 1: {error}. Check quotes and line endings "
@@ -124,10 +124,10 @@ def _rows(reader: Any, most: int, path: Path) -> list[list[str]]:
 
 
 def _check_header(path: Path, names: list[str]) -> None:
-    for place, name in enumerate(names):
-        if name in names[:place]:
+    for index, name in enumerate(names):
+        if name in names[:index]:
             raise DataError(
-                f"{path}, line 1, column {place + 1}: the header has '{name}' twice (first in "
+                f"{path}, line 1, column {index + 1}: the header has '{name}' twice (first in "
                 f"column {names.index(name) + 1}). Rename one of them."
             )
 
@@ -135,7 +135,7 @@ def _check_header(path: Path, names: list[str]) -> None:
 def _batches(
     reader: Any, names: list[str], first: list[str], header: bool, path: Path
 ) -> Iterator[Batch]:
-    """Rows of the right width, turned into columns; the first row is data without a header."""
+    """Yield rows as batches of columns; without a header the first row is data."""
     width, before, rows = len(names), 0, [first]
     if header:
         before, rows = reader.line_num, _rows(reader, _BATCH, path)
@@ -152,14 +152,14 @@ def _batches(
             lines, rows = [line for line, _ in kept], [row for _, row in kept]
         if header and first in rows:
             line = lines[rows.index(first)]
-            raise DataError(f"{path}, line {line}, column 1: the header again. Joined files?")
+            raise DataError(f"{path}, line {line}, column 1: a second header. Remove it.")
         if rows:
             yield lines, list(zip(*rows, strict=True))
         before, rows = reader.line_num, _rows(reader, _BATCH, path)
 
 
 def _line_numbers(rows: list[list[str]], before: int, last: int) -> Sequence[int]:
-    """The last line of each row; a quoted cell may run over several."""
+    """Return the last line of each row; a quoted cell may contain several lines."""
     if last - before == len(rows):
         return range(before + 1, last + 1)
     heights = (1 + sum(cell.count("\n") for cell in row) for row in rows)
@@ -170,11 +170,11 @@ def _parquet(path: Path) -> Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    damage = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
+    errors = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
     try:
         file = pq.ParquetFile(path)
         names = file.schema_arrow.names
-    except damage as error:
+    except errors as error:
         raise DataError(
             f"{path}, line 1, column 1: not a Parquet file ({str(error).splitlines()[0]})."
         ) from error
@@ -182,8 +182,8 @@ def _parquet(path: Path) -> Table:
     for field in file.schema_arrow:
         if pa.types.is_nested(field.type):
             raise DataError(
-                f"{path}, column '{field.name}': lists and structs ({field.type}) are not read. "
-                "Leave the column out."
+                f"{path}, column '{field.name}': lists and structs ({field.type}) are not "
+                "supported. Remove the column."
             )
 
     def batches() -> Iterator[Batch]:
@@ -193,7 +193,7 @@ def _parquet(path: Path) -> Table:
                 lines = range(done + 1, done + batch.num_rows + 1)
                 yield lines, [[_cell(value) for value in column.to_pylist()] for column in batch]
                 done += batch.num_rows
-        except damage as error:
+        except errors as error:
             why = str(error).splitlines()[0]
             raise DataError(f"{path}, row {done + 1}: damaged ({why}).") from error
 
@@ -201,5 +201,5 @@ def _parquet(path: Path) -> Table:
 
 
 def _cell(value: object) -> str:
-    """A value as text; None is an empty cell."""
+    """Return a value as text; None becomes an empty cell."""
     return "" if value is None else str(value)

@@ -1,6 +1,6 @@
-"""Bring your own interactions: check every cell, keep original ids, store the canonical form.
+"""Import your own interactions: check every cell, keep original ids, store the canonical form.
 
-Nothing is stored unless the whole file is in order.
+Nothing is stored if any cell of the file is invalid.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from rescind.data.obtain import cache_folder
 from rescind.errors import ConfigError, DataError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_USUAL = {
+_COLUMN_NAMES = {
     "user": ("user", "user_id", "userid", "uid", "user_idx", "reviewerid"),
     "item": ("item", "item_id", "itemid", "iid", "movieid", "movie_id", "artistid", "asin"),
     "rating": ("rating", "score", "stars", "overall"),
     "time": ("time", "timestamp", "ts", "date", "unixreviewtime"),
     "split": ("split",),
 }
-"""Names of columns that are understood without being told, in lower case."""
+"""Column names recognised by default, in lower case."""
 
 
 @dataclass
-class _Gathered:
-    """Columns while a file is being read: ids as numbers by first appearance."""
+class _Columns:
+    """Columns while a file is being read; ids are numbered by first appearance."""
 
     users: dict[str, int] = field(default_factory=dict)
     items: dict[str, int] = field(default_factory=dict)
@@ -56,12 +56,12 @@ class _Gathered:
 
 
 def imported_folder() -> Path:
-    """Where imported datasets lie."""
+    """Return the folder of imported datasets."""
     return cache_folder() / "imported"
 
 
 def imported_names() -> list[str]:
-    """The names of what has been imported."""
+    """Return the names of all imported datasets."""
     folder = imported_folder()
     return sorted(p.parent.name for p in folder.glob("*/about.json")) if folder.is_dir() else []
 
@@ -81,34 +81,33 @@ def import_file(
 ) -> Dataset:
     """Import interactions from a CSV, TSV, RecBole or Parquet file under a name.
 
-    `columns` says which column of the file is the user, item, rating, time and split; usual names
-    are found without it, and rating, time and split may be missing. Without a header columns are
-    called 1, 2, 3. Rows are sorted by user, time and item; users and items are numbered by first
-    appearance, their original ids are kept as text. Repeated rows stay.
+    `columns` maps user, item, rating, time and split to column names of the file; common names are
+    recognised by default, and rating, time and split are optional. Without a header, columns are
+    named 1, 2, 3. Rows are sorted by user, time and item; users and items are numbered by first
+    appearance and keep their original ids as text. Duplicate rows are kept.
     """
     _check_name(name, replace)
     if time_unit not in ("s", "ms"):
         raise ConfigError(f"the time unit is '{time_unit}'; allowed are s and ms.")
     table = open_table(Path(path), separator, encoding, header)
-    place = _places(table, dict(columns or {}), header)
-    gathered = _gather(table, place, text_ids, time_unit)
-    if len(gathered.user) < 2:
+    positions = _find_columns(table, dict(columns or {}), header)
+    read = _read_cells(table, positions, text_ids, time_unit)
+    if len(read.user) < 2:
         raise DataError(
-            f"{path}, {table.unit} {len(gathered.user) + 1}, column 1: the file has "
-            f"{len(gathered.user)} interactions; at least 2 are needed to learn from one and test "
-            "on another."
+            f"{path}, {table.unit} {len(read.user) + 1}, column 1: the file has "
+            f"{len(read.user)} interactions; at least 2 are needed, to train and to test."
         )
-    dataset = _dataset_of(gathered, place, name, terms)
-    del gathered
+    dataset = _dataset_of(read, positions, name, terms)
+    del read
     size = {"users": len(dataset.users), "items": len(dataset.items), "rows": len(dataset)}
     about = {"file": Path(path).name, "terms": terms, "digest": dataset.digest, "size": size}
-    stored = _canonical_of(dataset, timed="time" in place)
+    stored = _canonical_of(dataset, timed="time" in positions)
     canonical.write_folder(imported_folder() / name, stored, about=about)
     return dataset
 
 
 def load_imported(name: str) -> Dataset:
-    """Load what was imported under a name, and check that it is what was stored."""
+    """Load an imported dataset, and check that its files were not changed."""
     folder = imported_folder() / name
     about = about_imported(name)
     dataset = _dataset(canonical.read_folder(folder), name, about["terms"])
@@ -121,7 +120,7 @@ def load_imported(name: str) -> Dataset:
 
 
 def about_imported(name: str) -> dict[str, Any]:
-    """What was written down at the import."""
+    """Return the metadata stored at the import."""
     path = imported_folder() / name / "about.json"
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
@@ -141,45 +140,45 @@ def _check_name(name: str, replace: bool) -> None:
         raise ConfigError(f"the name '{name}' belongs to the catalogue; choose another.")
     if (imported_folder() / name).exists() and not replace:
         raise ConfigError(
-            f"there is an imported dataset '{name}' already; choose another name, or pass "
+            f"an imported dataset '{name}' already exists; choose another name, or pass "
             "--replace to overwrite it."
         )
 
 
-def _places(table: Table, given: dict[str, str], header: bool) -> dict[str, int]:
-    """The place of each known column in a row."""
-    unknown = sorted(set(given) - set(_USUAL))
+def _find_columns(table: Table, given: dict[str, str], header: bool) -> dict[str, int]:
+    """Return the index of each known column."""
+    unknown = sorted(set(given) - set(_COLUMN_NAMES))
     if unknown:
-        raise ConfigError(f"columns has '{unknown[0]}'; allowed are {', '.join(_USUAL)}.")
+        raise ConfigError(f"columns has '{unknown[0]}'; allowed are {', '.join(_COLUMN_NAMES)}.")
     if not header and not given:
         given = dict(zip(("user", "item", "rating", "time"), table.header, strict=False))
-    place: dict[str, int] = {}
-    for role, usual in _USUAL.items():
+    positions: dict[str, int] = {}
+    for role, common in _COLUMN_NAMES.items():
         if role in given:
             wanted = [n for n, name in enumerate(table.header) if name == given[role]]
         else:
-            wanted = [n for n, name in enumerate(table.header) if name.lower() in usual]
+            wanted = [n for n, name in enumerate(table.header) if name.lower() in common]
         if len(wanted) > 1:
             names = ", ".join(table.header[n] for n in wanted)
             raise DataError(
                 f"{table.file}, line 1, column {wanted[1] + 1}: more than one column could be the "
-                f"{role} ({names}). Say which by --{role} COLUMN."
+                f"{role} ({names}). Choose one with --{role} COLUMN."
             )
         if not wanted and (role in given or role in ("user", "item")):
             asked = f"'{given[role]}' for the {role}" if role in given else f"for the {role}"
             raise DataError(
                 f"{table.file}, line 1, column 1: there is no column {asked}. The columns are "
-                f"{', '.join(table.header)}. Say which by --{role} COLUMN, or --no-header if the "
-                "first line is data."
+                f"{', '.join(table.header)}. Choose one with --{role} COLUMN, or pass --no-header "
+                "if the first line is data."
             )
         if wanted:
-            place[role] = wanted[0]
-    return place
+            positions[role] = wanted[0]
+    return positions
 
 
-def _gather(table: Table, place: dict[str, int], text_ids: bool, unit: str) -> _Gathered:
-    """Check every cell and put it into its column."""
-    out = _Gathered()
+def _read_cells(table: Table, positions: dict[str, int], text_ids: bool, unit: str) -> _Columns:
+    """Check every cell and append it to its column."""
+    out = _Columns()
     readers: dict[str, Reader] = {
         "user": IdReader(out.users, text_ids),
         "item": IdReader(out.items, text_ids),
@@ -189,12 +188,12 @@ def _gather(table: Table, place: dict[str, int], text_ids: bool, unit: str) -> _
     }
     for lines, columns in table.batches:
         wrong: list[tuple[int, int, str, str]] = []
-        for role, at in place.items():
+        for role, at in positions.items():
             stripped = [cell.strip() for cell in columns[at]]
             try:
                 getattr(out, role).frombytes(readers[role].read(stripped).tobytes())
             except BadCell as bad:
-                wrong.append((lines[bad.place], at, role, bad.why))
+                wrong.append((lines[bad.index], at, role, bad.why))
         if wrong:
             line, at, role, why = min(wrong)
             cell = columns[at][lines.index(line)]
@@ -206,26 +205,26 @@ def _gather(table: Table, place: dict[str, int], text_ids: bool, unit: str) -> _
     return out
 
 
-def _dataset_of(gathered: _Gathered, place: dict[str, int], name: str, terms: str) -> Dataset:
-    """Sort the columns by user, time and item, letting go of each as it is copied."""
+def _dataset_of(read: _Columns, positions: dict[str, int], name: str, terms: str) -> Dataset:
+    """Sort the columns by user, time and item, freeing each after its copy."""
     kinds = {"user": "i4", "item": "i4", "rating": "f4", "time": "i8", "split": "i1"}
-    columns = {role: np.frombuffer(getattr(gathered, role), kinds[role]) for role in place}
-    keys = [columns[role] for role in ("item", "time", "user") if role in place]
+    columns = {role: np.frombuffer(getattr(read, role), kinds[role]) for role in positions}
+    keys = [columns[role] for role in ("item", "time", "user") if role in positions]
     order = np.lexsort(keys)
     del keys
     rows = len(order)
-    users, items = np.asarray(list(gathered.users)), np.asarray(list(gathered.items))
-    del gathered
-    done = {role: columns.pop(role)[order] for role in list(columns)}
+    users, items = np.asarray(list(read.users)), np.asarray(list(read.items))
+    del read
+    ordered = {role: columns.pop(role)[order] for role in list(columns)}
     return Dataset(
         name=name,
-        user=done.pop("user").astype(np.int64),
-        item=done.pop("item").astype(np.int64),
-        rating=done.get("rating"),
-        time=done["time"] if "time" in done else np.zeros(rows, dtype=np.int64),
+        user=ordered.pop("user").astype(np.int64),
+        item=ordered.pop("item").astype(np.int64),
+        rating=ordered.get("rating"),
+        time=ordered["time"] if "time" in ordered else np.zeros(rows, dtype=np.int64),
         users=users,
         items=items,
-        split=done.get("split"),
+        split=ordered.get("split"),
         terms=terms,
         source="imported",
     )
@@ -246,7 +245,7 @@ def _canonical_of(dataset: Dataset, timed: bool) -> Canonical:
 def _dataset(data: Canonical, name: str, terms: str) -> Dataset:
     user, item, time = (data.column(name) for name in ("user", "item", "timestamp"))
     if user is None or item is None or data.users is None:
-        raise DataError(f"imported dataset '{name}': its files are incomplete.")
+        raise DataError(f"imported dataset '{name}': its files are incomplete. Import it again.")
     return Dataset(
         name=name,
         user=user.astype(np.int64),

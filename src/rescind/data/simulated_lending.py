@@ -1,6 +1,6 @@
-"""Simulated people who decide what to lend and what to take back.
+"""Simulate users who lend records and withdraw them.
 
-They act on their own side of the boundary: they read what they hold and emit events.
+This is client code: it reads the holdings and returns events.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from rescind.errors import ConfigError
 
 NOTHING, PART, ALL = 0, 1, 2
 GROUPS = {"all": ALL, "part": PART, "nothing": NOTHING}
-"""What people lend, by name."""
+"""What users lend, by name."""
 
 
 def draw_groups(clients: int, clock: Clock, ratio: tuple[int, int, int] = (1, 2, 7)) -> Tensor:
-    """Who shares all, part or nothing. [clients] int8: 2, 1, 0
+    """Draw which users share all, part or nothing. [clients] int8: 2, 1, 0
 
-    ratio: all : part : nothing, FedShare V-A. Exact up to rounding: people are ordered by a hash
-    of their id, the first share everything, the next a part.
+    ratio: all : part : nothing, FedShare V-A. Exact up to rounding: users are ordered by a hash
+    of their id; the first share everything, the next a part.
     """
     if len(ratio) != 3 or min(ratio) < 0 or sum(ratio) == 0:
         raise ConfigError(
-            f"a sharing ratio has three parts, all : part : nothing, none of them "
-            f"negative; got {ratio}. The paper's is (1, 2, 7)."
+            f"a sharing ratio is three numbers, all : part : nothing, none negative and not "
+            f"all zero; got {ratio}. The paper uses (1, 2, 7)."
         )
     ids = torch.arange(clients)
     order = torch.argsort(clock.at(0).bits("sharing group", ids), stable=True)
@@ -41,13 +41,13 @@ def draw_groups(clients: int, clock: Clock, ratio: tuple[int, int, int] = (1, 2,
 
 
 def draw_share(holdings: Holdings, groups: Tensor, clock: Clock, part: float = 0.3) -> Share:
-    """The event in which everybody lends what their group lends.
+    """Draw the event in which all users lend what their group lends.
 
-    Partial sharers lend a share `part` of their training records (rounded, at random); all copies
-    of a pair go together. What is held out for measuring is not lent.
+    Partial sharers lend a random fraction `part` of their training records (rounded); all copies
+    of a pair go together. Valid and test records are not lent.
     """
     if not 0 <= part <= 1:
-        raise ConfigError(f"a partial sharer lends a share between 0 and 1; got {part}.")
+        raise ConfigError(f"part must be a fraction between 0 and 1; got {part}.")
     ids = torch.arange(holdings.clients, device=holdings.members.device)
     lot = holdings.of_clients("own", ids)
     bits = clock.at(0).bits("shared records", lot.owner, lot.item)
@@ -64,19 +64,19 @@ def draw_share(holdings: Holdings, groups: Tensor, clock: Clock, part: float = 0
 
 
 def draw_regret(shared: Records, clock: Clock, ratio: float = 0.3) -> Records:
-    """What a share `ratio` of the sharers, drawn at random, want back: all they lent."""
+    """Draw a fraction `ratio` of the sharers, and return all records they lent."""
     if not 0 <= ratio <= 1:
-        raise ConfigError(f"a share of the sharers is between 0 and 1; got {ratio}.")
-    who = torch.unique(shared.client)
-    order = torch.argsort(clock.at(0).bits("regret", who), stable=True)
-    leaving = who[order[: round(len(who) * ratio)]]
+        raise ConfigError(f"ratio must be a fraction between 0 and 1; got {ratio}.")
+    sharers = torch.unique(shared.client)
+    order = torch.argsort(clock.at(0).bits("regret", sharers), stable=True)
+    leaving = sharers[order[: round(len(sharers) * ratio)]]
     return shared[torch.isin(shared.client, leaving)]
 
 
 def groups_of(holdings: Holdings) -> Tensor:
-    """What people lend now of what they train on: all, a part, nothing. [clients] int8
+    """Return what each user lends of their training records: all, part, nothing. [clients] int8
 
-    Read from the records, so that a partial sharer whose share rounds to nothing lends nothing.
+    Read from the records, so a partial sharer whose fraction rounds to zero lends nothing.
     """
     own, kept = holdings.lot("own")[1].cpu(), holdings.lot("unshared")[1].cpu()
     groups = torch.full_like(own, PART, dtype=torch.int8)

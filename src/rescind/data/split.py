@@ -1,7 +1,7 @@
-"""Which rows train, validate and test, and which users and items stay.
+"""Split rows into train, valid and test, and filter users and items.
 
-A split is decided per person, from a hash of the seed and the original ids: it does not depend on
-who else is in the data, on the order of the rows, or on how ids were renumbered.
+A split is a hash of the seed and the original ids: it does not depend on other users, on the
+order of the rows, or on how ids were renumbered.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Data = TypeVar("Data", bound=Interactions)
 def random_split(
     dataset: Interactions, seed: int, ratio: tuple[int, int, int] = (8, 1, 1)
 ) -> Labels:
-    """Label each row 0 train, 1 valid or 2 test, each pair for itself at random.
+    """Label each row 0 train, 1 valid or 2 test, at random for each (user, item) pair.
 
-    A pair's number in [0, 1) is a hash of (seed, user, item): with a ratio a:b:c it is trained on
-    below a / (a + b + c), tested on above 1 - c / (a + b + c), and validates in between. So a
-    user's split depends on nobody else, all copies of a pair get the same label, and how much of a
-    user is held out varies as it does when interactions are split at random (FedShare V-A).
+    A pair's number in [0, 1) is a hash of (seed, user, item). With a ratio a:b:c the pair is train
+    below a / (a + b + c), test above 1 - c / (a + b + c), and valid in between. So a user's split
+    does not depend on other users, all copies of a pair get the same label, and the fraction held
+    out varies between users, as in a random split of interactions (FedShare V-A).
 
     returns: [n]
     """
@@ -43,14 +43,14 @@ def random_split(
 
 
 def distinct_pairs(dataset: Interactions) -> tuple[Ints, Ints]:
-    """The distinct (user, item) pairs as user * items + item, sorted, and the place of each row."""
+    """Return the distinct pairs as sorted user * items + item, and the pair of each row."""
     key = dataset.user * len(dataset.items) + dataset.item
     pair, copy_of = np.unique(key, return_inverse=True)
     return pair, copy_of
 
 
 def pair_hash(dataset: Interactions, user: Ints, item: Ints, seed: int, purpose: str) -> np.ndarray:
-    """A number in [0, 1) for each pair, from the seed and the original ids only."""
+    """Return a number in [0, 1) for each pair, from the seed and the original ids only."""
     import torch
 
     from rescind.core.clock import Clock
@@ -64,7 +64,7 @@ def pair_hash(dataset: Interactions, user: Ints, item: Ints, seed: int, purpose:
 
 
 def by_rank(owner: Ints, order: Ints, test: Ints, valid: Ints) -> Labels:
-    """Label the first `test[u]` of each owner 2, the next `valid[u]` 1, the rest 0.
+    """Label the first `test[u]` rows of each owner 2, the next `valid[u]` rows 1, the rest 0.
 
     owner: [n]    order: [n], row numbers grouped by owner    test, valid: [users]
     """
@@ -77,7 +77,7 @@ def by_rank(owner: Ints, order: Ints, test: Ints, valid: Ints) -> Labels:
 
 
 def rank_in_owner(owner: Ints) -> Ints:
-    """The place of each row inside its run of equal owners, counted from 0."""
+    """Return the position of each row in its run of equal owners, counted from 0."""
     if len(owner) == 0:
         return np.zeros(0, dtype=np.int64)
     starts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
@@ -88,11 +88,11 @@ def rank_in_owner(owner: Ints) -> Ints:
 def k_core(dataset: Data, k: int, users: bool = True, items: bool = True) -> Data:
     """Keep users and items with at least k rows each, repeated until nothing changes.
 
-    With `items=False` only users are counted (one pass suffices), and the reverse. Rows count, not
-    distinct pairs. Ids are renumbered in their present order (`Dataset.compact`).
+    With `items=False` only users are filtered (one pass is enough), and vice versa. Rows are
+    counted, not distinct pairs. Ids are renumbered in their current order (`Dataset.compact`).
     """
     if k < 1 or not (users or items):
-        raise ConfigError(f"k is {k}; it must be 1 or more, and users or items must be counted.")
+        raise ConfigError(f"k must be at least 1, got {k}; filter users, items or both.")
     keep: Mask = np.ones(len(dataset), dtype=np.bool_)
     while True:
         before = int(keep.sum())
@@ -110,12 +110,12 @@ def k_core(dataset: Data, k: int, users: bool = True, items: bool = True) -> Dat
 
 
 def min_user(dataset: Data, k: int) -> Data:
-    """Keep the users with at least k rows; items are not counted."""
+    """Keep the users with at least k rows; items are not filtered."""
     return k_core(dataset, k, users=True, items=False)
 
 
 def _id_keys(ids: Strings) -> Ints:
-    """A 64-bit number for each original id: the number itself, or a hash of the text."""
+    """Return a 64-bit number for each original id: the number itself, or a hash of the text."""
     return np.fromiter((_id_key(text) for text in ids.tolist()), dtype=np.int64, count=len(ids))
 
 

@@ -1,7 +1,7 @@
-"""The forms in which a paper uses a dataset: filtered, cut into blocks, with its own split.
+"""Variants of datasets as papers use them: filtered, cut into blocks, with a published split.
 
 F3CRec keeps users and items with 10 rows (Last.fm 5), sorts by time and cuts. Its authors
-published the blocks and splits of ML-100K; a copy mapped to the ids used here may lie beside the
+published the blocks and splits of ML-100K; a copy with the ids used here may be stored with the
 data as `f3crec_blocks.parquet`.
 """
 
@@ -23,8 +23,8 @@ from rescind.errors import DataError
 BLOCK_FILE = "f3crec_blocks.parquet"
 
 
-def in_blocks(entry: Entry, variant: str, dataset: Dataset, place: Path) -> Dataset:
-    """The form of F3CRec: k-core, blocks by time, ids by first appearance.
+def in_blocks(entry: Entry, variant: str, dataset: Dataset, folder: Path) -> Dataset:
+    """Return the F3CRec variant: k-core, blocks by time, ids by first appearance.
 
     Rows are in order of block and time. The variant `f3crec` of ML-100K has the blocks and splits
     of the authors' file; otherwise `split` is None (`blocks.block_split` draws one).
@@ -33,33 +33,33 @@ def in_blocks(entry: Entry, variant: str, dataset: Dataset, place: Path) -> Data
     kept = k_core(rows, entry.core or 1)
     if variant == "blocks" or entry.name != "ml-100k":
         return arrange(kept)
-    given = place / BLOCK_FILE
+    given = folder / BLOCK_FILE
     if not given.exists():
         raise DataError(
-            f"{given}: this file with the authors' blocks and splits is not there; the publisher "
+            f"{given}: this file with the authors' blocks and splits is missing; the publisher "
             "of ml-100k does not offer it. Set RESCIND_DATA to a folder that has it, or use the "
-            "variant 'blocks', which has the same blocks, and `block_split`."
+            "variant 'blocks', which has the same blocks, with `block_split`."
         )
     block, split = _read_given(given, kept)
     return arrange(replace(kept, split=split), block)
 
 
 def _one_per_time(dataset: Dataset) -> Dataset:
-    """Reduce tag assignments to the rows F3CRec counts.
+    """Reduce tag assignments to the rows that F3CRec counts.
 
-    The authors made (user, artist, time) unique in a file with exact times. The published day
-    file has the first of a month for nearly all rows; only the days of the crawl stand for exact
-    times, so their rows are all kept. This gives their totals exactly.
+    The authors kept each (user, artist, time) once, in a file with exact times. In the published
+    file of days nearly all rows have the first of a month; only the days of the crawl count as
+    exact times, so all their rows are kept. This gives the authors' totals exactly.
     """
     from zoneinfo import ZoneInfo
 
-    days, place = np.unique(dataset.time, return_inverse=True)
+    days, inverse = np.unique(dataset.time, return_inverse=True)
     first_of_month = np.asarray(
         [_day_of_month(int(day), ZoneInfo("Europe/Madrid")) == 1 for day in days]
     )
     key = np.stack((dataset.user, dataset.item, dataset.time), axis=1)
     _, first = np.unique(key, axis=0, return_index=True)
-    keep = ~first_of_month[place]
+    keep = ~first_of_month[inverse]
     keep[first] = True
     return dataset.select(keep)
 
@@ -72,7 +72,7 @@ def _day_of_month(seconds: int, zone: object) -> int:
 
 
 def _read_given(path: Path, dataset: Dataset) -> tuple[Labels, Labels]:
-    """The blocks and splits of a file, in the order of the dataset's rows."""
+    """Read blocks and splits from a file, in the order of the dataset's rows."""
     table = read_table(path)
     columns = {name: table.get(name) for name in ("user", "item", "block", "split")}
     missing = [name for name, column in columns.items() if column is None]
@@ -87,7 +87,7 @@ def _read_given(path: Path, dataset: Dataset) -> tuple[Labels, Labels]:
     at = np.searchsorted(theirs[order], ours).clip(max=len(theirs) - 1)
     if len(theirs) != len(ours) or not np.array_equal(theirs[order][at], ours):
         raise DataError(
-            f"{path}: its {len(theirs):,} pairs are not the {len(ours):,} pairs of the filtered "
+            f"{path}: its {len(theirs):,} pairs differ from the {len(ours):,} of the filtered "
             "dataset. Get both files from the same source."
         )
     return block[order][at], split[order][at]

@@ -1,4 +1,4 @@
-"""A person is the sum of their items: no parameter belongs to anybody."""
+"""Models without private parameters: a user is the sum of their items."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ class Bag(RankingModel):
     temperature: float = 0.2
     """Cosines are divided by it; the bias is on the scale of the logit."""
     spread: float = 0.05
-    """Standard deviation of the first values."""
+    """Standard deviation of the initial values."""
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """item: [I, d]    bias: [I, 1]"""
+        """Return the initial tables. item: [I, d]    bias: [I, 1]"""
         item = gaussian("item", torch.arange(sizes.items), self.dim, self.spread, clock)
         return {"item": item, "bias": torch.zeros(sizes.items, 1)}
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
-        """Nothing: a person is what they have."""
+        """Return nothing: there are no private parameters."""
         return {}
 
     def infer(self, rows: Params, own: Params, lot: Lot) -> Params:
-        """The sum of the person's items."""
+        """Sum the user's items."""
         return {**own, "user": jagged.segment_sum(rows["item"], lot.owner, lot.clients)}
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """The logit of flat samples."""
+        """Compute the logits of flat samples."""
         user = functional.normalize(own["user"], dim=-1).index_select(0, owner)
         return along(user, rows["item"]) / self.temperature + rows["bias"].squeeze(-1)
 
     def scores(self, public: Params, own: Params) -> Tensor:
-        """[C, I]; without items of one's own all that is left is the bias."""
+        """Score all items for each client; without own items only the bias counts. [C, I]"""
         user = functional.normalize(own["user"], dim=-1)
         cosine = user @ functional.normalize(public["item"], dim=-1).T
         return cosine / self.temperature + public["bias"].squeeze(-1)
@@ -60,22 +60,22 @@ class Bag(RankingModel):
 
 @dataclass(frozen=True)
 class TwoBags(Bag):
-    """Bag with two vectors for an item: one as what people have, one as what they are shown.
+    """Bag with two vectors per item: one as an owned item, one as a candidate.
 
-    score = cos(sum of own v_i, t_j) / temperature + b_j; twice the numbers to send.
+    score = cos(sum of own v_i, t_j) / temperature + b_j; twice as much to send.
     """
 
     tables: ClassVar[tuple[str, ...]] = ("item", "shown", "bias")
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """item: [I, d]    shown: [I, d]    bias: [I, 1]"""
+        """Return the initial tables. item: [I, d]    shown: [I, d]    bias: [I, 1]"""
         shown = gaussian("shown", torch.arange(sizes.items), self.dim, self.spread, clock)
         return {**super().public(sizes, clock), "shown": shown}
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """The logit of flat samples."""
+        """Compute the logits of flat samples."""
         return super().score({**rows, "item": rows["shown"]}, own, owner)
 
     def scores(self, public: Params, own: Params) -> Tensor:
-        """[C, I]"""
+        """Score all items for each client. [C, I]"""
         return super().scores({**public, "item": public["shown"]}, own)

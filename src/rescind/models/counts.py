@@ -1,4 +1,4 @@
-"""One number per item: what is left of a model when nothing is learnt."""
+"""One number per item, for baselines that do not learn."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Counts(RankingModel):
     tables: ClassVar[tuple[str, ...]] = ("item",)
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """item: [I, 1], the share of clients that own the item."""
+        """Return zeros for item: [I, 1], the fraction of clients that own the item."""
         return {"item": torch.zeros(sizes.items, 1)}
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
-        """Nothing."""
+        """Return nothing: there are no private parameters."""
         return {}
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """The item's share, whoever asks."""
+        """Return the item's fraction, the same for all clients."""
         return rows["item"].squeeze(-1)
 
     def scores(self, public: Params, own: Params) -> Tensor:
-        """One ranking; a row per client is made where it is known how many there are. [1, I]"""
+        """Return one ranking, for the caller to expand to all clients. [1, I]"""
         return public["item"].T

@@ -1,4 +1,4 @@
-"""A graph convolutional network on the subgraphs of many clients at once."""
+"""Graph convolutional network on the subgraphs of many clients at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GCN(NodeModel):
     """Two layers with ReLU: A relu(A X W_1 + b_1) W_2 + b_2 (Kipf and Welling, ICLR 2017).
 
     A = D^-1/2 (adjacency + I) D^-1/2. The weights of C clients are one matrix [C * features,
-    hidden]: a client's nodes have their features in columns of their own.
+    hidden]: each client's features have their own columns.
     """
 
     task: ClassVar[str] = "nodes"
@@ -35,126 +35,126 @@ class GCN(NodeModel):
     """Width of the hidden layer (fedgcv.md section 3)."""
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """Glorot weights and zero biases: one/weight [F, H], two/weight [H, K], biases."""
+        """Return Glorot weights and zero biases: one/weight [F, H], two/weight [H, K], biases."""
         widths = {"one": (sizes.features, self.hidden), "two": (self.hidden, sizes.classes)}
         out: dict[str, Tensor] = {}
-        for name, (come, go) in widths.items():
-            bound = math.sqrt(6 / max(come + go, 1))
-            out[f"{name}/weight"] = uniform(name, torch.arange(come), go, bound, clock)
-            out[f"{name}/bias"] = torch.zeros(go)
+        for name, (inputs, outputs) in widths.items():
+            bound = math.sqrt(6 / max(inputs + outputs, 1))
+            out[f"{name}/weight"] = uniform(name, torch.arange(inputs), outputs, bound, clock)
+            out[f"{name}/bias"] = torch.zeros(outputs)
         return out
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
-        """Nothing stays on the device but what its optimiser remembers."""
+        """Return nothing: only the optimiser keeps values on the device."""
         return {}
 
     def logits(self, own: Params, graph: Graph, keep: Tensor | float = 1.0) -> Tensor:
-        """own: [C, ...], or [1, ...] where all weights are alike    keep: [N, H] or 1    [N, K]"""
+        """Compute logits [N, K]. own: [C, ...], [1, ...] if all are equal    keep: [N, H] or 1"""
         first = own["one/weight"]
-        products = Products.of(graph, len(first))
-        near = products.near(products.inputs(first.reshape(-1, first.shape[-1])))
-        if products.alike:
+        matrices = GraphMatrices.of(graph, len(first))
+        near = matrices.near(matrices.inputs(first.reshape(-1, first.shape[-1])))
+        if matrices.shared:
             hidden = torch.relu(near + own["one/bias"]) * keep
-            return products.near(hidden @ own["two/weight"][0]) + own["two/bias"]
-        who = graph.owner
-        hidden = torch.relu(near + own["one/bias"].index_select(0, who)) * keep
-        out = by_owner(hidden, own["two/weight"], who)
-        return products.near(out) + own["two/bias"].index_select(0, who)
+            return matrices.near(hidden @ own["two/weight"][0]) + own["two/bias"]
+        owner = graph.owner
+        hidden = torch.relu(near + own["one/bias"].index_select(0, owner)) * keep
+        out = by_owner(hidden, own["two/weight"], owner)
+        return matrices.near(out) + own["two/bias"].index_select(0, owner)
 
 
-class Times(torch.autograd.Function):
-    """A sparse matrix times a dense one: on a CPU through scipy, half the time of torch's."""
+class SparseProduct(torch.autograd.Function):
+    """A sparse matrix times a dense one: on a CPU with scipy, in half the time of torch."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, matrix: Any, turned: Any) -> Tensor:
-        """matrix [n, m], value [m, d] -> [n, d]"""
-        ctx.turned = turned
+    def forward(ctx: Any, value: Tensor, matrix: Any, transposed: Any) -> Tensor:
+        """Multiply matrix [n, m] by value [m, d]. [n, d]"""
+        ctx.transposed = transposed
         return _product(matrix, value.detach())
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        """The transposed matrix times what comes back."""
-        return _product(ctx.turned, grads[0].contiguous()), None, None
+        """Multiply the transposed matrix by the gradient."""
+        return _product(ctx.transposed, grads[0].contiguous()), None, None
 
 
 def _product(matrix: Any, value: Tensor) -> Tensor:
-    """A matrix of torch's or scipy's times a dense one."""
+    """Multiply a torch or scipy matrix by a dense one."""
     if isinstance(matrix, Tensor):
         return matrix @ value
     return torch.from_numpy(matrix @ value.numpy())
 
 
-def multiplied(value: Tensor, matrix: Any, turned: Any) -> Tensor:
-    """matrix @ value with its gradient; turned: the transposed matrix."""
-    out: Tensor = Times.apply(value, matrix, turned)  # type: ignore[no-untyped-call]
+def sparse_product(value: Tensor, matrix: Any, transposed: Any) -> Tensor:
+    """Compute matrix @ value with its gradient."""
+    out: Tensor = SparseProduct.apply(value, matrix, transposed)  # type: ignore[no-untyped-call]
     return out
 
 
 def by_owner(rows: Tensor, matrices: Tensor, owner: Tensor) -> Tensor:
-    """Each row times the matrix of its owner. rows: [N, a]    matrices: [C, a, b]    -> [N, b]
+    """Multiply each row by its owner's matrix. rows: [N, a]    matrices: [C, a, b]    -> [N, b]
 
-    Node by node, so that a client's last bits do not depend on how many nodes others have. On a CPU
+    Node by node, so that a client's last bits do not depend on other clients' nodes. On a CPU
     the rows are a block-diagonal sparse matrix: gathering [N, a, b] took two thirds of an epoch.
     """
     if rows.device.type != "cpu":
         return torch.bmm(rows.unsqueeze(1), matrices[owner]).squeeze(1)
-    out: Tensor = Blocks.apply(rows, matrices, owner)  # type: ignore[no-untyped-call]
+    out: Tensor = OwnerProduct.apply(rows, matrices, owner)  # type: ignore[no-untyped-call]
     return out
 
 
-class Blocks(torch.autograd.Function):
-    """Rows [N, a] as a matrix [N, C * a] that has every row in the columns of its owner."""
+class OwnerProduct(torch.autograd.Function):
+    """The product of `by_owner`, with rows [N, a] as a sparse matrix [N, C * a]."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, matrices: Tensor, owner: Tensor) -> Tensor:
-        """[N, a], [C, a, b] -> [N, b]"""
+        """Multiply [N, a] by [C, a, b]. [N, b]"""
         ctx.save_for_backward(rows, matrices, owner)
-        return Blocks.times(rows, matrices, owner)
+        return OwnerProduct.times(rows, matrices, owner)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        """To a row its owner's matrix, turned; to a matrix the outer products of its rows."""
+        """Return gradients: rows times transposed matrices, and summed outer products of rows."""
         rows, matrices, owner = ctx.saved_tensors
-        turned = Blocks.of(rows, owner, len(matrices)).T @ grads[0].contiguous().numpy()
-        back = Blocks.times(grads[0], matrices.transpose(1, 2), owner)
-        return back, torch.from_numpy(turned).view(matrices.shape), None
+        outer = OwnerProduct.of(rows, owner, len(matrices)).T @ grads[0].contiguous().numpy()
+        back = OwnerProduct.times(grads[0], matrices.transpose(1, 2), owner)
+        return back, torch.from_numpy(outer).view(matrices.shape), None
 
     @staticmethod
     def times(rows: Tensor, matrices: Tensor, owner: Tensor) -> Tensor:
-        """The product itself."""
+        """Compute the product."""
         stacked = matrices.detach().reshape(-1, matrices.shape[2]).numpy()
-        return torch.from_numpy(Blocks.of(rows, owner, len(matrices)) @ stacked)
+        return torch.from_numpy(OwnerProduct.of(rows, owner, len(matrices)) @ stacked)
 
     @staticmethod
     def of(rows: Tensor, owner: Tensor, clients: int) -> Any:
-        """The sparse matrix. [N, C * a]"""
+        """Return the sparse matrix with each row in the columns of its owner. [N, C * a]"""
         from scipy import sparse
 
-        many, wide = rows.shape
-        column = owner.unsqueeze(1) * wide + torch.arange(wide)
-        ends = torch.arange(0, many * wide + 1, wide)
+        count, width = rows.shape
+        column = owner.unsqueeze(1) * width + torch.arange(width)
+        ends = torch.arange(0, count * width + 1, width)
         parts = (rows.detach().reshape(-1), column.reshape(-1), ends)
-        return sparse.csr_matrix(tuple(v.numpy() for v in parts), shape=(many, clients * wide))
+        return sparse.csr_matrix(tuple(v.numpy() for v in parts), shape=(count, clients * width))
 
 
 @dataclass
-class Products:
-    """The matrices of one cohort's graph, by the kind of number; made when first used."""
+class GraphMatrices:
+    """The matrices of one cohort's graph by dtype, made when first used."""
 
     graph: Any
-    """A weak reference: matrices go when the graph does."""
+    """A weak reference, so that the matrices are freed with the graph."""
     clients: int
-    """How many clients have weights of their own; 1: all weights are alike."""
-    made: dict[Any, tuple[Any, Any]]
+    """Number of clients with their own weights; 1 if all weights are equal."""
+    cache: dict[Any, tuple[Any, Any]]
 
     @property
-    def alike(self) -> bool:
-        """Whether one copy of the weights serves all nodes."""
+    def shared(self) -> bool:
+        """Whether all nodes use one copy of the weights."""
         return self.clients == 1
 
     @classmethod
-    def of(cls, graph: Graph, clients: int) -> Products:
-        """Those of the graph used last are kept: a round asks for them several times."""
+    def of(cls, graph: Graph, clients: int) -> GraphMatrices:
+        """Return the matrices of a graph, cached because a round needs them several times."""
         for known in _LAST:
             if known.graph() is graph and known.clients == clients:
                 return known
@@ -163,12 +163,12 @@ class Products:
         return found
 
     def inputs(self, weight: Tensor) -> Tensor:
-        """X W, features in columns of their client. [C * F, H] -> [N, H]"""
-        return multiplied(weight, *self._matrix("inputs", weight.dtype))
+        """Compute X W, with features in the columns of their client. [C * F, H] -> [N, H]"""
+        return sparse_product(weight, *self._matrix("inputs", weight.dtype))
 
     def near(self, value: Tensor) -> Tensor:
-        """A value. [N, d] -> [N, d]"""
-        return multiplied(value, *self._matrix("near", value.dtype))
+        """Compute A times a value. [N, d] -> [N, d]"""
+        return sparse_product(value, *self._matrix("near", value.dtype))
 
     def _graph(self) -> Graph:
         graph: Graph | None = self.graph()
@@ -176,31 +176,31 @@ class Products:
         return graph
 
     def _column(self, graph: Graph) -> Tensor:
-        if self.alike:
+        if self.shared:
             return graph.feature
         return graph.owner[graph.node] * graph.features + graph.feature
 
     def _matrix(self, which: str, dtype: torch.dtype) -> tuple[Any, Any]:
-        """A matrix and its transpose, made once."""
-        if (which, dtype) not in self.made:
+        """Return a matrix and its transpose, made once."""
+        if (which, dtype) not in self.cache:
             graph = self._graph()
             nodes = len(graph.owner)
             if which == "near":
-                come, go, weight = adjacency(graph, dtype)
-                near = compressed(go, come, weight, (nodes, nodes))
-                self.made[which, dtype] = (near, near)  # symmetric
+                source, target, weight = adjacency(graph, dtype)
+                near = compressed(target, source, weight, (nodes, nodes))
+                self.cache[which, dtype] = (near, near)  # symmetric
             else:
                 value, column = graph.value.to(dtype), self._column(graph)
-                wide = self.clients * graph.features
-                self.made[which, dtype] = (
-                    compressed(graph.node, column, value, (nodes, wide)),
-                    compressed(column, graph.node, value, (wide, nodes)),
+                width = self.clients * graph.features
+                self.cache[which, dtype] = (
+                    compressed(graph.node, column, value, (nodes, width)),
+                    compressed(column, graph.node, value, (width, nodes)),
                 )
-        return self.made[which, dtype]
+        return self.cache[which, dtype]
 
 
 def compressed(row: Tensor, column: Tensor, value: Tensor, shape: tuple[int, int]) -> Any:
-    """A matrix by rows: scipy's on a CPU, torch's elsewhere; repeated places are added."""
+    """Build a CSR matrix, of scipy on a CPU, else of torch; duplicate entries are added."""
     if value.device.type != "cpu":
         return by_rows(row, column, value, shape)
     from scipy import sparse
@@ -209,20 +209,20 @@ def compressed(row: Tensor, column: Tensor, value: Tensor, shape: tuple[int, int
 
 
 def by_rows(row: Tensor, column: Tensor, value: Tensor, shape: tuple[int, int]) -> Tensor:
-    """The same matrix as torch has it, on any device."""
+    """Build the same matrix in torch, on any device."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse")
-        places = torch.stack([row, column])
-        return torch.sparse_coo_tensor(places, value, shape).coalesce().to_sparse_csr()
+        indices = torch.stack([row, column])
+        return torch.sparse_coo_tensor(indices, value, shape).coalesce().to_sparse_csr()
 
 
-KEPT = 8  # cohorts: two roles and three groups that are measured, alike or each its own
-_LAST: list[Products] = []
+KEPT = 8  # cohorts: two roles and three measured groups, with shared or separate weights
+_LAST: list[GraphMatrices] = []
 
 
 def adjacency(graph: Graph, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """D^-1/2 (adjacency + I) D^-1/2 as (from [e], to [e], weight [e]); alone, a node is itself."""
+    """Compute D^-1/2 (adjacency + I) D^-1/2 as (source [e], target [e], weight [e])."""
     nodes = torch.arange(len(graph.owner), device=graph.owner.device)
-    come, go = (torch.cat([end, nodes]) for end in graph.edge)
-    degree = jagged.counts(go, len(nodes)).to(dtype)
-    return come, go, torch.rsqrt(degree[come] * degree[go])
+    source, target = (torch.cat([end, nodes]) for end in graph.edge)
+    degree = jagged.counts(target, len(nodes)).to(dtype)
+    return source, target, torch.rsqrt(degree[source] * degree[target])

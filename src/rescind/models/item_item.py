@@ -1,4 +1,4 @@
-"""Items compared with items: how often two are owned together, and models made of that."""
+"""Item-item models, and counts of clients that own two items together."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from rescind.core.world import Sizes
 from rescind.errors import ConfigError
 
 PAIRS = "pairs"
-"""How many clients own both items: [I * I, 1], the pair (i, j) in row i * I + j."""
+"""Number of clients that own both items: [I * I, 1], the pair (i, j) in row i * I + j."""
 BLOCK = 2**12
-"""Clients multiplied together: counts below 2**24 are exact in float32; changes speed only."""
+"""Clients per matrix product: counts below 2**24 are exact in float32; changes speed only."""
 
 
 @dataclass(frozen=True)
 class ItemWeights:
-    """A weight for every ordered pair of items: score_j = sum over own items i of B_ij."""
+    """A model with a weight per ordered item pair: score_j = sum over own items i of B_ij."""
 
     task: ClassVar[str] = "ranking"
     tables: ClassVar[tuple[str, ...]] = ()
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """weights: [I, I]"""
+        """Return zero weights: [I, I]"""
         return {"weights": torch.zeros(sizes.items, sizes.items)}
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
-        """Nothing."""
+        """Return nothing: there are no private parameters."""
         return {}
 
     def of_lot(self, public: Params, lot: Lot) -> Tensor:
-        """x B for every client, x its own items. [C, I]"""
+        """Compute x B for every client, with x its own items. [C, I]"""
         weights = public["weights"]
         if not len(lot):
             return weights.new_zeros(lot.clients, len(weights))
@@ -49,25 +49,25 @@ class ItemWeights:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """For each item the most similar ones: score_j = sum over own items i that name j."""
+    """A model of the most similar items: score_j = sum over own items i with neighbour j."""
 
     task: ClassVar[str] = "ranking"
     tables: ClassVar[tuple[str, ...]] = ("neighbour", "similarity")
 
     many: int = 20
-    """Neighbours of an item; ML-100K, validation, out of 20, 50, 100, 200."""
+    """Neighbours per item; chosen on ML-100K validation from 20, 50, 100, 200."""
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """neighbour: [I, many], -1 where there is none    similarity: [I, many]"""
+        """Return neighbour: [I, many], -1 if there is none    similarity: [I, many]"""
         none = torch.full((sizes.items, self.many), -1, dtype=torch.int64)
         return {"neighbour": none, "similarity": torch.zeros(sizes.items, self.many)}
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
-        """Nothing."""
+        """Return nothing: there are no private parameters."""
         return {}
 
     def of_lot(self, public: Params, lot: Lot) -> Tensor:
-        """The summed similarities to a client's own items. [C, I]"""
+        """Sum the similarities to each client's own items. [C, I]"""
         neighbour, similarity = public["neighbour"], public["similarity"]
         items = len(neighbour)
         out = similarity.new_zeros(lot.clients * items)
@@ -78,36 +78,36 @@ class Neighbours:
 
 
 def client_pairs(cohort: Cohort) -> Update:
-    """A one for every ordered pair of items that a client owns, with itself too.
+    """Return a 1 for every ordered pair of items that a client owns, including (i, i).
 
-    Of n items it is n * n rows: the readable form, for guards and single updates.
+    n items give n * n rows. Used for guards and single updates.
     """
     lot = cohort.train
-    reach = lot.count[lot.owner]
-    first = torch.repeat_interleave(torch.arange(len(lot), device=lot.item.device), reach)
-    place = torch.arange(len(first), device=first.device) - jagged.starts(reach)[first]
+    repeats = lot.count[lot.owner]
+    first = torch.repeat_interleave(torch.arange(len(lot), device=lot.item.device), repeats)
+    position = torch.arange(len(first), device=first.device) - jagged.starts(repeats)[first]
     owner = lot.owner[first]
-    other = lot.item[lot.first[owner] + place]
+    other = lot.item[lot.first[owner] + position]
     ones = torch.ones(len(first), 1, dtype=torch.int32, device=first.device)
     rows = Rows(owner, lot.item[first] * cohort.items + other, ones, cohort.items**2)
     return Update(len(cohort), {PAIRS: rows})
 
 
 def client_pairs_sum(cohort: Cohort) -> Sum:
-    """The fold of `client_pairs` as X^T X, a block of clients at a time; every client counts 1."""
+    """Compute the sum of `client_pairs` as X^T X, in blocks; every client has weight 1."""
     counts = together(cohort.train, cohort.items).view(-1)
-    many = int(cohort.train.count.square().sum())
+    rows = int(cohort.train.count.square().sum())
     return Sum(
         totals={PAIRS: counts.unsqueeze(1)},
         weight=float(len(cohort)),
         clients=len(cohort),
         touched={PAIRS: counts},
-        up=many * 8,  # a count and a row number of four bytes each
+        up=rows * 8,  # a count and a row number of four bytes each
     )
 
 
 def together(lot: Lot, items: int) -> Tensor:
-    """How many owners have both items, X^T X in whole numbers. [I, I] int32"""
+    """Count the clients that own both items, X^T X in whole numbers. [I, I] int32"""
     total = torch.zeros(items, items, dtype=torch.int32, device=lot.item.device)
     for start in range(0, lot.clients, BLOCK):
         here = (lot.owner >= start) & (lot.owner < start + BLOCK)
@@ -118,36 +118,36 @@ def together(lot: Lot, items: int) -> Tensor:
 
 
 def must_fit(items: int, most: int, name: str) -> None:
-    """Items x items must fit into memory; say so before it does not."""
+    """Raise ConfigError if items x items does not fit into memory."""
     if items > most:
         raise ConfigError(
             f"{name} keeps a number for every pair of items: {items} items are "
-            f"{items * items * 8 / 1e9:.0f} GB, and max_items is {most}. Raise max_items if there "
-            f"is room, or drop rare items first (data.core)."
+            f"{items * items * 8 / 1e9:.0f} GB, and max_items is {most}. Raise max_items if the "
+            f"memory is large enough, or drop rare items first (data.core)."
         )
 
 
 @dataclass(frozen=True)
 class LocalWeights:
-    """For each item the items that tell of it: score_j = sum over own items i in N(j) of B_ij."""
+    """A model with weights of neighbours only: score_j = sum over own items i in N(j) of B_ij."""
 
     task: ClassVar[str] = "ranking"
     tables: ClassVar[tuple[str, ...]] = ("neighbour", "weight")
 
     many: int = 200
-    """Neighbours of an item: additive.md section 3."""
+    """Neighbours per item: additive.md section 3."""
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """neighbour: [I, many], -1 where there is none    weight: [I, many]"""
+        """Return neighbour: [I, many], -1 if there is none    weight: [I, many]"""
         none = torch.full((sizes.items, self.many), -1, dtype=torch.int32)
         return {"neighbour": none, "weight": torch.zeros(sizes.items, self.many)}
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
-        """Nothing."""
+        """Return nothing: there are no private parameters."""
         return {}
 
     def of_lot(self, public: Params, lot: Lot) -> Tensor:
-        """x B for every client, x its own items. [C, I]"""
+        """Compute x B for every client, with x its own items. [C, I]"""
         from scipy.sparse import csr_array
 
         weights = _by_source(public)
@@ -159,17 +159,17 @@ class LocalWeights:
 
 
 def _by_source(public: Params) -> Any:
-    """The weights as rows of the items that people have; made once for the same weights."""
+    """Return the weights as sparse rows of the owned items, cached per weight tensor."""
     from scipy.sparse import csc_array, csr_array
 
     weight = public["weight"]
-    if weight not in _KNOWN:
-        there = public["neighbour"] >= 0
-        first = torch.cat([torch.zeros(1, dtype=torch.int64), there.sum(1).cpu().cumsum(0)])
-        columns = (weight[there].cpu().numpy(), public["neighbour"][there].cpu().numpy())
+    if weight not in _CACHE:
+        present = public["neighbour"] >= 0
+        first = torch.cat([torch.zeros(1, dtype=torch.int64), present.sum(1).cpu().cumsum(0)])
+        columns = (weight[present].cpu().numpy(), public["neighbour"][present].cpu().numpy())
         shape = (len(weight), len(weight))
-        _KNOWN[weight] = csr_array(csc_array((*columns, first.numpy()), shape=shape))
-    return _KNOWN[weight]
+        _CACHE[weight] = csr_array(csc_array((*columns, first.numpy()), shape=shape))
+    return _CACHE[weight]
 
 
-_KNOWN: Any = WeakIdKeyDictionary()
+_CACHE: Any = WeakIdKeyDictionary()

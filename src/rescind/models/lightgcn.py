@@ -1,4 +1,4 @@
-"""LightGCN on a device: the ego graph of one person, L = 1."""
+"""LightGCN on a device: the ego graph of one user, L = 1."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ TINY = 1e-24
 class LightGCN(RankingModel):
     """Ego-graph LightGCN with cosine scores (FedShare Eq. 13-14).
 
-    u = u_0 / 2 + (1 / 2) sum over the person's n items of v_i / sqrt(n); items stay raw.
+    u = u_0 / 2 + (1 / 2) sum over the user's n items of v_i / sqrt(n); items are not propagated.
 
-    DEPARTS Eq. (13): the item side is off. It adds the person's vector to training items only,
-    which no candidate has when the model is used (.615 HR@20 with it, .829 without, ML-1M).
+    DEPARTS Eq. (13): the item side is off. It adds the user's vector to training items only, but
+    candidates are never training items (.615 HR@20 with it, .829 without, ML-1M).
     """
 
     task: ClassVar[str] = "ranking"
@@ -37,50 +37,50 @@ class LightGCN(RankingModel):
     dim: int = 32
     """Length of a vector, d; FedShare V-A."""
     spread: float = 0.04
-    """First values are uniform in +- this.
+    """Initial values are uniform in +- this.
 
-    DEPARTS section V-A: Xavier's bound sqrt(6 / (I + d)) changes when items arrive, and a table
-    could not grow without moving. 0.04 is that bound for ML-1M's 3,706 items.
+    DEPARTS section V-A: Xavier's bound sqrt(6 / (I + d)) changes when items arrive, so
+    existing rows would change when a table grows. 0.04 is that bound for ML-1M's 3,706 items.
     """
 
     user_spread: float = 0.0
-    """First values of a person's own vector are uniform in +- this.
+    """Initial values of a user's vector are uniform in +- this.
 
-    DEPARTS section V-A: zero instead of Xavier's bound. A person takes part a few times in a run,
-    and a random vector is noise beside the items until then (docs/fedshare.md).
+    DEPARTS section V-A: zero instead of Xavier's bound. A user takes part only a few times in a
+    run, and until then a random vector only adds noise to the items (docs/fedshare.md).
     """
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """item: [I, d]"""
+        """Return the initial item table: [I, d]"""
         return {"item": uniform("item", torch.arange(sizes.items), self.dim, self.spread, clock)}
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
-        """user: [C, d]"""
+        """Return the initial user vectors: [C, d]"""
         return {"user": uniform("user", ids, self.dim, self.user_spread, clock)}
 
     def infer(self, rows: Params, own: Params, lot: Lot) -> Params:
-        """The person's vector after one propagation over the ego graph."""
-        each = torch.rsqrt(lot.count.clamp(min=1).to(own["user"].dtype)).unsqueeze(1)
-        near = jagged.segment_sum(rows["item"], lot.owner, lot.clients) * each
+        """Compute the user's vector after one propagation over the ego graph."""
+        scale = torch.rsqrt(lot.count.clamp(min=1).to(own["user"].dtype)).unsqueeze(1)
+        near = jagged.segment_sum(rows["item"], lot.owner, lot.clients) * scale
         return {**own, "user": (own["user"] + near) / 2}
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """cos(u, v_i) for flat samples."""
+        """Compute cos(u, v_i) for flat samples."""
         user = functional.normalize(own["user"], dim=-1).index_select(0, owner)
         return along(user, rows["item"])
 
     def scores(self, public: Params, own: Params) -> Tensor:
-        """[C, I]"""
+        """Score all items for each client. [C, I]"""
         user = functional.normalize(own["user"], dim=-1)
         return user @ functional.normalize(public["item"], dim=-1).T
 
 
 @dataclass(frozen=True)
 class TwoSidedLightGCN(LightGCN):
-    """Ego-graph LightGCN as printed: items of the ego graph take up the person's vector too.
+    """Ego-graph LightGCN as in the paper: the user's vector also changes the items of the graph.
 
-    Eq. (13-14) with L = 1: v_i becomes v_i / 2 + u_0 / (2 sqrt(n)) for the person's n items. An
-    item outside the graph has no neighbour and stays v_j / 2, which no cosine can tell from v_j.
+    Eq. (13-14) with L = 1: v_i becomes v_i / 2 + u_0 / (2 sqrt(n)) for the user's n items. An
+    item outside the graph has no neighbour and becomes v_j / 2, which has the same cosine as v_j.
     """
 
     kernel: ClassVar[str] = ""
@@ -88,29 +88,29 @@ class TwoSidedLightGCN(LightGCN):
     user_spread: float = 0.04
 
     def infer(self, rows: Params, own: Params, lot: Lot) -> Params:
-        """The person's vector, and what their items take up of it."""
-        each = torch.rsqrt(lot.count.clamp(min=1).to(own["user"].dtype)).unsqueeze(1)
-        return {**super().infer(rows, own, lot), "taken up": own["user"] * each}
+        """Compute the user's vector, and what it adds to their items."""
+        scale = torch.rsqrt(lot.count.clamp(min=1).to(own["user"].dtype)).unsqueeze(1)
+        return {**super().infer(rows, own, lot), "taken up": own["user"] * scale}
 
     def score_held(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """cos(u, v_i) for items of the person's own graph."""
+        """Compute cos(u, v_i) for items of the user's graph."""
         moved = rows["item"] + own["taken up"].index_select(0, owner)
         return self.score({**rows, "item": moved}, own, owner)
 
 
 def along(unit: Tensor, item: Tensor) -> Tensor:
-    """The cosine of each row with a unit row, without making unit rows of the items. [n]"""
+    """Compute the cosine of unit rows and item rows, without normalising the items. [n]"""
     size = torch.linalg.vecdot(item, item).clamp(min=TINY)
     return torch.linalg.vecdot(unit, item) * torch.rsqrt(size)
 
 
 def cosine(one: Tensor, two: Tensor) -> Tensor:
-    """The cosine of each pair of rows. [n]"""
+    """Compute the cosine of each pair of rows. [n]"""
     size = torch.linalg.vecdot(one, one).clamp(min=TINY)
     return along(one, two) * torch.rsqrt(size)
 
 
 def uniform(purpose: str, rows: Tensor, dim: int, bound: float, clock: Clock) -> Tensor:
-    """U(-bound, bound), each row from its own number. [rows, dim]"""
+    """Draw from U(-bound, bound), each row from its own id. [rows, dim]"""
     k = torch.arange(dim, device=rows.device)
     return ((clock.uniform(purpose, rows.unsqueeze(1), k) * 2 - 1) * bound).float()

@@ -1,4 +1,4 @@
-"""Matrix factorisation: a private vector per person, a public table of items."""
+"""Matrix factorisation: a private vector per user, a public item table."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ class MF(RankingModel):
     dim: int = 32
     """Length of a vector, d."""
     spread: float = 0.01
-    """Standard deviation of the first values: N(0, .01^2), f3crec.md section 1."""
+    """Standard deviation of the initial values: N(0, .01^2), f3crec.md section 1."""
 
     def pieces(self) -> tuple[tuple[str, int, int], ...]:
-        """v = p_u, and no shift (`linear`)."""
+        """Return the layout for the linear kernel: v = p_u, no shift."""
         return (("user", 0, self.dim),)
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """item: [I, d]"""
+        """Return the initial item table: [I, d]"""
         return {"item": gaussian("item", torch.arange(sizes.items), self.dim, self.spread, clock)}
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
-        """user: [C, d]"""
+        """Return the initial user vectors: [C, d]"""
         return {"user": gaussian("user", ids, self.dim, self.spread, clock)}
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """p_u . q_i for flat samples."""
+        """Compute p_u . q_i for flat samples."""
         return torch.linalg.vecdot(own["user"].index_select(0, owner), rows["item"])
 
     def scores(self, public: Params, own: Params) -> Tensor:
-        """[C, I]"""
+        """Score all items for each client. [C, I]"""
         return own["user"] @ public["item"].T
 
 
 def gaussian(purpose: str, rows: Tensor, dim: int, spread: float, clock: Clock) -> Tensor:
-    """N(0, spread^2), each row from its own number. [rows, dim]"""
+    """Draw from N(0, spread^2), each row from its own id. [rows, dim]"""
     k = torch.arange(dim, device=rows.device)
     return (clock.normal(purpose, rows.unsqueeze(1), k) * spread).float()

@@ -18,7 +18,7 @@ from rescind.errors import ConfigError
 from rescind.models.lightgcn import uniform
 from rescind.models.mf import gaussian
 
-# Hidden numbers of all items for some clients at a time: 64 MB of float32. Changes speed only.
+# Hidden values computed at once: 64 MB of float32. Changes speed only.
 _CELLS = 2**24
 
 
@@ -26,9 +26,9 @@ _CELLS = 2**24
 class NCF(RankingModel):
     """FedNCF (Perifanis and Efraimidis 2022, as F3CRec uses it): a network on [p_u; q_i].
 
-    The published network is one linear layer, w_u . p_u + w_v . q_i + b, so that the user vector
-    shifts all scores of a user alike and cannot change a ranking (baselines.md 4.2). With hidden
-    `layers` (ReLU between them) it is what the name promises.
+    The published network is one linear layer, w_u . p_u + w_v . q_i + b, so the user vector shifts
+    all scores of a user equally and cannot change a ranking (baselines.md 4.2). With hidden
+    `layers` (ReLU between them) it is a real neural network.
     """
 
     task: ClassVar[str] = "ranking"
@@ -37,40 +37,40 @@ class NCF(RankingModel):
     dim: int = 32
     """Length of a vector, d."""
     layers: tuple[int, ...] = ()
-    """Widths of hidden layers; none as published, (64, 16) is an honest NCF."""
+    """Widths of hidden layers. None as published; (64, 16) makes it nonlinear."""
     spread: float = 1.0
-    """Standard deviation of the vectors' first values: N(0, 1), f3crec.md section 1."""
+    """Standard deviation of the initial vectors: N(0, 1), f3crec.md section 1."""
     alike: bool = True
-    """Every device begins with the same network, as copies of one model do (see `PFedRec.alike`).
-    Drawn for each device, validation N@20 of fine-tuning on ML-100K falls from .227, .107, .115,
+    """All devices start with the same network, as copies of one model do (see `PFedRec.alike`).
+    With one draw per device, validation N@20 of fine-tuning on ML-100K falls from .227, .107, .115,
     .135 in the four blocks to .218, .088, .096, .125 (rate .05, one seed)."""
     faster: float = 170.0
-    """How much faster vectors move than the network (the authors' default)."""
+    """Learning rate of the vectors relative to the network (the authors' default)."""
 
     def __post_init__(self) -> None:
         if any(width < 1 for width in self.layers):
-            raise ConfigError(f"NCF.layers are widths of 1 or more, got {list(self.layers)}.")
+            raise ConfigError(f"NCF.layers must be widths of at least 1, got {list(self.layers)}.")
 
     @property
     def kernel(self) -> str:
-        """Without hidden layers the score is linear in the item row."""
+        """Return 'linear' without hidden layers: the score is then linear in the item row."""
         return "" if self.layers else "linear"
 
     def pieces(self) -> tuple[tuple[str, int, int], ...]:
-        """[a; v] = the layer's weights, shift = bias + a . p_u (`linear`)."""
+        """Return the layout for the linear kernel: [a; v] = weights, shift = bias + a . p_u."""
         d = self.dim
         return ("weight0", d, 2 * d), ("bias0", 0, 1), ("weight0", 0, d), ("user", 0, d)
 
     def moves(self) -> tuple[Mapping[str, float], ...]:
-        """One step a batch: vectors `faster` times as fast as the network."""
+        """Return one step per batch: vectors move `faster` times as fast as the network."""
         return ({"item": self.faster, "user": self.faster},)
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """item: [I, d]"""
+        """Return the initial item table: [I, d]"""
         return {"item": gaussian("item", torch.arange(sizes.items), self.dim, self.spread, clock)}
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
-        """user: [C, d]    weight<n>: [C, out, in]    bias<n>: [C, out], U(+-1 / sqrt(in))"""
+        """Return user: [C, d]    weight<n>: [C, out, in]    bias<n>: [C, out], U(+-1 / sqrt(in))"""
         values = {"user": gaussian("user", ids, self.dim, self.spread, clock)}
         first = torch.zeros_like(ids) if self.alike else ids
         inside = 2 * self.dim
@@ -83,40 +83,40 @@ class NCF(RankingModel):
         return values
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """Logits of flat samples; a client's samples go through its own network together."""
+        """Compute the logits of flat samples, each with its owner's network."""
         item = rows["item"]
         if not self.layers:
-            towards = own["weight0"][:, 0, self.dim :].index_select(0, owner)
+            weight = own["weight0"][:, 0, self.dim :].index_select(0, owner)
             shift = self._shift(own).squeeze(1)
-            return torch.linalg.vecdot(towards, item) + shift.index_select(0, owner)
+            return torch.linalg.vecdot(weight, item) + shift.index_select(0, owner)
         clients = len(own["user"])
         order = torch.argsort(owner, stable=True)
-        place = torch.empty_like(owner)
-        place[order] = jagged.places(owner[order], clients)
-        most = int(place.max()) + 1 if len(place) else 0
-        padded = item.new_zeros((clients, most, self.dim)).index_put((owner, place), item)
-        return self._through(padded, own)[owner, place]
+        position = torch.empty_like(owner)
+        position[order] = jagged.places(owner[order], clients)
+        width = int(position.max()) + 1 if len(position) else 0
+        padded = item.new_zeros((clients, width, self.dim)).index_put((owner, position), item)
+        return self._forward(padded, own)[owner, position]
 
     def scores(self, public: Params, own: Params) -> Tensor:
-        """[C, I]"""
+        """Score all items for each client. [C, I]"""
         item = public["item"]
         if not self.layers:
             return own["weight0"][:, 0, self.dim :] @ item.T + self._shift(own)
-        together = max(1, _CELLS // max(1, len(item) * max(self.layers)))
+        chunk = max(1, _CELLS // max(1, len(item) * max(self.layers)))
         clients = torch.arange(len(own["user"]), device=item.device)
         parts = [
-            self._through(item.expand(len(cut), *item.shape), {n: v[cut] for n, v in own.items()})
-            for cut in torch.split(clients, together)
+            self._forward(item.expand(len(ids), *item.shape), {n: v[ids] for n, v in own.items()})
+            for ids in torch.split(clients, chunk)
         ]
         return torch.cat(parts) if parts else item.new_zeros((0, len(item)))
 
     def _shift(self, own: Params) -> Tensor:
-        """What the user vector and the bias add to the first layer. [C, out]"""
-        towards = own["weight0"][:, :, : self.dim]
-        return (towards @ own["user"].unsqueeze(2)).squeeze(2) + own["bias0"]
+        """Return what the user vector and the bias add to the first layer. [C, out]"""
+        weight = own["weight0"][:, :, : self.dim]
+        return (weight @ own["user"].unsqueeze(2)).squeeze(2) + own["bias0"]
 
-    def _through(self, item: Tensor, own: Params) -> Tensor:
-        """Items of each client through its network. item: [C, n, d]    -> [C, n]"""
+    def _forward(self, item: Tensor, own: Params) -> Tensor:
+        """Score items of each client with its network. item: [C, n, d]    -> [C, n]"""
         value = item @ own["weight0"][:, :, self.dim :].mT + self._shift(own).unsqueeze(1)
         for n in range(1, len(self.layers) + 1):
             value = torch.relu(value) @ own[f"weight{n}"].mT + own[f"bias{n}"].unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Dual personalisation: a private score function on public item rows."""
+"""PFedRec, dual personalisation: a private score function on public item rows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rescind.models.mf import gaussian
 class PFedRec(RankingModel):
     """PFedRec (Zhang et al., IJCAI 2023, as F3CRec uses it): score = w_u . q_i + b_u.
 
-    Each batch moves the score function first; then the loss is taken anew and the items move.
-    People are scored with the broadcast table (f3crec.md section 2, number 7).
+    Each batch updates the score function first; then the loss is computed again and the items
+    are updated. Users are scored with the broadcast table (f3crec.md section 2, number 7).
     """
 
     task: ClassVar[str] = "ranking"
@@ -32,29 +32,29 @@ class PFedRec(RankingModel):
     dim: int = 32
     """Length of a vector, d."""
     spread: float = 1.0
-    """Standard deviation of the items' first values: N(0, 1), f3crec.md section 1."""
+    """Standard deviation of the initial items: N(0, 1), f3crec.md section 1."""
     alike: bool = True
-    """Every device begins with the same score function, as copies of one model do. Drawn for each
-    device, their mean is nothing, so that no move of a row makes an item popular with everybody:
+    """All devices start with the same score function, as copies of one model do. With one draw per
+    device their mean is zero, so no update of a row can make an item popular with all users:
     validation N@20 of fine-tuning on ML-100K falls from .222, .109, .120, .142 in the four blocks
     to .209, .098, .103, .119 (rate .05, one seed)."""
     faster: float = 170.0
-    """How much faster items move than the score function (F3CRec's default; PFedRec's is 80)."""
+    """Learning rate of the items relative to the score function (F3CRec; PFedRec uses 80)."""
 
     def moves(self) -> tuple[Mapping[str, float], ...]:
-        """Two steps a batch: the score function, then the items."""
+        """Return two steps per batch: the score function, then the items."""
         return {"weight": 1.0, "bias": 1.0}, {"item": self.faster}
 
     def pieces(self) -> tuple[tuple[str, int, int], ...]:
-        """v = w_u, shift = b_u (`linear`)."""
+        """Return the layout for the linear kernel: v = w_u, shift = b_u."""
         return ("weight", 0, self.dim), ("bias", 0, 1)
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """item: [I, d]"""
+        """Return the initial item table: [I, d]"""
         return {"item": gaussian("item", torch.arange(sizes.items), self.dim, self.spread, clock)}
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
-        """weight: [C, d]    bias: [C], U(+-1 / sqrt(d))"""
+        """Return weight: [C, d]    bias: [C], U(+-1 / sqrt(d))"""
         bound, first = self.dim**-0.5, torch.zeros_like(ids) if self.alike else ids
         return {
             "weight": uniform("weight", first, self.dim, bound, clock),
@@ -62,10 +62,10 @@ class PFedRec(RankingModel):
         }
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """w_u . q_i + b_u for flat samples."""
-        towards = own["weight"].index_select(0, owner)
-        return torch.linalg.vecdot(towards, rows["item"]) + own["bias"].index_select(0, owner)
+        """Compute w_u . q_i + b_u for flat samples."""
+        weight = own["weight"].index_select(0, owner)
+        return torch.linalg.vecdot(weight, rows["item"]) + own["bias"].index_select(0, owner)
 
     def scores(self, public: Params, own: Params) -> Tensor:
-        """[C, I]"""
+        """Score all items for each client. [C, I]"""
         return own["weight"] @ public["item"].T + own["bias"].unsqueeze(1)

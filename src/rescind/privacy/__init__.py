@@ -1,1 +1,1 @@
-"""Account for privacy loss, and add sums up over two servers."""
+"""Privacy accounting, and sums over two servers."""

@@ -1,11 +1,11 @@
-"""What a run with Gaussian noise promises to each person: epsilon at a delta, and a budget.
+"""Privacy accounting for runs with Gaussian noise: epsilon at a delta, and a budget.
 
-The promise is user level: the sums as they are, against the same sums with one client's updates
-left empty in every round. Who is asked in a round is drawn by a public hash, so nothing is gained
-from sampling: a client that took part T times is covered by T Gaussian mechanisms, and the run by
-the client that took part most often. T mechanisms of noise multiplier z are exactly one of
-z / sqrt(T) (Dong, Roth, Su 2019, corollary 3.3), for which epsilon is known in closed form up to
-a root (Balle and Wang 2018, theorem 8).
+The guarantee is user level: it compares the sums with the same sums where one client's updates are
+empty in every round. Clients are sampled by a public hash, so sampling does not improve it: a
+client that took part T times is covered by T Gaussian mechanisms, and the run by the client that
+took part most often. T mechanisms of noise multiplier z are exactly one of z / sqrt(T) (Dong,
+Roth, Su 2019, corollary 3.3), for which epsilon is known in closed form up to a root (Balle and
+Wang 2018, theorem 8).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from rescind.core.run_state import EarlyStop, RoundResult
 
 ORDERS: tuple[float, ...] = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512)
-"""Orders at which Renyi divergences are taken: the usual grid (Abadi et al. 2016 and later)."""
+"""Orders of the Renyi divergences: the usual grid (Abadi et al. 2016 and later)."""
 
 CLOSE = 1e-10
-"""How narrow, relative to epsilon, the interval of the bisection ends."""
+"""Relative width at which the bisection for epsilon stops."""
 
 
 def delta_of(noise: float, epsilon: float, times: int = 1) -> float:
-    """The delta of `times` Gaussian mechanisms at an epsilon.
+    """Compute the delta of `times` Gaussian mechanisms at an epsilon.
 
     Balle and Wang, theorem 8, with mu = sqrt(T) / z:
     Phi(mu / 2 - epsilon / mu) - exp(epsilon) Phi(-mu / 2 - epsilon / mu)
@@ -47,7 +47,7 @@ def delta_of(noise: float, epsilon: float, times: int = 1) -> float:
 
 
 def epsilon_of(noise: float, delta: float, times: int = 1) -> float:
-    """The smallest epsilon that `times` Gaussian mechanisms have at a delta, from above."""
+    """Compute the smallest epsilon of `times` Gaussian mechanisms at a delta, from above."""
     check_delta(delta)
     if delta_of(noise, 0.0, times) <= delta:
         return 0.0
@@ -64,7 +64,7 @@ def epsilon_of(noise: float, delta: float, times: int = 1) -> float:
 
 
 def rounds_within(noise: float, delta: float, epsilon: float) -> int:
-    """How often a client may take part before epsilon is passed."""
+    """Return how many times a client may take part without exceeding epsilon."""
     check_delta(delta)
     low, high = 0, 1
     while delta_of(noise, epsilon, high) <= delta:
@@ -79,42 +79,42 @@ def rounds_within(noise: float, delta: float, epsilon: float) -> int:
 
 
 def renyi(noise: float, orders: Sequence[float] = ORDERS, times: int = 1) -> tuple[float, ...]:
-    """The Renyi divergence of each order: T order / (2 z^2) (Mironov 2017, proposition 7)."""
+    """Compute Renyi divergences: T order / (2 z^2) at each order (Mironov 2017, proposition 7)."""
     return tuple(times * order / (2 * noise**2) for order in orders)
 
 
 def renyi_epsilon(values: Sequence[float], delta: float, orders: Sequence[float] = ORDERS) -> float:
-    """The epsilon that follows from Renyi divergences: looser, for comparison with others.
+    """Compute epsilon from Renyi divergences: looser, for comparison with other work.
 
     Canonne, Kamath, Steinke 2020, proposition 12.
     """
     check_delta(delta)
-    found = [
+    epsilons = [
         value + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
         for order, value in zip(orders, values, strict=True)
     ]
-    return max(0.0, min(found))
+    return max(0.0, min(epsilons))
 
 
 def check_delta(delta: float) -> None:
-    """Refuse a delta that is no probability."""
+    """Raise ConfigError if delta is not between 0 and 1."""
     if not 0 < delta < 1:
         raise ConfigError(
             f"delta must lie between 0 and 1, got {delta}. "
-            f"Choose one well below 1 over the number of clients, such as 1e-5."
+            f"Choose one well below 1 / (number of clients), for example 1e-5."
         )
 
 
-def count(took_part: list[int], who: Tensor) -> list[int]:
-    """How often each client took part, with one more round. who: [clients]"""
-    after = took_part + [0] * (int(who.max()) + 1 - len(took_part) if len(who) else 0)
-    for client in who.tolist():
+def count(took_part: list[int], ids: Tensor) -> list[int]:
+    """Add one round to the participation counts. ids: [clients] of the round"""
+    after = took_part + [0] * (int(ids.max()) + 1 - len(took_part) if len(ids) else 0)
+    for client in ids.tolist():
         after[client] += 1
     return after
 
 
 def most_often(took_part: list[int], ids: Tensor | None = None) -> int:
-    """How often the one took part who did so most, of all or of these clients."""
+    """Return the highest participation count, of all clients or of `ids`."""
     if ids is None:
         return max(took_part, default=0)
     return max((took_part[c] for c in ids.tolist() if c < len(took_part)), default=0)
@@ -124,29 +124,29 @@ def run_within(
     fed: Federation,
     rounds: int,
     until: EarlyStop | None,
-    watch: Sequence[Callable[[RoundResult], Any]],
-    may: Callable[[Tensor], bool],
+    on_round: Sequence[Callable[[RoundResult], Any]],
+    allowed: Callable[[Tensor], bool],
 ) -> tuple[Federation, int | None]:
-    """`Federation.run`, but stop before a round in which somebody may not take part.
+    """Run like `Federation.run`, but stop before a round with a client that is not allowed.
 
-    Returns the round it stopped after, None if it ran to its end. may: whether all of `ids` may
+    Returns the round it stopped after, None if it ran to its end. allowed: called with client ids
     """
     last = until
 
-    def see(moment: RoundResult) -> None:
+    def remember(result: RoundResult) -> None:
         nonlocal last
-        last = moment.until
+        last = result.until
 
     stopped = None
     for _ in range(rounds):
         if last and last.done:
             break
         state = fed.now.state
-        if not may(fed.method.server_sample(state, fed.world, fed.clock.at(state.round + 1))):
+        if not allowed(fed.method.server_sample(state, fed.world, fed.clock.at(state.round + 1))):
             stopped = state.round
             break
-        one = replace(last, restore=False) if last else None
-        fed = fed.run(1, until=one, watch=(see, *watch))
+        one_round = replace(last, restore=False) if last else None
+        fed = fed.run(1, until=one_round, watch=(remember, *on_round))
     if until and until.restore and last and last.best:
         fed = replace(fed, now=last.best)
     return fed, stopped
@@ -155,25 +155,25 @@ def run_within(
 def statement(
     guards: Sequence[Guard], leaves: bool, times: int, delta: float, clients: int
 ) -> dict[str, Any]:
-    """What the guards of a run promise, in numbers and in words, for run.json.
+    """Return the guarantee of a run's guards, in numbers and in words, for run.json.
 
-    leaves: single updates leave the devices    times: the most that any client took part
+    leaves: single updates leave the devices    times: highest participation count
     """
     clip = next((g.norm for g in guards if isinstance(g, Clip)), None)
     noise = next((g for g in guards if isinstance(g, Gaussian)), None)
     scale = next((g.scale for g in guards if isinstance(g, Laplace)), None)
-    said: dict[str, Any] = {"clip": clip, "laplace": scale, "participations": times}
+    facts: dict[str, Any] = {"clip": clip, "laplace": scale, "participations": times}
     if noise is None:
         why = "no guard is set" if clip is None and scale is None else "there is no Gaussian noise"
         if scale is not None:
-            why = "Laplace noise without a bound on updates is no differential privacy"
-        return {"epsilon": None, **said, "protects": f"Nothing is promised: {why}."}
+            why = "Laplace noise without a bound on updates is not differential privacy"
+        return {"epsilon": None, **facts, "protects": f"No guarantee: {why}."}
     return {
         "epsilon": epsilon_of(noise.noise, delta, times),
         "epsilon_renyi": renyi_epsilon(renyi(noise.noise, times=times), delta),
         "delta": delta,
         "noise_multiplier": noise.noise,
-        **said,
+        **facts,
         "where": "device" if leaves else "server",
         "protects": _protects(leaves, times),
         "not_covered": _not_covered(delta, clients),
@@ -181,29 +181,29 @@ def statement(
 
 
 def _protects(leaves: bool, times: int) -> str:
-    place = (
-        "Local: each device adds the noise, so it holds against the server too."
+    where = (
+        "Local: each device adds the noise, so it also protects against the server."
         if leaves
-        else "Central: the server adds the noise, so it must be trusted to add it and to show "
-        "nobody a sum without it."
+        else "Central: the server adds the noise, so it must be trusted to add it and not "
+        "to show a sum without it."
     )
     return (
-        f"Each person's whole contribution (user level): the sums of all rounds, against the same "
-        f"sums with one client's updates left empty, for whoever took part up to {times} times. "
-        f"{place} Nothing is claimed from sampling: who takes part is a public hash."
+        f"Each user's whole contribution (user level): the sums of all rounds, compared with the "
+        f"same sums without one client's updates, for clients that took part at most {times} "
+        f"times. {where} Nothing is gained from sampling: clients are drawn by a public hash."
     )
 
 
 def _not_covered(delta: float, clients: int) -> str:
-    said = (
-        "Who was asked, whose update was refused, records lent to the server, and measured "
-        "quality with every choice made by it (such as the best round)."
+    text = (
+        "Which clients were asked, which updates were refused, records lent to the server, and "
+        "measured quality with every choice based on it (such as the best round)."
     )
     if delta * clients >= 1:
-        said += f" Mind: delta {delta:g} is not below 1 / {clients} clients."
-    return said
+        text += f" Warning: delta {delta:g} is not below 1 / {clients} clients."
+    return text
 
 
 def _log_cdf(x: float) -> float:
-    """log Phi(x), also far out in the tail."""
+    """Compute log Phi(x), accurate also far in the tail."""
     return float(torch.special.log_ndtr(torch.tensor(x, dtype=torch.float64)))

@@ -1,4 +1,4 @@
-"""Runs whose sums pass through two servers, so that no single one sees what devices send."""
+"""Sums over two servers, so that no single server sees what devices send."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rescind.privacy.two_servers import TwoServers
 
 @dataclass(frozen=True)
 class SharedSums(InProcess):
-    """`InProcess`, but what many devices send is added up by two processes and opened once.
+    """An `InProcess` executor with sums that are added by two processes and opened once.
 
-    A device splits its own numbers. A simulation first adds up the `chunk` devices it plays
-    together and splits their sum: the same total, in less time; `chunk = 1` is the real thing.
-    A device that answers an event alone sends its items in the clear, as ever.
+    A device splits its own numbers. The simulation adds up the devices of one `chunk` first and
+    splits their sum: the same total, in less time; `chunk = 1` is what real devices do.
+    A device that answers an event alone sends its items unprotected, as in `InProcess`.
     """
 
     def train(
@@ -38,12 +38,12 @@ class SharedSums(InProcess):
         roles: Mapping[int, str] | None,
         clock: Clock,
     ) -> tuple[dict[str, Sum], Vault]:
-        """As `InProcess`; sums over several devices come out of two servers, who touched what not.
+        """Run like `InProcess.train`, but sums over several devices are opened by two servers.
 
-        Single updates must not leave, and numbers must be whole: real ones cannot be split exactly.
+        Row-touch counts are not available. Only sums of integers: floats have no exact split.
         """
         if method.individual:
-            raise ConfigError(f"{type(method).__name__} sends single updates, not sums.")
+            raise ConfigError(f"{type(method).__name__} sends single updates; use one server.")
         sums: dict[str, Sum] = {}
         sizes: dict[str, list[tuple[str, torch.Size]]] = {}
         with ExitStack() as stack:
@@ -51,38 +51,38 @@ class SharedSums(InProcess):
             for chunk in torch.split(ids, self.together):
                 part, vault = super().train(method, public, mail, vault, chunk, roles, clock)
                 for role, total in part.items():
-                    if role != "train":  # one device, which answers alone
+                    if role != "train":  # a single device that answers an event
                         sums[role] = total
                         continue
                     for name, value in sorted(total.totals.items()):
                         if value.is_floating_point():
                             raise ConfigError(
-                                f"two servers add whole numbers, but '{name}' of "
+                                f"two servers can add only whole numbers, but '{name}' of "
                                 f"{type(method).__name__} is {value.dtype}."
                             )
-                        one = f"{role}:{name}"
-                        if one not in servers:
-                            servers[one] = stack.enter_context(TwoServers(value.numel()))
+                        key = f"{role}:{name}"
+                        if key not in servers:
+                            servers[key] = stack.enter_context(TwoServers(value.numel()))
                             sizes.setdefault(role, []).append((name, value.shape))
-                        servers[one].add(value.flatten().long())
-                    blank = replace(total, totals={}, touched={})
-                    sums[role] = sums[role] + blank if role in sums else blank
+                        servers[key].add(value.flatten().long())
+                    rest = replace(total, totals={}, touched={})
+                    sums[role] = sums[role] + rest if role in sums else rest
             for role, names in sizes.items():
-                found = {n: servers[f"{role}:{n}"].open().view(shape) for n, shape in names}
-                totals = {n: value.to(ids.device) for n, value in found.items()}
+                opened = {n: servers[f"{role}:{n}"].open().view(shape) for n, shape in names}
+                totals = {n: value.to(ids.device) for n, value in opened.items()}
                 sums[role] = replace(sums[role], totals=totals)
         return sums, vault
 
 
 def executor_for(executor: Executor) -> Executor:
-    """The same executor with its sums over two servers."""
+    """Return the same executor with its sums over two servers."""
     if isinstance(executor, SharedSums):
         return executor
     if type(executor) is not InProcess:
         raise ConfigError(
-            f"two servers work with InProcess, not with {type(executor).__name__}. Leave the "
-            f"executor out, or servers = 1."
+            f"two servers work only with InProcess, not with {type(executor).__name__}. Use the "
+            f"default executor, or servers = 1."
         )
     if executor.guards:
-        raise ConfigError("guards work on real numbers; two servers add whole ones. Leave one out.")
+        raise ConfigError("guards need floats, two servers integers. Use only one of them.")
     return SharedSums(**{f.name: getattr(executor, f.name) for f in fields(executor)})

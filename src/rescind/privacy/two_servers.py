@@ -1,12 +1,12 @@
-"""Two servers that hold a sum together: each has a share, and a share alone says nothing.
+"""Two servers that each hold one share of a sum; one share alone reveals nothing.
 
-A device sends one server the seed of a random vector and the other its numbers less that vector,
+A device sends one server the seed of a random vector and the other its numbers minus that vector,
 modulo 2**64. Each server adds up what it gets; only both totals together give the sum, bit for
-bit, since whole numbers do not round. Two processes talk over sockets of this machine; what they
-promise holds as long as they do not show each other their totals before an opening.
+bit, because integers do not round. The two processes communicate over local sockets; this is
+secure as long as they do not show each other their totals before an opening.
 
-What an opened sum tells is another matter: `least` contributions must lie between two openings,
-and docs/additive.md says why that is not enough. `Gram(servers=2)` runs over it.
+An opened sum itself can reveal data: at least `least` contributions are needed between two
+openings, and docs/additive.md says why that is not enough. Used by `Gram(servers=2)`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SEED, NAME = 32, 16
-"""Bytes of a seed (256 bits, ChaCha20's key) and of a contribution's name."""
+"""Bytes of a seed (256 bits, a ChaCha20 key) and of a contribution's name."""
 HERE = "127.0.0.1"
 BEGIN = "from rescind.privacy.two_servers import serve; serve()"
 _SEEDED, _MASKED, _OPEN, _COUNT, _LOOK = b"SMOCL"
-_FINE, _REFUSED = b"K", b"R"
+_OK, _REFUSED = b"K", b"R"
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 # -- shares ---------------------------------------------------------------------------------------
 
 
-def expanded(seed: bytes, many: int) -> Numbers:
-    """The random vector of a seed: ChaCha20's stream read as numbers below 2**64. [many]
+def expanded(seed: bytes, count: int) -> Numbers:
+    """Expand a seed to a random vector: the ChaCha20 stream as numbers below 2**64. [count]
 
     Every seed is used once, so the nonce may be zero.
     """
@@ -50,20 +50,20 @@ def expanded(seed: bytes, many: int) -> Numbers:
     from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
     if len(seed) != SEED:
-        raise ConfigError(f"a seed has {SEED} bytes, got {len(seed)}.")
-    stream = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(8 * many))
+        raise ConfigError(f"a seed must have {SEED} bytes, got {len(seed)}.")
+    stream = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
     return np.frombuffer(stream, dtype="<u8").astype(np.uint64)
 
 
 def client_shares(values: Tensor) -> tuple[bytes, Numbers]:
-    """A device's two shares: a fresh seed, and its numbers less the seed's. values: [n] int64"""
+    """Split values into two shares: a new seed, and values minus its vector. values: [n] int64"""
     seed = secrets.token_bytes(SEED)
     numbers = values.cpu().contiguous().numpy().astype(np.int64).view(np.uint64)
     return seed, numbers - expanded(seed, len(numbers))
 
 
 def opened(first: Numbers, second: Numbers) -> Tensor:
-    """The sum that two totals hide, modulo 2**64 and with its sign. [n] int64"""
+    """Return the signed sum of two totals, modulo 2**64. [n] int64"""
     import torch
 
     return torch.from_numpy((first + second).view(np.int64).copy())
@@ -74,39 +74,39 @@ def opened(first: Numbers, second: Numbers) -> Tensor:
 
 @dataclass
 class Share:
-    """What one server holds: a total, and which contributions are in it."""
+    """The state of one server: a total, and the names of its contributions."""
 
     total: Numbers
     least: int
-    """Contributions that must have come since the last opening, before the next."""
+    """Minimum number of contributions between two openings."""
     shown: bool = False
-    """Whether the total may be looked at between openings: for tests, since two looks open it."""
+    """Whether the total may be read between openings. For tests: both totals reveal the sum."""
     names: set[bytes] = field(default_factory=set)
     since: int = 0
 
     def answer(self, message: bytes) -> bytes:
-        """Take a share in, or tell something; refusals begin with R and say why."""
+        """Answer a message: add a share, or return data; refusals begin with R and a reason."""
         kind, name, load = message[0], message[1 : 1 + NAME], message[1 + NAME :]
         if kind in (_SEEDED, _MASKED):
-            right = SEED if kind == _SEEDED else 8 * len(self.total)
-            if len(name) != NAME or len(load) != right:
-                return _REFUSED + f"a share of {len(load)} bytes came, expected {right}".encode()
+            size = SEED if kind == _SEEDED else 8 * len(self.total)
+            if len(name) != NAME or len(load) != size:
+                return _REFUSED + f"a share of {len(load)} bytes, expected {size}".encode()
             if name in self.names:
-                return _REFUSED + b"this contribution came before"
-            more = expanded(load, len(self.total)) if kind == _SEEDED else _numbers(load)
-            self.total += more  # unsigned numbers wrap: modulo 2**64
+                return _REFUSED + b"this contribution was already received"
+            share = expanded(load, len(self.total)) if kind == _SEEDED else _numbers(load)
+            self.total += share  # unsigned numbers wrap: modulo 2**64
             self.names.add(name)
             self.since += 1
-            return _FINE
+            return _OK
         if kind == _COUNT:
-            return _FINE + b"".join(sorted(self.names))
+            return _OK + b"".join(sorted(self.names))
         if kind == _OPEN and self.since < self.least:
-            said = f"{self.since} contributions came since the last opening, {self.least} must"
-            return _REFUSED + said.encode()
+            why = f"{self.since} contributions since the last opening, {self.least} are needed"
+            return _REFUSED + why.encode()
         if kind == _OPEN or (kind == _LOOK and self.shown):
             self.since = 0 if kind == _OPEN else self.since
-            return _FINE + self.total.astype("<u8").tobytes()
-        return _REFUSED + b"nobody knows this message"
+            return _OK + self.total.astype("<u8").tobytes()
+        return _REFUSED + b"unknown message"
 
 
 def _numbers(load: bytes) -> Numbers:
@@ -114,71 +114,71 @@ def _numbers(load: bytes) -> Numbers:
 
 
 def serve() -> None:
-    """A server's whole life: one connection after another, until whoever started it is gone.
+    """Run a server: answer one connection after another until the parent process ends.
 
-    It is told its size, its rules and the secret of its callers in one line, and says its port.
+    Reads its size, rules and the secret of its callers from one input line, and prints its port.
     """
     size, least, shown, secret = sys.stdin.readline().split()
     share = Share(np.zeros(int(size), dtype=np.uint64), int(least), shown == "1")
     with Listener((HERE, 0), authkey=bytes.fromhex(secret)) as listener:
         print(listener.address[1], flush=True)
-        Thread(target=_until_alone, daemon=True).start()
+        Thread(target=_exit_with_parent, daemon=True).start()
         while True:
             try:
                 with listener.accept() as caller:
                     caller.send_bytes(share.answer(caller.recv_bytes()))
-            except (AuthenticationError, EOFError, ConnectionError):  # somebody else knocked
+            except (AuthenticationError, EOFError, ConnectionError):  # not a valid caller
                 continue
 
 
-def _until_alone() -> None:
-    """End this process when its standard input ends: nobody can ask it any more."""
+def _exit_with_parent() -> None:
+    """End this process when its standard input ends, that is, with its parent."""
     sys.stdin.read()
     os._exit(0)
 
 
-# -- both of them ---------------------------------------------------------------------------------
+# -- both servers ----------------------------------------------------------------------------------
 
 
 @dataclass
 class TwoServers:
-    """Two processes with a share each; use it in a `with` statement.
+    """Two server processes with a share each; use it in a `with` statement.
 
     with TwoServers(size) as servers:
         servers.add(values)          # from a device
-        servers.add(-values)         # the same device takes it back
+        servers.add(-values)         # the same device withdraws it
         servers.open()               # the sum, for a release
     """
 
     size: int
-    """Numbers in a contribution: the pairs of a catalogue, `gram_pairs.half(items)`."""
+    """Numbers per contribution, for example the item pairs of `Gram`."""
     least: int = 1
-    """Contributions between two openings, at least: each process counts for itself."""
+    """Minimum number of contributions between two openings; each process counts them."""
     shown: bool = False
-    """Let `share` look at single totals, to see that they say nothing."""
+    """Let `share` read single totals, for tests."""
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.least < 1:
             raise ConfigError(
-                f"TwoServers needs a size and a least of 1 or more; got {self.size}, {self.least}."
+                f"size and least of TwoServers must be at least 1; got {self.size}, {self.least}."
             )
         self._processes: list[Popen[bytes]] = []
         self._ports: list[int] = []
         self._secrets = [secrets.token_bytes(32) for _ in range(2)]
 
     def __enter__(self) -> TwoServers:
-        for secret in self._secrets:  # both at once; nothing of this process but these words
+        for secret in self._secrets:  # start both at once; they get only this line
             process = Popen([sys.executable, "-c", BEGIN], stdin=PIPE, stdout=PIPE)
             assert process.stdin is not None
-            words = f"{self.size} {self.least} {int(self.shown)} {secret.hex()}\n"
-            process.stdin.write(words.encode())
+            line = f"{self.size} {self.least} {int(self.shown)} {secret.hex()}\n"
+            process.stdin.write(line.encode())
             process.stdin.flush()
             self._processes.append(process)
         for process in self._processes:
             assert process.stdout is not None
             port = process.stdout.readline()
             if not port:
-                raise DataError("a server did not start. Look at what it printed.")
+                raise DataError("a server did not start. Read its output on stderr.")
             self._ports.append(int(port))
         return self
 
@@ -189,13 +189,13 @@ class TwoServers:
         at: TracebackType | None,
     ) -> None:
         for process in self._processes:
-            process.communicate()  # whoever started a server and is gone is waited for no longer
+            process.communicate()  # closes its input, so that it ends
 
     def add(self, values: Tensor) -> None:
-        """A device's contribution, to both; a negative one takes an earlier one back. [size]"""
+        """Send a contribution to both servers; a negative one withdraws an earlier one. [size]"""
         if values.dtype.is_floating_point or tuple(values.shape) != (self.size,):
             raise ConfigError(
-                f"a contribution is {self.size} whole numbers; got {tuple(values.shape)} of "
+                f"a contribution must be {self.size} whole numbers; got {tuple(values.shape)} of "
                 f"{values.dtype}."
             )
         name = secrets.token_bytes(NAME)
@@ -204,29 +204,29 @@ class TwoServers:
         self._ask(1, bytes([_MASKED]) + name + masked.astype("<u8").tobytes())
 
     def share(self, server: int) -> Numbers:
-        """What one of them holds, if they were made to show it. [size]"""
+        """Return the total of one server, if `shown` is set. [size]"""
         return _numbers(self._ask(server, bytes([_LOOK])))
 
     def open(self) -> Tensor:
-        """The sum. Both must have heard of the same contributions. [size] int64"""
-        heard = [self._ask(server, bytes([_COUNT])) for server in range(2)]
-        if heard[0] != heard[1]:
-            many = [len(names) // NAME for names in heard]
+        """Return the sum. Both servers must have the same contributions. [size] int64"""
+        received = [self._ask(server, bytes([_COUNT])) for server in range(2)]
+        if received[0] != received[1]:
+            first, second = (len(names) // NAME for names in received)
             raise DataError(
-                f"the servers have not heard of the same contributions ({many[0]} and {many[1]}): "
-                f"one got lost on its way to the other. Let its device send both shares again."
+                f"the servers have different contributions ({first} and {second}): a share was "
+                f"lost. Let its device send both shares again."
             )
         return opened(*(_numbers(self._ask(server, bytes([_OPEN]))) for server in range(2)))
 
     def _ask(self, server: int, message: bytes) -> bytes:
         try:
-            with Client((HERE, self._ports[server]), authkey=self._secrets[server]) as line:
-                line.send_bytes(message)
-                answer = line.recv_bytes()
+            with Client((HERE, self._ports[server]), authkey=self._secrets[server]) as connection:
+                connection.send_bytes(message)
+                answer = connection.recv_bytes()
         except (OSError, EOFError, IndexError) as error:
             raise DataError(
-                f"server {server + 1} of 2 does not answer ({error!r}). The sum is lost with its "
-                f"share: begin anew and let everybody send again."
+                f"server {server + 1} of 2 does not answer ({error!r}). Its share of the sum is "
+                f"lost: start again and let all devices send again."
             ) from None
         if answer[:1] == _REFUSED:
             raise DataError(f"server {server + 1} of 2 refused: {answer[1:].decode()}.")

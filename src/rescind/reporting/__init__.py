@@ -1,1 +1,1 @@
-"""Draw what people look at: HTML pages, charts, progress bars."""
+"""HTML pages, charts and progress bars."""

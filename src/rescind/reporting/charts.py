@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette: told apart with any kind of colour vision.
+# Okabe and Ito's palette: can be distinguished with any kind of colour vision.
 BLUE, ORANGE, GREEN, GREY, RED = "#0072B2", "#E69F00", "#009E73", "#777777", "#D55E00"
 
 
 def figure(panels: int, width: float = 4.2, height: float = 3.4) -> tuple[Figure, list[Axes]]:
-    """A row of panels in the house style."""
+    """Create a row of panels in the common style."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width * panels, height), layout="constrained")
-    FigureCanvasAgg(made)
-    axes = [made.add_subplot(1, panels, n + 1) for n in range(panels)]
+    fig = Figure(figsize=(width * panels, height), layout="constrained")
+    FigureCanvasAgg(fig)
+    axes = [fig.add_subplot(1, panels, n + 1) for n in range(panels)]
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(labelsize=10)
-    return made, axes
+    return fig, axes
 
 
 def curve(
@@ -41,7 +41,7 @@ def curve(
     floor: float | None,
     floor_name: str = "popularity",
 ) -> None:
-    """A measure over rounds, with a floor to be above."""
+    """Plot a metric over rounds, with a baseline to beat."""
     ax.plot(rounds, values, color=BLUE, linewidth=2, marker="o", markersize=3)
     if floor is not None:
         ax.axhline(floor, color=GREY, linestyle="--", linewidth=1.5)
@@ -60,40 +60,40 @@ def curve(
 
 
 def bars(ax: Axes, values: Mapping[str, float], name: str, colours: Sequence[str]) -> None:
-    """A bar per name, with its value on top."""
+    """Draw a bar per name, with its value on top."""
     places = range(len(values))
-    made = ax.bar(places, list(values.values()), color=list(colours), width=0.65)
-    ax.bar_label(made, fmt="%.3f", fontsize=10, padding=2)
+    drawn = ax.bar(places, list(values.values()), color=list(colours), width=0.65)
+    ax.bar_label(drawn, fmt="%.3f", fontsize=10, padding=2)
     ax.set_xticks(list(places), list(values), fontsize=10)
     ax.set_ylabel(name, fontsize=11)
     ax.margins(y=0.15)
 
 
 def bars_across(ax: Axes, values: Mapping[str, tuple[float, float]], name: str) -> None:
-    """A lying bar per name with its spread, so that long names stay legible.
+    """Draw a horizontal bar per name with its spread, so that long names stay legible.
 
-    values: (mean, spread) by name. Where they differ by a factor of fifty, lengths are logarithms;
-    those of shares, which end at one, never are.
+    values: (mean, spread) by name. The scale is logarithmic if values differ by more than a factor
+    of 50 and are not all fractions (at most 1).
     """
     means = [mean for mean, _ in values.values()]
     places = range(len(values))
     ax.barh(places, means, xerr=[s for _, s in values.values()], color=BLUE, height=0.6, capsize=3)
     ax.set_yticks(list(places), list(values), fontsize=10)
     ax.invert_yaxis()
-    above = [mean for mean in means if mean > 0]
-    shares = max(means, default=0.0) <= 1
-    wide = bool(above) and not shares and max(above) > 50 * min(above)
-    if wide:
+    positive = [mean for mean in means if mean > 0]
+    fractions = max(means, default=0.0) <= 1
+    log = bool(positive) and not fractions and max(positive) > 50 * min(positive)
+    if log:
         ax.set_xscale("log")
     for place, (mean, spread) in enumerate(values.values()):
-        end = max(mean, min(above)) if wide else mean  # a logarithm has no place for 0
-        text = f"{mean:.3f}" if shares else f"{mean:,.3g}" if mean < 1e3 else f"{mean:,.0f}"
+        end = max(mean, min(positive)) if log else mean  # a log scale has no 0
+        text = f"{mean:.3f}" if fractions else f"{mean:,.3g}" if mean < 1e3 else f"{mean:,.0f}"
         ax.annotate(
             text, (end + spread, place), textcoords="offset points", xytext=(5, 0), va="center",
             fontsize=9,
         )  # fmt: skip
     ax.margins(x=0.35)
-    if not wide:
+    if not log:
         ax.set_xlim(left=0)
     ax.set_xlabel(name, fontsize=11)
 
@@ -101,7 +101,7 @@ def bars_across(ax: Axes, values: Mapping[str, tuple[float, float]], name: str) 
 def bars_beside(
     ax: Axes, values: Mapping[str, tuple[float | None, float, float | None]], name: str
 ) -> None:
-    """Ours as lying bars with their spread, the paper's numbers as marks on them.
+    """Draw our values as horizontal bars with their spread, and the paper's as marks.
 
     values: (ours or None, spread, paper's or None) by name
     """
@@ -127,9 +127,9 @@ def bars_beside(
 def histograms(
     ax: Axes, values: Mapping[str, Sequence[float]], name: str, colours: Sequence[str]
 ) -> None:
-    """Distributions over the same bins, as outlines that stay visible under each other."""
-    every = [v for group in values.values() for v in group]
-    low, high = min(every), max(every)
+    """Draw distributions over the same bins, as outlines that stay visible when they overlap."""
+    all_values = [v for group in values.values() for v in group]
+    low, high = min(all_values), max(all_values)
     bins = [low + (high - low) * n / 24 for n in range(25)] if high > low else 10
     for (label, group), colour in zip(values.items(), colours, strict=True):
         ax.hist(group, bins=bins, histtype="stepfilled", alpha=0.35, color=colour, density=True)
@@ -154,7 +154,7 @@ def intervals(
     colours: Sequence[str],
     zero: bool = False,
 ) -> None:
-    """A dot per name with the ends of its interval; `zero` draws the line of no difference.
+    """Draw a dot per name with its interval; `zero` draws the line of no difference.
 
     values: (mean, low, high) by name
     """
@@ -171,7 +171,7 @@ def intervals(
 
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
-"""A second way to tell lines apart, where colours are not seen."""
+"""Markers, to distinguish lines without colours."""
 
 
 def sweep(
@@ -181,9 +181,9 @@ def sweep(
     across: str,
     ticks: Mapping[float, str] | None = None,
 ) -> None:
-    """A line per name over a swept setting, with the spread as error bars.
+    """Draw a line per name over a swept setting, with the spread as error bars.
 
-    lines: (x, mean, spread) by name    ticks: what to write at x, where x is no number of its own
+    lines: (x, mean, spread) by name    ticks: labels at x, if x is not a number itself
     """
     colours = (BLUE, ORANGE, GREEN, RED, "#CC79A7", "#56B4E9", "#000000", GREY)
     for number, (label, points) in enumerate(lines.items()):
@@ -194,19 +194,19 @@ def sweep(
             spread,
             color=colours[number % len(colours)],
             marker=MARKS[number % len(MARKS)],
-            linestyle=("-", "--", ":")[number // len(colours) % 3],  # where colours begin anew
+            linestyle=("-", "--", ":")[number // len(colours) % 3],  # colours repeat
             linewidth=1.8,
             markersize=5,
             capsize=3,
             label=label,
         )
     low, high = ax.get_ylim()
-    if high - low < 0.005 * abs(high):  # a difference in the fourth digit must not look like a hill
+    if high - low < 0.005 * abs(high):  # a difference in the fourth digit must not look large
         ax.set_ylim(0.99 * low, 1.01 * high)
     places = sorted({x for points in lines.values() for x, _, _ in points})
     if ticks is not None:
         ax.set_xticks(list(ticks), list(ticks.values()), fontsize=10)
-    elif places[0] > 0 and places[-1] >= 20 * places[0]:  # steps by factors, not by differences
+    elif places[0] > 0 and places[-1] >= 20 * places[0]:  # steps are factors
         ax.set_xscale("log")
         ax.set_xticks(places, [f"{x:g}" for x in places], fontsize=10)
         ax.minorticks_off()
@@ -215,9 +215,9 @@ def sweep(
 
 
 def heat(ax: Axes, rows: Sequence[Sequence[float]], name: str) -> None:
-    """A triangle of numbers as a heat map: row t is what was measured after block t."""
-    many = len(rows)
-    grid = [[*row, *[float("nan")] * (many - len(row))] for row in rows]
+    """Draw a triangle of numbers as a heat map: row t was measured after block t."""
+    n = len(rows)
+    grid = [[*row, *[float("nan")] * (n - len(row))] for row in rows]
     ax.imshow(grid, cmap="cividis", vmin=0)
     top = max((v for row in rows for v in row if not math.isnan(v)), default=0.0)
     for t, row in enumerate(rows):
@@ -225,17 +225,17 @@ def heat(ax: Axes, rows: Sequence[Sequence[float]], name: str) -> None:
             colour = "black" if value > 0.6 * top else "white"
             text = "" if math.isnan(value) else f"{value:.3f}"
             ax.text(s, t, text, ha="center", va="center", fontsize=10, color=colour)
-    ax.set_xticks(range(many), [f"D{n}" for n in range(many)])
-    ax.set_yticks(range(many), [f"after D{n}" for n in range(many)])
+    ax.set_xticks(range(n), [f"D{t}" for t in range(n)])
+    ax.set_yticks(range(n), [f"after D{t}" for t in range(n)])
     ax.set_xlabel(f"{name} on the test items of a block", fontsize=11)
 
 
-def names_above(made: Figure, ax: Axes) -> None:
-    """The names of one panel's lines above all panels, where they hide nothing."""
+def names_above(fig: Figure, ax: Axes) -> None:
+    """Draw the legend of one panel above all panels, where it covers nothing."""
     lines, names = ax.get_legend_handles_labels()
     if len(names) > 1:
         across = min(len(names), 4)  # more do not fit above two panels
-        made.legend(
+        fig.legend(
             lines,
             names,
             loc="outside upper center",
@@ -246,35 +246,35 @@ def names_above(made: Figure, ax: Axes) -> None:
         )
 
 
-def words_below(made: Figure, words: str) -> None:
-    """What a reader must know of the whole figure, such as that it was made in small."""
+def words_below(fig: Figure, words: str) -> None:
+    """Write a note below the figure, for example that it shows a small run."""
     if words:
-        made.supxlabel(words, fontsize=9, color=GREY)
+        fig.supxlabel(words, fontsize=9, color=GREY)
 
 
-def svg(made: Figure) -> str:
-    """The figure as an SVG element, to be put into a page."""
+def svg(fig: Figure) -> str:
+    """Return the figure as an SVG element for a page."""
     import matplotlib as mpl
 
     out = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "rescind", "svg.fonttype": "path"}):
-        made.savefig(out, format="svg", metadata={"Date": None})
+        fig.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
     return text[text.index("<svg") :]
 
 
-def png(made: Figure, path: Path, about: str = "") -> None:
-    """The figure as a PNG file; `about` is what it says of itself, for whoever checks it."""
+def png(fig: Figure, path: Path, about: str = "") -> None:
+    """Write the figure as a PNG file; `about` is stored in it as a description."""
     path.parent.mkdir(parents=True, exist_ok=True)
     notes = {"Software": None, **({"Description": about} if about else {})}
-    made.savefig(path, format="png", dpi=110, metadata=notes)
+    fig.savefig(path, format="png", dpi=110, metadata=notes)
 
 
-def write(made: Figure, path: Path, about: str = "") -> None:
-    """The figure as the file its name asks for, SVG or PNG."""
+def write(fig: Figure, path: Path, about: str = "") -> None:
+    """Write the figure as SVG or PNG, by the file extension."""
     if path.suffix == ".png":
-        png(made, path, about)
+        png(fig, path, about)
     elif path.suffix == ".svg":
-        write_atomically(path, f'<?xml version="1.0" encoding="utf-8"?>\n{svg(made)}'.encode())
+        write_atomically(path, f'<?xml version="1.0" encoding="utf-8"?>\n{svg(fig)}'.encode())
     else:
-        raise ConfigError(f"a figure is written as .svg or .png; got '{path}'. Change the ending.")
+        raise ConfigError(f"a figure must be a .svg or .png file; got '{path}'. Rename it.")

@@ -1,4 +1,4 @@
-"""A report in one HTML file: no scripts, no network, readable on paper."""
+"""Reports in one HTML file: no scripts, no network, printable."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ pre { background: #f5f5f5; padding: .8rem; overflow-x: auto; }
 
 @dataclass
 class Page:
-    """Sections one after another."""
+    """An HTML page that is built part by part."""
 
     title: str
     parts: list[str] = field(default_factory=list)
 
     def heading(self, text: str) -> Page:
-        """A section begins."""
+        """Add a section heading."""
         self.parts.append(f"<h2>{escape(text)}</h2>")
         return self
 
     def text(self, text: str, note: bool = False) -> Page:
-        """A paragraph."""
+        """Add a paragraph."""
         mark = ' class="note"' if note else ""
         self.parts.append(f"<p{mark}>{escape(text)}</p>")
         return self
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[object]]) -> Page:
-        """A table; numbers are set to the right."""
+        """Add a table; numbers are right-aligned."""
         cells = "".join(f"<th>{escape(name)}</th>" for name in head)
         body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
         self.parts.append(f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>")
         return self
 
     def facts(self, values: Mapping[str, object]) -> Page:
-        """Names and values."""
+        """Add a table of names and values."""
         return self.table(["", ""], [[name, value] for name, value in values.items()])
 
-    def chart(self, svg: str, says: str) -> Page:
-        """A picture and what it says."""
-        text = escape(says)
+    def chart(self, svg: str, caption: str) -> Page:
+        """Add a chart with a caption."""
+        text = escape(caption)
         self.parts.append(
             f'<figure role="img" aria-label="{text}">{svg}'
             f'<figcaption class="note">{text}</figcaption></figure>'
@@ -58,12 +58,12 @@ class Page:
         return self
 
     def code(self, text: str) -> Page:
-        """Commands to copy."""
+        """Add commands to copy."""
         self.parts.append(f"<pre>{escape(text)}</pre>")
         return self
 
     def html(self) -> str:
-        """The whole page."""
+        """Return the whole page."""
         body = "\n".join(self.parts)
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -1,4 +1,4 @@
-"""Progress bars on stderr; where stderr is no terminal, a line per measurement."""
+"""Progress bars on stderr; if stderr is not a terminal, a line per measurement."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class RoundBar(AbstractContextManager["RoundBar"]):
-    """Shows how far a run is and what validation last said. Used as a watcher.
+    """A progress callback that shows the round and the last validation result.
 
-    rounds: None where nobody knows how many there will be; then those that were seen are counted
+    rounds: None if the total is not known; then the calls are counted
     """
 
     def __init__(self, title: str, rounds: int | None, measure: str = "NDCG@20") -> None:
@@ -30,18 +30,18 @@ class RoundBar(AbstractContextManager["RoundBar"]):
             MofNCompleteColumn(),
             TextColumn("rounds"),
             Left(),
-            TextColumn("{task.fields[said]}"),
+            TextColumn("{task.fields[status]}"),
             console=Console(stderr=True),
             disable=not self.terminal,
         )
-        self.task = self.bar.add_task(title, total=rounds, said="")
-        self.seen = self.made = 0
+        self.task = self.bar.add_task(title, total=rounds, status="")
+        self.measured = self.calls = 0
 
     def __enter__(self) -> RoundBar:
         self.bar.start()
         if not self.terminal:
-            many = "" if self.rounds is None else f": {self.rounds} rounds"
-            print(f"{self.title}{many}", file=sys.stderr, flush=True)
+            total = "" if self.rounds is None else f": {self.rounds} rounds"
+            print(f"{self.title}{total}", file=sys.stderr, flush=True)
         return self
 
     def __exit__(
@@ -52,32 +52,32 @@ class RoundBar(AbstractContextManager["RoundBar"]):
     ) -> None:
         self.bar.stop()
 
-    def __call__(self, moment: RoundResult) -> None:
-        self.made += 1
-        at = moment.now.state.round
-        self._show(moment, self.made if self.rounds is None else at, f"round {at}")
+    def __call__(self, result: RoundResult) -> None:
+        self.calls += 1
+        at = result.now.state.round
+        self._show(result, self.calls if self.rounds is None else at, f"round {at}")
 
-    def _show(self, moment: RoundResult, at: int, where: str) -> None:
-        said = ""
-        history = moment.until.history if moment.until else ()
+    def _show(self, result: RoundResult, at: int, where: str) -> None:
+        status = ""
+        history = result.until.history if result.until else ()
         if history:
-            said = f"valid {self.measure} {history[-1][1][self.measure]:.4f}"
-        self.bar.update(self.task, completed=at, said=said)
-        if not self.terminal and len(history) > self.seen:
-            print(f"  {where}: {said}", file=sys.stderr, flush=True)
-        self.seen = len(history)
+            status = f"valid {self.measure} {history[-1][1][self.measure]:.4f}"
+        self.bar.update(self.task, completed=at, status=status)
+        if not self.terminal and len(history) > self.measured:
+            print(f"  {where}: {status}", file=sys.stderr, flush=True)
+        self.measured = len(history)
 
 
 class BlockBar(RoundBar):
-    """Shows the rounds of each block of a stream; the bar begins anew with every block."""
+    """A progress callback for streams; the bar restarts with every block."""
 
-    block, begun = -1, 0
+    block, start = -1, 0
 
-    def __call__(self, moment: RoundResult) -> None:
-        block, at = moment.now.vault.holdings.now, moment.now.state.round
-        if block != self.block:  # a run that goes on inside a block has measured rounds behind it
-            history = moment.until.history if moment.until else ()
-            self.block, self.begun = block, (history[0][0] if history else at) - 1
-            self.seen = max(len(history) - 1, 0)
-            self.bar.reset(self.task, description=f"{self.title}, block {block}", said="")
-        self._show(moment, at - self.begun, f"block {block}, round {at - self.begun}")
+    def __call__(self, result: RoundResult) -> None:
+        block, at = result.now.vault.holdings.now, result.now.state.round
+        if block != self.block:  # a run resumed inside a block has earlier measurements
+            history = result.until.history if result.until else ()
+            self.block, self.start = block, (history[0][0] if history else at) - 1
+            self.measured = max(len(history) - 1, 0)
+            self.bar.reset(self.task, description=f"{self.title}, block {block}", status="")
+        self._show(result, at - self.start, f"block {block}, round {at - self.start}")

@@ -1,7 +1,7 @@
 """Amazon Video Games 2018 in the 5-core form of LC-Rec.
 
-`Games.inter.json` maps each user's number to the numbers of the items in the order of the
-reviews; `Games.item2id` gives the product code of each number. Neither ratings nor times exist.
+`Games.inter.json` maps each user number to item numbers in the order of the reviews;
+`Games.item2id` gives the product code of each item number. There are no ratings and no times.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rescind.errors import DataError
 
 
 def read(files: Files) -> Canonical:
-    """Read both files; `position` is the place in a user's history, 0 the oldest."""
+    """Read both files; `position` is the index in a user's history, 0 for the oldest."""
     label = files.label("Games.inter.json")
     try:
         histories = json.loads(decode(files.read("Games.inter.json"), label, "utf-8"))
     except (json.JSONDecodeError, RecursionError) as error:
-        at = getattr(error, "lineno", 1), getattr(error, "colno", 1)
-        raise DataError(f"{label}, line {at[0]}, column {at[1]}: not JSON ({error}).") from error
+        line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
+        raise DataError(f"{label}, line {line}, column {column}: not JSON ({error}).") from error
     if not isinstance(histories, dict) or not all(
         isinstance(items, list) and all(type(item) is int and item >= 0 for item in items)
         for items in histories.values()

@@ -1,7 +1,7 @@
-"""Read files out of a folder or a zip archive, without ever unpacking one.
+"""Read files from a folder or a zip archive, without unpacking it to disk.
 
-An archive comes from outside: names that climb out of a folder, links, encrypted members and
-members that unpack to absurd sizes are refused before anything is read.
+Archives are not trusted: names that lead out of the archive, links, encrypted members and members
+that unpack to very large sizes are refused before anything is read.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path, PurePosixPath
 
 from rescind.errors import DataError
 
-_LARGEST = 4 * 2**30  # bytes unpacked; the largest archive we know, HetRec, has 0.2 GB
-_HIGHEST_RATIO = 200  # ratings as text shrink 3 to 10 times; a bomb a thousand times
+_LARGEST = 4 * 2**30  # bytes unpacked; the largest known archive, HetRec, has 0.2 GB
+_HIGHEST_RATIO = 200  # ratings as text shrink 3 to 10 times; a zip bomb a thousand times
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
-"""What the zip reader raises on damaged archives (NotImplementedError is a RuntimeError)."""
+"""Exceptions of the zip reader for damaged archives (NotImplementedError is a RuntimeError)."""
 
 
 class Files:
-    """The files of a folder, a zip archive or a single file, by their last names."""
+    """The files of a folder, a zip archive or a single file, by base name."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,7 +30,7 @@ class Files:
         self._members = self._list()
 
     def _list(self) -> dict[str, str]:
-        """Last name -> full name; of equal last names the one highest in the tree."""
+        """Map base name -> full name; for equal base names, the one highest in the tree."""
         if self._zip is not None:
             names = [info.filename for info in self._zip.infolist() if not info.is_dir()]
         elif self.path.is_dir():
@@ -41,11 +41,11 @@ class Files:
         return {PurePosixPath(name).name: name for name in names}
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of this name, in whatever folder of the archive."""
+        """Return whether there is a file of this name in any folder of the archive."""
         return name in self._members
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file."""
+        """Return the bytes of a file."""
         if name not in self._members:
             raise DataError(
                 f"{self.path}: there is no file '{name}' in it. It holds "
@@ -63,7 +63,7 @@ class Files:
             ) from error
 
     def label(self, name: str) -> str:
-        """How messages name a file: the archive, then the member."""
+        """Return the name of a file for messages: the archive, then the member."""
         return f"{self.path}/{self._members.get(name, name)}"
 
 
@@ -87,7 +87,7 @@ def _open_zip(path: Path) -> zipfile.ZipFile:
 
 
 def check_members(path: Path, members: list[zipfile.ZipInfo]) -> None:
-    """Refuse an archive with unsafe names, links, encryption or absurd sizes."""
+    """Refuse an archive with unsafe names, links, encryption or very large sizes."""
     for info in members:
         parts = PurePosixPath(info.filename.replace("\\", "/")).parts
         if ".." in parts or info.filename.startswith(("/", "\\")) or ":" in (parts or ("",))[0]:
@@ -97,7 +97,7 @@ def check_members(path: Path, members: list[zipfile.ZipInfo]) -> None:
         if info.flag_bits & 1:
             _refuse(path, info, "it is encrypted")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            _refuse(path, info, "it is packed in an unusual way")
+            _refuse(path, info, "its compression method is not supported")
         if info.file_size > 2**24 and info.file_size > _HIGHEST_RATIO * max(info.compress_size, 1):
             _refuse(path, info, f"{info.compress_size} bytes unpack to {info.file_size}")
     total = sum(info.file_size for info in members)

@@ -1,4 +1,4 @@
-"""Gowalla as NGCF and LightGCN distribute it: `train.txt` and `test.txt`, a user's items a line."""
+"""Gowalla as NGCF and LightGCN distribute it: `train.txt` and `test.txt`, one user per line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rescind.data.sources.text_columns import decode, whole
 
 
 def read(files: Files) -> Canonical:
-    """Read both parts; `split` is 0 for their train and 1 for their test, as they number it."""
+    """Read both files; `split` is 0 for train and 1 for test, as published."""
     parts = [_pairs(files, name) for name in ("train.txt", "test.txt")]
     user = np.concatenate([part[0] for part in parts])
     item = np.concatenate([part[1] for part in parts])
@@ -29,7 +29,7 @@ def read(files: Files) -> Canonical:
 
 
 def _pairs(files: Files, name: str) -> tuple[Ints, Ints]:
-    """Users and items of lines `user item item ...`; a user without items has no pairs."""
+    """Read users and items from lines `user item item ...`; a user without items has no pairs."""
     label = files.label(name)
     lines = [line.split() for line in decode(files.read(name), label, "utf-8").split("\n")]
     lines = [line for line in lines if line]

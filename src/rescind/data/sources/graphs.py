@@ -1,4 +1,4 @@
-"""Graphs: the canonical `graph.npz`, the Planetoid files and the heterophilous ones."""
+"""Read graphs: the canonical `graph.npz`, Planetoid files and heterophilous npz files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rescind.data.arrays import Ints
 from rescind.data.canonical import write_atomically
 from rescind.data.dataset import GraphDataset
-from rescind.data.sources import safe_pickle as only_arrays
+from rescind.data.sources import safe_pickle
 from rescind.data.sources.archive import DAMAGE, Files, check_members
 from rescind.data.sources.text_columns import decode, whole
 from rescind.errors import DataError
@@ -22,7 +22,7 @@ _VALID = 500  # nodes after the training ones, as in the Planetoid paper
 
 
 def read_npz(data: bytes, file: str) -> dict[str, NDArray[Any]]:
-    """The arrays of an npz file; one that holds objects is refused, not unpickled."""
+    """Read the arrays of an npz file; a file with pickled objects is refused."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             check_members(Path(file), archive.infolist())
@@ -75,19 +75,19 @@ def write_canonical(folder: Path, graph: GraphDataset) -> None:
     else:
         parts["x_data"], parts["x_shape"] = graph.features.data, np.asarray(graph.features.shape)
         parts["x_indices"], parts["x_indptr"] = graph.features.indices, graph.features.indptr
-    write_atomically(folder, lambda place: np.savez_compressed(place / "graph.npz", **parts))
+    write_atomically(folder, lambda target: np.savez_compressed(target / "graph.npz", **parts))
 
 
 def read_planetoid(files: Files, name: str) -> GraphDataset:
-    """The eight files `ind.NAME.*` of Planetoid.
+    """Read the eight files `ind.NAME.*` of Planetoid.
 
-    Test nodes are stored out of order and CiteSeer lacks 15 of them; those become nodes without
-    features and label. Edges: both directions, no self-loops, no repeats, sorted.
+    Test nodes are stored out of order and CiteSeer lacks 15 of them; these become nodes without
+    features and label. Edges: both directions, no self-loops, no duplicates, sorted.
     """
 
     def part(kind: str) -> Any:
         file = f"ind.{name}.{kind}"
-        return only_arrays.read(files.read(file), files.label(file))
+        return safe_pickle.read(files.read(file), files.label(file))
 
     index_file = f"ind.{name}.test.index"
     label = files.label(index_file)
@@ -96,16 +96,16 @@ def read_planetoid(files: Files, name: str) -> GraphDataset:
     if len(order) == 0 or len(order) != unseen.shape[0]:
         raise DataError(f"{label}: {len(order)} test nodes, but {unseen.shape[0]} feature rows.")
     nodes = max(int(order.max()) + 1, known.shape[0])
-    place = np.concatenate((np.arange(known.shape[0]), order))
-    if len(labels) != len(place):
-        raise DataError(f"{label}: {len(labels)} labels for {len(place)} nodes. Get it again.")
+    index = np.concatenate((np.arange(known.shape[0]), order))
+    if len(labels) != len(index):
+        raise DataError(f"{label}: {len(labels)} labels for {len(index)} nodes. Get it again.")
     y = np.full(nodes, -1, dtype=np.int64)
-    y[place] = np.where(labels.sum(axis=1) > 0, labels.argmax(axis=1), -1)
+    y[index] = np.where(labels.sum(axis=1) > 0, labels.argmax(axis=1), -1)
     count, numbers = part("y").shape[0], np.arange(nodes)
     return GraphDataset(
         name=name,
         edge_index=_edges(part("graph"), nodes, files.label(f"ind.{name}.graph")),
-        features=_stack(known, unseen, place, nodes),
+        features=_stack(known, unseen, index, nodes),
         y=y,
         train_mask=numbers < count,
         valid_mask=(numbers >= count) & (numbers < count + _VALID),
@@ -114,13 +114,13 @@ def read_planetoid(files: Files, name: str) -> GraphDataset:
     )
 
 
-def _stack(known: Any, unseen: Any, place: Ints, nodes: int) -> Any:
-    """Both feature matrices under each other, each row at its node's place, as sorted CSR."""
+def _stack(known: Any, unseen: Any, index: Ints, nodes: int) -> Any:
+    """Stack both feature matrices as sorted CSR, each row at its node's index."""
     from scipy import sparse
 
     rows = sparse.coo_matrix(sparse.vstack((known, unseen)))
     features = sparse.csr_matrix(
-        (rows.data.astype(np.float32), (place[rows.row], rows.col)), shape=(nodes, rows.shape[1])
+        (rows.data.astype(np.float32), (index[rows.row], rows.col)), shape=(nodes, rows.shape[1])
     )
     features.eliminate_zeros()
     features.sort_indices()
@@ -128,9 +128,9 @@ def _stack(known: Any, unseen: Any, place: Ints, nodes: int) -> Any:
 
 
 def read_heterophilous(files: Files, name: str) -> GraphDataset:
-    """One npz file of Platonov et al. 2023: features, labels, edges once, ten splits."""
+    """Read one npz file of Platonov et al. 2023: features, labels, each edge once, ten splits."""
     file = f"{name}.npz"
-    parts = read_npz(files.read(file), files.label(file)) if files.has(file) else _loose(files)
+    parts = read_npz(files.read(file), files.label(file)) if files.has(file) else _given_npz(files)
     wanted = ("node_features", "node_labels", "edges", "train_masks", "val_masks", "test_masks")
     for key in wanted:
         if key not in parts:
@@ -149,8 +149,8 @@ def read_heterophilous(files: Files, name: str) -> GraphDataset:
     )
 
 
-def _loose(files: Files) -> dict[str, NDArray[Any]]:
-    """The arrays of an npz that was given itself: `Files` sees its members."""
+def _given_npz(files: Files) -> dict[str, NDArray[Any]]:
+    """Read an npz file that was given directly, so that `Files` lists its arrays."""
     return read_npz(files.path.read_bytes(), str(files.path))
 
 
@@ -172,9 +172,9 @@ def _edges(adjacency: dict[int, list[int]], nodes: int, label: str) -> Ints:
 
 
 def _both_directions(start: Ints, end: Ints, nodes: int, label: str) -> Ints:
-    """[2, E]: each edge both ways, without self-loops and repeats, sorted."""
+    """Return sorted edges in both directions, without self-loops and duplicates. [2, E]"""
     if len(start) and (min(start.min(), end.min()) < 0 or max(start.max(), end.max()) >= nodes):
-        raise DataError(f"{label}: an edge names a node outside 0..{nodes - 1}. Get it again.")
+        raise DataError(f"{label}: an edge has a node outside 0..{nodes - 1}. Get it again.")
     apart = start != end
     key = np.unique(
         np.concatenate((start[apart] * nodes + end[apart], end[apart] * nodes + start[apart]))

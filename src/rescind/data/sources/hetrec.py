@@ -1,4 +1,4 @@
-"""The two HetRec 2011 sets: Last.fm tag assignments and MovieLens ratings."""
+"""Read the two HetRec 2011 datasets: Last.fm tag assignments and MovieLens ratings."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rescind.errors import DataError
 
 
 def read_lastfm(files: Files) -> Canonical:
-    """Last.fm 2K: `user_taggedartists.dat` (user, artist, tag, day, month, year), `artists.dat`.
+    """Read Last.fm 2K: `user_taggedartists.dat` (user, artist, tag, date) and `artists.dat`.
 
-    The time of a row is midnight in Madrid of its day, as in the publisher's own file of times.
+    The time of a row is midnight in Madrid on its day, as in the publisher's file of timestamps.
     """
     name = "user_taggedartists.dat"
     label = files.label(name)
@@ -29,7 +29,7 @@ def read_lastfm(files: Files) -> Canonical:
 
 
 def read_movielens(files: Files) -> Canonical:
-    """MovieLens 2K: `user_ratedmovies-timestamps.dat` (times in milliseconds), `movies.dat`."""
+    """Read MovieLens 2K: `user_ratedmovies-timestamps.dat` (milliseconds), `movies.dat`."""
     name = "user_ratedmovies-timestamps.dat"
     label = files.label(name)
     names = ("user", "item", "rating", "time")
@@ -47,7 +47,7 @@ def read_movielens(files: Files) -> Canonical:
 
 
 def _titles(files: Files, name: str) -> dict[int, str]:
-    """The first two columns of a table with a header: number and title."""
+    """Read the first two columns of a table with a header: number and title."""
     data, label = files.read(name), files.label(name)
     try:
         text = decode(data, label, "utf-8")
@@ -62,18 +62,18 @@ def _titles(files: Files, name: str) -> dict[int, str]:
 
 
 def _midnights(year: Ints, month: Ints, day: Ints, label: str) -> Ints:
-    """Unix seconds of midnight in Madrid, one computation for each distinct day."""
+    """Return Unix seconds of midnight in Madrid, computed once per distinct day."""
     from zoneinfo import ZoneInfo
 
     zone, origin = ZoneInfo("Europe/Madrid"), datetime(1970, 1, 1, tzinfo=UTC)
-    days, place = np.unique(year * 10_000 + month * 100 + day, return_inverse=True)
+    days, inverse = np.unique(year * 10_000 + month * 100 + day, return_inverse=True)
     seconds = np.empty(len(days), dtype=np.int64)
     for at, number in enumerate(days.tolist()):
         try:
             moment = datetime(number // 10_000, number // 100 % 100, number % 100, tzinfo=zone)
         except ValueError as error:
-            line = int(np.flatnonzero(place == at)[0]) + 2
+            line = int(np.flatnonzero(inverse == at)[0]) + 2
             raise DataError(f"{label}, line {line}, columns day, month, year: {error}.") from error
         seconds[at] = round((moment - origin).total_seconds())
-    times: Ints = seconds[place]
+    times: Ints = seconds[inverse]
     return times

