@@ -122,8 +122,8 @@ class Proximal:
 class LossTerms:
     """All that stands in a loss beside the samples; nothing by default."""
 
-    rehearsal: Replay | None = None
-    pull: Proximal | None = None
+    replay: Replay | None = None
+    proximal: Proximal | None = None
 
 
 def preference_shift(scores: Tensor, top: Tensor) -> Tensor:

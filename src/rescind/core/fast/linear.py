@@ -85,7 +85,7 @@ def client_sum(
     size = method.batch_size or many
     batches = -(-many // size)
     waves = method.epochs * batches
-    listed = 0 if beside.rehearsal is None else beside.rehearsal.item.shape[1]
+    listed = 0 if beside.replay is None else beside.replay.item.shape[1]
     label, past, cross, echo, given, error = scratch(
         table.dtype, many, (waves + 1) * dim, waves, waves, items * waves, many + listed
     )
@@ -123,8 +123,8 @@ def client_sum(
             np.empty(items, np.int64),
             hashes.view(np.uint64),
             np.empty(257, np.int64),
-            _rehearsal(beside.rehearsal, table, clocks, batches),
-            _pull(beside.pull, model, table, many + listed),
+            _replay_args(beside.replay, table, clocks, batches),
+            _proximal_args(beside.proximal, model, table, many + listed),
             said := _asked(cohort, table, many * method.epochs) if asked else None,
         )
     weight = cohort.weight.numpy()
@@ -157,7 +157,7 @@ def unpacked(model: Linear, rows: Tensor, like: Params) -> dict[str, Tensor]:
     return {n: torch.cat(parts, 1).view(like[n].shape) for n, parts in whole.items()}
 
 
-def _rehearsal(
+def _replay_args(
     wanted: Replay | None, table: Tensor, clocks: list[Clock], batches: int
 ) -> tuple[Any, ...] | None:
     """What the kernel takes to rehearse."""
@@ -179,7 +179,9 @@ def _rehearsal(
     )
 
 
-def _pull(wanted: Proximal | None, model: Any, table: Tensor, many: int) -> tuple[Any, ...] | None:
+def _proximal_args(
+    wanted: Proximal | None, model: Any, table: Tensor, many: int
+) -> tuple[Any, ...] | None:
     """What the kernel takes to stay near old values."""
     if wanted is None:
         return None

@@ -1,9 +1,9 @@
 """A compiled round of every backbone whose score is linear in the item row, s = v . q + shift.
 
-FedMF, the published FedNCF and PFedRec, with what a loss may hold beside its samples: rehearsal
-of old answers (KD, SPP, F3CRec) and a pull towards old values (Reg). `kernels` says what compiled
-loops have in common. Parts that a round does not ask for are None: numba leaves out whatever stands
-behind a bare `is not None`, so that they cost nothing, not even to compile.
+FedMF, the published FedNCF and PFedRec, with the extra loss terms of continual methods: replay of
+old predictions (KD, SPP, F3CRec) and a proximal penalty (Reg). `ego_kernel` says what compiled
+loops have in common. An unused term is None: numba drops code behind a bare `is not None`, so it
+costs no time, not even to compile.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _shelve(j, c, counts, seen, touched, shelf, shelved, given, waves):
 
 
 @compiled()
-def _replay(many, listed, first, length, key, who, luck, row, at):
+def _draw_replayed(many, listed, first, length, key, who, luck, row, at):
     """Write `many` entries of a list, those with the smallest bits, into row[at:]; how many.
 
     Of each entry in it, luck keeps the place on the list (the bits are not needed any more).
@@ -136,8 +136,8 @@ def linear_bce(
     shelf,
     hashes,
     buckets,
-    rehearsal,
-    pull,
+    replay,
+    proximal,
     said,
 ):
     """BCE on s = v . q + shift, any number of batches and epochs of plain SGD (f3crec.md 4).
@@ -148,9 +148,9 @@ def linear_bce(
     bias and two vectors a and p (FedNCF): shift = bias + a . p. `steps` is 2 where the loss is
     taken anew between the step of what is private and that of the items.
 
-    rehearsal: (listed [C * N], taught [C * N], N, keys by wave, factor, whether factor is for the
+    replay: (listed [C * N], taught [C * N], N, keys by wave, factor, whether factor is for the
         mean, epsilon or below 0 to replay everything, scores [I], all items, luck [2 N])
-    pull: (table - old table, rows of that, old `own`, known [C], strength, pulled [I], more,
+    proximal: (table - old table, rows of that, old `own`, known [C], strength, pulled [I], more,
         before [width]): what a copy was away from its old row fades by `keep` with every step
     said: (count [C], item, score): every touched row and what the client says of it afterwards
     label: 1 at every place that a positive has among a client's samples
@@ -164,8 +164,8 @@ def linear_bce(
     width = len(pace)
     keep = one
     told = 0
-    if pull is not None:
-        gap, old, then, known, strength, pulled, more, before = pull
+    if proximal is not None:
+        gap, old, then, known, strength, pulled, more, before = proximal
         keep = one - (strength + strength) * rate
     for c in range(len(ids)):
         n = train_count[c]
@@ -184,10 +184,8 @@ def linear_bce(
         shelved = 0
         extra = 0
         listed_at = 0
-        if rehearsal is not None:
-            listed, taught, length, keys, factor, averaged, scale_by, scores, every, luck = (
-                rehearsal
-            )
+        if replay is not None:
+            listed, taught, length, keys, factor, averaged, scale_by, scores, every, luck = replay
             listed_at = c * length
             for k in range(listed_at, listed_at + length):
                 if listed[k] >= 0:
@@ -235,7 +233,7 @@ def linear_bce(
                         cross[k] = -rate * dot(past, now, past, k * dim, dim)
                         echo[k] = 0
                     extra = 0
-                    if rehearsal is not None:
+                    if replay is not None:
                         if has_list:
                             extra = length
                             if scale_by >= 0:
@@ -247,13 +245,13 @@ def linear_bce(
                                 extra = _moved_list(scores, listed, listed_at, length, scale_by)
                             if extra > 0:
                                 key = keys[epoch * (len(keys) // len(draw_keys)) + batch]
-                                extra = _replay(
+                                extra = _draw_replayed(
                                     extra, listed, listed_at, length, key, who, luck, row,
                                     begin + size,
                                 )  # fmt: skip
                     together = size + extra
                     dots(error, begin, past, now, table, row, begin, together, dim)
-                    if pull is not None:
+                    if proximal is not None:
                         faded = keep**wave - one
                         if wave > 0:
                             dots(more, begin, past, now, gap, row, begin, together, dim)
@@ -267,7 +265,7 @@ def linear_bce(
                         if s < begin + size:
                             e = one / (one + math.exp(-score * colder)) - label[order[s] * stride]
                             e *= scale
-                        if rehearsal is not None:
+                        if replay is not None:
                             if s >= begin + size:
                                 k = luck[length + s - begin - size]
                                 e = one / (one + math.exp(-score)) - taught[listed_at + k]
@@ -277,14 +275,14 @@ def linear_bce(
                         add(echo, 0, given, at, e, wave)
                     if step == steps - 1:
                         by = -rate * counts
-                        if pull is None:
+                        if proximal is None:
                             scatter(total, row, begin, together, by, now, dim, past, error)
                         else:
                             for s in range(begin, begin + together):
                                 more[s] = error[s] * (keep**left if row[s] < old else one)
                             scatter(total, row, begin, together, by, now, dim, past, more)
                     if step == 0:
-                        if pull is not None:
+                        if proximal is not None:
                             for f in range(width):
                                 before[f] = own[mine + f]
                             if wave > 0:
@@ -300,7 +298,7 @@ def linear_bce(
                                 a = own[f]
                                 own[f] -= pace[dim + 1] * whole * own[f + dim]
                                 own[f + dim] -= pace[2 * dim + 1] * whole * a
-                        if pull is not None:
+                        if proximal is not None:
                             if known[c]:
                                 for f in range(width):
                                     away = before[f] - then[mine + f]
@@ -308,12 +306,12 @@ def linear_bce(
                     if step == steps - 1:
                         for s in range(begin, begin + together):
                             given[row[s] * waves + wave] += error[s]
-                        if pull is not None:
+                        if proximal is not None:
                             for s in range(shelved):
                                 if shelf[s] < old:
                                     multiply(given, shelf[s] * waves, keep, wave)
         sent[c] = shelved
-        if pull is not None:
+        if proximal is not None:
             by = counts * (keep ** (len(draw_keys) * batches) - one)
             for s in range(shelved):
                 pulled[shelf[s]] += by
@@ -336,6 +334,6 @@ def linear_bce(
                 said_score[told + s] += shift + dot(given, shelf[s] * waves, cross, 0, wave)
             said_count[c] = shelved
             told += shelved
-    if pull is not None:
+    if proximal is not None:
         for j in range(items):
             add(total, j * dim, gap, j * dim, pulled[j], dim)
