@@ -98,7 +98,7 @@ def test_a_file_torn_at_any_place_is_a_data_error(tmp_path):
     whole = path.read_bytes()
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
-        with pytest.raises(DataError, match="torn"):
+        with pytest.raises(DataError, match="incomplete"):
             params.load(path)
 
 
@@ -124,7 +124,7 @@ def test_an_altered_note_is_a_data_error(tmp_path):
 def test_a_file_of_another_kind_or_none_at_all_is_a_data_error(tmp_path, content):
     (tmp_path / "file").write_bytes(content)
     for path in (tmp_path / "file", tmp_path / "missing"):
-        with pytest.raises(DataError, match="make the run again"):
+        with pytest.raises(DataError, match="or rerun"):
             params.load(path)
 
 

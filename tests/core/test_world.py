@@ -225,7 +225,7 @@ def test_a_client_is_hosted_once():
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(1, "is a member"), (5, "nothing to train on"), (77, "has 6 clients")]
+    ("number", "text"), [(1, "is a member"), (5, "no training data"), (77, "has 6 clients")]
 )
 def test_a_number_that_is_taken_or_has_no_data_cannot_be_hosted(number, text):
     flags = torch.ones(2, dtype=torch.bool)
