@@ -125,7 +125,7 @@ def test_erasing_removes_every_copy_lent_or_not(few):
 def test_a_request_for_what_is_not_held_says_what_is_and_changes_nothing(few, event, verb):
     before = few.digest()
     text = (
-        rf"client 1 does not hold item 3, so it cannot be {verb}\. They hold 1 records; "
+        rf"client 1 does not hold item 3, so it cannot be {verb}\. The client holds 1 records; "
         r"the first are \[1\]\. Nothing was changed\."
     )
     with pytest.raises(ConsentError, match=text):
@@ -135,14 +135,14 @@ def test_a_request_for_what_is_not_held_says_what_is_and_changes_nothing(few, ev
 
 def test_unsharing_what_was_never_lent_says_what_is(few):
     lent = few.apply(Share(ask((0, 3))))
-    text = r"client 0 does not share item 1.*They share 1 items; the first are \[3\]"
+    text = r"client 0 does not share item 1.*The client shares 1 items; the first are \[3\]"
     with pytest.raises(ConsentError, match=text):
         lent.apply(Unshare(ask((0, 3), (0, 1))))
 
 
 def test_unsharing_twice_is_refused(few):
     back = few.apply(Share(ask((0, 3)))).apply(Unshare(ask((0, 3))))
-    with pytest.raises(ConsentError, match="taken back before"):
+    with pytest.raises(ConsentError, match="is unshared already"):
         back.apply(Unshare(ask((0, 3))))
 
 
@@ -274,7 +274,7 @@ def test_a_label_is_needed_for_every_record():
 
 
 def test_a_lot_of_an_unknown_name_is_a_config_error(few):
-    with pytest.raises(ConfigError, match="use own, unshared, valid or test"):
+    with pytest.raises(ConfigError, match="Use own, unshared, valid or test"):
         few.lot("everything")
 
 

@@ -137,7 +137,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch, ca
     path = tmp_path / "file"
     params.save(path, ONE)
     monkeypatch.setattr(os, call, full)
-    with pytest.raises(DataError, match=r"No space left on device.*old file is untouched"):
+    with pytest.raises(DataError, match=r"No space left on device.*old file is unchanged"):
         params.save(path, TWO)
     monkeypatch.undo()
     assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -113,12 +113,12 @@ class World:
                     world, members=members, sizes=sizes, hosted=hosted, block=self.block + 1
                 )
             case Host(client, data):
-                self._must_be_hostable(client, data)
+                self._check_hostable(client, data)
                 return replace(world, hosted=(*self.hosted, (client, data)))
             case _:
                 return world
 
-    def _must_be_hostable(self, client: int, data: Holdings) -> None:
+    def _check_hostable(self, client: int, data: Holdings) -> None:
         if any(number == client for number, _ in self.hosted):
             raise ConsentError(f"client {client} is hosted already. Withdraw it first.")
         if 0 <= client < len(self.members) and bool(self.members[client]):
