@@ -36,9 +36,7 @@ def make_folder(folder: Path) -> None:
     missing = [p for p in (folder, *folder.parents) if not p.is_dir()]
     for one in reversed(missing):
         one.mkdir(exist_ok=True)
-        with suppress(
-            PermissionError
-        ):  # a folder may be writable inside a parent that is not readable
+        with suppress(PermissionError):  # the parent may be unreadable
             sync_folder(one.parent)
 
 

@@ -17,8 +17,7 @@ from rescind.core.params import Params
 from rescind.core.state import REFERENCE
 from rescind.core.update import Rows, Sum, Update
 
-# The largest norms of single updates seen in training: 120 (ego-LightGCN, ML-1M), 341 (FedMF,
-# ML-100K).
+# Largest norms of updates seen in training: 120 (ego-LightGCN, ML-1M), 341 (FedMF, ML-100K).
 HEALTHY = 1000.0
 HEAVIEST = 1e6
 """The largest allowed weight of a client: no user has a million records."""

@@ -156,9 +156,7 @@ def check_guards(guards: Sequence[Guard]) -> None:
     for guard in guards:
         if isinstance(guard, Clip):
             if noisy:
-                raise ConfigError(
-                    "Clip comes after noise and would clip the noise. Put Clip first."
-                )
+                raise ConfigError("Clip after noise would clip the noise. Put Clip first.")
             clips.append(guard)
         noisy |= isinstance(guard, NOISE)
         if isinstance(guard, Gaussian) and guard.clip not in [clip.norm for clip in clips]:

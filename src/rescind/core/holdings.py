@@ -376,9 +376,7 @@ def _check(records: Records, split: Tensor, clients: int, items: int) -> None:
         return
     low, high = int(split.min()), int(split.max())
     if low < TRAIN or high > TEST:
-        raise DataError(
-            f"split labels must be 0 (train), 1 (valid) or 2 (test), got {low} to {high}."
-        )
+        raise DataError(f"split labels must be 0, 1 or 2, got values from {low} to {high}.")
     if int(records.client.max()) >= clients or int(records.item.max()) >= items:
         raise DataError(
             f"the largest client and item are {int(records.client.max())} and "

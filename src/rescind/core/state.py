@@ -109,9 +109,7 @@ class Log:
 
     def at(self, round_: int, table: str = "item") -> Rows | None:
         """Return the rows of one round (all chunks together), or None."""
-        found = [
-            self._select(rows) for r, name, rows in self.entries if (r, name) == (round_, table)
-        ]
+        found = [self._read(rows) for r, name, rows in self.entries if (r, name) == (round_, table)]
         if not found:
             return None
         return Rows(
@@ -121,7 +119,7 @@ class Log:
             found[0].size,
         )
 
-    def _select(self, rows: Rows) -> Rows:
+    def _read(self, rows: Rows) -> Rows:
         if self.reader is None:
             return rows
         mine = rows[torch.isin(rows.owner, self.reader)]

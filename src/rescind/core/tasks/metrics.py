@@ -62,9 +62,7 @@ class Ranking:
         if self.split not in ("valid", "test"):
             raise ConfigError(f"Ranking.split must be 'valid' or 'test', got '{self.split}'.")
         if not self.k or min(self.k) < 1:
-            raise ConfigError(
-                f"Ranking.k must be one or more list lengths of at least 1, got {self.k}."
-            )
+            raise ConfigError(f"Ranking.k needs list lengths of at least 1, got {self.k}.")
 
     def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
         """Return totals by name, and the number of clients in them."""
