@@ -75,7 +75,7 @@ def test_the_tiny_world_has_the_people_it_promises(tiny):
     count = tiny.lot("own")[1].tolist()
     assert count[hoarder()] == tiny.items - 1
     assert count[silent()] == 0
-    assert all(2 <= many < tiny.items // 2 + 2 for many in count[: hoarder()])
+    assert all(2 <= n < tiny.items // 2 + 2 for n in count[: hoarder()])
     assert silent() in {client for client, _ in held(tiny, "test")}
     assert not held(tiny, "own") & held(tiny, "test")
     assert tiny.digest() == tiny_holdings().digest() != tiny_holdings(seed=1).digest()
@@ -302,9 +302,9 @@ def test_letters_reach_their_recipients_and_the_others_get_none():
     letters = mail.to(ints([2, 5, 7, 9]))
     assert letters.values["bound"].tolist() == [[2.0], [0.0], [7.0], [0.0]]
     assert letters.values["has"].tolist() == [True, False, True, False]
-    nobody = Mail(ints([]), {"bound": torch.zeros(0, 1)}).to(ints([1, 2]))
-    assert nobody.values["bound"].tolist() == [[0.0], [0.0]]
-    assert nobody.values["has"].tolist() == [False, False]
+    empty = Mail(ints([]), {"bound": torch.zeros(0, 1)}).to(ints([1, 2]))
+    assert empty.values["bound"].tolist() == [[0.0], [0.0]]
+    assert empty.values["has"].tolist() == [False, False]
 
 
 def small_graph(value: float = 1.0) -> Graph:

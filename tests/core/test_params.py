@@ -36,7 +36,7 @@ def test_times_dot_norm_and_bytes_by_hand():
 
 
 def test_an_inner_product_is_taken_in_float64():
-    # In float32 the 1 would vanish beside 2**24.
+    # In float32 the 1 would vanish next to 2**24.
     big = {"a": torch.tensor([4096.0, 1.0])}
     assert params.dot(big, big) == 2.0**24 + 1
 

@@ -170,8 +170,8 @@ def rows_of_people(name: str, value: Tensor, clients: int) -> bool:
     return name.rsplit("/", 1)[-1] == "user" and value.dim() >= 1 and len(value) == clients
 
 
-def begun_anew(own: Params, first: Params, who: Tensor, clients: int) -> dict[str, Tensor]:
-    """Reset the rows of the clients `who` to their initial values, or to 0 if there are none.
+def begun_anew(own: Params, first: Params, ids: Tensor, clients: int) -> dict[str, Tensor]:
+    """Reset the rows of the clients `ids` to their initial values, or to 0 if there are none.
 
     own, first: the server's values now, and those of a new federation
     """
@@ -179,7 +179,7 @@ def begun_anew(own: Params, first: Params, who: Tensor, clients: int) -> dict[st
     for name, value in own.items():
         if rows_of_people(name, value, clients):
             out[name] = value.clone()
-            out[name][who.to(value.device)] = first[name].to(value)[who] if name in first else 0
+            out[name][ids.to(value.device)] = first[name].to(value)[ids] if name in first else 0
     return out
 
 

@@ -148,7 +148,7 @@ def multiply(typing: Any, to: Any, at: Any, factor: Any, dim: Any) -> Any:
 
 @intrinsic
 def dot(typing: Any, left: Any, at: Any, right: Any, place: Any, dim: Any) -> Any:
-    """The inner product of left[at : at+dim] and right[place : place+dim]."""
+    """Compute the inner product of left[at : at+dim] and right[place : place+dim]."""
     signature = left.dtype(left, types.intp, right, types.intp, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
