@@ -36,9 +36,9 @@ def test_the_published_stream_of_splitmix64_comes_out(monkeypatch):
 
 @pytest.mark.parametrize("shift", [0, 8, 24, 32, 48, 56])
 def test_every_byte_of_the_bits_is_uniform_over_ids_and_over_k(shift):
-    many = torch.arange(50_000)
-    over_ids = (Clock(3).bits("byte", many) >> shift) & 0xFF
-    over_k = (Clock(3).bits("byte", torch.tensor(5), many) >> shift) & 0xFF
+    ids = torch.arange(50_000)
+    over_ids = (Clock(3).bits("byte", ids) >> shift) & 0xFF
+    over_k = (Clock(3).bits("byte", torch.tensor(5), ids) >> shift) & 0xFF
     assert flat(over_ids, 256) > SUSPICIOUS
     assert flat(over_k, 256) > SUSPICIOUS
 
@@ -86,10 +86,10 @@ def test_a_normal_number_is_finite_whatever_the_bits(monkeypatch):
 
 def test_a_client_draws_the_same_numbers_alone_and_in_a_crowd():
     clock = Clock(5, 3).step(2)
-    crowd = torch.tensor([4, 9, 2, 700, 31])
+    cohort = torch.tensor([4, 9, 2, 700, 31])
     for draw in (clock.bits, clock.uniform, clock.normal):
-        together = draw("x", crowd, 6)
-        for place, client in enumerate(crowd.tolist()):
+        together = draw("x", cohort, 6)
+        for place, client in enumerate(cohort.tolist()):
             assert torch.equal(draw("x", torch.tensor([client]), 6), together[place : place + 1])
 
 

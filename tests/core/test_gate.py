@@ -41,7 +41,7 @@ def ints(values) -> Tensor:
 
 
 def rows(index, owner=None, value=None) -> Rows:
-    """Rows of ones, of client 0 unless said otherwise."""
+    """Rows of ones, of client 0 by default."""
     owner = ints([0] * len(index)) if owner is None else ints(owner)
     value = torch.ones(len(index), DIM, dtype=FLOAT) if value is None else value
     return Rows(owner, ints(index), value, ROWS)
@@ -49,7 +49,7 @@ def rows(index, owner=None, value=None) -> Rows:
 
 # -- ten thousand updates -------------------------------------------------------------------------
 
-# What may be wrong with one client of many, and the reason that is counted.
+# What may be wrong with one of several clients, and the reason that is counted.
 SPOILT = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "huge": 1.1e6, "overflow": 1e200}
 WEIGHTS = {"w -1": -1.0, "w nan": math.nan, "w inf": math.inf, "w huge": 1e7}
 OF_ONE = {
@@ -65,10 +65,10 @@ OF_ONE = {
 class Fuzz:
     """Clients drawn from the clock, and what must come of them in exact arithmetic."""
 
-    def __init__(self, seed: int, many: int) -> None:
-        clock, ids = Clock(seed), torch.arange(many).unsqueeze(1)
+    def __init__(self, seed: int, count: int) -> None:
+        clock, ids = Clock(seed), torch.arange(count).unsqueeze(1)
         self.kind = clock.integers("kind", ids, 0, len(OF_ONE)).squeeze(1).tolist()
-        self.many = clock.integers("many", ids, 0, 4).squeeze(1).tolist()
+        self.counts = clock.integers("many", ids, 0, 4).squeeze(1).tolist()
         self.order = torch.argsort(clock.bits("rows", ids, torch.arange(ROWS)), dim=1).tolist()
         # Multiples of 1/1024 below 2: sums of ten thousand are exact in float64.
         drawn = clock.integers("values", ids, torch.arange(5 * DIM), 4096).double()
@@ -80,7 +80,7 @@ class Fuzz:
     def client(self, c: int) -> tuple[list[int], list[list[float]], list[float], float]:
         """One client's (row numbers, row values, dense values, weight); counted as it should be."""
         kind = list(OF_ONE)[self.kind[c]]
-        index, drawn = self.order[c][: self.many[c] + 1], self.values[c]
+        index, drawn = self.order[c][: self.counts[c] + 1], self.values[c]
         value = [drawn[DIM * j : DIM * (j + 1)] for j in range(len(index))]
         dense, weight, spot = drawn[-2:], WEIGHTS.get(kind, self.weights[c]), c % len(index)
         if kind == "empty":
@@ -109,24 +109,24 @@ class Fuzz:
         for row, each in zip(index, value, strict=True):
             self.item[row] = [a + weight * b for a, b in zip(self.item[row], each, strict=True)]
 
-    def crowd(self, first: int, many: int) -> tuple[Update, Tensor]:
-        """Many of them as one update, with their weights."""
-        drawn = [self.client(first + place) for place in range(many)]
+    def batch(self, first: int, count: int) -> tuple[Update, Tensor]:
+        """Join several clients into one update, with their weights."""
+        drawn = [self.client(first + place) for place in range(count)]
         owner = [place for place, (index, *_) in enumerate(drawn) for _ in index]
         index = [row for index, *_ in drawn for row in index]
         values = torch.tensor([x for _, v, *_ in drawn for row in v for x in row], dtype=FLOAT)
         item = Rows(ints(owner), ints(index), values.view(-1, DIM), ROWS)
         dense = torch.tensor([dense for _, _, dense, _ in drawn], dtype=FLOAT)
         weight = torch.tensor([w for *_, w in drawn], dtype=FLOAT)
-        return Update(many, {"item": item, "dense": dense}), weight
+        return Update(count, {"item": item, "dense": dense}), weight
 
 
-@pytest.mark.parametrize(("many", "size"), [(250, 1), (9750, 250)])
-def test_ten_thousand_fuzzed_updates_are_summed_exactly_or_refused_and_counted(many, size):
-    fuzz, total, clients = Fuzz(many, many), Sum({}, 0.0, 0), 0
+@pytest.mark.parametrize(("count", "size"), [(250, 1), (9750, 250)])
+def test_ten_thousand_fuzzed_updates_are_summed_exactly_or_refused_and_counted(count, size):
+    fuzz, total, clients = Fuzz(count, count), Sum({}, 0.0, 0), 0
     method, state = FedAvg(model=MF(dim=DIM)), ServerState(PUBLIC)
-    for first in range(0, many, size):
-        update, weight = fuzz.crowd(first, size)
+    for first in range(0, count, size):
+        update, weight = fuzz.batch(first, size)
         left, kept, refused = gate(update, LIMIT, PUBLIC, weight)
         assert sum(refused.values()) == int((~kept).sum())
         folded = chosen(left, kept).fold(weight[kept])
@@ -134,7 +134,7 @@ def test_ten_thousand_fuzzed_updates_are_summed_exactly_or_refused_and_counted(m
         state = method.server_step(state, {"train": folded}, None, Clock(0))
         assert all(bool(torch.isfinite(v).all()) for v in state.public.values())
     assert dict(total.refused) == dict(fuzz.refused)
-    assert sum(fuzz.refused.values()) + clients == many
+    assert sum(fuzz.refused.values()) + clients == count
     assert len(fuzz.refused) == 5
     assert total.weight == fuzz.weight
     assert total.totals["item"].tolist() == fuzz.item
@@ -179,7 +179,7 @@ OF_ALL = {
         {"dense": value(1, 2, dtype=torch.complex128)},
     ],
 }
-SENT = [(reason, entries) for reason, many in OF_ALL.items() for entries in many]
+SENT = [(reason, entries) for reason, sent in OF_ALL.items() for entries in sent]
 
 
 @pytest.mark.parametrize(("reason", "entries"), SENT)
@@ -322,7 +322,7 @@ def test_a_cohort_in_which_everybody_is_refused_changes_nothing():
 
 @dataclass(frozen=True, kw_only=True)
 class Fused(Faulty):
-    """A fused form, which is told apart by a sum that is twice as large."""
+    """A fused form, recognisable by a sum that is twice as large."""
 
     def client_sum(self, public, private, cohort, clock):
         total, after = super().client_sum(public, private, cohort, clock)

@@ -49,7 +49,7 @@ class Watched(RankingMethod):
 
 @pytest.fixture
 def update() -> Update:
-    """Clients 0, 2 and 3 send some rows; everybody sends a dense tensor."""
+    """Clients 0, 2 and 3 send some rows; all clients send a dense tensor."""
     owner, index = torch.tensor([0, 0, 2, 2, 3]), torch.tensor([1, 4, 4, 0, 4])
     rows = Rows(owner, index, randoms(5, DIM).float(), ROWS)
     return Update(CLIENTS, {"item": rows, "dense": randoms(CLIENTS, 2, 2, seed=1).float()})
@@ -97,9 +97,9 @@ def test_no_rounding_lets_an_update_past_the_clip(values, bound, dtype):
 def test_the_sum_moves_by_at_most_the_clip_when_one_client_leaves(update):
     loud = update.scale(torch.tensor([100.0, 1.0, 1.0, 1.0, 1.0]))
     clipped = Clip(1.0).each(loud, leaves=False)
-    everybody = torch.ones(CLIENTS)
+    weight_one = torch.ones(CLIENTS)
     without = torch.tensor([0.0, 1.0, 1.0, 1.0, 1.0])
-    apart = params.add(clipped.fold(everybody).totals, clipped.fold(without).totals, -1.0)
+    apart = params.add(clipped.fold(weight_one).totals, clipped.fold(without).totals, -1.0)
     assert 0.99 < params.norm(apart) < 1 + 1e-6
 
 
@@ -178,9 +178,9 @@ def test_laplace_counts_the_whole_tables_that_devices_send(update):
 
 
 def test_a_sum_of_nobody_stays_empty(update):
-    nobody = update.only(torch.zeros(CLIENTS, dtype=torch.bool)).fold(torch.zeros(CLIENTS))
+    empty = update.only(torch.zeros(CLIENTS, dtype=torch.bool)).fold(torch.zeros(CLIENTS))
     for guard in (Gaussian(1.0, 1.0), Laplace(1.0)):
-        assert float(guard.total(nobody).totals["item"].abs().max()) == 0
+        assert float(guard.total(empty).totals["item"].abs().max()) == 0
 
 
 # -- entropy --------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_knowing_the_seed_does_not_help_to_subtract_the_noise(guards, method):
         reseed()
         tables.append(federation(guards, method).run(1).now.state.public["item"])
     assert torch.equal(plain, federation((), method).run(1).now.state.public["item"])
-    # The same seed, everything seeded anew: no entry of the two runs is alike, so a third run
+    # The same seed, everything seeded again: no entry of the two runs is alike, so a third run
     # by somebody who knows it all does not cancel the noise either.
     assert bool((tables[0] != tables[1]).all())
     assert float((tables[0] - tables[1]).std()) > 0.05
@@ -223,7 +223,7 @@ def test_what_is_drawn_for_one_table_is_not_drawn_for_another():
 
 
 @pytest.mark.parametrize(
-    ("guards", "said"),
+    ("guards", "message"),
     [
         ((Gaussian(1.0, 1.0),), "needs Clip"),
         ((Clip(2.0), Gaussian(1.0, 1.0)), r"found Clip\(2\)"),
@@ -231,8 +231,8 @@ def test_what_is_drawn_for_one_table_is_not_drawn_for_another():
         ((Laplace(0.1), Clip(1.0)), "Put Clip first"),
     ],
 )
-def test_guards_that_contradict_each_other_are_refused(guards, said):
-    with pytest.raises(ConfigError, match=said):
+def test_guards_that_contradict_each_other_are_refused(guards, message):
+    with pytest.raises(ConfigError, match=message):
         InProcess(guards=guards)
 
 
@@ -247,16 +247,16 @@ def test_a_guard_wants_a_finite_number_above_zero(value):
 @pytest.mark.parametrize("guards", [(Clip(1.0), Gaussian(1.0, 1.0)), (Laplace(0.1),)])
 def test_noise_is_refused_where_clients_do_not_count_alike(guards):
     method = FedAvg(model=MF(dim=3), aggregate="records")
-    with pytest.raises(ConfigError, match="count alike"):
+    with pytest.raises(ConfigError, match="equal weights"):
         federation(guards, method).run(1)
     federation((Clip(1.0),), method).run(1)
 
 
 def test_whole_numbers_are_not_clipped_or_noised():
     counts = Update(2, {"n": torch.tensor([[1, 2], [3, 4]])})
-    with pytest.raises(ConfigError, match="whole numbers"):
+    with pytest.raises(ConfigError, match="sends integers"):
         Clip(1.0).each(counts, leaves=False)
-    with pytest.raises(ConfigError, match="whole numbers"):
+    with pytest.raises(ConfigError, match="sends integers"):
         Laplace(1.0).total(counts.fold(torch.ones(2, dtype=torch.int64)))
 
 
@@ -324,7 +324,7 @@ def test_guards_can_be_an_axis(recipe):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("guards.gausian=1", r"\[guards\] has no field 'gausian'; did you mean 'gaussian'"),
         ("guards.gaussian=1", "needs guards.clip"),
@@ -334,47 +334,47 @@ def test_guards_can_be_an_axis(recipe):
         ("guards.clip=one", "must be of kind float"),
     ],
 )
-def test_a_wrong_table_of_guards_says_what_to_do(recipe, change, said):
-    with pytest.raises(ConfigError, match=said):
+def test_a_wrong_table_of_guards_says_what_to_do(recipe, change, message):
+    with pytest.raises(ConfigError, match=message):
         read(recipe, [change])
 
 
 def test_a_run_writes_down_what_its_guards_promise(recipe, tmp_path):
     (cell,) = read(recipe, ["guards.clip=1", "guards.gaussian=2", "guards.delta=1e-6"]).cells
     run_cell(cell, tmp_path / "out")
-    said = json.loads((tmp_path / "out" / "run.json").read_text())["privacy"]
-    assert (said["clip"], said["noise_multiplier"], said["delta"]) == (1.0, 2.0, 1e-6)
-    # 4 rounds with 10 of 30 people: somebody was drawn at least twice, nobody more than 4 times.
-    assert 2 <= said["participations"] <= 4
-    assert 2 < said["epsilon"] < said["epsilon_renyi"] < 20
-    assert "user level" in said["protects"]
-    assert said["where"] == "server"
-    assert (said["budget"], said["stopped"]) == (None, None)
+    privacy = json.loads((tmp_path / "out" / "run.json").read_text())["privacy"]
+    assert (privacy["clip"], privacy["noise_multiplier"], privacy["delta"]) == (1.0, 2.0, 1e-6)
+    # 4 rounds with 10 of 30 clients: at least one was drawn twice, none more than 4 times.
+    assert 2 <= privacy["participations"] <= 4
+    assert 2 < privacy["epsilon"] < privacy["epsilon_renyi"] < 20
+    assert "user level" in privacy["protects"]
+    assert privacy["where"] == "server"
+    assert (privacy["budget"], privacy["stopped"]) == (None, None)
 
 
 def test_a_run_without_a_bound_promises_nothing(recipe, tmp_path):
     for change in ([], ["guards.laplace=0.1"], ["guards.clip=1"]):
         (cell,) = read(recipe, change).cells
-        said = run_cell(cell, tmp_path / "out").facts["privacy"]
-        assert said["epsilon"] is None
-        assert said["protects"].startswith("Nothing is promised")
+        privacy = run_cell(cell, tmp_path / "out").facts["privacy"]
+        assert privacy["epsilon"] is None
+        assert privacy["protects"].startswith("Nothing is promised")
 
 
 def test_a_run_stops_before_the_round_that_would_pass_its_budget(recipe, tmp_path):
     changes = ["guards.clip=1", "guards.gaussian=2", "method.clients_per_round=none"]
     (free,) = read(recipe, changes).cells
     spent = run_cell(free, tmp_path / "free").facts["privacy"]["epsilon"]
-    # Everybody takes part in all 4 rounds; a little less than their epsilon buys 3.
+    # All clients take part in 4 rounds; slightly less than that epsilon is enough for 3.
     (cell,) = read(recipe, [*changes, f"guards.epsilon={spent - 1e-6}"]).cells
     cell = replace(cell, run=replace(cell.run, restore=False))
     result = run_cell(cell, tmp_path / "out")
-    said = result.facts["privacy"]
-    assert (result.facts["round"], said["participations"]) == (3, 3)
-    assert said["epsilon"] <= said["budget"]
-    assert "stopped after round 3" in said["stopped"]
+    privacy = result.facts["privacy"]
+    assert (result.facts["round"], privacy["participations"]) == (3, 3)
+    assert privacy["epsilon"] <= privacy["budget"]
+    assert "stopped after round 3" in privacy["stopped"]
     (cell,) = read(recipe, [*changes, f"guards.epsilon={spent + 1e-6}"]).cells
-    said = run_cell(cell, tmp_path / "out").facts["privacy"]
-    assert (said["participations"], said["stopped"]) == (4, None)
+    privacy = run_cell(cell, tmp_path / "out").facts["privacy"]
+    assert (privacy["participations"], privacy["stopped"]) == (4, None)
 
 
 def test_a_budget_that_buys_no_round_leaves_the_first_values(recipe, tmp_path):

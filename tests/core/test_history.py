@@ -32,7 +32,7 @@ def bits(fed: Federation) -> tuple[object, ...]:
 
 
 def begin(keep_every: int | None = 2) -> Federation:
-    """Twelve people; one lends all, one half, from the beginning."""
+    """Twelve clients; one shares all records, one half of them, from the start."""
     fed = Federation.start(tiny_holdings(12, 15), METHOD, seed=1, keep_every=keep_every)
     return fed.apply(Share(early(fed)))
 
@@ -54,7 +54,7 @@ def test_what_was_lent_late_is_forgotten_from_the_point_before_it() -> None:
         assert bits(quick) != bits(fed)
     assert [p.round for p in fed.past.points] == [2, 4, 6, 8]
     quick = fed.retrained(Unshare(late(fed)))
-    assert bits(quick) == bits(begin().run(9)), "as if it had never been lent"
+    assert bits(quick) == bits(begin().run(9)), "as if it had never been shared"
     assert fed.past.influence(Unshare(late(fed)), 9) == 6
 
 
@@ -140,7 +140,7 @@ def test_another_seed_is_another_draw_of_the_same_law() -> None:
 )
 @pytest.mark.parametrize("kind", ["unshare", "erase", "withdraw"])
 def test_every_method_forgets_exactly(name: str, kind: str) -> None:
-    """Whatever `unlearn` does by default: the model is that of a world without the records."""
+    """The default of `unlearn` gives the model of a world without the records."""
     method = replace(methods.all_methods()[name](), clients_per_round=4)
     fed = Federation.start(tiny_holdings(12, 15), method, seed=1, keep_every=1)
     fed = fed.apply(Share(early(fed))).run(3)

@@ -1,4 +1,4 @@
-"""Flat rows of many owners, held against plain Python lists."""
+"""Flat rows of several owners, compared with plain Python lists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_counts_are_how_often_each_owner_occurs(owner):
 
 @given(counts)
 def test_starts_and_owners_describe_consecutive_rows(count):
-    flat = [o for o, many in enumerate(count) for _ in range(many)]
+    flat = [o for o, n in enumerate(count) for _ in range(n)]
     assert jagged.owners_of(ints(count)).tolist() == flat
     assert jagged.starts(ints(count)).tolist() == [sum(count[:o]) for o in range(len(count))]
 
@@ -79,8 +79,8 @@ def test_an_owners_shuffled_order_does_not_depend_on_the_crowd():
     alone = jagged.shuffle(clock.bits("order", torch.tensor(3), place), torch.zeros_like(place))
     owner = torch.arange(5).repeat_interleave(20)
     bits = clock.bits("order", owner, place.repeat(5))
-    crowd = jagged.shuffle(bits, owner)[60:80] - 60
-    assert crowd.tolist() == alone.tolist()
+    together = jagged.shuffle(bits, owner)[60:80] - 60
+    assert together.tolist() == alone.tolist()
     assert alone.tolist() != list(range(20))
 
 
@@ -89,16 +89,16 @@ def test_every_row_is_equally_likely_to_come_first_and_last():
     bits = Clock(0).bits("order", owner, torch.arange(20).repeat(4000))
     order = jagged.shuffle(bits, owner).view(4000, 20) % 20
     for column in (0, 19):
-        many = torch.bincount(order[:, column], minlength=20)
+        n = torch.bincount(order[:, column], minlength=20)
         # Expected 200 each with a standard deviation of 13.8.
-        assert int(many.min()) > 145
-        assert int(many.max()) < 255
+        assert int(n.min()) > 145
+        assert int(n.max()) < 255
 
 
 @given(counts, st.data())
 def test_taking_owners_gives_their_rows_in_the_order_asked_for(count, data):
     chosen = data.draw(st.lists(st.integers(0, len(count) - 1), max_size=6))
-    rows = [(o, place) for o, many in enumerate(count) for place in range(many)]
+    rows = [(o, place) for o, n in enumerate(count) for place in range(n)]
     owner, at = jagged.take(jagged.starts(ints(count)), ints(count), ints(chosen))
     expected = [(new, (o, p)) for new, o in enumerate(chosen) for p in range(count[o])]
     assert [(int(o), rows[int(a)]) for o, a in zip(owner, at, strict=True)] == expected

@@ -59,7 +59,7 @@ def lot(*items_of_client) -> Lot:
     return Lot(ints(owner, dtype=torch.int64), ints(item, dtype=torch.int64), len(items_of_client))
 
 
-def crowd(own, held, items: int = ITEMS) -> Cohort:
+def cohort_of(own, held, items: int = ITEMS) -> Cohort:
     mine = lot(*own)
     return Cohort(torch.arange(len(own)), items, mine, mine, held=lot(*held))
 
@@ -70,14 +70,14 @@ def example() -> tuple[list[list[float]], list[list[int]], list[list[int]]]:
     own, held = [], []
     for user in range(USERS):
         order = torch.argsort(Clock(5).bits("items", torch.tensor(user), torch.arange(ITEMS)))
-        many = 22 if user % 10 == 3 else user % 8
-        own.append(order[:many].tolist())
-        held.append(order[many : many + user % 4].tolist())
+        count = 22 if user % 10 == 3 else user % 8
+        own.append(order[:count].tolist())
+        held.append(order[count : count + user % 4].tolist())
     return scores, own, held
 
 
 def measured(scores, own, held, k=K, items: int = ITEMS, **settings) -> dict[str, float]:
-    cohort, metric = crowd(own, held, items), Ranking(k=k, **settings)
+    cohort, metric = cohort_of(own, held, items), Ranking(k=k, **settings)
     totals, weight = metric.totals(torch.tensor(scores, dtype=torch.float64), cohort, cohort.own)
     return metric.finish(totals, weight)
 
@@ -213,7 +213,7 @@ def test_totals_of_two_cohorts_add_up_to_those_of_one():
     metric, whole = Ranking(k=K), measured(*example())
     parts = []
     for some in (slice(0, 13), slice(13, USERS)):
-        cohort = crowd(own[some], held[some])
+        cohort = cohort_of(own[some], held[some])
         parts.append(metric.totals(torch.tensor(scores[some]).double(), cohort, cohort.own))
     (one, first), (two, second) = parts
     both = metric.finish({name: one[name] + two[name] for name in one}, first + second)
@@ -221,7 +221,7 @@ def test_totals_of_two_cohorts_add_up_to_those_of_one():
 
 
 def test_several_lots_mask_together():
-    cohort = crowd([[0], [1]], [[], []], items=4)
+    cohort = cohort_of([[0], [1]], [[], []], items=4)
     both = masked_lot(cohort, [cohort.own, lot([2], [1, 3])])
     assert both.owner.tolist() == [0, 0, 1, 1, 1]
     assert both.count.tolist() == [2, 3]
@@ -231,11 +231,11 @@ def test_several_lots_mask_together():
 def test_ownership_is_counted_and_its_head_share_by_hand():
     # 20 items; 10 records, 6 of them on the top two: the top tenth has 6/10.
     own = [[0, 1], [0, 1], [0, 1, 5], [9], [10], [11]]
-    cohort = crowd(own, [[]] * 6, items=20)
-    totals, many = Owners().totals(torch.empty(0), cohort, cohort.own)
+    cohort = cohort_of(own, [[]] * 6, items=20)
+    totals, count = Owners().totals(torch.empty(0), cohort, cohort.own)
     assert totals["owners"].tolist()[:6] == [3, 3, 0, 0, 0, 1]
-    assert many == 6
-    assert Owners().finish(totals, many)["head share"] == pytest.approx(0.6)
+    assert count == 6
+    assert Owners().finish(totals, count)["head share"] == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize("wrong", [{"split": "train"}, {"k": ()}, {"k": (5, 0)}])

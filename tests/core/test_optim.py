@@ -1,4 +1,4 @@
-"""Optimisers for many clients at once, held against torch.optim on each client alone."""
+"""Optimisers for several clients at once, compared with torch.optim on each client."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def optimiser_of(kind: str, groups: list, decay: float) -> torch.optim.Optimizer
 
 
 def train_alone(client: int, kind: str, decay: float, rounds: int, epochs: int):
-    """The same client by torch.optim: public leaves start anew each round, private ones go on."""
+    """The same client by torch.optim: public leaves restart each round, private ones continue."""
     public, private = first_values()
     user = private["user"][client].clone().requires_grad_()
     mine = optimiser_of(kind, [{"params": [user], "lr": RATES["user"]}], decay)
@@ -130,7 +130,7 @@ def test_kept_moments_go_on_for_private_values_and_end_for_shelf_rows():
     private = Private(first_values()[1])
     for _ in range(3):
         work, kept = train_together(Step({**RATES}, "adam"), 2, private, keep=True)
-        # As `bias` starts anew each round, its moments must too for this comparison.
+        # As `bias` restarts each round, its moments must too for this comparison.
         kept = {n: v for n, v in kept.items() if n.endswith("/user")}
         private = private.with_(user=work.own["user"].detach(), **kept)
     assert sorted(kept) == ["adam/first/user", "adam/second/user", "adam/steps/user"]
@@ -196,7 +196,7 @@ def test_server_adam_is_that_of_torch_optim():
 
 
 def test_client_adam_in_float32_is_that_of_torch_optim_to_float32():
-    # The first step of Adam is the rate times the sign, whatever the gradient's size.
+    # The first step of Adam is the rate times the sign, for any size of the gradient.
     start = torch.zeros(CLIENTS, 1)
     work = Work.begin([plan()], ["user"], (), {}, {"user": start}, cohort())
     batch = next(work.batches(plan()))

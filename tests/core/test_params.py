@@ -36,7 +36,7 @@ def test_times_dot_norm_and_bytes_by_hand():
 
 
 def test_an_inner_product_is_taken_in_float64():
-    # In float32 the 1 would vanish beside 2**24.
+    # In float32 the 1 would vanish next to 2**24.
     big = {"a": torch.tensor([4096.0, 1.0])}
     assert params.dot(big, big) == 2.0**24 + 1
 
@@ -98,7 +98,7 @@ def test_a_file_torn_at_any_place_is_a_data_error(tmp_path):
     whole = path.read_bytes()
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
-        with pytest.raises(DataError, match="torn"):
+        with pytest.raises(DataError, match="incomplete"):
             params.load(path)
 
 
@@ -124,7 +124,7 @@ def test_an_altered_note_is_a_data_error(tmp_path):
 def test_a_file_of_another_kind_or_none_at_all_is_a_data_error(tmp_path, content):
     (tmp_path / "file").write_bytes(content)
     for path in (tmp_path / "file", tmp_path / "missing"):
-        with pytest.raises(DataError, match="make the run again"):
+        with pytest.raises(DataError, match="or rerun"):
             params.load(path)
 
 
@@ -137,7 +137,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch, ca
     path = tmp_path / "file"
     params.save(path, ONE)
     monkeypatch.setattr(os, call, full)
-    with pytest.raises(DataError, match=r"No space left on device.*old file is untouched"):
+    with pytest.raises(DataError, match=r"No space left on device.*old file is unchanged"):
         params.save(path, TWO)
     monkeypatch.undo()
     assert [p.name for p in tmp_path.iterdir()] == ["file"]

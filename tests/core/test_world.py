@@ -60,7 +60,7 @@ class Diary:
     def allows(self, kind, what) -> bool:
         if kind is Unshare:
             return bool(what) and set(what) <= self.shared
-        if kind is Share:  # what is held out for measuring is not lent
+        if kind is Share:  # held-out records cannot be shared
             return set(what) <= {row[:2] for row in self.held if row[2] == 0}
         if kind is Erase:
             return bool(what) and set(what) <= self.has()
@@ -225,7 +225,7 @@ def test_a_client_is_hosted_once():
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(1, "is a member"), (5, "nothing to train on"), (77, "has 6 clients")]
+    ("number", "text"), [(1, "is a member"), (5, "no training data"), (77, "has 6 clients")]
 )
 def test_a_number_that_is_taken_or_has_no_data_cannot_be_hosted(number, text):
     flags = torch.ones(2, dtype=torch.bool)
@@ -244,7 +244,7 @@ def test_a_hosted_client_can_be_withdrawn(tiny_fed):
 
 def test_what_is_erased_is_gone_from_hosted_data_too(tiny_fed):
     mine = lendable(tiny_fed.now.vault.holdings, 0)
-    # The server as a client: a hosted client 6 that trains on what client 0 lent.
+    # The server as a client: a hosted client 6 that trains on the records that client 0 shared.
     copy = Holdings.of(mine + Records.of([6], [3]), torch.zeros(len(mine) + 1), 7, 12)
     gone = tiny_fed.apply(Share(mine)).apply(Host(6, copy)).apply(Erase(mine))
     assert not any(data.records.among(mine).any() for _, data in gone.world.hosted)
@@ -285,7 +285,7 @@ def test_a_loan_is_gone_from_the_server_however_it_ends(tiny_fed):
 
 
 def test_server_and_devices_agree_on_what_is_lent_of_a_pair_held_out_too():
-    # The pair (0, 3) is trained on at time 1 and tested on at time 2; training records are lent.
+    # The pair (0, 3) is trained on at time 1 and tested on at time 2; training records are shared.
     twice = Records.of([0, 0, 1], [3, 3, 2], [1, 2, 3])
     holdings = Holdings.of(twice, torch.tensor([0, 2, 0]), 2, 5)
     lent = Federation.start(holdings, FedAvg(model=MF(dim=1))).apply(Share(twice[ONE_AND_LAST]))

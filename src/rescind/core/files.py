@@ -1,4 +1,4 @@
-"""Write files whole or not at all. Needs no torch."""
+"""Atomic writing of files. Does not need torch."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from rescind.errors import DataError
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside, sync, rename, sync the folder: readers see the old file or the new one."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write a temporary file, sync, rename, sync the folder: readers see the old or new file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         make_folder(path.parent)
-        with open(beside, "wb") as file:
+        with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException as error:  # an interrupt, too, leaves no half file behind
+        os.replace(temporary, path)
+    except BaseException as error:  # also clean up after an interrupt
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         if not isinstance(error, OSError):
             raise
         raise DataError(
             f"cannot write {path}: {error.strerror or error}. "
-            f"Free some space or choose another folder; the old file is untouched."
+            f"Free some space or choose another folder; the old file is unchanged."
         ) from None
-    _sync_or_say(path)
+    _sync_parent(path)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, so that they survive a loss of power."""
+    """Make a folder and its parents, so that they survive a power failure."""
     missing = [p for p in (folder, *folder.parents) if not p.is_dir()]
     for one in reversed(missing):
         one.mkdir(exist_ok=True)
-        with suppress(PermissionError):  # one may write below a folder one may not list
+        with suppress(PermissionError):  # the parent may be unreadable
             sync_folder(one.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was created, renamed or removed in a folder survive a loss of power."""
+    """Sync a folder, so that changes of its entries survive a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -50,16 +50,16 @@ def sync_folder(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the half files that writers which were killed left in a folder."""
+    """Remove temporary files that killed processes left in a folder."""
     for left in folder.glob(".*.tmp"):
         left.unlink(missing_ok=True)
 
 
-def _sync_or_say(path: Path) -> None:
+def _sync_parent(path: Path) -> None:
     try:
         sync_folder(path.parent)
     except OSError as error:
         raise DataError(
             f"{path} is written, but its folder cannot be synced: {error.strerror or error}. "
-            f"Make room or mend the disk, and write it again."
+            f"Free some space or check the disk, then write it again."
         ) from None

@@ -1,7 +1,7 @@
-"""The gate: updates that cannot be right are refused with a reason, and the others go on.
+"""Checks that refuse invalid updates, with a reason, and keep the others.
 
-`gate` looks at single updates, `gate_sum` at a sum that comes from elsewhere, and `sound` tells
-from a fused sum whether the single updates must be looked at.
+`gate` checks single updates, `gate_sum` a sum from a remote silo, and `sound` decides from a fused
+sum whether the single updates must be checked.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rescind.core.params import Params
 from rescind.core.state import REFERENCE
 from rescind.core.update import Rows, Sum, Update
 
-# The longest single updates met in training: 120 (ego-LightGCN, ML-1M), 341 (FedMF, ML-100K).
+# Largest norms of updates seen in training: 120 (ego-LightGCN, ML-1M), 341 (FedMF, ML-100K).
 HEALTHY = 1000.0
 HEAVIEST = 1e6
-"""The largest weight one client may have: no person has a million records."""
+"""The largest allowed weight of a client: no user has a million records."""
 
 KIND, SHAPE, NAME = "wrong kind of number", "wrong shape", "unknown name"
 RANGE, TWICE = "row out of range", "row sent twice"
@@ -34,13 +34,13 @@ def gate(
     weight: Tensor | None = None,
     also: Collection[str] = (),
 ) -> tuple[Update, Tensor, dict[str, int]]:
-    """Refuse updates that are not finite, of absurd norm, or do not fit what was broadcast.
+    """Refuse updates that are not finite, have too large a norm, or do not match `public`.
 
-    Returns the update without them, who is kept [C] bool, and how many were refused by reason
-    (the first that applies). A flaw of a whole entry refuses everybody who sends under its name.
+    Return (the update without them, which clients are kept [C] bool, number refused by reason).
+    The first reason that applies counts. A flaw of a whole entry refuses all its senders.
 
-    public: what was broadcast, to hold names, shapes and kinds against
-    weight: [C] what each client asks to count    also: names allowed beside those of `public`
+    public: the broadcast values; names, shapes and types must match
+    weight: [C] the weight each client asks for    also: names allowed in addition to `public`
     """
     tensors = [value_of(entry) for entry in update.entries.values()]
     device = next((t.device for t in (*tensors, weight) if t is not None), None)
@@ -48,9 +48,9 @@ def gate(
     refused: dict[str, int] = {}
 
     def refuse(reason: str, bad: Tensor) -> None:
-        many = int((kept & bad).sum())
-        if many:
-            refused[reason] = refused.get(reason, 0) + many
+        count = int((kept & bad).sum())
+        if count:
+            refused[reason] = refused.get(reason, 0) + count
             kept.logical_and_(~bad)
 
     entries: dict[str, Rows | Tensor] = {}
@@ -65,7 +65,7 @@ def gate(
         if isinstance(entry, Rows):
             for reason, bad in _row_flaws(entry, update.clients):
                 refuse(reason, bad)
-        entries[name] = _as(entry, like)
+        entries[name] = _cast(entry, like)
     if weight is not None:
         refuse(WEIGHT, ~allowed(weight))
     left = Update(update.clients, entries).only(kept) if refused else Update(len(kept), entries)
@@ -76,12 +76,12 @@ def gate(
 
 
 def allowed(weight: Tensor) -> Tensor:
-    """Which weights are numbers from 0 to `HEAVIEST`. [C] bool"""
+    """Return which weights are from 0 to `HEAVIEST`. [C] bool"""
     return (weight >= 0) & (weight <= HEAVIEST)
 
 
 def chosen(update: Update, kept: Tensor) -> Update:
-    """The update of those kept alone, as if the others had never been there. kept: [C] bool"""
+    """Return the update of the kept clients only, renumbered. kept: [C] bool"""
     if bool(kept.all()):
         return update
     place = torch.cumsum(kept, 0) - 1
@@ -95,11 +95,11 @@ def chosen(update: Update, kept: Tensor) -> Update:
 
 
 def sound(total: Sum, public: Params, limit: float, weight: Tensor) -> bool:
-    """Whether a fused sum shows no sign of a bad update; if not, look at single ones.
+    """Return whether a fused sum shows no sign of a bad update; if False, check single updates.
 
-    Its norm must stay below the limit of one update: only updates that cancel out could hide. Of
-    very many clients it may be what healthy ones add up to: what hides there moves the mean by no
-    more than a healthy update moves a small cohort.
+    Its norm must stay below the limit of one update: only updates that cancel out could hide. For
+    very many clients it may reach the sum of healthy updates: a bad update hidden there changes
+    the mean by no more than a healthy update changes that of a small cohort.
     """
     if not bool(allowed(weight).all()):
         return False
@@ -114,16 +114,16 @@ def sound(total: Sum, public: Params, limit: float, weight: Tensor) -> bool:
 
 
 def gate_sum(total: Sum, public: Params, limit: float, also: Collection[str] = ()) -> Sum:
-    """A sum from elsewhere if it can be one, else an empty sum that counts its clients refused."""
+    """Return a remote sum if it is valid, else an empty sum that counts its clients as refused."""
     reason = _sum_flaw(total, public, limit, also)
     if reason is None:
         return total
-    many = total.clients if 0 < total.clients <= HEAVIEST else 1
-    return Sum({}, 0.0, 0, refused={reason: many})
+    count = total.clients if 0 < total.clients <= HEAVIEST else 1
+    return Sum({}, 0.0, 0, refused={reason: count})
 
 
 def _sum_flaw(total: Sum, public: Params, limit: float, also: Collection[str]) -> str | None:
-    """Why a sum is refused, or None."""
+    """Return why a sum is refused, or None."""
     for name, value in total.totals.items():
         like = public.get(name)
         if not _known(name, public, also):
@@ -150,7 +150,7 @@ def _sum_flaw(total: Sum, public: Params, limit: float, also: Collection[str]) -
 
 
 def value_of(entry: Rows | Tensor) -> Tensor:
-    """The numbers of an entry."""
+    """Return the values of an entry."""
     return entry.value if isinstance(entry, Rows) else entry
 
 
@@ -164,15 +164,15 @@ def _wrong_kind(value: Tensor, like: Tensor | None) -> bool:
     return like is not None and value.is_floating_point() != like.is_floating_point()
 
 
-def _whole(value: Tensor) -> bool:
+def _is_integer(value: Tensor) -> bool:
     return value.dtype in (torch.int64, torch.int32)
 
 
 def _flaw(entry: Rows | Tensor, clients: int, like: Tensor | None) -> str | None:
-    """What is wrong with a whole entry, or None."""
+    """Return why a whole entry is invalid, or None."""
     value = value_of(entry)
     if isinstance(entry, Rows):
-        if not (_whole(entry.owner) and _whole(entry.index)):
+        if not (_is_integer(entry.owner) and _is_integer(entry.index)):
             return KIND
         shapes = {tuple(entry.owner.shape), tuple(entry.index.shape), tuple(value.shape[:1])}
         if shapes != {(entry.owner.numel(),)} or not _inside(entry.owner, clients):
@@ -188,39 +188,39 @@ def _inside(index: Tensor, size: int) -> bool:
     return not len(index) or (int(index.min()) >= 0 and int(index.max()) < size)
 
 
-def _senders(entry: Rows | Tensor, everybody: Tensor) -> Tensor:
-    """Who sends under a name; everybody where the entry itself does not say. [C] bool"""
-    if not isinstance(entry, Rows) or entry.owner.dim() != 1 or not _whole(entry.owner):
-        return torch.ones_like(everybody)
-    if not _inside(entry.owner, len(everybody)):
-        return torch.ones_like(everybody)
-    return _marked(entry.owner, len(everybody))
+def _senders(entry: Rows | Tensor, like: Tensor) -> Tensor:
+    """Return which clients send an entry; all if it does not list valid owners. [C] bool"""
+    if not isinstance(entry, Rows) or entry.owner.dim() != 1 or not _is_integer(entry.owner):
+        return torch.ones_like(like)
+    if not _inside(entry.owner, len(like)):
+        return torch.ones_like(like)
+    return _mask(entry.owner, len(like))
 
 
-def _marked(owner: Tensor, clients: int) -> Tensor:
-    there = torch.zeros(clients, dtype=torch.bool, device=owner.device)
-    there[owner.long()] = True
-    return there
+def _mask(owner: Tensor, clients: int) -> Tensor:
+    mask = torch.zeros(clients, dtype=torch.bool, device=owner.device)
+    mask[owner.long()] = True
+    return mask
 
 
 def _row_flaws(rows: Rows, clients: int) -> list[tuple[str, Tensor]]:
-    """Who sends rows that do not exist, or one row twice (a clip would see it too small)."""
+    """Return which clients send rows out of range, or a row twice (its norm looks too small)."""
     flaws = []
     owner, index = rows.owner, rows.index
     if not _inside(index, rows.size):
         inside = (index >= 0) & (index < rows.size)
-        flaws.append((RANGE, _marked(owner[~inside], clients)))
+        flaws.append((RANGE, _mask(owner[~inside], clients)))
         owner, index = owner[inside], index[inside]
     key = owner.long() * rows.size + index
     if len(key) > 1 and not bool((key[1:] > key[:-1]).all()):
         ordered, order = torch.sort(key)
-        again = order[1:][ordered[1:] == ordered[:-1]]
-        flaws.append((TWICE, _marked(owner[again], clients)))
+        repeated = order[1:][ordered[1:] == ordered[:-1]]
+        flaws.append((TWICE, _mask(owner[repeated], clients)))
     return flaws
 
 
-def _as(entry: Rows | Tensor, like: Tensor | None) -> Rows | Tensor:
-    """Real numbers in the precision of what was broadcast."""
+def _cast(entry: Rows | Tensor, like: Tensor | None) -> Rows | Tensor:
+    """Convert floating-point values to the precision of the broadcast."""
     value = value_of(entry)
     if like is None or value.dtype == like.dtype or not like.is_floating_point():
         return entry
@@ -229,14 +229,14 @@ def _as(entry: Rows | Tensor, like: Tensor | None) -> Rows | Tensor:
 
 
 def norms_of(update: Update) -> Tensor:
-    """The norm of each client's whole update, also where an entry is one number each. [C]"""
+    """Return the norm of each client's whole update, also if an entry is one number each. [C]"""
     if not update.entries:
         return torch.zeros(update.clients, dtype=torch.float64)
-    wide = {name: _wide(entry) for name, entry in update.entries.items()}
-    return Update(update.clients, wide).norms()
+    columns = {name: _as_column(entry) for name, entry in update.entries.items()}
+    return Update(update.clients, columns).norms()
 
 
-def _wide(entry: Rows | Tensor) -> Rows | Tensor:
+def _as_column(entry: Rows | Tensor) -> Rows | Tensor:
     value = value_of(entry)
     if value.dim() > 1:
         return entry
@@ -245,12 +245,12 @@ def _wide(entry: Rows | Tensor) -> Rows | Tensor:
 
 
 def _holds_non_finite(update: Update, norms: Tensor) -> Tensor:
-    """Who sends a NaN or an infinity; a norm may also overflow without one. [C] bool"""
+    """Return which clients send a NaN or an infinity (a norm can overflow without). [C] bool"""
     bad = torch.zeros(update.clients, dtype=torch.bool, device=norms.device)
     if bool(torch.isfinite(norms).all()):
         return bad
     for entry in update.entries.values():
         finite = torch.isfinite(value_of(entry))
         each = ~(finite.flatten(1).all(1) if finite.dim() > 1 else finite)
-        bad |= _marked(entry.owner[each], update.clients) if isinstance(entry, Rows) else each
+        bad |= _mask(entry.owner[each], update.clients) if isinstance(entry, Rows) else each
     return bad

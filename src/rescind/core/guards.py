@@ -1,9 +1,9 @@
-"""Privacy guards: what happens to updates and sums before the server sees them.
+"""Privacy guards: clipping and noise on updates and sums before the server gets them.
 
-A guard that bounds (`Clip`) acts in `each`, on every client's update before the sum. A guard that
-adds noise (`Gaussian`, `Laplace`) acts in `each` where single updates leave the devices, and
-otherwise once in `total`. Noise comes from the operating system's entropy, never from the clock:
-who knows the seed of a run cannot subtract it. What each guard promises: docs/privacy.md.
+`Clip` acts in `each`, on every client's update before the sum. Noise (`Gaussian`, `Laplace`) acts
+in `each` if single updates leave the devices, and otherwise once in `total`. It comes from the
+operating system's entropy, never from the clock, so it cannot be subtracted with the seed of a
+run. What each guard guarantees: docs/privacy.md.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Draw = Callable[[tuple[int, ...]], np.ndarray]
 
 
 class Guard(Protocol):
-    """Something between the devices and the server."""
+    """A protection between devices and server."""
 
     def each(self, update: Update, leaves: bool) -> Update:
-        """The update with each client's part made safe; `leaves`: single updates are sent on."""
+        """Protect each client's update; `leaves`: single updates are sent to the server."""
         ...
 
     def total(self, total: Sum) -> Sum:
-        """The sum of a role made safe; called only where single updates do not leave."""
+        """Protect the sum of a role; called only if single updates do not leave."""
         ...
 
 
@@ -52,36 +52,36 @@ class Guard(Protocol):
 
 @dataclass(frozen=True)
 class Clip:
-    """Scale each client's whole update, all tables together, to at most `norm`."""
+    """Scales each client's whole update, all tables together, to at most `norm`."""
 
     norm: float
     """The largest Euclidean norm an update may have."""
 
     def __post_init__(self) -> None:
-        _above_zero("Clip.norm", self.norm)
+        _check_positive("Clip.norm", self.norm)
 
     def each(self, update: Update, leaves: bool) -> Update:
-        """Longer updates are shortened, the others stay as they are."""
+        """Shorten updates above the norm; keep the others."""
         for name, entry in update.entries.items():
-            _real(name, value_of(entry))
-        kinds = [torch.finfo(value_of(e).dtype).eps for e in update.entries.values()]
+            _check_float(name, value_of(entry))
+        eps = [torch.finfo(value_of(e).dtype).eps for e in update.entries.values()]
         # Rounding the factor and the product may each add half an eps: stay below the bound.
-        bound = self.norm * (1 - 2 * max(kinds, default=0.0))
+        bound = self.norm * (1 - 2 * max(eps, default=0.0))
         norms = norms_of(update)
         return update.scale(torch.where(norms > self.norm, bound / norms, 1.0))
 
     def total(self, total: Sum) -> Sum:
-        """The sum as it is."""
+        """Return the sum unchanged."""
         return total
 
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Normal noise of standard deviation noise * clip on every entry of what is released.
+    """Normal noise of standard deviation noise * clip on every released entry.
 
-    Released is the sum, or each client's update where single ones leave: then every update is
-    protected by itself and the sum of n carries sqrt(n) times the noise. Needs `Clip(clip)`
-    before it, which bounds what one client can change. `privacy.accountant` gives its epsilon.
+    The sum is released, or each client's update if single updates leave: then every update has
+    its own noise, and the sum of n updates has sqrt(n) times the noise. Needs `Clip(clip)` before
+    it, which bounds what one client can change. `privacy.accountant` computes epsilon.
     """
 
     noise: float
@@ -90,15 +90,15 @@ class Gaussian:
     """The norm of the `Clip` it is used with."""
 
     def __post_init__(self) -> None:
-        _above_zero("Gaussian.noise", self.noise)
-        _above_zero("Gaussian.clip", self.clip)
+        _check_positive("Gaussian.noise", self.noise)
+        _check_positive("Gaussian.clip", self.clip)
 
     def each(self, update: Update, leaves: bool) -> Update:
-        """Noise on all rows of each client's tables where they leave, so that no row tells."""
+        """Add noise to all rows of each client's tables if they leave, touched or not."""
         return _noisy(update, self._draw) if leaves else update
 
     def total(self, total: Sum) -> Sum:
-        """Noise on every entry of the sum."""
+        """Add noise to every entry of the sum."""
         return _noisy_sum(total, self._draw)
 
     def _draw(self, shape: tuple[int, ...]) -> np.ndarray:
@@ -109,8 +109,8 @@ class Gaussian:
 class Laplace:
     """Laplace(0, scale) on every entry of every client's tables: F3CRec section 5.6, Table 8.
 
-    No clipping and no epsilon: this is not differential privacy, and averaging rounds undoes it
-    (docs/privacy.md). Here to repeat the paper's table, not to protect anybody.
+    No clipping and no epsilon: this is not differential privacy, and averaging over rounds removes
+    it (docs/privacy.md). Use it to reproduce the paper's table, not for protection.
 
     DEPARTS the authors' code: noise from the operating system's entropy, not from the run's seed.
     """
@@ -119,14 +119,14 @@ class Laplace:
     """The paper tries 0.1 to 0.5."""
 
     def __post_init__(self) -> None:
-        _above_zero("Laplace.scale", self.scale)
+        _check_positive("Laplace.scale", self.scale)
 
     def each(self, update: Update, leaves: bool) -> Update:
-        """Noise on all rows of each client's tables where they leave."""
+        """Add noise to all rows of each client's tables if they leave."""
         return _noisy(update, self._draw) if leaves else update
 
     def total(self, total: Sum) -> Sum:
-        """One draw of the law that n clients' noises have together.
+        """Draw the sum of n clients' noises at once.
 
         The sum of n Laplace(b) is Gamma(n, b) - Gamma(n, b): a Laplace is the difference of two
         exponentials, and n exponentials add up to a Gamma (f3crec.md section 4).
@@ -150,41 +150,41 @@ NOISE = (Gaussian, Laplace)
 
 
 def check_guards(guards: Sequence[Guard]) -> None:
-    """Refuse guards that contradict each other."""
+    """Raise `ConfigError` if guards contradict each other."""
     clips: list[Clip] = []
     noisy = False
     for guard in guards:
         if isinstance(guard, Clip):
             if noisy:
-                raise ConfigError("Clip stands after a noise and would cut it. Put Clip first.")
+                raise ConfigError("Clip after noise would clip the noise. Put Clip first.")
             clips.append(guard)
         noisy |= isinstance(guard, NOISE)
         if isinstance(guard, Gaussian) and guard.clip not in [clip.norm for clip in clips]:
             found = f"Clip({clips[-1].norm:g})" if clips else "no Clip"
             raise ConfigError(
                 f"Gaussian(noise={guard.noise:g}, clip={guard.clip:g}) needs Clip({guard.clip:g}) "
-                f"before it, found {found}. Without it one client may change the sum by any "
-                f"amount, and the noise hides nothing."
+                f"before it, found {found}. Without it one client can change the sum by any "
+                f"amount, and the noise gives no privacy."
             )
 
 
 def check_weights(guards: Sequence[Guard], weight: Tensor) -> None:
-    """Refuse noise where clients do not count alike. weight: [C]
+    """Raise `ConfigError` if there is noise and clients have different weights. weight: [C]
 
-    A weight multiplies what a client can change, and the total of the weights, which the mean is
-    divided by, would itself tell how many records a person has.
+    A weight multiplies what a client can change, and the sum of the weights, by which the mean is
+    divided, would reveal how many records a user has.
     """
     noisy = [type(guard).__name__ for guard in guards if isinstance(guard, NOISE)]
     if noisy and not bool(((weight == 1) | (weight == 0)).all()):
         raise ConfigError(
-            f"{noisy[0]} noise needs clients that count alike, but weights go up to "
-            f"{float(weight.max()):g}. Use aggregate = 'clients', or leave the noise out."
+            f"{noisy[0]} noise needs clients with equal weights, but weights go up to "
+            f"{float(weight.max()):g}. Use aggregate = 'clients', or remove the noise."
         )
 
 
 def _entropy() -> np.random.Generator:  # noqa: TID251
-    """A fresh generator on 256 bits of the operating system's entropy, for one draw."""
-    # The one place where the clock must not be used: its seed is known to whoever runs this.
+    """Make a generator from 256 bits of the operating system's entropy, for one draw."""
+    # The clock must not be used here: its seed is known to the person who runs this.
     return np.random.default_rng(secrets.randbits(256))  # noqa: TID251
 
 
@@ -193,45 +193,45 @@ def _noise(draw: Draw, shape: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 def _noisy(update: Update, draw: Draw) -> Update:
-    """Every client's tables with noise on all rows: [C * rows, d], as large as that is."""
+    """Add noise to all rows of every client's tables; allocates [C * rows, d]."""
     entries: dict[str, Rows | Tensor] = {}
     for name, entry in update.entries.items():
         value = value_of(entry)
-        _real(name, value)
+        _check_float(name, value)
         if not isinstance(entry, Rows):
             entries[name] = entry + _noise(draw, tuple(entry.shape), value)
             continue
-        many, size = update.clients, entry.size
-        whole = value.new_empty((many, size, *value.shape[1:]))
-        for client in range(many):
+        clients, size = update.clients, entry.size
+        whole = value.new_empty((clients, size, *value.shape[1:]))
+        for client in range(clients):
             whole[client] = _noise(draw, tuple(whole.shape[1:]), value)
         flat = whole.flatten(0, 1)
         flat.index_add_(0, entry.owner.long() * size + entry.index, value)
-        places = torch.arange(many * size, device=value.device)
+        places = torch.arange(clients * size, device=value.device)
         entries[name] = Rows(places // size, places % size, flat, size)
     return Update(update.clients, entries)
 
 
 def _noisy_sum(total: Sum, draw: Draw) -> Sum:
-    """The sum with noise on every entry; who touched which row is no longer told."""
+    """Add noise to every entry of the sum and hide which rows were touched."""
     if not total.clients:
         return total
     totals = {}
     for name, value in total.totals.items():
-        _real(name, value)
+        _check_float(name, value)
         totals[name] = value + _noise(draw, tuple(value.shape), value)
     touched = {name: torch.full_like(v, total.weight) for name, v in total.touched.items()}
     return replace(total, totals=totals, touched=touched)
 
 
-def _real(name: str, value: Tensor) -> None:
+def _check_float(name: str, value: Tensor) -> None:
     if not value.is_floating_point():
         raise ConfigError(
-            f"guards work on real numbers, but '{name}' holds {value.dtype}. "
-            f"Leave the guards out for a method that sends whole numbers."
+            f"guards need floating-point numbers, but '{name}' is {value.dtype}. "
+            f"Remove the guards for a method that sends integers."
         )
 
 
-def _above_zero(field: str, value: float) -> None:
+def _check_positive(field: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
         raise ConfigError(f"{field} must be a finite number above 0, got {value}.")

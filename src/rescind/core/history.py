@@ -1,7 +1,7 @@
-"""What a federation must remember of its own past to be able to undo a part of it.
+"""What a federation stores of its past, so that a part can be undone.
 
-Exact forgetting is the same rounds again, without the records. It need not begin at the first
-round: up to the round in which a record first mattered, history is the same with and without it.
+Exact forgetting reruns the same rounds without the records. It can start at the round in which a
+record was first used: until then the run is the same with and without it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rescind.core.state import Log, ServerState
 from rescind.core.world import Host
 
 NEVER = 0
-"""The round a client that never took part first took part in."""
+"""Stored as the first round of a client that never took part."""
 
 
 @dataclass(frozen=True)
 class RestorePoint:
-    """Where one can go back to: the model on both sides of the boundary, and no data."""
+    """A point to restore: the model on server and devices, without data."""
 
     state: ServerState
     private: Params
@@ -32,12 +32,12 @@ class RestorePoint:
 
     @property
     def round(self) -> int:
-        """The round it was taken after."""
+        """Return the round after which it was taken."""
         return self.state.round
 
     @property
     def nbytes(self) -> int:
-        """Bytes it occupies."""
+        """Return its size in bytes."""
         kept = [self.state.public, self.state.own, self.private, *(p for p, _ in self.hosted)]
         logs = [self.log, *(log for _, log in self.hosted)]
         memory = self.state.memory.nbytes
@@ -46,37 +46,37 @@ class RestorePoint:
 
 @dataclass(frozen=True)
 class History:
-    """How the present came about, less whatever was forgotten since."""
+    """How the current model was trained, without forgotten records."""
 
     origin: Holdings
-    """The devices before the first round, or at the beginning of the present block."""
+    """The devices before the first round, or at the start of the current block."""
     first: Tensor
     """[clients] int32: the round each client first took part in, `NEVER` = 0."""
     base: RestorePoint | None = None
-    """The model at the origin; None: first values."""
+    """The model at the origin; None: initial values."""
     story: tuple[tuple[int, Event], ...] = ()
-    """(round, event), oldest first: what happened after that round."""
+    """(round, event), oldest first: events after that round."""
     points: tuple[RestorePoint, ...] = ()
-    """Where one can go back to, oldest first."""
+    """Restore points, oldest first."""
 
     @classmethod
     def begin(cls, origin: Holdings, base: RestorePoint | None = None) -> History:
-        """Nothing has happened yet."""
+        """Start an empty history."""
         first = torch.full((origin.clients,), NEVER, dtype=torch.int32)
         return cls(origin, first.to(origin.members.device), base)
 
     def told(self, round_: int, event: Event, after: Holdings, here: RestorePoint) -> History:
-        """The past after one more event."""
-        if isinstance(event, Arrive):  # devices drop the block before: nobody can repeat it
+        """Return the history after one more event."""
+        if isinstance(event, Arrive):  # devices delete the previous block: it cannot be rerun
             return History.begin(after, here)
         if isinstance(event, Erase | Withdraw):
             return self.without(event)
         past = replace(self, story=(*self.story, (round_, event)))
-        return past._room(after.clients)
+        return past._extend(after.clients)
 
-    def took_part(self, round_: int, who: Tensor) -> History:
-        """Remember who was in a round's sums."""
-        new = who[self.first[who] == NEVER]
+    def took_part(self, round_: int, ids: Tensor) -> History:
+        """Record which clients were in a round's sums."""
+        new = ids[self.first[ids] == NEVER]
         if not len(new):
             return self
         first = self.first.clone()
@@ -84,17 +84,17 @@ class History:
         return replace(self, first=first)
 
     def with_point(self, point: RestorePoint) -> History:
-        """One more point to go back to."""
+        """Add a restore point."""
         return replace(self, points=(*self.points, point))
 
     def until(self, round_: int) -> History:
-        """Nothing after a round: what is left when an earlier one is restored."""
+        """Drop restore points after a round, when that round is restored."""
         return replace(self, points=tuple(p for p in self.points if p.round <= round_))
 
     def without(self, event: Event) -> History:
-        """As if the records of a request had never been there; an Unshare leaves them on devices.
+        """Remove the records of a request from the history; an Unshare leaves them on devices.
 
-        The points stay: whoever purges must drop those that saw the records (`before`).
+        Restore points stay: drop those that used the records with `before`.
         """
         origin = self.origin
         if isinstance(event, Withdraw):
@@ -102,9 +102,9 @@ class History:
             if client < origin.clients and bool(origin.members[client]):
                 origin = origin.apply(event)
             story = tuple(
-                (at, told)
-                for at, told in ((at, _without_client(e, client)) for at, e in self.story)
-                if told is not None
+                (at, left)
+                for at, left in ((at, _without_client(e, client)) for at, e in self.story)
+                if left is not None
             )
             return replace(self, origin=origin, story=story)
         if isinstance(event, Unshare | Erase):
@@ -112,52 +112,51 @@ class History:
             erased = isinstance(event, Erase)
             origin = origin.without(records) if erased else origin.without_loans(records)
             story = tuple(
-                (at, told)
-                for at, told in ((at, _without_records(e, records)) for at, e in self.story)
-                if told is not None
+                (at, left)
+                for at, left in ((at, _without_records(e, records)) for at, e in self.story)
+                if left is not None
             )
             return replace(self, origin=origin, story=story)
         return self
 
     def influence(self, event: Event, round_: int) -> int | None:
-        """The first round that a request's records may have mattered in; None: in none so far.
+        """Return the first round that the request's records may have influenced; None: no round.
 
-        Lent records matter from the round after the loan, since the server learns from all it has;
-        what a device keeps, from the round its owner first took part in. What the server hosts
-        matters at once.
+        Shared records count from the round after sharing, since the server learns from all of
+        them; records on a device from the first round its client took part in; hosted data at once.
         """
         if isinstance(event, Withdraw):
-            who = torch.tensor([event.client], device=self.first.device)
-            lent = self.origin.records[self.origin.lent & (self.origin.records.client == who)]
+            ids = torch.tensor([event.client], device=self.first.device)
+            lent = self.origin.records[self.origin.lent & (self.origin.records.client == ids)]
         elif isinstance(event, Unshare | Erase):
-            who = torch.unique(event.records.client).to(self.first.device)
+            ids = torch.unique(event.records.client).to(self.first.device)
             mine = self.origin.lent & self.origin.records.among(event.records)
             lent = self.origin.records[mine]
         else:
             return None
         start = 0 if self.base is None else self.base.round
         rounds = [start + 1] if len(lent) else []
-        for at, told in self.story:
-            if isinstance(told, Share) and _touches(told.records, event):
+        for at, past in self.story:
+            if isinstance(past, Share) and _touches(past.records, event):
                 rounds.append(at + 1)
-            if isinstance(told, Host):
+            if isinstance(past, Host):
                 rounds.append(at + 1)
         if not isinstance(event, Unshare):
-            drawn = self.first[who[who < len(self.first)]]
-            rounds += drawn[drawn != NEVER].tolist()
+            first = self.first[ids[ids < len(self.first)]]
+            rounds += first[first != NEVER].tolist()
         rounds = [r for r in rounds if r <= round_]
         return min(rounds) if rounds else None
 
     def before(self, first: int) -> History:
-        """Only the points that were taken before a round: the others saw what it brought."""
+        """Keep only the restore points taken before a round."""
         return replace(self, points=tuple(p for p in self.points if p.round < first))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all points."""
+        """Return the size of all restore points in bytes."""
         return sum(p.nbytes for p in self.points) + (self.base.nbytes if self.base else 0)
 
-    def _room(self, clients: int) -> History:
+    def _extend(self, clients: int) -> History:
         missing = clients - len(self.first)
         if missing <= 0:
             return self
@@ -172,7 +171,7 @@ def _touches(records: Records, event: Event) -> bool:
 
 
 def _without_records(event: Event, records: Records) -> Event | None:
-    """An event less some records; None if nothing is left of it."""
+    """Return the event without these records; None if it is empty then."""
     if isinstance(event, Share | Unshare):
         left = event.records[~event.records.among(records)]
         return type(event)(left) if len(left) else None
@@ -180,7 +179,7 @@ def _without_records(event: Event, records: Records) -> Event | None:
 
 
 def _without_client(event: Event, client: int) -> Event | None:
-    """An event less one client; None if nothing is left of it."""
+    """Return the event without one client; None if it is empty then."""
     if isinstance(event, Share | Unshare):
         left = event.records[event.records.client != client]
         return type(event)(left) if len(left) else None

@@ -1,6 +1,6 @@
-"""What clients hold: splits, which records are lent, and the cohorts made of them.
+"""The clients' data: records, splits, which records are shared, and cohorts made from them.
 
-Holdings live on the client side of the boundary. Nothing the server is given leads here.
+Holdings stay on the client side. The server gets no reference to them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rescind.errors import ConfigError, ConsentError, DataError
 TRAIN, VALID, TEST = 0, 1, 2
 SPLITS = {"train": TRAIN, "valid": VALID, "test": TEST}
 GRAPHS = 4
-"""Groups of clients whose subgraphs are kept: two roles, and two that are measured."""
+"""Number of cohorts whose subgraphs are cached: two roles, and two for evaluation."""
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """Who holds what. A value: `apply` returns new holdings."""
+    """The data of all clients. Immutable: `apply` returns new holdings."""
 
     records: Records
     """Sorted by client."""
@@ -34,7 +34,7 @@ class Holdings:
     block: Tensor
     """[n] int16: the block each record came in."""
     lent: Tensor
-    """[n] bool: the server has a copy."""
+    """[n] bool: shared, so the server has a copy."""
     members: Tensor
     """[clients] bool"""
     items: int
@@ -53,7 +53,7 @@ class Holdings:
         task: str = "ranking",
         graph: Graph | None = None,
     ) -> Holdings:
-        """First holdings: block 0, everybody a member, nothing lent."""
+        """Make initial holdings: block 0, every client is a member, nothing is shared."""
         _check(records, split, clients, items)
         order = torch.argsort(records.client, stable=True)
         n = len(records)
@@ -70,11 +70,11 @@ class Holdings:
 
     @property
     def clients(self) -> int:
-        """How many clients there are, members or not."""
+        """Return the number of clients, members or not."""
         return len(self.members)
 
     def to(self, device: str | torch.device) -> Holdings:
-        """The same holdings on another device."""
+        """Copy the holdings to another device."""
         graph = self.graph
         if graph is not None:
             graph = graph.to(device)
@@ -88,13 +88,13 @@ class Holdings:
             graph=graph,
         )
 
-    # -- what a device may use -------------------------------------------------------------------
+    # -- lots and cohorts ------------------------------------------------------------------------
 
     def lot(self, name: str, block: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Distinct items of all clients as (first [clients], count [clients], item [n]).
+        """Return the distinct items of all clients: (first [clients], count [clients], item [n]).
 
-        name: "own" (training records), "unshared" (of them, those only the device has), "valid",
-        "test". Training records exist for the current block only, whatever `block` says.
+        name: "own" (training records), "unshared" (training records that are not shared), "valid",
+        "test". `block` is ignored for training records: only the current block has any.
         """
         key = (name, self.now if block is None or name in ("own", "unshared") else block)
         if key not in self._lots:
@@ -121,7 +121,7 @@ class Holdings:
         elif name in ("valid", "test"):
             mask = (self.split == SPLITS[name]) & (self.block == block)
         else:
-            raise ConfigError(f"there is no lot '{name}': use own, unshared, valid or test.")
+            raise ConfigError(f"there is no lot '{name}'. Use own, unshared, valid or test.")
         pairs = torch.unique(self.records[mask].pairs())
         client, item = pairs >> 31, pairs & (2**31 - 1)
         count = jagged.counts(client, self.clients)
@@ -134,7 +134,7 @@ class Holdings:
         held: str | None = None,
         block: int | None = None,
     ) -> Cohort:
-        """These clients side by side, with what they may train on and, if asked, held-out items."""
+        """Return these clients as a cohort, with training items and optionally held-out items."""
         own = self.of_clients("own", ids, block)
         train = own if include_lent else self.of_clients("unshared", ids, block)
         return Cohort(
@@ -148,22 +148,22 @@ class Holdings:
         )
 
     def _subgraph(self, ids: Tensor) -> Graph | None:
-        """The subgraphs of these clients; those asked for last are kept, with their matrices."""
+        """Return the subgraphs of these clients; the last ones are cached."""
         if self.graph is None:
             return None
-        for before, known in self._graphs:
-            if torch.equal(before, ids):
-                return known
-        found = self.graph.of(ids)
-        self._graphs[:] = [(ids, found), *self._graphs][:GRAPHS]
-        return found
+        for cached_ids, cached in self._graphs:
+            if torch.equal(cached_ids, ids):
+                return cached
+        graph = self.graph.of(ids)
+        self._graphs[:] = [(ids, graph), *self._graphs][:GRAPHS]
+        return graph
 
     def of_clients(self, name: str, ids: Tensor, block: int | None = None) -> Lot:
-        """The lot of these clients, side by side."""
+        """Return the lot of these clients."""
         key = (name, self.now if block is None else block)
-        ids_before, lot = self._last.get(key, (None, None))
-        if lot is not None and ids_before is not None and torch.equal(ids_before, ids):
-            return lot  # whoever trains or measures everybody asks for the same again
+        cached_ids, lot = self._last.get(key, (None, None))
+        if lot is not None and cached_ids is not None and torch.equal(cached_ids, ids):
+            return lot  # often the same clients several times
         first, count, item = self.lot(name, block)
         owner, place = jagged.take(first, count, ids)
         lot = Lot(owner, item[place], len(ids))
@@ -172,44 +172,44 @@ class Holdings:
 
     @property
     def available(self) -> Tensor:
-        """Which members have anything to train on now. [clients] bool"""
+        """Return which members have training records now. [clients] bool"""
         return self.members & (self.lot("own")[1] > 0)
 
     @property
     def keeps(self) -> Tensor:
-        """Which members have something to train on that only their device holds. [clients] bool"""
+        """Return which members have training records that are not shared. [clients] bool"""
         return self.members & (self.lot("unshared")[1] > 0)
 
     def holders(self, split: str, block: int | None = None) -> Tensor:
-        """Members with a held-out item of a block (None: the present one). [n] ids"""
+        """Return members with a held-out item of a block (None: the current one). [n] ids"""
         return (self.members & (self.lot(split, block)[1] > 0)).nonzero()[:, 0]
 
     # -- events ----------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> Holdings:
-        """These holdings after an event; a request that does not fit them is a `ConsentError`."""
+        """Return the holdings after an event; raise `ConsentError` if it is not allowed."""
         match event:
             case Share(records):
                 found = self._hold(records, "shared") & (self.split == TRAIN)
-                self._must_be_trained_on(records)
+                self._check_training(records)
                 return replace(self, lent=self.lent | found)
             case Unshare(records):
                 found = self._hold(records, "unshared")
-                self._must_be_lent(records)
+                self._check_shared(records)
                 after = replace(self, lent=self.lent & ~found)
-                # Of earlier blocks a device keeps a note of its loans only.
+                # Of earlier blocks a device keeps only the list of shared records.
                 current = (self.split != TRAIN) | (self.block == self.now)
                 return after.keep(current | after.lent)
             case Erase(records):
                 rest = self.keep(~self._hold(records, "erased"))
                 return replace(rest, graph=_without_nodes(self.graph, records))
             case Withdraw(client):
-                self._must_be_member(client)
+                self._check_member(client)
                 members = self.members.clone()
                 members[client] = False
                 rest = self.keep(self.records.client != client)
                 graph = self.graph
-                if graph is not None:  # the subgraph leaves with its owner
+                if graph is not None:  # the subgraph is removed with its owner
                     graph = graph.keep(graph.owner != client)
                 return replace(rest, members=members, graph=graph)
             case Join(client):
@@ -220,7 +220,7 @@ class Holdings:
                 return self
 
     def _hold(self, records: Records, verb: str) -> Tensor:
-        """Where the requested pairs are; each must be held by a member. [n] bool"""
+        """Return which records are requested; raise if a pair is not held. [n] bool"""
         wanted = records.to(self.records.client.device)
         held = wanted.among(self.records)
         if not bool(held.all()):
@@ -228,27 +228,27 @@ class Holdings:
             has = self.records.item[self.records.client == client]
             raise ConsentError(
                 f"client {client} does not hold item {item}, so it cannot be {verb}. "
-                f"They hold {len(has)} records; the first are {has[:5].tolist()}. "
+                f"The client holds {len(has)} records; the first are {has[:5].tolist()}. "
                 f"Nothing was changed.",
                 client=client,
                 item=item,
             )
         return self.records.among(wanted)
 
-    def _must_be_trained_on(self, records: Records) -> None:
-        """What is held out for measuring cannot be lent: the server would learn the answers."""
+    def _check_training(self, records: Records) -> None:
+        """Raise if a record is held out: sharing it would leak test data to the server."""
         wanted = records.to(self.records.client.device)
         missing = ~wanted.among(self.records[self.split == TRAIN])
         if bool(missing.any()):
             client, item = (int(c[missing][0]) for c in (wanted.client, wanted.item))
             raise ConsentError(
-                f"item {item} of client {client} is held out for measuring, so it cannot be "
+                f"item {item} of client {client} is held out for evaluation, so it cannot be "
                 f"shared. Share training records only. Nothing was changed.",
                 client=client,
                 item=item,
             )
 
-    def _must_be_lent(self, records: Records) -> None:
+    def _check_shared(self, records: Records) -> None:
         lent = self.records[self.lent]
         wanted = records.to(self.records.client.device)
         missing = ~wanted.among(lent)
@@ -256,14 +256,14 @@ class Holdings:
             client, item = (int(c[missing][0]) for c in (wanted.client, wanted.item))
             theirs = lent.item[lent.client == client]
             raise ConsentError(
-                f"client {client} does not share item {item}, so it cannot be unshared (never "
-                f"shared, or taken back before). They share {len(theirs)} items; the first are "
-                f"{theirs[:5].tolist()}. Nothing was changed.",
+                f"client {client} does not share item {item}, so it cannot be unshared (it was "
+                f"never shared, or is unshared already). The client shares {len(theirs)} items; "
+                f"the first are {theirs[:5].tolist()}. Nothing was changed.",
                 client=client,
                 item=item,
             )
 
-    def _must_be_member(self, client: int) -> None:
+    def _check_member(self, client: int) -> None:
         if not 0 <= client < self.clients or not bool(self.members[client]):
             raise ConsentError(
                 f"client {client} is not a member, so it cannot withdraw. "
@@ -273,23 +273,23 @@ class Holdings:
             )
 
     def without(self, records: Records) -> Holdings:
-        """These holdings less whatever of the records they contain; nobody has to ask."""
+        """Return the holdings without these records. No consent check."""
         rest = self.keep(~self.records.among(records))
         return replace(rest, graph=_without_nodes(self.graph, records))
 
     def without_loans(self, records: Records) -> Holdings:
-        """These holdings with nothing of the records lent; nobody has to ask."""
+        """Return the holdings with these records not shared. No consent check."""
         return replace(self, lent=self.lent & ~self.records.among(records))
 
     def without_client(self, client: int) -> Holdings:
-        """These holdings less everything of one client."""
+        """Return the holdings without the data of one client."""
         graph = self.graph
         if graph is not None:
             graph = graph.keep(graph.owner != client)
         return replace(self.keep(self.records.client != client), graph=graph)
 
     def keep(self, mask: Tensor) -> Holdings:
-        """These records alone; who is a member and what graph there is stay. mask: [n] bool"""
+        """Keep only these records; members and graph do not change. mask: [n] bool"""
         return replace(
             self,
             records=self.records[mask],
@@ -309,16 +309,16 @@ class Holdings:
         return replace(self, members=members)
 
     def _arrive(self, event: Arrive) -> Holdings:
-        """The next block. Training records of earlier blocks are dropped, not hidden.
+        """Add the next block and delete the training records of earlier blocks.
 
-        A device keeps a note of what it lent, so that it can take it back; no lot contains it.
+        A device keeps the list of shared records, so that it can unshare them; no lot contains it.
         """
         _check(event.records, event.split, event.clients, event.items)
         if event.clients < self.clients or event.items < self.items:
             raise DataError(
-                f"a block cannot shrink the world: it has {self.clients} clients and "
-                f"{self.items} items, the block says {event.clients} and "
-                f"{event.items}. Erase or Withdraw instead."
+                f"a block cannot shrink the federation: it has {self.clients} clients and "
+                f"{self.items} items, the block has {event.clients} and {event.items}. "
+                f"Use Erase or Withdraw to remove data."
             )
         device = self.members.device
         kept = self.keep((self.split != TRAIN) | self.lent)
@@ -331,7 +331,7 @@ class Holdings:
         members[: self.clients] = self.members
         block = torch.cat([kept.block, new_block])
         order = torch.argsort(records.client, stable=True)
-        order = order[members[records.client[order]]]  # data of people who left is not taken in
+        order = order[members[records.client[order]]]  # skip data of clients that left
         return replace(
             self,
             records=records[order],
@@ -344,21 +344,21 @@ class Holdings:
         )
 
     def digest(self, key: bytes = b"") -> str:
-        """One digest of everything held."""
-        seen = hashlib.blake2b(key=key, digest_size=32)
-        seen.update(f"{self.task}/{self.items}/{self.now}".encode())
+        """Return one digest of all data."""
+        hasher = hashlib.blake2b(key=key, digest_size=32)
+        hasher.update(f"{self.task}/{self.items}/{self.now}".encode())
         for part in () if self.graph is None else vars(self.graph).values():
             flat = part.cpu().numpy().tobytes() if isinstance(part, Tensor) else str(part).encode()
-            seen.update(flat)
+            hasher.update(flat)
         mine = self.records
         columns = (mine.client, mine.item, mine.time, self.split, self.block, self.lent)
         for column in (*columns, self.members):
-            seen.update(column.cpu().numpy().tobytes())
-        return "blake2b:" + seen.hexdigest()
+            hasher.update(column.cpu().numpy().tobytes())
+        return "blake2b:" + hasher.hexdigest()
 
 
 def _without_nodes(graph: Graph | None, records: Records) -> Graph | None:
-    """The graph without erased nodes: their features, labels and edges go too."""
+    """Return the graph without these nodes, their features, labels and edges."""
     if graph is None:
         return None
     nodes = Records(graph.owner, graph.index, torch.zeros_like(graph.owner))
@@ -366,7 +366,7 @@ def _without_nodes(graph: Graph | None, records: Records) -> Graph | None:
 
 
 def _check(records: Records, split: Tensor, clients: int, items: int) -> None:
-    """Labels and indices must fit the sizes they are given with."""
+    """Raise `DataError` if labels or indices do not fit the given sizes."""
     if len(split) != len(records):
         raise DataError(
             f"there are {len(records)} records but {len(split)} split labels. "
@@ -380,6 +380,6 @@ def _check(records: Records, split: Tensor, clients: int, items: int) -> None:
     if int(records.client.max()) >= clients or int(records.item.max()) >= items:
         raise DataError(
             f"the largest client and item are {int(records.client.max())} and "
-            f"{int(records.item.max())}, but the sizes say {clients} clients and "
-            f"{items} items. Indices count from 0."
+            f"{int(records.item.max())}, but there are {clients} clients and {items} items. "
+            f"Indices start at 0."
         )

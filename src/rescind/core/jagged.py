@@ -1,7 +1,7 @@
-"""Rows of many owners side by side in flat tensors, without padding.
+"""Rows of several owners in flat tensors, without padding.
 
-`owner` says whose a row is (0 .. owners-1). Most functions want it sorted; those that need it say
-so. A shelf is the set of (owner, item) pairs a cohort keeps its own copy of.
+`owner` is the owner of each row (0 .. owners-1); functions that need it sorted state this. A shelf
+is the set of (owner, item) pairs of which a cohort keeps copies.
 """
 
 from __future__ import annotations
@@ -11,46 +11,46 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Up to this many (owner, item) cells a shelf is found by a table instead of a binary search:
-# 128 MB of int32 at most. Changes speed only.
+# Up to this number of (owner, item) cells, a lookup table replaces the binary search: at most
+# 128 MB of int32. Changes speed only.
 _TABLE_CELLS = 2**25
 
 
 def counts(owner: Tensor, owners: int) -> Tensor:
-    """How many rows each owner has. [owners]"""
+    """Return the number of rows of each owner. [owners]"""
     return torch.bincount(owner, minlength=owners)
 
 
 def starts(count: Tensor) -> Tensor:
-    """Where each owner's rows begin, given how many there are. [owners]"""
+    """Return the position of each owner's first row, given the counts. [owners]"""
     return torch.cumsum(count, 0) - count
 
 
 def owners_of(count: Tensor) -> Tensor:
-    """The sorted owner of every row, given how many each owner has. [rows]"""
+    """Return the sorted owner of every row, given the counts. [rows]"""
     return torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
 
 
 def places(owner: Tensor, owners: int) -> Tensor:
-    """The place of each row inside its owner, 0, 1, 2, ...; `owner` sorted. [rows]"""
+    """Return the position of each row within its owner, 0, 1, ...; `owner` sorted. [rows]"""
     first = starts(counts(owner, owners))
     return torch.arange(len(owner), device=owner.device) - first[owner]
 
 
 def segment_sum(values: Tensor, owner: Tensor, owners: int) -> Tensor:
-    """The sum of each owner's rows. [rows, ...] -> [owners, ...]"""
+    """Sum each owner's rows. [rows, ...] -> [owners, ...]"""
     out = values.new_zeros((owners, *values.shape[1:]))
     return out.index_add_(0, owner, values)
 
 
 def segment_mean(values: Tensor, owner: Tensor, owners: int) -> Tensor:
-    """The mean of each owner's rows, 0 for an owner without rows. [rows, ...] -> [owners, ...]"""
-    many = counts(owner, owners).clamp_(min=1).to(values.dtype)
-    return segment_sum(values, owner, owners) / many.view(-1, *[1] * (values.dim() - 1))
+    """Average each owner's rows, 0 for an owner without rows. [rows, ...] -> [owners, ...]"""
+    count = counts(owner, owners).clamp_(min=1).to(values.dtype)
+    return segment_sum(values, owner, owners) / count.view(-1, *[1] * (values.dim() - 1))
 
 
 def segment_logsumexp(values: Tensor, owner: Tensor, owners: int) -> Tensor:
-    """log of the sum of exponentials of each owner's rows, -inf without rows. [rows] -> [owners]"""
+    """Compute logsumexp over each owner's rows, -inf without rows. [rows] -> [owners]"""
     most = values.detach().new_full((owners,), -torch.inf)
     most = most.scatter_reduce_(0, owner, values.detach(), "amax").clamp(min=-1e30)
     inside = segment_sum(torch.exp(values - most[owner]), owner, owners)
@@ -58,47 +58,47 @@ def segment_logsumexp(values: Tensor, owner: Tensor, owners: int) -> Tensor:
 
 
 def shuffle(bits: Tensor, owner: Tensor) -> Tensor:
-    """The order that sorts rows by owner and, inside an owner, by 40 of their random bits.
+    """Return the order that sorts rows by owner, then by 40 of their random bits.
 
-    An owner's order depends on its own bits alone, so it is the same in any crowd.
+    An owner's order depends on its own bits only, so it is the same in any cohort.
     """
     return torch.argsort((owner << 40) | ((bits >> 24) & 0xFFFFFFFFFF), stable=True)
 
 
 def take(first: Tensor, count: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of the chosen owners in a flat array: (their new sorted owner, where each row lies).
+    """Find the rows of the chosen owners: (new sorted owner of each row, its position).
 
-    first, count: [owners] of the array    chosen: [C] owners, in the order wanted
+    first, count: [owners] of the flat array    chosen: [C] owners, in the wanted order
     """
-    many = count[chosen]
-    owner = owners_of(many)
-    place = torch.arange(len(owner), device=owner.device) - starts(many)[owner]
+    count = count[chosen]
+    owner = owners_of(count)
+    place = torch.arange(len(owner), device=owner.device) - starts(count)[owner]
     return owner, first[chosen][owner] + place
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """The rows a cohort copies for itself: each (owner, item) once, sorted by owner, then item."""
+    """The (owner, item) pairs that a cohort copies, each once, sorted by owner, then item."""
 
     owner: Tensor
     item: Tensor
     owners: int
     items: int
     table: Tensor | None
-    """[owners * items] int32: where each pair stands, -1 where it is not on the shelf."""
+    """[owners * items] int32: position of each pair, -1 if it is not on the shelf."""
 
     def __len__(self) -> int:
         return len(self.owner)
 
     @classmethod
     def of(cls, owner: Tensor, item: Tensor, owners: int, items: int) -> Shelf:
-        """Collect pairs, given in any order and any number of times."""
+        """Make a shelf of pairs, in any order and with duplicates."""
         cell = owner * items + item
         table = None
         if owners * items <= _TABLE_CELLS:
-            there = torch.zeros(owners * items, dtype=torch.bool, device=cell.device)
-            there[cell] = True
-            cell = there.nonzero().squeeze(1)
+            mask = torch.zeros(owners * items, dtype=torch.bool, device=cell.device)
+            mask[cell] = True
+            cell = mask.nonzero().squeeze(1)
             table = torch.full((owners * items,), -1, dtype=torch.int32, device=cell.device)
             table[cell] = torch.arange(len(cell), dtype=torch.int32, device=cell.device)
         else:
@@ -106,7 +106,7 @@ class Shelf:
         return cls(cell // max(items, 1), cell % max(items, 1), owners, items, table)
 
     def find(self, owner: Tensor, item: Tensor) -> Tensor:
-        """Where the pairs stand on the shelf, -1 for a pair that is not on it. Any one shape."""
+        """Return the positions of pairs on the shelf, -1 if missing. Any equal shapes."""
         cell = owner * self.items + item
         if self.table is not None:
             return self.table[cell].long()

@@ -1,4 +1,4 @@
-"""Original ids in and out: the names people know their data by."""
+"""Conversion between original ids and indices of users and items."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from rescind.errors import ConsentError, DataError, suggest
 
 GONE = "(left "
-"""What the name of a user who left begins with."""
+"""Prefix that replaces the id of a user who left."""
 
 
 class Named(Protocol):
-    """Data that knows the original ids of its users and items."""
+    """Data with original ids of users and items."""
 
     @property
     def users(self) -> Any: ...
@@ -25,7 +25,7 @@ class Named(Protocol):
 
 @dataclass(frozen=True)
 class Labels:
-    """Original ids of users and items, and titles. Without ids, an index is its own name."""
+    """Original ids of users and items, and titles. Without ids, an index is its own id."""
 
     users: tuple[str, ...] = ()
     items: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Labels:
 
     @classmethod
     def of(cls, dataset: Named) -> Labels:
-        """The names in a dataset."""
+        """Read the ids and titles of a dataset."""
         titles = () if dataset.titles is None else tuple(map(str, dataset.titles))
         return cls(tuple(map(str, dataset.users)), tuple(map(str, dataset.items)), titles)
 
@@ -46,23 +46,23 @@ class Labels:
         return {name: index for index, name in enumerate(self.items)}
 
     def client(self, user: str | int, clients: int) -> int:
-        """The index of a user, or a clear answer."""
+        """Return the index of a user; raise `DataError` if unknown."""
         return _find(str(user), self._clients, clients, "user")
 
     def item(self, item: str | int, items: int) -> int:
-        """The index of an item, or a clear answer."""
+        """Return the index of an item; raise `DataError` if unknown."""
         return _find(str(item), self._items, items, "item")
 
     def user_id(self, client: int) -> str:
-        """The original id of a user."""
+        """Return the original id of a user."""
         return _name(self.users, client)
 
     def item_id(self, item: int) -> str:
-        """The original id of an item."""
+        """Return the original id of an item."""
         return _name(self.items, item)
 
     def without_user(self, client: int) -> Labels:
-        """The same names without that of one who left."""
+        """Return the labels without the id of a user who left."""
         if not self.users:
             return self
         gone = f"{GONE}{client})"
@@ -71,26 +71,22 @@ class Labels:
         )
 
     def named(self, error: ConsentError) -> ConsentError:
-        """The same refusal with original ids, where they are not the indices it speaks of."""
-        said = []
+        """Return the error with original ids added, if there are any."""
+        parts = []
         if error.client is not None and self.users:
-            said.append(_said("client", self.user_id(error.client), error.client))
+            parts.append(f"client {error.client} is '{self.user_id(error.client)}'")
         if error.item is not None and self.items:
-            said.append(_said("item", self.item_id(error.item), error.item))
-        extra = f" In original ids: {', '.join(said)}." if said else ""
+            parts.append(f"item {error.item} is '{self.item_id(error.item)}'")
+        extra = f" In original ids: {', '.join(parts)}." if parts else ""
         return ConsentError(f"{error}{extra}", error.client, error.item)
 
     def title(self, item: int) -> str:
-        """The title of an item, '' where there is none."""
+        """Return the title of an item, '' if there is none."""
         return self.titles[item] if item < len(self.titles) else ""
 
 
-def _said(kind: str, name: str, index: int) -> str:
-    return f"{kind} {index} is '{name}'"
-
-
 def _name(known: tuple[str, ...], index: int) -> str:
-    """The original id; one that came later and has none is "#" and its index."""
+    """Return the original id, or "#" and the index if it was added later without an id."""
     if index < len(known):
         return known[index]
     return f"#{index}" if known else str(index)
@@ -107,10 +103,10 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
     if not known:
         raise DataError(f"there is no {kind} '{name}': {kind}s are numbered 0 to {size - 1} here.")
     left = sum(k.startswith(GONE) for k in known)
-    if left:  # a name near that of somebody who left would be taken for theirs
+    if left:  # a similar id must not be suggested for that of a user who left
         raise DataError(
-            f"there is no {kind} '{name}' among {len(known) - left} {kind}s. Of {left} more who "
-            f"left no name is kept: if '{name}' was one of them, nothing of theirs is here."
+            f"there is no {kind} '{name}' among {len(known) - left} {kind}s. {left} more left and "
+            f"their ids were deleted: if '{name}' is one of them, no data of theirs is left here."
         )
     few = list(known)[:5]
     hint = suggest(name, known).split("? ")[0] + "? " if len(known) < 50_000 else ""
@@ -129,4 +125,4 @@ class Recommendation:
     title: str
     score: float
     because: str
-    """"taste" (the model) or "popularity" (the person has no data)."""
+    """"taste" (the model) or "popularity" (the user has no data)."""

@@ -1,7 +1,7 @@
-"""What a client's loss holds beside its samples: old answers to rehearse, old values to stay near.
+"""Extra loss terms of continual methods: replay of old predictions, and a proximal penalty.
 
-Continual methods say what they want as a `LossTerms`; the readable form adds it to the loss here,
-and `linear` hands the same values to compiled code.
+Methods return them as `LossTerms`. The plain form of a round adds them to the loss here, and
+`fast.linear` passes the same values to compiled code.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from rescind.core.plan import Batch, Plan, Work
 
 @dataclass(frozen=True)
 class Replay:
-    """A list on each device of items, and how they were answered."""
+    """A list of items on each device, with the old predictions to replay."""
 
     item: Tensor
     """[C, N], -1 where a list is shorter."""
     label: Tensor
-    """[C, N] the old answers, as probabilities."""
+    """[C, N] the old predictions, as probabilities."""
     factor: float
     """Lambda, the weight in the loss."""
     mean: bool = True
-    """Over what is replayed; False: its sum."""
+    """Average over the replayed items; False: sum."""
     shift_scale: float | None = None
-    """Epsilon of F3CRec's Eq. (3): replay less of a list that has moved; None: all of it."""
+    """Epsilon of F3CRec's Eq. (3): replay less if the ranking changed; None: replay all."""
 
     def on_shelf(self, plan: Plan) -> Plan:
-        """A plan whose shelf has room for everybody's list."""
+        """Add the lists to a plan, so that clients copy the rows of these items."""
         owner, place = (self.item >= 0).nonzero(as_tuple=True)
         if not len(owner):
             return plan
@@ -47,7 +47,7 @@ class Replay:
         self, model: RankingModel, work: Work, batch: Batch, public: Params, cohort: Cohort,
         clock: Clock,
     ) -> Tensor:  # fmt: skip
-        """lambda BCE(label, sigmoid(student)) over what each client replays, F3CRec Eq. (5). [C]
+        """Compute lambda BCE(label, sigmoid(student)) over replayed items, F3CRec Eq. (5). [C]
 
         DEPARTS F3CRec's Eq. (5): a mean with the minus sign, as in the authors' run; the paper
         prints a sum without it, which would be minimised by unlearning the teacher.
@@ -68,9 +68,9 @@ class Replay:
         self, model: RankingModel, work: Work, batch: Batch, public: Params, cohort: Cohort,
         clock: Clock,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """What each client replays in this batch: (owner [m], place on its list [m]), Eq. (2)-(4).
+        """Select what each client replays: (owner [m], position in its list [m]), Eq. (2)-(4).
 
-        All items are ranked with the client's own copies as they stand in this batch.
+        All items are ranked with the client's current copies of the rows.
         """
         listed = self.item >= 0
         known = (batch.active & listed.any(1)).nonzero().squeeze(1)
@@ -79,55 +79,55 @@ class Replay:
             return known[owner], place
         own = {name: value[known] for name, value in {**work.dense, **work.own}.items()}
         scores = model.scores(public, own)
-        line = torch.full((len(cohort),), -1, device=known.device)
-        line[known] = torch.arange(len(known), device=known.device)
-        mine = (line[work.shelf.owner] >= 0).nonzero().squeeze(1)
-        rows = {name: table.index_select(0, mine) for name, table in work.rows.items()}
-        at = line[work.shelf.owner[mine]]
-        scores[at, work.shelf.item[mine]] = model.score(rows, own, at)
+        index = torch.full((len(cohort),), -1, device=known.device)
+        index[known] = torch.arange(len(known), device=known.device)
+        copied = (index[work.shelf.owner] >= 0).nonzero().squeeze(1)
+        rows = {name: table.index_select(0, copied) for name, table in work.rows.items()}
+        at = index[work.shelf.owner[copied]]
+        scores[at, work.shelf.item[copied]] = model.score(rows, own, at)
         shift = preference_shift(scores, self.item[known])
-        many = replay_size(shift, self.item.shape[1], self.shift_scale)
+        count = replay_size(shift, self.item.shape[1], self.shift_scale)
         bits = clock.bits("replay", cohort.ids[known].unsqueeze(1), places(self.item))
-        drawn = torch.argsort(torch.argsort(bits, dim=1), dim=1) < many.unsqueeze(1)
+        drawn = torch.argsort(torch.argsort(bits, dim=1), dim=1) < count.unsqueeze(1)
         owner, place = (drawn & listed[known]).nonzero(as_tuple=True)
         return known[owner], place
 
 
 @dataclass(frozen=True)
 class Proximal:
-    """strength (|Phi_u - Phi_u^old|^2 + |Q_u - Q^old|^2) over what a client copies anyway."""
+    """strength (|Phi_u - Phi_u^old|^2 + |Q_u - Q^old|^2) over the rows that a client copies."""
 
     item: Tensor
-    """[J, d] the old table; rows beyond it are new and free."""
+    """[J, d] the old table; rows beyond it are new and have no penalty."""
     own: Params
     """By name: [C, ...] the old private values."""
     known: Tensor
-    """[C] who has old private values."""
+    """[C] which clients have old private values."""
     strength: float
 
     def loss(self, work: Work) -> Tensor:
-        """How far away each client is, times the strength. [C]"""
-        far = work.rows["item"].new_zeros(len(self.known))
+        """Compute the penalty of each client. [C]"""
+        private = work.rows["item"].new_zeros(len(self.known))
         for name, old in self.own.items():
             gap = (work.own[name] - old).square().reshape(len(self.known), -1).sum(1)
-            far = far + torch.where(self.known, gap, 0.0)
+            private = private + torch.where(self.known, gap, 0.0)
         at = (work.shelf.item < len(self.item)).nonzero().squeeze(1)
-        then = self.item.index_select(0, work.shelf.item[at])
-        gap = (work.rows["item"].index_select(0, at) - then).square().sum(1)
+        old = self.item.index_select(0, work.shelf.item[at])
+        gap = (work.rows["item"].index_select(0, at) - old).square().sum(1)
         rows = jagged.segment_sum(gap, work.shelf.owner[at], len(self.known))
-        return self.strength * (far + rows)
+        return self.strength * (private + rows)
 
 
 @dataclass(frozen=True)
 class LossTerms:
-    """All that stands in a loss beside the samples; nothing by default."""
+    """The terms added to the loss of the samples; none by default."""
 
-    rehearsal: Replay | None = None
-    pull: Proximal | None = None
+    replay: Replay | None = None
+    proximal: Proximal | None = None
 
 
 def preference_shift(scores: Tensor, top: Tensor) -> Tensor:
-    """How far a list has moved, Eq. (2): sum over k of |rank(i_k) - k|, ranks from 0. [C]
+    """Compute how much a ranking changed, Eq. (2): sum over k of |rank(i_k) - k|, from 0. [C]
 
     scores: [C, I]    top: [C, N], -1 where a list is shorter
     """
@@ -136,20 +136,20 @@ def preference_shift(scores: Tensor, top: Tensor) -> Tensor:
 
 
 def ranks(scores: Tensor, top: Tensor) -> Tensor:
-    """How many items score higher than each of a list. scores: [C, I]    top: [C, N]    [C, N]"""
-    then = scores.gather(1, top.clamp(min=0))
-    if scores.device.type == "cpu":  # numpy sorts several times as fast as torch does
+    """Count the items that score higher than each listed one. scores: [C, I]    top, -> [C, N]"""
+    listed = scores.gather(1, top.clamp(min=0))
+    if scores.device.type == "cpu":  # numpy sorts several times faster than torch
         rising = torch.from_numpy(np.sort(scores.detach().numpy(), axis=1))
     else:
         rising = scores.sort(1).values
-    return scores.shape[1] - torch.searchsorted(rising, then, right=True)
+    return scores.shape[1] - torch.searchsorted(rising, listed, right=True)
 
 
 def replay_size(shift: Tensor, top_n: int, shift_scale: float) -> Tensor:
-    """How much is replayed, Eq. (3) and (4): floor(N exp(-epsilon shift)). [C]"""
+    """Compute how many items are replayed, Eq. (3)-(4): floor(N exp(-epsilon shift)). [C]"""
     return torch.floor(top_n * torch.exp(-shift_scale * shift.double()))
 
 
 def places(top: Tensor) -> Tensor:
-    """0, 1, 2, ... along a list. [N]"""
+    """Return the positions 0, 1, 2, ... in a list. [N]"""
     return torch.arange(top.shape[1], device=top.device)

@@ -1,4 +1,4 @@
-"""What a model must answer. A model holds settings, never parameters."""
+"""Interfaces of models. A model holds settings, never parameters."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from rescind.core.world import Sizes
 
 @runtime_checkable
 class Model(Protocol):
-    """Parameters and their first values, for any task."""
+    """A model of any task: which parameters it has and their initial values."""
 
     task: ClassVar[str]
-    """"ranking" or "nodes"; a method given the other says so by name."""
+    """"ranking" or "nodes": the task it can be used for."""
     tables: ClassVar[tuple[str, ...]]
-    """Names of public parameters with one row per item: clients copy only the rows they touch."""
+    """Public parameters with one row per item: clients copy only the rows they touch."""
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """First values the server broadcasts; each row from its own index, so tables can grow."""
+        """Return initial public values; each row depends on its index only, so tables can grow."""
         ...
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
-        """First values on devices, [C, ...]; each client's from its own id, so none is stored."""
+        """Return initial private values [C, ...]; each depends on the client's id only."""
         ...
 
 
 class RankingModel(Model, Protocol):
-    """A model that scores items for people."""
+    """A model that scores items for users."""
 
     def infer(self, rows: Params, own: Params, lot: Lot) -> Params:
-        """What a device makes of its own parameters with its own items (an ego graph, say).
+        """Compute a client's vectors from its private values and its own items (an ego graph).
 
         rows: by table [n, d], the rows of the items in `lot`    own: [C, ...]
         """
         return own
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """Scores of flat samples. rows: by table [n, d]    own: inferred, [C, ...]    -> [n]"""
+        """Score flat samples. rows: by table [n, d]    own: inferred, [C, ...]    -> [n]"""
         ...
 
     def scores(self, public: Params, own: Params) -> Tensor:
-        """Scores of all items for every client. own: inferred, [C, ...]    -> [C, I]"""
+        """Score all items for every client. own: inferred, [C, ...]    -> [C, I]"""
         ...

@@ -1,4 +1,4 @@
-"""Optimisers: at clients for many at once, at the server for one model."""
+"""Optimisers: on clients, a whole cohort at once, and on the server."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ FIRST, SECOND, TINY = 0.9, 0.999, 1e-8
 
 @dataclass(frozen=True)
 class Step:
-    """One optimiser step of a batch: which names move, at which rates, by which rule."""
+    """One optimiser step on a batch: the parameters it changes, their rates, and the rule."""
 
     rates: Mapping[str, float]
     optimiser: Literal["sgd", "adam"] = "sgd"
     decay: float = 0.0
-    """Weight decay, added to the gradient of every named leaf of an active client."""
+    """Weight decay, added to the gradient of every named parameter of an active client."""
 
 
 @dataclass
 class LocalOptimiser:
-    """Moves the leaves of a `Work` in place; clients without a sample in the wave stand still."""
+    """Updates the parameters of a `Work` in place, for clients with a sample in the batch."""
 
     work: Work
     keep: bool = False
-    """Carry Adam's moments over to the next round (dense and private leaves only)."""
+    """Keep Adam's moments for the next round (dense and private parameters only)."""
     moments: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def begin(cls, work: Work, private: Private, keep: bool) -> LocalOptimiser:
-        """Start with the moments the devices kept, if they keep any."""
+        """Start with the moments that the devices kept, if `keep`."""
         kept = {n: v.clone() for n, v in private.values.items() if n.startswith("adam/")}
         return cls(work, keep, kept if keep else {})
 
     @torch.no_grad()
     def step(self, step: Step, grads: Mapping[str, Tensor | None], batch: Batch) -> None:
-        """Apply one step to the leaves it names."""
+        """Apply one step to the parameters it names."""
         leaves = self.work.leaves(step.rates)
         active: Tensor | None = None
         if step.optimiser == "adam" or step.decay:
@@ -63,32 +63,32 @@ class LocalOptimiser:
             leaf.sub_(torch.where(each, move, torch.zeros_like(move)), alpha=step.rates[name])
 
     def _adam(self, name: str, grad: Tensor, active: Tensor) -> Tensor:
-        """Adam's direction; each client counts its own steps. The moments move where active."""
-        one, two, many = f"adam/first/{name}", f"adam/second/{name}", f"adam/steps/{name}"
+        """Return Adam's direction. Steps are counted per client; only active clients change."""
+        one, two, steps = f"adam/first/{name}", f"adam/second/{name}", f"adam/steps/{name}"
         if one not in self.moments:
             self.moments[one] = torch.zeros_like(grad)
             self.moments[two] = torch.zeros_like(grad)
-            self.moments[many] = torch.zeros_like(active, dtype=grad.dtype)
-        first, second, count = self.moments[one], self.moments[two], self.moments[many]
-        if count.dim() != grad.dim():  # kept moments come back flat, one count per client
-            count = self.moments[many] = count.view(active.shape)
+            self.moments[steps] = torch.zeros_like(active, dtype=grad.dtype)
+        first, second, count = self.moments[one], self.moments[two], self.moments[steps]
+        if count.dim() != grad.dim():  # kept counts are flat, one per client
+            count = self.moments[steps] = count.view(active.shape)
         first.copy_(torch.where(active, first * FIRST + grad * (1 - FIRST), first))
         second.copy_(torch.where(active, second * SECOND + grad.square() * (1 - SECOND), second))
         count.add_(active.to(count.dtype))
-        one_less, two_less = _unbias(count, grad.dtype)
-        return first / one_less / (second / two_less).sqrt_().add_(TINY)
+        bias_one, bias_two = _bias(count, grad.dtype)
+        return first / bias_one / (second / bias_two).sqrt_().add_(TINY)
 
     def kept(self) -> dict[str, Tensor]:
-        """The moments a device carries over, by name. Those of shelf rows end with the round."""
+        """Return the moments to keep, by name. Those of table rows are dropped each round."""
         if not self.keep:
             return {}
         return {n: v for n, v in self.moments.items() if n.split("/", 2)[2] not in self.work.rows}
 
 
-def _unbias(steps: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """1 - beta**steps of both moments, taken in float64: in float32 1 - .999 is off by 1e-5."""
-    many = steps.clamp(min=1).double()
-    return (1 - FIRST**many).to(dtype), (1 - SECOND**many).to(dtype)
+def _bias(steps: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return 1 - beta**steps of both moments, in float64: float32 has an error of 1e-5 here."""
+    count = steps.clamp(min=1).double()
+    return (1 - FIRST**count).to(dtype), (1 - SECOND**count).to(dtype)
 
 
 def server_move(
@@ -98,10 +98,10 @@ def server_move(
     kind: Literal["plain", "momentum", "adam"],
     rate: float,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Move the public parameters along `direction`, the mean update. Returns (public, own).
+    """Move the public parameters along `direction`, the mean update. Return (public, own).
 
     plain: w + rate * m.    momentum: v <- .9 v + m, w + rate * v.    adam: as FedAdam (Reddi et
-    al. 2021) with the usual constants. Moments live in `own` and grow with their table.
+    al. 2021) with the usual constants. Moments are stored in `own` and grow with their table.
     """
     public, own = dict(public), dict(own)
     for name, mean in direction.items():
@@ -117,8 +117,8 @@ def server_move(
             second = _grown(own.get(f"server/second/{name}"), mean)
             second = SECOND * second + (1 - SECOND) * mean.square()
             steps = own.get(f"server/steps/{name}", torch.zeros((), device=mean.device)) + 1
-            one_less, two_less = _unbias(steps, mean.dtype)
-            move = first / one_less / ((second / two_less).sqrt() + TINY)
+            bias_one, bias_two = _bias(steps, mean.dtype)
+            move = first / bias_one / ((second / bias_two).sqrt() + TINY)
             own |= {f"server/second/{name}": second, f"server/steps/{name}": steps}
         own[f"server/first/{name}"] = first
         public[name] = public[name] + rate * move
@@ -126,7 +126,7 @@ def server_move(
 
 
 def _grown(moment: Tensor | None, like: Tensor) -> Tensor:
-    """The moment with zeros for rows that are new since it was last used."""
+    """Return the moment, with zeros for new rows of the table."""
     if moment is None:
         return torch.zeros_like(like)
     if moment.shape == like.shape:

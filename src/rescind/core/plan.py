@@ -1,8 +1,8 @@
-"""What a cohort trains: the samples of an epoch, and its own copy of the rows they touch.
+"""The samples of a local epoch, and each client's copy of the rows they touch.
 
 Wave w is the w-th mini-batch of all clients that have one, so clients with one batch and with
-nine train together. Gradients do not mix: each client owns its rows, and a loss is a vector with
-one entry per client.
+nine train together. Gradients do not mix: each client has its own rows, and a loss is a vector
+with one entry per client.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Plan:
     """The samples of one local epoch, sorted by wave, then owner."""
 
     owner: Tensor
-    """[n] the client's place in the cohort."""
+    """[n] the client's position in the cohort."""
     sizes: tuple[int, ...]
-    """How many samples each wave has; they lie one after another."""
+    """Number of samples of each wave, in order."""
     items: Mapping[str, Tensor] = field(default_factory=dict)
-    """Columns of items, [n] or [n, k]: each (owner, item) gets a place on the shelf."""
+    """Columns of items, [n] or [n, k]: each (owner, item) gets a row on the shelf."""
     values: Mapping[str, Tensor] = field(default_factory=dict)
     """Other columns, [n, ...]: labels, weights."""
     also: tuple[tuple[Tensor, Tensor], ...] = ()
@@ -47,8 +47,8 @@ class Plan:
     ) -> Plan:
         """Cut each client's samples, in the order of their random bits, into mini-batches.
 
-        Without `bits` the samples of a client stay in the order given; without a batch size, or
-        where every client fits into one batch, they stay in it anyway.
+        Samples keep the given order without `bits`, without a batch size, and if every client has
+        only one batch.
         """
         count = jagged.counts(owner, clients)
         most = int(count.max()) if len(owner) else 0
@@ -70,12 +70,12 @@ class Plan:
 
 
 def _waves(count: Tensor, batch_size: int, owner: Tensor) -> tuple[tuple[int, ...], Tensor]:
-    """The size of each wave, and where each sample goes when waves come first, then owners.
+    """Return the size of each wave, and each sample's position sorted by wave, then owner.
 
     count: [C] samples of each client    owner: [n] sorted
     """
-    many = -(-int(count.max()) // batch_size)
-    first = torch.arange(many, device=count.device).unsqueeze(1) * batch_size
+    waves = -(-int(count.max()) // batch_size)
+    first = torch.arange(waves, device=count.device).unsqueeze(1) * batch_size
     cells = (count - first).clamp(0, batch_size)  # [waves, C]: samples of a client in a wave
     place = jagged.places(owner, len(count))
     wave = place // batch_size
@@ -86,7 +86,7 @@ def _waves(count: Tensor, batch_size: int, owner: Tensor) -> tuple[tuple[int, ..
 
 @dataclass(frozen=True)
 class Batch:
-    """One wave: at most one mini-batch of every client. `rows` are places on the shelf."""
+    """One wave: at most one mini-batch of every client. `rows` are positions on the shelf."""
 
     owner: Tensor
     rows: Mapping[str, Tensor]
@@ -95,25 +95,25 @@ class Batch:
 
     @property
     def active(self) -> Tensor:
-        """Which clients have a sample here. [C] bool"""
-        there = torch.zeros(self.clients, dtype=torch.bool, device=self.owner.device)
-        there[self.owner] = True
-        return there
+        """Return which clients have a sample in the batch. [C] bool"""
+        mask = torch.zeros(self.clients, dtype=torch.bool, device=self.owner.device)
+        mask[self.owner] = True
+        return mask
 
 
 @dataclass(frozen=True)
 class Work:
-    """A cohort's own copies, as autograd leaves."""
+    """The clients' copies of the parameters, as autograd leaves."""
 
     shelf: Shelf
     rows: Mapping[str, Tensor]
-    """By table: [R, d], one row per place on the shelf."""
+    """By table: [R, d], one row per pair on the shelf."""
     dense: Mapping[str, Tensor]
-    """By name: [C, ...], a copy per client of what is not a table."""
+    """By name: [C, ...], a copy per client of public values that are not tables."""
     own: Mapping[str, Tensor]
-    """By name: [C, ...], what never leaves the device."""
+    """By name: [C, ...], private values, which never leave the device."""
     held: Tensor
-    """[n] where on the shelf the cohort's training records stand."""
+    """[n] positions of the cohort's training records on the shelf."""
 
     @classmethod
     def begin(
@@ -125,7 +125,7 @@ class Work:
         private: Params,
         cohort: Cohort,
     ) -> Work:
-        """Copy what the named parameters need: only the rows on the shelf, for a table."""
+        """Copy the named parameters; of tables, only the rows on the shelf."""
         names = set(names)
         owners = [cohort.train.owner]
         items = [cohort.train.item]
@@ -139,12 +139,11 @@ class Work:
                 owners.append(owner)
                 items.append(item)
         shelf = Shelf.of(torch.cat(owners), torch.cat(items), len(cohort), cohort.items)
-        many = len(cohort)
         return cls(
             shelf=shelf,
             rows={n: _row_copy(public[n], shelf, n in names) for n in tables if n in public},
             dense={
-                n: _leaf(v.unsqueeze(0).expand(many, *v.shape).clone())
+                n: _leaf(v.unsqueeze(0).expand(len(cohort), *v.shape).clone())
                 for n, v in public.items()
                 if n in names and n not in tables
             },
@@ -153,12 +152,12 @@ class Work:
         )
 
     def leaves(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """The leaves of these names, whichever drawer they are in."""
-        drawers = {**self.dense, **self.own, **self.rows}
-        return {name: drawers[name] for name in names}
+        """Return the autograd leaves with these names."""
+        leaves = {**self.dense, **self.own, **self.rows}
+        return {name: leaves[name] for name in names}
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
-        """The waves of a plan, with items turned into places on this shelf."""
+        """Yield the waves of a plan, with items converted to positions on this shelf."""
         rows = {}
         for name, item in plan.items.items():
             owner = plan.owner.view(-1, *[1] * (item.dim() - 1)).expand_as(item)

@@ -1,7 +1,7 @@
-"""Records, the unit of consent, and the events that move them.
+"""Records, the unit of consent, and the events that change them.
 
 A record is one interaction (client, item, time), or one labelled node (client, node, 0). Events
-are the only way data or consent changes; they are frozen and compared by digest.
+are the only way to change data or consent; they are frozen and compared by digest.
 """
 
 from __future__ import annotations
@@ -11,15 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import index
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rescind.errors import DataError
-
-if TYPE_CHECKING:
-    pass
 
 _CLIENT_SHIFT = 31  # items < 2**31, clients < 2**32: a pair is one int64
 _ITEMS, _CLIENTS = 2**31, 2**32
@@ -27,14 +23,14 @@ _ITEMS, _CLIENTS = 2**31, 2**32
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """A multiset of rows (Last.fm holds a pair twice); consent acts on all copies of a pair."""
+    """A multiset of records (Last.fm has duplicates); consent applies to all copies of a pair."""
 
     client: Tensor
     """[n] index of the client."""
     item: Tensor
     """[n] index of the item, or of the node."""
     time: Tensor
-    """[n] seconds, 0 where the source has none."""
+    """[n] seconds, 0 if the source has no times."""
 
     @classmethod
     def of(
@@ -43,36 +39,36 @@ class Records:
         item: Tensor | Sequence[int],
         time: Tensor | Sequence[int] | None = None,
     ) -> Records:
-        """Make records from columns of any integer kind."""
-        who, what = _column(client), _column(item)
-        when = torch.zeros_like(who) if time is None else _column(time)
-        if not len(who) == len(what) == len(when):
+        """Make records from columns of any integer type."""
+        clients, items = _column(client), _column(item)
+        times = torch.zeros_like(clients) if time is None else _column(time)
+        if not len(clients) == len(items) == len(times):
             raise DataError(
-                f"records need columns of one length, got client {len(who)}, "
-                f"item {len(what)}, time {len(when)}. Give one entry per record."
+                f"the columns of records must have the same length, got client {len(clients)}, "
+                f"item {len(items)}, time {len(times)}. Give one entry per record."
             )
-        if len(who) and (int(who.min()) < 0 or int(what.min()) < 0):
+        if len(clients) and (int(clients.min()) < 0 or int(items.min()) < 0):
             raise DataError(
-                "records hold indices from 0; a negative client or item was given. "
-                "Look original ids up first (Federation.records does)."
+                "indices of clients and items start at 0, but a negative one was given. "
+                "Convert original ids to indices first, with Federation.records."
             )
-        if len(who) and (int(what.max()) >= _ITEMS or int(who.max()) >= _CLIENTS):
+        if len(clients) and (int(items.max()) >= _ITEMS or int(clients.max()) >= _CLIENTS):
             raise DataError(
                 f"items must be below {_ITEMS} and clients below {_CLIENTS}; the largest given are "
-                f"{int(what.max())} and {int(who.max())}. Renumber them from 0."
+                f"{int(items.max())} and {int(clients.max())}. Renumber them from 0."
             )
-        return cls(who, what, when)
+        return cls(clients, items, times)
 
     @classmethod
     def none(cls) -> Records:
-        """No records at all."""
+        """Return an empty set of records."""
         return cls.of([], [])
 
     def __len__(self) -> int:
         return len(self.client)
 
     def __getitem__(self, chosen: Tensor) -> Records:
-        """The records at these places, or where this mask is true."""
+        """Select records by position or by mask."""
         return Records(self.client[chosen], self.item[chosen], self.time[chosen])
 
     def __add__(self, other: Records) -> Records:
@@ -83,7 +79,7 @@ class Records:
         )
 
     def pairs(self) -> Tensor:
-        """Each record's (client, item) as one number, worked out once. [n]"""
+        """Return each record's (client, item) as one number; computed once. [n]"""
         return self._pairs
 
     @cached_property
@@ -91,49 +87,49 @@ class Records:
         return (self.client << _CLIENT_SHIFT) + self.item
 
     def among(self, other: Records) -> Tensor:
-        """Which of these records have a pair that `other` holds. [n] bool"""
+        """Return which records have a (client, item) pair that is in `other`. [n] bool"""
         return torch.isin(self.pairs(), other.pairs().to(self.client.device))
 
     def sorted(self) -> Records:
-        """By client, then item, then time."""
+        """Sort by client, then item, then time."""
         order = torch.argsort(self.time, stable=True)
         return self[order[torch.argsort(self.pairs()[order], stable=True)]]
 
     def to(self, device: str | torch.device) -> Records:
-        """The same records on another device."""
+        """Copy the records to another device."""
         return Records(self.client.to(device), self.item.to(device), self.time.to(device))
 
     def digest(self, key: bytes = b"") -> str:
-        """A digest whatever their order; with a key, nobody without the key can recompute it."""
-        inside = self.sorted()
-        seen = hashlib.blake2b(key=key, digest_size=32)
-        for column in (inside.client, inside.item, inside.time):
-            seen.update(column.cpu().numpy().astype("<i8").tobytes())
-        return "blake2b:" + seen.hexdigest()
+        """Return a digest that ignores order; with a key, only its holder can recompute it."""
+        ordered = self.sorted()
+        hasher = hashlib.blake2b(key=key, digest_size=32)
+        for column in (ordered.client, ordered.item, ordered.time):
+            hasher.update(column.cpu().numpy().astype("<i8").tobytes())
+        return "blake2b:" + hasher.hexdigest()
 
 
 def _column(values: Tensor | Sequence[int]) -> Tensor:
     column = torch.as_tensor(values)
     if column.numel() and (column.is_floating_point() or column.is_complex()):
         raise DataError(
-            f"records hold whole numbers, got {column.dtype}. Look original ids up first "
-            f"(Federation.records does)."
+            f"records must be integers, got {column.dtype}. Convert original ids to indices "
+            f"first, with Federation.records."
         )
     return column.to(torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """Something that happened to data or consent. Two events are equal if their digests are."""
+    """A change of data or consent. Two events are equal if their digests are equal."""
 
     def digest(self, key: bytes = b"") -> str:
-        """What is kept of an event; for an erasure, keyed, so that it does not give data away."""
-        seen = hashlib.blake2b(key=key, digest_size=32)
-        seen.update(type(self).__name__.encode())
+        """Return the digest that is stored; for an erasure use a key, so it reveals no data."""
+        hasher = hashlib.blake2b(key=key, digest_size=32)
+        hasher.update(type(self).__name__.encode())
         for value in vars(self).values():
             part = value.digest(key) if hasattr(value, "digest") else str(index(value))
-            seen.update(part.encode())
-        return "blake2b:" + seen.hexdigest()
+            hasher.update(part.encode())
+        return "blake2b:" + hasher.hexdigest()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Event) and self.digest() == other.digest()
@@ -144,21 +140,21 @@ class Event:
 
 @dataclass(frozen=True, eq=False)
 class Share(Event):
-    """People lend records: the server gets a copy, the device keeps its own."""
+    """Users share records: the server gets a copy, the device keeps its own."""
 
     records: Records
 
 
 @dataclass(frozen=True, eq=False)
 class Unshare(Event):
-    """People take a loan back: the server's copy goes, the device keeps its own."""
+    """Users revoke sharing: the server's copy is deleted, the device keeps its own."""
 
     records: Records
 
 
 @dataclass(frozen=True, eq=False)
 class Erase(Event):
-    """Records are gone, from server and device."""
+    """Records are deleted on server and device."""
 
     records: Records
 
@@ -172,25 +168,25 @@ class Join(Event):
 
 @dataclass(frozen=True, eq=False)
 class Withdraw(Event):
-    """A client leaves with everything it has."""
+    """A client leaves with all its data."""
 
     client: int
 
 
 @dataclass(frozen=True, eq=False)
 class Arrive(Event):
-    """Time moves: a new block of records, perhaps with new clients and items.
+    """A new block of records, possibly with new clients and items.
 
-    Devices do not keep the training records of the block before (F3CRec's constraint).
+    Devices delete the training records of the previous block (F3CRec's constraint).
     """
 
     records: Records
     split: Tensor
     """[n] int8: 0 train, 1 valid, 2 test."""
     clients: int
-    """How many clients there are from now on (indices below this number)."""
+    """Number of clients from now on (indices are below it)."""
     items: int
-    """How many items there are from now on."""
+    """Number of items from now on."""
 
     def digest(self, key: bytes = b"") -> str:
         order = torch.argsort(self.split, stable=True)
@@ -209,7 +205,7 @@ class Anew(Event):
 
 
 def concerned(event: Event) -> Tensor:
-    """The people a request is about. [n] sorted"""
+    """Return the clients that a request concerns. [n] sorted"""
     if isinstance(event, Withdraw):
         return torch.tensor([event.client])
     assert isinstance(event, Unshare | Erase)

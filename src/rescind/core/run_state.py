@@ -1,4 +1,4 @@
-"""Where a run stands, what a watcher sees after a round, and when to stop."""
+"""The state of a run, the result of a round for callbacks, and early stopping."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from rescind.errors import ConfigError, suggest
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run stands, on both sides of the boundary: what a checkpoint holds."""
+    """The state of a run on server and devices: what a checkpoint holds."""
 
     state: ServerState
     vault: Vault
     hosted: tuple[Vault, ...] = ()
-    """The private side of clients that the server hosts, in the world's order."""
+    """The private side of clients that the server hosts, in the order of the world."""
 
     @property
     def point(self) -> RestorePoint:
-        """The model alone, without any data: what one can come back to."""
+        """Return the model without any data, to restore later."""
         hosted = tuple((v.private, v.log) for v in self.hosted)
         return RestorePoint(self.state, self.vault.private, self.vault.log, hosted)
 
     def back(self, point: RestorePoint) -> RunState:
-        """The same devices with the model of another moment."""
+        """Return the same devices with the model of a restore point."""
         vault = replace(self.vault, private=point.private, log=point.log)
         hosted = tuple(
             replace(mine, private=private, log=log)
@@ -42,7 +42,7 @@ class RunState:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What a watcher may look at after a round. Read only."""
+    """What a progress callback gets after a round. Read only."""
 
     now: RunState
     sums: Mapping[str, Sum]
@@ -52,19 +52,19 @@ class RoundResult:
 
 @dataclass(frozen=True)
 class EarlyStop:
-    """Stop when a measure has not improved for `patience` rounds; keep the best round whole."""
+    """Stops when a metric has not improved for `patience` rounds; keeps the best round."""
 
     metric: Metric = field(default_factory=lambda: Ranking(split="valid"))
     value: str = "NDCG@20"
-    """Which of the metric's values decides; higher is better."""
+    """The metric value to compare; higher is better."""
     every: int = 10
-    """Measure after every so many rounds."""
+    """Measure once in this number of rounds."""
     patience: int | None = 30
-    """Rounds without improvement before stopping; None measures without ever stopping."""
+    """Rounds without improvement before stopping; None: measure, never stop."""
     restore: bool = True
-    """Go back to the best round at the end; False keeps the last."""
+    """Restore the best round at the end; False: keep the last."""
     users: int | None = None
-    """Measure on a fixed sample of so many members; None: on everybody."""
+    """Measure on a fixed sample of this many members; None: on all."""
     best: RunState | None = None
     best_score: float = float("-inf")
     history: tuple[tuple[int, Mapping[str, float]], ...] = ()
@@ -73,18 +73,18 @@ class EarlyStop:
 
     def __post_init__(self) -> None:
         if self.every < 1:
-            raise ConfigError(f"early stopping measures every 1 or more rounds, got {self.every}.")
+            raise ConfigError(f"EarlyStop.every must be at least 1, got {self.every}.")
 
     def update(
         self, now: RunState, measure: Callable[[RunState, Metric], dict[str, float]]
     ) -> EarlyStop:
-        """The stopping rule after one more round."""
+        """Return the stopping rule after one more round."""
         if now.state.round % self.every:
             return self
         values = measure(now, self.metric)
         if self.value not in values:
             raise ConfigError(
-                f"nothing measured is called '{self.value}'; {suggest(self.value, values)}"
+                f"the metric has no value '{self.value}'; {suggest(self.value, values)}"
             )
         score = values[self.value]
         history = (*self.history, (now.state.round, values))

@@ -1,4 +1,4 @@
-"""What persists between rounds: on the server a state with a dated memory, on devices `Private`."""
+"""State kept between rounds: `ServerState` on the server, `Private` on devices."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rescind.core.params import Params
 from rescind.core.update import Rows
 
 REFERENCE = "reference/"
-"""Public parameters under this name are broadcast to be read, not trained."""
+"""Prefix of public parameters that are broadcast but not trained."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Something the server remembered, with the round it was made in."""
+    """Values that the server stored, with the round they come from."""
 
     name: str
     round: int
@@ -26,13 +26,13 @@ class Snapshot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its values."""
+        """Return the size of its values in bytes."""
         return params.nbytes(self.values)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Named, dated, measured: whatever a server keeps of the past, so that it can be purged."""
+    """Past values that a server keeps, each with name and round, so that they can be purged."""
 
     snapshots: tuple[Snapshot, ...] = ()
 
@@ -40,17 +40,17 @@ class Memory:
         return iter(self.snapshots)
 
     def keep(self, name: str, round_: int, values: Params, last: int | None = None) -> Memory:
-        """Add a snapshot; of those with this name only the `last` ones stay."""
+        """Add a snapshot and keep only the `last` ones with this name."""
         mine = [s for s in self.snapshots if s.name == name] + [Snapshot(name, round_, values)]
         others = tuple(s for s in self.snapshots if s.name != name)
         return Memory(others + tuple(mine if last is None else mine[max(len(mine) - last, 0) :]))
 
     def named(self, name: str) -> tuple[Snapshot, ...]:
-        """The snapshots of a name, oldest first."""
+        """Return the snapshots with this name, oldest first."""
         return tuple(s for s in self.snapshots if s.name == name)
 
     def purge(self, first: int, last: int | None = None) -> Memory:
-        """Without everything made in rounds first..last: what the forgotten records touched."""
+        """Remove snapshots of rounds first..last, which the forgotten records influenced."""
         return Memory(
             tuple(
                 s
@@ -61,25 +61,25 @@ class Memory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of everything kept."""
+        """Return the size of all snapshots in bytes."""
         return sum(s.nbytes for s in self.snapshots)
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """The server between two rounds."""
+    """The state of the server between two rounds."""
 
     public: Params
     """Broadcast to clients."""
     own: Params = field(default_factory=dict)
-    """Never leaves the server: its rows for sharers, an auxiliary model, optimiser moments."""
+    """Never leaves the server: rows of sharing users, an auxiliary model, optimiser moments."""
     memory: Memory = field(default_factory=Memory)
     round: int = 0
 
     def next(
         self, public: Params, own: Params | None = None, memory: Memory | None = None
     ) -> ServerState:
-        """The state one round later."""
+        """Return the state one round later."""
         return replace(
             self,
             public=public,
@@ -91,25 +91,25 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Log:
-    """The rows devices kept of their own updates, by round and table."""
+    """The rows of their own updates that devices stored, by round and table."""
 
     entries: tuple[tuple[int, str, Rows], ...] = ()
     """(round, table, rows); `owner` is the client's number."""
     reader: Tensor | None = None
-    """[C] whose log this is; None is everybody's, under their own numbers."""
+    """[C] the clients whose log is read; None: all, by client number."""
 
     def add(self, round_: int, ids: Tensor, kept: Mapping[str, Rows]) -> Log:
-        """Write down what the clients `ids` keep of this round."""
+        """Add what the clients `ids` store of this round."""
         new = tuple((round_, n, replace(r, owner=ids[r.owner])) for n, r in kept.items())
         return Log(self.entries + new)
 
     def of(self, ids: Tensor) -> Log:
-        """What these clients kept; in what is read, `owner` is their place in `ids`."""
+        """Select the log of these clients; `owner` is then their position in `ids`."""
         return replace(self, reader=ids)
 
     def at(self, round_: int, table: str = "item") -> Rows | None:
-        """The rows of one round (of all chunks it was written in), or None."""
-        found = [self._mine(rows) for r, name, rows in self.entries if (r, name) == (round_, table)]
+        """Return the rows of one round (all chunks together), or None."""
+        found = [self._read(rows) for r, name, rows in self.entries if (r, name) == (round_, table)]
         if not found:
             return None
         return Rows(
@@ -119,7 +119,7 @@ class Log:
             found[0].size,
         )
 
-    def _mine(self, rows: Rows) -> Rows:
+    def _read(self, rows: Rows) -> Rows:
         if self.reader is None:
             return rows
         mine = rows[torch.isin(rows.owner, self.reader)]
@@ -129,24 +129,24 @@ class Log:
 
     @property
     def rounds(self) -> tuple[int, ...]:
-        """The rounds something was written in, oldest first."""
+        """Return the rounds with entries, oldest first."""
         return tuple(dict.fromkeys(r for r, _, _ in self.entries))
 
     def without(self, ids: Tensor) -> Log:
-        """The log with nothing of these clients in it."""
+        """Return the log without these clients."""
         return Log(
             tuple((r, name, rows[~torch.isin(rows.owner, ids)]) for r, name, rows in self.entries)
         )
 
     @property
     def nbytes(self) -> int:
-        """Bytes kept on all devices together."""
+        """Return the bytes stored on all devices together."""
         return sum(rows.nbytes for _, _, rows in self.entries)
 
 
 @dataclass(frozen=True)
 class Private:
-    """What a cohort keeps to itself: named tensors [C, ...], and its log."""
+    """What the devices of a cohort keep: named tensors [C, ...], and a log."""
 
     values: Params
     log: Log = field(default_factory=Log)
@@ -158,31 +158,31 @@ class Private:
         return name in self.values
 
     def with_(self, **values: Tensor) -> Private:
-        """The same with some values set."""
+        """Return a copy with some values set."""
         return replace(self, values={**self.values, **values})
 
 
-# -- what a server keeps of people -----------------------------------------------------------------
+# -- values a server keeps per client --------------------------------------------------------------
 
 
 def rows_of_people(name: str, value: Tensor, clients: int) -> bool:
-    """Whether a value of the server has a row per client: its last name is "user"."""
+    """Return whether a server value has one row per client: its name ends in "user"."""
     return name.rsplit("/", 1)[-1] == "user" and value.dim() >= 1 and len(value) == clients
 
 
-def begun_anew(own: Params, first: Params, who: Tensor, clients: int) -> dict[str, Tensor]:
-    """What a server keeps, with the rows of some people as they first were; 0 where none are known.
+def begun_anew(own: Params, first: Params, ids: Tensor, clients: int) -> dict[str, Tensor]:
+    """Reset the rows of the clients `ids` to their initial values, or to 0 if there are none.
 
-    own, first: the server's values now, and those a new federation would have
+    own, first: the server's values now, and those of a new federation
     """
     out = dict(own)
     for name, value in own.items():
         if rows_of_people(name, value, clients):
             out[name] = value.clone()
-            out[name][who.to(value.device)] = first[name].to(value)[who] if name in first else 0
+            out[name][ids.to(value.device)] = first[name].to(value)[ids] if name in first else 0
     return out
 
 
 def without_moments(own: Params) -> dict[str, Tensor]:
-    """What a server keeps, but for what its optimisers remember of gradients."""
+    """Return the server's values without the moments of its optimisers."""
     return {name: value for name, value in own.items() if "server/" not in name}

@@ -1,4 +1,4 @@
-"""What clients send: an `Update` is still one per client, a `Sum` is all the server receives."""
+"""What clients send: an `Update` has one part per client, a `Sum` is what the server gets."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from rescind.core.params import Params
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a table, of many clients: value[j] is for row index[j] of client owner[j]."""
+    """Rows of a table for several clients: value[j] is for row index[j] of client owner[j]."""
 
     owner: Tensor
-    """[n] place in the cohort (in a log: the client's number)."""
+    """[n] position in the cohort (in a log: the client's number)."""
     index: Tensor
     """[n] row of the table."""
     value: Tensor
     """[n, d]"""
     size: int
-    """How many rows the whole table has."""
+    """Number of rows of the whole table."""
 
     def __len__(self) -> int:
         return len(self.owner)
@@ -36,19 +36,19 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """As it would travel: the values and a four-byte row number each."""
+        """Return the bytes to send: the values, and four bytes per row number."""
         return self.value.numel() * self.value.element_size() + 4 * len(self)
 
 
 @dataclass(frozen=True)
 class Update:
-    """What a cohort would send, by name: rows of a table, or a dense tensor [C, ...]."""
+    """What a cohort sends, by name: rows of a table, or a dense tensor [C, ...]."""
 
     clients: int
     entries: Mapping[str, Rows | Tensor]
 
     def norms(self) -> Tensor:
-        """The Euclidean norm of each client's whole update. [C]"""
+        """Return the Euclidean norm of each client's whole update. [C]"""
         total: Tensor | None = None
         for entry in self.entries.values():
             if isinstance(entry, Rows):
@@ -60,7 +60,7 @@ class Update:
         return torch.zeros(self.clients, dtype=torch.float64) if total is None else total.sqrt()
 
     def scale(self, factor: Tensor) -> Update:
-        """Every client's update times its own factor. factor: [C]"""
+        """Multiply each client's update by its factor. factor: [C]"""
         scaled: dict[str, Rows | Tensor] = {}
         for name, entry in self.entries.items():
             if isinstance(entry, Rows):
@@ -71,7 +71,7 @@ class Update:
         return Update(self.clients, scaled)
 
     def only(self, kept: Tensor) -> Update:
-        """Nothing of the clients that are not kept, not even a NaN times zero. kept: [C] bool"""
+        """Remove the values of clients that are not kept, NaN included. kept: [C] bool"""
         left: dict[str, Rows | Tensor] = {}
         for name, entry in self.entries.items():
             if isinstance(entry, Rows):
@@ -81,9 +81,9 @@ class Update:
         return Update(self.clients, left)
 
     def fold(self, weight: Tensor, ids: Tensor | None = None) -> Sum:
-        """The weighted sum over clients; with `ids`, the single updates travel along.
+        """Compute the weighted sum over clients; with `ids`, include the single updates.
 
-        weight: [C], 0 for a client that is left out
+        weight: [C], 0 to leave a client out
         """
         totals: dict[str, Tensor] = {}
         touched: dict[str, Tensor] = {}
@@ -109,7 +109,7 @@ class Update:
 
     @property
     def nbytes(self) -> int:
-        """The bytes all clients of the cohort would send, touched rows only."""
+        """Return the bytes that all clients of the cohort send, touched rows only."""
         return sum(
             entry.nbytes if isinstance(entry, Rows) else entry.numel() * entry.element_size()
             for entry in self.entries.values()
@@ -117,7 +117,7 @@ class Update:
 
 
 def _squares(value: Tensor) -> Tensor:
-    """The sum of squares of each row, whatever its shape. [n]"""
+    """Return the sum of squares of each row, of any shape. [n]"""
     return value.double().square().reshape(len(value), math.prod(value.shape[1:])).sum(1)
 
 
@@ -127,22 +127,22 @@ def _spread(each: Tensor, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Sum:
-    """All the server ever receives of a role. Sums can be added in any order."""
+    """All that the server gets from the clients of a role. Sums can be added in any order."""
 
     totals: Params
     """By name: the sum of weight * update."""
     weight: float
     """The sum of the weights."""
     clients: int
-    """How many clients are in it."""
+    """Number of clients in it."""
     touched: Params = field(default_factory=dict)
     """By table: [rows] the weight of the clients that touched each row."""
     who: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
-    """[clients] whose updates are in it, as the server knows from having asked them."""
+    """[clients] ids of the clients in it; the server knows them because it asked them."""
     parts: tuple[tuple[Tensor, Update], ...] = ()
-    """Single updates, only for a method that says `individual = True`."""
+    """Single updates, only for a method with `individual = True`."""
     refused: Mapping[str, int] = field(default_factory=dict)
-    """How many updates were left out, by reason."""
+    """Number of refused updates, by reason."""
     up: int = 0
     """Bytes the clients sent."""
     down: int = 0
@@ -163,7 +163,7 @@ class Sum:
         )
 
     def mean(self) -> dict[str, Tensor]:
-        """The weighted mean by name; empty when nobody sent anything."""
+        """Return the weighted mean by name; empty if no client sent an update."""
         if not self.weight:
             return {}
         return {
@@ -172,10 +172,10 @@ class Sum:
         }
 
     def to_bytes(self) -> bytes:
-        """For the wire. Single updates do not travel this way."""
+        """Encode for the network. Single updates are not included."""
         tensors = {f"totals/{n}": v for n, v in self.totals.items()}
         tensors |= {f"touched/{n}": v for n, v in self.touched.items()}
-        # Weights travel as float64 tensors, so that not one bit is lost in text.
+        # The weight is a float64 tensor, because text could lose precision.
         tensors["who"] = self.who
         tensors["weight"] = torch.tensor(self.weight, dtype=torch.float64)
         facts = {
@@ -191,16 +191,16 @@ class Sum:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Sum:
-        """Read what `to_bytes` wrote."""
+        """Decode the result of `to_bytes`."""
         tensors = params.from_bytes(data)
         facts: dict[str, Any] = json.loads(tensors.pop("facts").numpy().tobytes())
         weight, who = float(tensors.pop("weight")), tensors.pop("who")
 
-        def drawer(start: str) -> dict[str, Tensor]:
-            return {n[len(start) :]: v for n, v in tensors.items() if n.startswith(start)}
+        def section(prefix: str) -> dict[str, Tensor]:
+            return {n[len(prefix) :]: v for n, v in tensors.items() if n.startswith(prefix)}
 
         return cls(
-            totals=drawer("totals/"), touched=drawer("touched/"), weight=weight, who=who, **facts
+            totals=section("totals/"), touched=section("touched/"), weight=weight, who=who, **facts
         )
 
 

@@ -1,4 +1,4 @@
-"""All the server may know. Client-side data is not reachable from here."""
+"""Everything the server may know. Client-side data is not reachable from here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rescind.errors import ConsentError
 
 @dataclass(frozen=True, eq=False)
 class Host(Event):
-    """The server takes in a client whose data it holds itself (a virtual client, say)."""
+    """The server adds a client whose data it holds itself, such as a virtual client."""
 
     client: int
     data: Holdings
@@ -23,7 +23,7 @@ class Host(Event):
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many of each there are; indices are below these numbers."""
+    """Numbers of clients, items, features and classes; indices are below them."""
 
     clients: int
     items: int
@@ -33,17 +33,17 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Announced:
-    """What devices say of themselves: whether they can take part, not what they hold."""
+    """What devices report: whether they can take part, not what data they hold."""
 
     available: Tensor
-    """[clients] bool: a member that has something to train on now."""
+    """[clients] bool: members with training data now."""
     keeps: Tensor
-    """[clients] bool: of these, who has something that only the device holds."""
+    """[clients] bool: those of them with training data that is not shared."""
 
 
 @dataclass(frozen=True)
 class World:
-    """Sizes, members, who is available, what was lent, and what the server hosts itself."""
+    """Sizes, members, available clients, shared records, and clients hosted by the server."""
 
     task: str
     sizes: Sizes
@@ -52,23 +52,23 @@ class World:
     announced: Announced
     shared: Records
     hosted: tuple[tuple[int, Holdings], ...] = ()
-    """Clients whose data the server itself holds, by their number."""
+    """(client number, data) of clients whose data the server itself holds."""
     block: int = 0
 
     @classmethod
     def around(cls, task: str, sizes: Sizes, announced: Announced) -> World:
-        """A world at its start: everybody a member, nothing shared."""
+        """Make the initial world: every client is a member, nothing is shared."""
         device = announced.available.device
         members = torch.ones(sizes.clients, dtype=torch.bool, device=device)
         return cls(task, sizes, members, announced, Records.none().to(device))
 
     @property
     def available(self) -> Tensor:
-        """Who can take part now. [clients] bool"""
+        """Return which clients can take part now. [clients] bool"""
         return self.announced.available
 
     def apply(self, event: Event, announced: Announced) -> World:
-        """The world after an event that the devices accepted, with what they announce then."""
+        """Return the world after an event that the devices accepted, with their new report."""
         world = replace(self, announced=announced)
         shared, device = self.shared, self.members.device
         match event:
@@ -85,25 +85,25 @@ class World:
                 stays = shared.client != client
                 return replace(
                     world,
-                    members=_marked(self.members, client, False),
+                    members=_with_member(self.members, client, False),
                     shared=shared if bool(stays.all()) else shared[stays],
                     hosted=tuple((n, d.without_client(client)) for n, d in self.hosted),
                 )
             case Join(client):
                 if any(number == client for number, _ in self.hosted):
                     raise ConsentError(
-                        f"number {client} is a client the server hosts; it cannot "
+                        f"number {client} is a client hosted by the server, so it cannot "
                         f"join as a device. Use a free number."
                     )
-                members = _marked(self.members, client, True)
+                members = _with_member(self.members, client, True)
                 sizes = replace(self.sizes, clients=len(members))
                 return replace(world, members=members, sizes=sizes)
             case Arrive():
                 taken = [number for number, _ in self.hosted if number < event.clients]
                 if taken:
                     raise ConsentError(
-                        f"the block numbers {event.clients} clients, but number {taken[0]} is a "
-                        f"client the server hosts. Withdraw it first, or host under a higher one."
+                        f"the block has {event.clients} clients, but number {taken[0]} is a client "
+                        f"hosted by the server. Withdraw it first, or host it at a higher number."
                     )
                 hosted = tuple((n, replace(data, items=event.items)) for n, data in self.hosted)
                 members = torch.ones(event.clients, dtype=torch.bool, device=device)
@@ -113,31 +113,31 @@ class World:
                     world, members=members, sizes=sizes, hosted=hosted, block=self.block + 1
                 )
             case Host(client, data):
-                self._must_be_hostable(client, data)
+                self._check_hostable(client, data)
                 return replace(world, hosted=(*self.hosted, (client, data)))
             case _:
                 return world
 
-    def _must_be_hostable(self, client: int, data: Holdings) -> None:
+    def _check_hostable(self, client: int, data: Holdings) -> None:
         if any(number == client for number, _ in self.hosted):
-            raise ConsentError(f"client {client} is hosted already; withdraw it first.")
+            raise ConsentError(f"client {client} is hosted already. Withdraw it first.")
         if 0 <= client < len(self.members) and bool(self.members[client]):
             raise ConsentError(
-                f"client {client} is a member with a device; host under a free number."
+                f"client {client} is a member with a device. Host under a free number."
             )
         if client >= data.clients or not bool(data.available[client]):
             raise ConsentError(
-                f"the hosted data has nothing to train on for client {client} "
+                f"the hosted data has no training data for client {client} "
                 f"(it has {data.clients} clients)."
             )
         if data.task != self.task or data.items > self.sizes.items:
             raise ConsentError(
-                f"the hosted data is for {data.task} with {data.items} items; this world "
-                f"is for {self.task} with {self.sizes.items}."
+                f"the hosted data is for task {data.task} with {data.items} items, but this "
+                f"federation is for task {self.task} with {self.sizes.items} items."
             )
 
     def only_hosts(self, event: Event) -> bool:
-        """Whether the event is about a hosted client that is no member: no device is concerned."""
+        """Return whether the event concerns only a hosted client, so no device."""
         if not isinstance(event, Withdraw):
             return False
         client = event.client
@@ -145,17 +145,17 @@ class World:
         return not member and any(number == client for number, _ in self.hosted)
 
     def digest(self) -> str:
-        """One digest of everything the server knows."""
+        """Return one digest of everything the server knows."""
         text = f"{self.task}/{self.sizes}/{self.block}/{self.shared.digest()}"
-        seen = hashlib.blake2b(text.encode(), digest_size=32)
+        hasher = hashlib.blake2b(text.encode(), digest_size=32)
         for flags in (self.members, self.announced.available, self.announced.keeps):
-            seen.update(flags.cpu().numpy().tobytes())
+            hasher.update(flags.cpu().numpy().tobytes())
         for number, data in self.hosted:
-            seen.update(f"{number}/{data.digest()}".encode())
-        return "blake2b:" + seen.hexdigest()
+            hasher.update(f"{number}/{data.digest()}".encode())
+        return "blake2b:" + hasher.hexdigest()
 
 
-def _marked(members: Tensor, client: int, value: bool) -> Tensor:
+def _with_member(members: Tensor, client: int, value: bool) -> Tensor:
     longer = members.new_zeros(max(len(members), client + 1))
     longer[: len(members)] = members
     longer[client] = value

@@ -1,1 +1,1 @@
-"""Compiled and GPU forms of a round, held equal to the readable one by tests."""
+"""Compiled and GPU forms of a round; tests compare them with the plain PyTorch form."""

@@ -1,4 +1,4 @@
-"""When a round may take the compiled form, and how its result becomes a `Sum`."""
+"""Choice of the compiled form of a round, and conversion of its result to a `Sum`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from rescind.core.state import Private
 from rescind.core.update import Sum
 
 VERBS = ("client_plan", "client_loss", "client_steps", "client_train")
-"""A method that overrides one of these computes something else than the kernels do."""
+"""The kernels do not fit a method that overrides one of these."""
 
 
 @lru_cache(maxsize=1)
 def compiled() -> bool:
-    """Whether numba is installed; without it everything runs in the readable form."""
+    """Return whether numba is installed; without it the plain PyTorch form is used."""
     return find_spec("numba") is not None
 
 
 def fits(method: LocalTraining, base: type, public: Params) -> bool:
-    """Whether a kernel computes exactly what this method would."""
+    """Return whether a kernel computes exactly the same as this method."""
     kernel = getattr(method.model, "kernel", "")
     plain = method.optimiser == "sgd" and not method.decay and not method.weight_decay
     same = all(getattr(type(method), verb) is getattr(base, verb) for verb in VERBS)
@@ -40,13 +40,13 @@ def fits(method: LocalTraining, base: type, public: Params) -> bool:
     if kernel == "linear":
         return on_cpu and linear.fits(method, public)
     one_pair = method.loss == "bpr" and method.epochs == 1 and method.batch_size is None
-    return one_pair and (on_cpu or method.aggregate != "rows")  # ego_gpu.py counts no distinct rows
+    return one_pair and (on_cpu or method.aggregate != "rows")  # ego_gpu: no distinct rows
 
 
 def client_sum(
     method: LocalTraining, public: Params, private: Private, cohort: Cohort, clock: Clock
 ) -> tuple[Sum, Private]:
-    """One round of a cohort by the kernel of its model."""
+    """Run one local round with the kernel of the model."""
     if getattr(method.model, "kernel", "") == "linear":
         summed, after, _ = linear.client_sum(method, public, private, cohort, clock)
         return summed, after
@@ -78,22 +78,22 @@ def _ego_bpr(
     users: Tensor,
     out: list[Any],
 ) -> None:
-    """Call `ego_kernel.ego_bpr`; out: the arrays it fills."""
+    """Call `ego_kernel.ego_bpr`. out: total, touched, sent"""
     from rescind.core.fast import ego_kernel
 
     items, dim = table.shape
     kind = table.numpy().dtype.type
     rate = method.rate * (items if method.rate_per_item else 1)
-    n, many = len(cohort.train), len(cohort.train) * method.negatives
-    mine = users.numpy().reshape(-1)
-    shorter, inward, pull, along, far = scratch(
-        table.dtype, items, items, len(cohort) * dim, n, many
+    n, negatives = len(cohort.train), len(cohort.train) * method.negatives
+    flat_users = users.numpy().reshape(-1)
+    inv_norm, radial, grad, pos, neg = scratch(
+        table.dtype, items, items, len(cohort) * dim, n, negatives
     )
     ego_kernel.ego_bpr(
         dim,
         table.numpy().reshape(-1),
-        shorter,
-        mine,
+        inv_norm,
+        flat_users,
         *clients_of(cohort, table),
         unsigned(clock.step(0).key("negatives")),
         method.negatives,
@@ -103,11 +103,11 @@ def _ego_bpr(
         method.reduce == "mean",
         *out,
         np.zeros(items, np.int32),
-        inward,
-        np.empty(ego_kernel.SHELVES + 2, np.int64),
-        mine.copy(),
-        pull,
-        along,
-        far,
-        np.zeros(many, np.int32),
+        radial,
+        np.empty(ego_kernel.BUCKETS + 2, np.int64),
+        flat_users.copy(),
+        grad,
+        pos,
+        neg,
+        np.zeros(negatives, np.int32),
     )

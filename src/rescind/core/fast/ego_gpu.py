@@ -1,7 +1,7 @@
-"""The same round in flat tensor operations, without autograd and without a shelf: for a GPU.
+"""The round of `ego_kernel` as flat tensor operations for a GPU, without autograd or row copies.
 
-One batch, one SGD step: everything is taken at the broadcast table, so that a client's step is
-linear in its gradient and can be added to the sum where it arises. Arrays are [pairs, d] at most.
+With one batch and one SGD step, all values are taken at the broadcast table, so a client's update
+is linear in its gradient and is added to the sum directly. Arrays are at most [pairs, d].
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from rescind.core.update import Sum
 def ego_bpr(
     method: LocalTraining, public: Params, private: Private, cohort: Cohort, clock: Clock
 ) -> tuple[Sum, Private]:
-    """Ego-LightGCN with cosine BPR (FedShare Eq. 13-15), as `ego_kernel.ego_bpr` computes it.
+    """Run one round of ego-LightGCN with cosine BPR (FedShare Eq. 13-15), like `ego_kernel`.
 
-    `up` counts every sampled row, a row sampled twice by one client twice: an upper bound.
+    `up` counts a row twice if a client samples it twice: an upper bound.
     """
     table, first, train = public["item"], private["user"], cohort.train
     weight = cohort.weight.to(table.dtype)
@@ -37,7 +37,7 @@ def ego_bpr(
         scale /= (train.count * method.negatives).clamp(min=1)
     rate = method.rate * (len(table) if method.rate_per_item else 1)
     drawn = _draws(method, cohort, clock.step(0))
-    total, pull = _step_for(table.device.type)(
+    total, grad = _step_for(table.device.type)(
         table,
         first,
         train.owner,
@@ -54,7 +54,7 @@ def ego_bpr(
         weight=float(cohort.weight.double().sum()),
         clients=len(cohort),
         up=rows * (table.shape[1] * table.element_size() + 4),
-    ), private.with_(user=first - method.private_rate * pull)
+    ), private.with_(user=first - method.private_rate * grad)
 
 
 def _step(
@@ -68,58 +68,58 @@ def _step(
     scale: Tensor,
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
-    """(the sum of all clients' steps on the table, the gradient at every user's first vector).
+    """Return (sum of all clients' updates of the table, gradient at each initial user vector).
 
-    step, scale: [C] what a slope is multiplied by    drawn: [n, negatives], -1 where there is none
+    step, scale: [C] factors of the slopes    drawn: [n, negatives], -1 if there is none
     """
     norm = torch.linalg.vector_norm(table, dim=1).clamp(min=1e-12)
     unit = table / norm.unsqueeze(1)
     root = torch.rsqrt(count.clamp(min=1).to(table.dtype)).unsqueeze(1)
     user = (first + _by_owner(table[item], count) * root) / 2
-    shorter = 1 / torch.linalg.vector_norm(user, dim=1, keepdim=True).clamp(min=1e-12)
-    direction = user * shorter
+    inv_norm = 1 / torch.linalg.vector_norm(user, dim=1, keepdim=True).clamp(min=1e-12)
+    direction = user * inv_norm
 
-    towards, mine, by = direction[owner], unit[item], step[owner]
-    near = (towards * mine).sum(1)
-    total, inward = torch.zeros_like(table), torch.zeros_like(norm)
-    slope, pulled = torch.zeros_like(near), torch.zeros_like(mine)
-    for column in drawn.unbind(1):  # one negative at a time keeps memory at [pairs, d]
-        there = column.clamp(min=0)
-        other = unit[there]
-        far = (towards * other).sum(1)
-        g = torch.sigmoid((far - near) / temperature) * scale[owner] * (column >= 0)
+    user_dir, positive, by = direction[owner], unit[item], step[owner]
+    pos_score = (user_dir * positive).sum(1)
+    total, radial = torch.zeros_like(table), torch.zeros_like(norm)
+    slope, row_grad = torch.zeros_like(pos_score), torch.zeros_like(positive)
+    for column in drawn.unbind(1):  # one negative at a time limits memory to [pairs, d]
+        index = column.clamp(min=0)
+        negative = unit[index]
+        neg_score = (user_dir * negative).sum(1)
+        g = torch.sigmoid((neg_score - pos_score) / temperature) * scale[owner] * (column >= 0)
         slope = slope + g
-        pulled = pulled + other * g.unsqueeze(1)
-        inward = inward.index_add(0, there, by * g * far)
-        total = total.index_add(0, there, towards * (-by * g).unsqueeze(1))
-    pulled = pulled - mine * slope.unsqueeze(1)
-    inward = inward.index_add(0, item, -by * slope * near)
-    pull = _by_owner(pulled, count)
-    pull = (pull - (pull * direction).sum(1, keepdim=True) * direction) * shorter / 2
-    back = (pull * root)[owner]
-    move = towards * (by * slope).unsqueeze(1) - back * (by * norm[item]).unsqueeze(1)
+        row_grad = row_grad + negative * g.unsqueeze(1)
+        radial = radial.index_add(0, index, by * g * neg_score)
+        total = total.index_add(0, index, user_dir * (-by * g).unsqueeze(1))
+    row_grad = row_grad - positive * slope.unsqueeze(1)
+    radial = radial.index_add(0, item, -by * slope * pos_score)
+    grad = _by_owner(row_grad, count)
+    grad = (grad - (grad * direction).sum(1, keepdim=True) * direction) * inv_norm / 2
+    propagated = (grad * root)[owner]
+    move = user_dir * (by * slope).unsqueeze(1) - propagated * (by * norm[item]).unsqueeze(1)
     total = total.index_add(0, item, move)
-    return (total + inward.unsqueeze(1) * unit) / norm.unsqueeze(1), pull
+    return (total + radial.unsqueeze(1) * unit) / norm.unsqueeze(1), grad
 
 
 @lru_cache(maxsize=2)
 def _step_for(device: str) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The step, compiled into a few passes where the machine can: gathers cost more than sums."""
+    """Return the step, compiled into few passes if possible: gathers cost more than sums."""
     if device == "cuda" and find_spec("triton") is not None:
         return torch.compile(_step)
     return _step
 
 
 def _draws(method: LocalTraining, cohort: Cohort, clock: Clock) -> Tensor:
-    """The negatives of every training record. [n, negatives]"""
-    train, many = cohort.train, method.negatives
-    k = train.place.unsqueeze(1) * many + torch.arange(many, device=train.item.device)
+    """Draw the negatives of every training record. [n, negatives]"""
+    train, each = cohort.train, method.negatives
+    k = train.place.unsqueeze(1) * each + torch.arange(each, device=train.item.device)
     owner = train.owner.unsqueeze(1).expand_as(k).reshape(-1)
-    return draw_negatives(clock, cohort, owner, k.reshape(-1)).view(-1, many)
+    return draw_negatives(clock, cohort, owner, k.reshape(-1)).view(-1, each)
 
 
 def _by_owner(values: Tensor, count: Tensor) -> Tensor:
-    """Sums of consecutive rows, `count[c]` for client c: no atomic additions are needed."""
+    """Sum consecutive rows, `count[c]` for client c, without atomic additions."""
     if values.device.type == "cuda":
         return torch.segment_reduce(values, "sum", lengths=count, axis=0, initial=0.0)
     return jagged.segment_sum(values, jagged.owners_of(count), len(count))

@@ -1,8 +1,8 @@
-"""Compiled loops over clients for the CPU: one round of local training, straight into the sum.
+"""Compiled loops over clients for the CPU: one round of local training, added to the sum directly.
 
-A client's scratch stays in cache, negatives are hashed where they are used, and no single update
-is ever made. numba compiles them on first use and keeps the code on disk. They draw exactly the
-numbers `Clock` draws and compute what `client_train` computes, up to the order of additions.
+A client's working memory stays in cache, negatives are drawn where they are used, and single
+updates are never stored. numba compiles on first use and caches the code on disk. Draws are equal
+to those of `Clock`, results to those of `client_train`, up to the order of additions.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from rescind.core.fast.rowops import (
 )
 
 S24, S32 = np.uint64(24), np.uint64(32)
-SHELVES = 256  # where a draw's search begins, by its eight upper bits
+BUCKETS = 256  # start positions of a draw's search, by its upper eight bits
 
-# A first call takes two seconds instead of three without a C callback and reference counts.
+# Without a C callback and reference counts, the first call takes two seconds instead of three.
 compiled: Any = partial(njit, cache=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=False)
 
 
 @compiled()
 def begin_search(start, own, first, count, free):
-    """For each value of a draw's upper bits, how many own items surely lie below it.
+    """Compute a lower bound of the own items below a draw, for each value of its upper bits.
 
-    start: [SHELVES + 2], as the last own item may lie behind every draw
+    start: [BUCKETS + 2], because the last own item may be above every draw
     """
-    for shelf in range(len(start)):
-        start[shelf] = 0
-    narrow = SHELVES / free
+    for bucket in range(len(start)):
+        start[bucket] = 0
+    scale = BUCKETS / free
     for p in range(count):
-        start[np.int64((own[first + p] - p) * narrow) + 1] += 1
-    for shelf in range(1, SHELVES):
-        start[shelf] += start[shelf - 1]
+        start[np.int64((own[first + p] - p) * scale) + 1] += 1
+    for bucket in range(1, BUCKETS):
+        start[bucket] += start[bucket - 1]
 
 
 @compiled()
 def negative(key, client, k, start, own, first, count, free):
-    """Draw an item outside own[first : first+count] (see `drawnegatives`)."""
+    """Draw an item that is not in own[first : first+count], like `draw_negatives`."""
     upper = bits(key, client, k) >> S32
     rank = np.int64((upper * np.uint64(free)) >> S32)
     low = start[upper >> S24]
@@ -63,7 +63,7 @@ def negative(key, client, k, start, own, first, count, free):
 def ego_bpr(
     dim,
     table,
-    shorter,
+    inv_norm,
     users,
     ids,
     weight,
@@ -83,35 +83,35 @@ def ego_bpr(
     touched,
     sent,
     seen,
-    inward,
+    radial,
     start,
     user,
-    pull,
-    along,
-    far,
+    grad,
+    pos,
+    neg,
     drawn,
 ):
-    """Ego-LightGCN with cosine BPR, one batch: the weighted sum of all steps (FedShare Eq. 13-15).
+    """Run a round of ego-LightGCN with cosine BPR, one batch (FedShare Eq. 13-15).
 
-    Everything is taken at the broadcast table, so a client's step is linear in its gradient. A
-    row's gradient is its slope times (the person's direction, less the part along the row itself)
-    times `shorter`, one over the row's length. The first loop reads the table and leaves slopes
-    times `shorter` in `far` and `along`, directions in `user`, what comes back through propagation
-    in `pull`, and the part along the row in `inward`; the second writes the sum, so that each has
-    only one table in the cache. Matrices are flat.
-    user: begins as a copy of `users`    pull, along, far, drawn, inward: begin as zeros
-    Changes users, total, touched and sent, the rows that each client sends.
+    All values are taken at the broadcast table, so a client's update is linear in its gradient. A
+    row's gradient is its slope times (the user's direction minus its part along the row) times
+    `inv_norm` of the row. The first loop reads the table and stores slopes times `inv_norm` in
+    `neg` and `pos`, user directions in `user`, the gradient through propagation in `grad`, and the
+    part along the row in `radial`. The second loop writes the sum: so each loop has only one table
+    in cache. Matrices are flat.
+    user: starts as a copy of `users`    grad, pos, neg, drawn, radial: start as zeros
+    Changes users, total (weighted sum of all updates), touched, and sent (rows sent per client).
     """
     kind = table.dtype.type
-    one = kind(1)  # a bare 1 would turn everything into float64
+    one = kind(1)  # a plain 1 would convert everything to float64
     tiny = kind(1e-12)
-    items = len(shorter)
-    colder = one / temperature
+    items = len(inv_norm)
+    inv_temp = one / temperature
     for i in range(items):
         norm = math.sqrt(dot(table, i * dim, table, i * dim, dim))
         if norm < tiny:  # noqa: PLR1730 - numba takes long to compile `max`
             norm = tiny
-        shorter[i] = one / norm
+        inv_norm[i] = one / norm
     for c in range(len(ids)):
         n = train_count[c]
         first = train_first[c]
@@ -119,61 +119,61 @@ def ego_bpr(
         free = items - own_count[c]
         sent[c] = n
         for p in range(first, end):
-            touched[train[p]] += weight[c]  # a positive is never among the negatives
+            touched[train[p]] += weight[c]  # positives are never drawn as negatives
         if n == 0 or free <= 0:
             continue
-        many = n * negatives
+        draws = n * negatives
         drawn_first = first * negatives
         at = c * dim
-        # The person's vector: u = (u_0 + sum v_i / sqrt(n)) / 2, then its direction.
+        # The user's vector u = (u_0 + sum v_i / sqrt(n)) / 2, then its direction.
         root = one / math.sqrt(kind(n))
         gather_plain(user, at, table, train, first, n, root, dim)
         length = math.sqrt(dot(user, at, user, at, dim))
-        if length < tiny + tiny:  # noqa: PLR1730 - it is twice the vector's
+        if length < tiny + tiny:  # noqa: PLR1730 - it is twice the norm of u
             length = tiny + tiny
         multiply(user, at, one / length, dim)
-        # Scores and draws, each in a loop of its own: the machine overlaps what is independent.
-        dots(along, first, user, at, table, train, first, n, dim)
+        # Scores and draws in separate loops: the CPU overlaps independent work.
+        dots(pos, first, user, at, table, train, first, n, dim)
         begin_search(start, own, own_first[c], own_count[c], free)
-        for q in range(many):
+        for q in range(draws):
             j = negative(key, ids[c], q, start, own, own_first[c], own_count[c], free)
             drawn[drawn_first + q] = j
             if seen[j] <= c:
                 seen[j] = c + 1
                 touched[j] += weight[c]
                 sent[c] += 1
-        dots(far, drawn_first, user, at, table, drawn, drawn_first, many, dim)
-        # Slopes of the loss at the scores.
+        dots(neg, drawn_first, user, at, table, drawn, drawn_first, draws, dim)
+        # Derivatives of the loss by the scores.
         step = rate * weight[c]
-        scale = colder / kind(many if mean else 1)
+        scale = inv_temp / kind(draws if mean else 1)
         q = drawn_first
         for p in range(first, end):
             slope = kind(0)
             i = train[p]
-            near = along[p] * shorter[i]
+            pos_score = pos[p] * inv_norm[i]
             for _ in range(negatives):
                 j = drawn[q]
-                score = far[q] * shorter[j]
-                g = scale / (one + math.exp((near - score) * colder))
+                score = neg[q] * inv_norm[j]
+                g = scale / (one + math.exp((pos_score - score) * inv_temp))
                 slope += g
-                inward[j] += step * g * score
-                far[q] = g * shorter[j]
+                radial[j] += step * g * score
+                neg[q] = g * inv_norm[j]
                 q += 1
-            along[p] = -slope * shorter[i]
-            inward[i] -= step * slope * near
-        # Back through the direction and the propagation, to u_0 and to every own item.
-        gather(pull, at, table, drawn, drawn_first, many, one, dim, far)
-        gather(pull, at, table, train, first, n, one, dim, along)
-        add(pull, at, user, at, -dot(pull, at, user, at, dim), dim)
-        multiply(pull, at, one / length, dim)
-        add(users, at, pull, at, -private_rate, dim)
-        multiply(pull, at, root, dim)
+            pos[p] = -slope * inv_norm[i]
+            radial[i] -= step * slope * pos_score
+        # Backpropagate through direction and propagation, to u_0 and to every own item.
+        gather(grad, at, table, drawn, drawn_first, draws, one, dim, neg)
+        gather(grad, at, table, train, first, n, one, dim, pos)
+        add(grad, at, user, at, -dot(grad, at, user, at, dim), dim)
+        multiply(grad, at, one / length, dim)
+        add(users, at, grad, at, -private_rate, dim)
+        multiply(grad, at, root, dim)
     for c in range(len(ids)):
         n = train_count[c]
         first = train_first[c]
         at = c * dim
         step = -rate * weight[c]
-        scatter(total, drawn, first * negatives, n * negatives, step, at, dim, user, far)
-        scatter_two(total, train, first, n, step, at, dim, user, along, pull)
+        scatter(total, drawn, first * negatives, n * negatives, step, at, dim, user, neg)
+        scatter_two(total, train, first, n, step, at, dim, user, pos, grad)
     for i in range(items):
-        add(total, i * dim, table, i * dim, inward[i] * shorter[i] * shorter[i], dim)
+        add(total, i * dim, table, i * dim, radial[i] * inv_norm[i] * inv_norm[i], dim)

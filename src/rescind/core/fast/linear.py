@@ -1,7 +1,7 @@
-"""A round of a backbone with s = v . q + shift by compiled code: what goes in, what comes out.
+"""Inputs and outputs of the compiled round for models with s = v . q + shift.
 
-What a client keeps to itself is packed into a row (`pieces` of the model say how), and a loss may
-hold more than samples (`beside`).
+Private values of a client are packed into one row, as `pieces` of the model says. The loss may
+have extra terms (`LossTerms`).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class Linear(Protocol):
     """A model whose score is linear in the item row."""
 
     def pieces(self) -> tuple[tuple[str, int, int], ...]:
-        """Where a client's row lies in its private values, as (name, from, to) of each flattened:
+        """Return the parts of a client's packed row as (name, from, to) of flat private values.
 
-        v; for a shift its bias; for one with a . p also a and p.
+        v, then the bias if there is a shift, then a and p if the shift contains a . p.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What clients say of the rows they touched, after their last step."""
+    """Scores of the rows that clients touched, after their last local step."""
 
     owner: Tensor
     """[n] sorted"""
@@ -49,7 +49,7 @@ class Scores:
 
 
 def fits(method: LocalTraining, public: Params) -> bool:
-    """Whether this method's steps are those that the kernel takes."""
+    """Return whether the kernel computes the steps of this method."""
     model: Any = method.model
     names = {name for name, _, _ in model.pieces()}
     steps = [set(step.rates) for step in method.client_steps(public)]
@@ -62,14 +62,14 @@ def client_sum(
     private: Private,
     cohort: Cohort,
     clock: Clock,
-    beside: LossTerms | None = None,
+    terms: LossTerms | None = None,
     asked: bool = False,
 ) -> tuple[Sum, Private, Scores | None]:
-    """One round of a cohort: (the sum, private values afterwards, what is said where asked)."""
-    from rescind.core.fast import linear_kernel as linear_kernels
-    from rescind.core.fast.ego_kernel import SHELVES
+    """Run one local round. Return (sum, new private values, scores of touched rows if asked)."""
+    from rescind.core.fast import linear_kernel
+    from rescind.core.fast.ego_kernel import BUCKETS
 
-    beside = beside or LossTerms()
+    terms = terms or LossTerms()
     model: Any = method.model
     table = public["item"].contiguous()
     items, dim = table.shape
@@ -81,19 +81,19 @@ def client_sum(
     rates = {name: rate for step in steps for name, rate in step.rates.items()}
     pace = np.concatenate([np.full(z - a, rates[n], kind) for n, a, z in model.pieces()])
     each = method.negatives + 1
-    many = each * (max(1, int(cohort.train.count.max())) if len(cohort) else 1)
-    size = method.batch_size or many
-    batches = -(-many // size)
+    samples = each * (max(1, int(cohort.train.count.max())) if len(cohort) else 1)
+    size = method.batch_size or samples
+    batches = -(-samples // size)
     waves = method.epochs * batches
-    listed = 0 if beside.rehearsal is None else beside.rehearsal.item.shape[1]
-    label, past, cross, echo, given, error = scratch(
-        table.dtype, many, (waves + 1) * dim, waves, waves, items * waves, many + listed
+    listed = 0 if terms.replay is None else terms.replay.item.shape[1]
+    label, past, cross, echo, coef, error = scratch(
+        table.dtype, samples, (waves + 1) * dim, waves, waves, items * waves, samples + listed
     )
     label[::each] = 1
-    sample, order, hashes = np.empty((3, many), np.int64)
+    sample, order, hashes = np.empty((3, samples), np.int64)
     clocks = [clock.step(epoch) for epoch in range(method.epochs)]
     with uncollected():
-        linear_kernels.linear_bce(
+        linear_kernel.linear_bce(
             dim,
             table.numpy().reshape(-1),
             own.numpy().reshape(-1),
@@ -110,22 +110,22 @@ def client_sum(
             touched,
             sent,
             np.zeros(items, np.int32),
-            np.empty(SHELVES + 2, np.int64),
+            np.empty(BUCKETS + 2, np.int64),
             label,
             past,
             cross,
             echo,
-            given,
+            coef,
             sample,
             order,
-            np.empty(many + listed, np.int64),
+            np.empty(samples + listed, np.int64),
             error,
             np.empty(items, np.int64),
             hashes.view(np.uint64),
             np.empty(257, np.int64),
-            _rehearsal(beside.rehearsal, table, clocks, batches),
-            _pull(beside.pull, model, table, many + listed),
-            said := _asked(cohort, table, many * method.epochs) if asked else None,
+            _replay_args(terms.replay, table, clocks, batches),
+            _proximal_args(terms.proximal, model, table, samples + listed),
+            scores := _score_arrays(cohort, table, samples * method.epochs) if asked else None,
         )
     weight = cohort.weight.numpy()
     summed = Sum(
@@ -135,11 +135,11 @@ def client_sum(
         touched={"item": torch.from_numpy(touched)},
         up=int(sent.sum()) * (dim * table.element_size() + 4),
     )
-    return summed, private.with_(**unpacked(model, own, private.values)), _said(said)
+    return summed, private.with_(**unpacked(model, own, private.values)), _scores(scores)
 
 
 def packed(model: Linear, values: Params, dtype: torch.dtype) -> Tensor:
-    """A copy of what the kernel reads and moves of each client, one row each. [C, width]"""
+    """Copy the private values that the kernel uses, one row per client. [C, width]"""
     parts = [values[name].flatten(1) if values[name].dim() > 1 else values[name].unsqueeze(1)
              for name, _, _ in model.pieces()]  # fmt: skip
     cut = [part[:, a:z] for part, (_, a, z) in zip(parts, model.pieces(), strict=True)]
@@ -147,7 +147,7 @@ def packed(model: Linear, values: Params, dtype: torch.dtype) -> Tensor:
 
 
 def unpacked(model: Linear, rows: Tensor, like: Params) -> dict[str, Tensor]:
-    """The private values that rows were packed from, in their own shapes."""
+    """Return the private values of packed rows, in their original shapes."""
     found: dict[str, list[tuple[int, Tensor]]] = {}
     at = 0
     for name, first, last in model.pieces():
@@ -157,93 +157,93 @@ def unpacked(model: Linear, rows: Tensor, like: Params) -> dict[str, Tensor]:
     return {n: torch.cat(parts, 1).view(like[n].shape) for n, parts in whole.items()}
 
 
-def _rehearsal(
-    wanted: Replay | None, table: Tensor, clocks: list[Clock], batches: int
+def _replay_args(
+    term: Replay | None, table: Tensor, clocks: list[Clock], batches: int
 ) -> tuple[Any, ...] | None:
-    """What the kernel takes to rehearse."""
-    if wanted is None:
+    """Return the kernel's arguments for replay."""
+    if term is None:
         return None
-    kind, length = table.numpy().dtype.type, wanted.item.shape[1]
+    kind, length = table.numpy().dtype.type, term.item.shape[1]
     keys = [unsigned(c.batch(wave).key("replay")) for c in clocks for wave in range(batches)]
     return (
-        wanted.item.numpy().reshape(-1),
-        wanted.label.to(table.dtype).numpy().reshape(-1),
+        term.item.numpy().reshape(-1),
+        term.label.to(table.dtype).numpy().reshape(-1),
         length,
         np.array(keys),
-        kind(wanted.factor),
-        wanted.mean,
-        -1.0 if wanted.shift_scale is None else float(wanted.shift_scale),
+        kind(term.factor),
+        term.mean,
+        -1.0 if term.shift_scale is None else float(term.shift_scale),
         np.empty(len(table), kind),
         np.arange(len(table), dtype=np.int32),
         np.empty(2 * length, np.int64),
     )
 
 
-def _pull(wanted: Proximal | None, model: Any, table: Tensor, many: int) -> tuple[Any, ...] | None:
-    """What the kernel takes to stay near old values."""
-    if wanted is None:
+def _proximal_args(term: Proximal | None, model: Any, table: Tensor, n: int) -> Any:
+    """Return the kernel's arguments for the proximal penalty."""
+    if term is None:
         return None
     kind, gap = table.numpy().dtype.type, torch.zeros_like(table)
-    gap[: len(wanted.item)] = table[: len(wanted.item)] - wanted.item
-    then = packed(model, wanted.own, table.dtype)
+    gap[: len(term.item)] = table[: len(term.item)] - term.item
+    old = packed(model, term.own, table.dtype)
     return (
         gap.numpy().reshape(-1),
-        len(wanted.item),
-        then.numpy().reshape(-1),
-        wanted.known.numpy(),
-        kind(wanted.strength),
+        len(term.item),
+        old.numpy().reshape(-1),
+        term.known.numpy(),
+        kind(term.strength),
         np.zeros(len(table), kind),
-        np.empty(many, kind),
-        np.empty(then.shape[1], kind),
+        np.empty(n, kind),
+        np.empty(old.shape[1], kind),
     )
 
 
-def _asked(cohort: Cohort, table: Tensor, many: int) -> tuple[Any, Any, Any]:
-    """Room for what clients say of the rows they touched."""
-    room = len(cohort) * min(many, len(table))
-    count, item = np.zeros(len(cohort), np.int64), np.empty(room, np.int64)
-    return count, item, np.empty(room, table.numpy().dtype)
+def _score_arrays(cohort: Cohort, table: Tensor, samples: int) -> tuple[Any, Any, Any]:
+    """Allocate arrays for the scores of touched rows."""
+    size = len(cohort) * min(samples, len(table))
+    count, item = np.zeros(len(cohort), np.int64), np.empty(size, np.int64)
+    return count, item, np.empty(size, table.numpy().dtype)
 
 
-def _said(given: tuple[Any, Any, Any] | None) -> Scores | None:
-    if given is None:
+def _scores(arrays: tuple[Any, Any, Any] | None) -> Scores | None:
+    if arrays is None:
         return None
-    count, item, score = (torch.from_numpy(part) for part in given)
-    many = int(count.sum())
-    return Scores(jagged.owners_of(count), item[:many], score[:many])
+    count, item, score = (torch.from_numpy(part) for part in arrays)
+    n = int(count.sum())
+    return Scores(jagged.owners_of(count), item[:n], score[:n])
 
 
-# -- what the other kernel needs, too ------------------------------------------------------------
+# -- shared with the other kernel ----------------------------------------------------------------
 
 
 def clients_of(cohort: Cohort, table: Tensor) -> list[Any]:
-    """The clients and their items in numpy."""
+    """Return ids, weights and items of the clients in numpy."""
     train = _flat(cohort.train)
     own = train if cohort.own is cohort.train else _flat(cohort.own)
     return [cohort.ids.numpy(), cohort.weight.to(table.dtype).numpy(), *train, *own]
 
 
 def _flat(lot: Lot) -> tuple[Any, Any, Any]:
-    """A lot as (items, first, count) in numpy."""
+    """Return a lot as (items, first, count) in numpy."""
     return lot.item.numpy(), lot.first.numpy(), lot.count.numpy()
 
 
 def scratch(dtype: torch.dtype, *sizes: int) -> list[Any]:
-    """Arrays of zeros of these sizes out of one piece, each on a cache line of its own."""
-    rooms = [-(-size // 16) * 16 for size in sizes]  # sixteen are at least 64 bytes
-    piece = torch.zeros(sum(rooms), dtype=dtype).numpy()
-    ends = accumulate(rooms)
-    return [piece[end - room :][:n] for n, room, end in zip(sizes, rooms, ends, strict=True)]
+    """Allocate zero arrays of these sizes in one block, each aligned to a cache line."""
+    padded = [-(-size // 16) * 16 for size in sizes]  # 16 numbers are at least 64 bytes
+    block = torch.zeros(sum(padded), dtype=dtype).numpy()
+    ends = accumulate(padded)
+    return [block[end - size :][:n] for n, size, end in zip(sizes, padded, ends, strict=True)]
 
 
 def unsigned(key: int) -> np.uint64:
-    """A key as the kernels hash from it."""
+    """Convert a key to the unsigned integer that the kernels use."""
     return np.uint64(key % 2**64)
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No garbage collection: compiling makes objects by the million and little garbage."""
+    """Disable garbage collection: compiling makes millions of objects and little garbage."""
     before = gc.isenabled()
     gc.disable()
     try:

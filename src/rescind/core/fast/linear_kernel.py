@@ -1,9 +1,9 @@
 """A compiled round of every backbone whose score is linear in the item row, s = v . q + shift.
 
-FedMF, the published FedNCF and PFedRec, with what a loss may hold beside its samples: rehearsal
-of old answers (KD, SPP, F3CRec) and a pull towards old values (Reg). `kernels` says what compiled
-loops have in common. Parts that a round does not ask for are None: numba leaves out whatever stands
-behind a bare `is not None`, so that they cost nothing, not even to compile.
+FedMF, the published FedNCF and PFedRec, with the extra loss terms of continual methods: replay of
+old predictions (KD, SPP, F3CRec) and a proximal penalty (Reg). `ego_kernel` says what compiled
+loops have in common. An unused term is None: numba drops code behind a bare `is not None`, so it
+costs no time, not even to compile.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from rescind.core.fast.rowops import add, bits, dot, dots, gather, multiply, sca
 
 
 @compiled()
-def _by_hash(hashes, many, order, buckets):
-    """Write into `order` the places 0..many-1 sorted by 40-bit hash; equal ones stay in place."""
+def _by_hash(hashes, n, order, buckets):
+    """Sort the indices 0..n-1 by 40-bit hash into `order`, stable."""
     for b in range(len(buckets)):
         buckets[b] = 0
-    for s in range(many):
+    for s in range(n):
         buckets[(hashes[s] >> S32) + np.uint64(1)] += 1
     for b in range(1, len(buckets)):
         buckets[b] += buckets[b - 1]
-    for s in range(many):
+    for s in range(n):
         at = hashes[s] >> S32
         order[buckets[at]] = s
         buckets[at] += 1
-    for s in range(1, many):  # buckets are in order; what is left is sorting inside them
+    for s in range(1, n):  # buckets are sorted; now sort inside them
         here = order[s]
         at = s
         while at > 0 and hashes[order[at - 1]] > hashes[here]:
@@ -39,59 +39,59 @@ def _by_hash(hashes, many, order, buckets):
 
 
 @compiled(fastmath={"contract", "reassoc"})
-def _moved_list(scores, listed, first, length, scale):
-    """How many of a list are replayed, F3CRec Eq. (2)-(4): floor(N exp(-epsilon shift)).
+def _replay_count(scores, listed, first, length, scale):
+    """Compute how many listed items are replayed, F3CRec Eq. (2)-(4): floor(N exp(-epsilon shift)).
 
-    The shift only grows from one entry to the next, so that a list which has moved too far is
-    given up as soon as this shows.    scores: [I] of all items as they stand
+    The shift only grows from one entry to the next, so the loop stops as soon as the result is 0.
+    scores: [I] current scores of all items
     """
     kind = scores.dtype.type
     shift = 0.0
-    many = length
+    count = length
     for k in range(length):
         j = listed[first + k]
         if j < 0:
             continue
         mine = scores[j]
-        above = kind(0)  # counting in the scores' own kind lets the machine compare many at once
+        above = kind(0)  # the same type as the scores, so that comparisons are vectorised
         for i in range(len(scores)):
             above += kind(1) if scores[i] > mine else kind(0)
         shift += abs(np.float64(above) - k)
-        many = np.int64(length * math.exp(-scale * shift))
-        if many == 0:
+        count = np.int64(length * math.exp(-scale * shift))
+        if count == 0:
             break
-    return many
+    return count
 
 
 @compiled()
-def _shelve(j, c, counts, seen, touched, shelf, shelved, given, waves):
-    """Row j is used by client c: note it when this is the first time; how many rows there are."""
+def _shelve(j, c, weight, seen, touched, shelf, shelved, coef, waves):
+    """Add row j to the shelf of client c if it is new. Return the number of rows on the shelf."""
     if seen[j] > c:
         return shelved
     seen[j] = c + 1
-    touched[j] += counts
+    touched[j] += weight
     shelf[shelved] = j
     for k in range(j * waves, (j + 1) * waves):
-        given[k] = 0
+        coef[k] = 0
     return shelved + 1
 
 
 @compiled()
-def _replay(many, listed, first, length, key, who, luck, row, at):
-    """Write `many` entries of a list, those with the smallest bits, into row[at:]; how many.
+def _draw_replayed(count, listed, first, length, key, client, draw, row, at):
+    """Write the `count` listed items with the smallest random bits to row[at:]. Return how many.
 
-    Of each entry in it, luck keeps the place on the list (the bits are not needed any more).
+    draw[length:] gets the position of each of them in the list.
     """
     for k in range(length):
-        luck[k] = np.int64(bits(key, who, k))
+        draw[k] = np.int64(bits(key, client, k))
     taken = 0
     for k in range(length):
         before = 0
-        if many < length:
+        if count < length:
             for other in range(length):
-                before += luck[other] < luck[k]
-        if before < many and listed[first + k] >= 0:
-            luck[length + taken] = k
+                before += draw[other] < draw[k]
+        if before < count and listed[first + k] >= 0:
+            draw[length + taken] = k
             row[at + taken] = listed[first + k]
             taken += 1
     return taken
@@ -128,7 +128,7 @@ def linear_bce(
     past,
     cross,
     echo,
-    given,
+    coef,
     sample,
     order,
     row,
@@ -136,63 +136,63 @@ def linear_bce(
     shelf,
     hashes,
     buckets,
-    rehearsal,
-    pull,
-    said,
+    replay,
+    proximal,
+    score_out,
 ):
-    """BCE on s = v . q + shift, any number of batches and epochs of plain SGD (f3crec.md 4).
+    """Run BCE on s = v . q + shift with plain SGD, any number of batches and epochs (f3crec.md 4).
 
     After s steps a client's copy of row j is table[j] - rate * sum_k g[j, k] v_k, where v_k is its
-    vector at step k: no copy of a row is made, only the numbers g are kept (`given`, flat, a row
-    of `waves` for each item). A row of `own` is v, then nothing (FedMF), or a bias (PFedRec), or a
-    bias and two vectors a and p (FedNCF): shift = bias + a . p. `steps` is 2 where the loss is
-    taken anew between the step of what is private and that of the items.
+    vector at step k: rows are not copied, only the numbers g are kept (`coef`, flat, a row of
+    `waves` for each item). A row of `own` is v, then nothing (FedMF), or a bias (PFedRec), or a
+    bias and two vectors a and p (FedNCF): shift = bias + a . p. `steps` is 2 if the loss is
+    computed again between the step of private values and the step of items.
 
-    rehearsal: (listed [C * N], taught [C * N], N, keys by wave, factor, whether factor is for the
-        mean, epsilon or below 0 to replay everything, scores [I], all items, luck [2 N])
-    pull: (table - old table, rows of that, old `own`, known [C], strength, pulled [I], more,
-        before [width]): what a copy was away from its old row fades by `keep` with every step
-    said: (count [C], item, score): every touched row and what the client says of it afterwards
-    label: 1 at every place that a positive has among a client's samples
-    Changes own, total, touched, sent; the rest is scratch.
+    replay: (listed [C * N], old_label [C * N], N, keys by wave, factor, whether factor is for the
+        mean, epsilon or below 0 to replay everything, scores [I], all items, draw [2 N])
+    proximal: (table - old table, rows of the old table, old `own`, known [C], strength, pulled [I],
+        more, before [width]): the distance of a copy to its old row shrinks by `keep` per step
+    score_out: (count [C], item, score) of every touched row, after the last step
+    label: 1 at the position of every positive among a client's samples
+    Changes own, total, touched, sent; the rest is working memory.
     """
     kind = table.dtype.type
     one = kind(1)
-    colder = one / temperature
+    inv_temp = one / temperature
     items = len(touched)
     waves = len(cross)
     width = len(pace)
     keep = one
-    told = 0
-    if pull is not None:
-        gap, old, then, known, strength, pulled, more, before = pull
+    written = 0
+    if proximal is not None:
+        gap, old_rows, old_own, known, strength, pulled, more, before = proximal
         keep = one - (strength + strength) * rate
     for c in range(len(ids)):
         n = train_count[c]
         first = train_first[c]
-        who = ids[c]
-        counts = weight[c]
+        client = ids[c]
+        client_weight = weight[c]
         owns = own_count[c]
         own_at = own_first[c]
         free = items - owns
         mine = c * width
-        each = 1 + negatives * (free > 0)  # samples for a positive
-        stride = 1 + negatives * (free <= 0)  # alone, it keeps the number it has among negatives
-        many = n * each
-        batches = -(-many // batch_size)
+        each = 1 + negatives * (free > 0)  # samples per positive
+        stride = 1 + negatives * (free <= 0)  # without negatives, sample numbers stay the same
+        samples = n * each
+        batches = -(-samples // batch_size)
         left = len(draw_keys) * batches
         shelved = 0
         extra = 0
         listed_at = 0
-        if rehearsal is not None:
-            listed, taught, length, keys, factor, averaged, scale_by, scores, every, luck = (
-                rehearsal
+        if replay is not None:
+            listed, old_label, length, keys, factor, averaged, scale_by, scores, every, draw = (
+                replay
             )
             listed_at = c * length
             for k in range(listed_at, listed_at + length):
                 if listed[k] >= 0:
                     shelved = _shelve(
-                        listed[k], c, counts, seen, touched, shelf, shelved, given, waves
+                        listed[k], c, client_weight, seen, touched, shelf, shelved, coef, waves
                     )
         has_list = shelved > 0
         if free > 0:
@@ -203,24 +203,24 @@ def linear_bce(
                 for q in range(1, each):
                     k = p * negatives + q - 1
                     sample[p * each + q] = negative(
-                        draw_keys[epoch], who, k, start, owned, own_at, owns, free
+                        draw_keys[epoch], client, k, start, owned, own_at, owns, free
                     )
-            for s in range(many):
+            for s in range(samples):
                 order[s] = s
-                hashes[s] = bits(order_keys[epoch], who, s * stride) >> S24
-            if many > batch_size:
-                _by_hash(hashes, many, order, buckets)
+                hashes[s] = bits(order_keys[epoch], client, s * stride) >> S24
+            if samples > batch_size:
+                _by_hash(hashes, samples, order, buckets)
             for batch in range(batches):
                 wave = epoch * batches + batch
                 now = wave * dim
                 begin = batch * batch_size
-                over = (begin + batch_size - many) * (batch == batches - 1)
+                over = (begin + batch_size - samples) * (batch == batches - 1)
                 size = batch_size - over
-                scale = colder / kind(1 + (size - 1) * mean)
+                scale = inv_temp / kind(1 + (size - 1) * mean)
                 for s in range(begin, begin + size):
                     row[s] = sample[order[s]]
                     shelved = _shelve(
-                        row[s], c, counts, seen, touched, shelf, shelved, given, waves
+                        row[s], c, client_weight, seen, touched, shelf, shelved, coef, waves
                     )
                 left -= 1
                 for step in range(steps):
@@ -235,7 +235,7 @@ def linear_bce(
                         cross[k] = -rate * dot(past, now, past, k * dim, dim)
                         echo[k] = 0
                     extra = 0
-                    if rehearsal is not None:
+                    if replay is not None:
                         if has_list:
                             extra = length
                             if scale_by >= 0:
@@ -243,17 +243,17 @@ def linear_bce(
                                 if wave > 0:
                                     for s in range(shelved):
                                         j = shelf[s]
-                                        scores[j] += dot(given, j * waves, cross, 0, wave)
-                                extra = _moved_list(scores, listed, listed_at, length, scale_by)
+                                        scores[j] += dot(coef, j * waves, cross, 0, wave)
+                                extra = _replay_count(scores, listed, listed_at, length, scale_by)
                             if extra > 0:
                                 key = keys[epoch * (len(keys) // len(draw_keys)) + batch]
-                                extra = _replay(
-                                    extra, listed, listed_at, length, key, who, luck, row,
+                                extra = _draw_replayed(
+                                    extra, listed, listed_at, length, key, client, draw, row,
                                     begin + size,
                                 )  # fmt: skip
                     together = size + extra
                     dots(error, begin, past, now, table, row, begin, together, dim)
-                    if pull is not None:
+                    if proximal is not None:
                         faded = keep**wave - one
                         if wave > 0:
                             dots(more, begin, past, now, gap, row, begin, together, dim)
@@ -262,29 +262,29 @@ def linear_bce(
                     whole = kind(0)
                     for s in range(begin, begin + together):
                         at = row[s] * waves
-                        score = error[s] + shift + dot(given, at, cross, 0, wave)
+                        score = error[s] + shift + dot(coef, at, cross, 0, wave)
                         e = kind(0)
                         if s < begin + size:
-                            e = one / (one + math.exp(-score * colder)) - label[order[s] * stride]
+                            e = one / (one + math.exp(-score * inv_temp)) - label[order[s] * stride]
                             e *= scale
-                        if rehearsal is not None:
+                        if replay is not None:
                             if s >= begin + size:
-                                k = luck[length + s - begin - size]
-                                e = one / (one + math.exp(-score)) - taught[listed_at + k]
+                                k = draw[length + s - begin - size]
+                                e = one / (one + math.exp(-score)) - old_label[listed_at + k]
                                 e *= factor / kind(1 + (extra - 1) * averaged)
                         error[s] = e
                         whole += e
-                        add(echo, 0, given, at, e, wave)
+                        add(echo, 0, coef, at, e, wave)
                     if step == steps - 1:
-                        by = -rate * counts
-                        if pull is None:
+                        by = -rate * client_weight
+                        if proximal is None:
                             scatter(total, row, begin, together, by, now, dim, past, error)
                         else:
                             for s in range(begin, begin + together):
-                                more[s] = error[s] * (keep**left if row[s] < old else one)
+                                more[s] = error[s] * (keep**left if row[s] < old_rows else one)
                             scatter(total, row, begin, together, by, now, dim, past, more)
                     if step == 0:
-                        if pull is not None:
+                        if proximal is not None:
                             for f in range(width):
                                 before[f] = own[mine + f]
                             if wave > 0:
@@ -300,25 +300,25 @@ def linear_bce(
                                 a = own[f]
                                 own[f] -= pace[dim + 1] * whole * own[f + dim]
                                 own[f + dim] -= pace[2 * dim + 1] * whole * a
-                        if pull is not None:
+                        if proximal is not None:
                             if known[c]:
                                 for f in range(width):
-                                    away = before[f] - then[mine + f]
+                                    away = before[f] - old_own[mine + f]
                                     own[mine + f] -= (strength + strength) * pace[f] * away
                     if step == steps - 1:
                         for s in range(begin, begin + together):
-                            given[row[s] * waves + wave] += error[s]
-                        if pull is not None:
+                            coef[row[s] * waves + wave] += error[s]
+                        if proximal is not None:
                             for s in range(shelved):
-                                if shelf[s] < old:
-                                    multiply(given, shelf[s] * waves, keep, wave)
+                                if shelf[s] < old_rows:
+                                    multiply(coef, shelf[s] * waves, keep, wave)
         sent[c] = shelved
-        if pull is not None:
-            by = counts * (keep ** (len(draw_keys) * batches) - one)
+        if proximal is not None:
+            by = client_weight * (keep ** (len(draw_keys) * batches) - one)
             for s in range(shelved):
                 pulled[shelf[s]] += by
-        if said is not None:
-            said_count, said_item, said_score = said
+        if score_out is not None:
+            out_count, out_item, out_score = score_out
             wave = len(draw_keys) * batches
             now = wave * dim
             for f in range(dim):
@@ -330,12 +330,12 @@ def linear_bce(
                 shift += dot(own, mine + dim + 1, own, mine + 2 * dim + 1, dim)
             for k in range(wave):
                 cross[k] = -rate * dot(past, now, past, k * dim, dim)
-            dots(said_score, told, past, now, table, shelf, 0, shelved, dim)
+            dots(out_score, written, past, now, table, shelf, 0, shelved, dim)
             for s in range(shelved):
-                said_item[told + s] = shelf[s]
-                said_score[told + s] += shift + dot(given, shelf[s] * waves, cross, 0, wave)
-            said_count[c] = shelved
-            told += shelved
-    if pull is not None:
+                out_item[written + s] = shelf[s]
+                out_score[written + s] += shift + dot(coef, shelf[s] * waves, cross, 0, wave)
+            out_count[c] = shelved
+            written += shelved
+    if proximal is not None:
         for j in range(items):
             add(total, j * dim, gap, j * dim, pulled[j], dim)

@@ -31,5 +31,5 @@ class LocalTraining(Settings, Protocol):
     def aggregate(self) -> str: ...
 
     def client_steps(self, public: Params) -> tuple[Step, ...]:
-        """What each batch moves, in order."""
+        """Return the optimiser steps of each batch, in order."""
         ...

@@ -1,11 +1,11 @@
-"""Row arithmetic for compiled loops, many numbers at a time.
+"""Vectorised row arithmetic for compiled loops.
 
 numba's own loops over a short row spend most of their time on run-time alias checks, and every
-compiled function costs a tenth of a second on first use. These operations are written as vector
-instructions, which LLVM turns into whatever the machine has, and become part of their caller.
+compiled function costs 0.1 s on first use. These operations are written as vector instructions,
+which LLVM translates for the machine, and are inlined into their caller.
 
-Arrays are flat; a row is a place in them, `dim` long. Rows are worked in pieces of 32 numbers, of
-4, and one number at a time, whatever their length asks for.
+Arrays are flat; a row is a position in them, `dim` long. Rows are processed in pieces of 32, 4 and
+1 numbers (lanes).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from rescind.core.clock import _ID_STRIDE, _K_STRIDE, _MIX_1, _MIX_2
 
 PIECES = (32, 4, 1)
 AHEAD = 8
-"""How many rows before its use a row is called into the cache; 4 gains less, 16 no more."""
+"""Number of rows to prefetch ahead; 4 is slower, 16 is not faster."""
 _FREE = ("contract", "reassoc")  # a multiply and an add may become one; sums may be reordered
 
 
 @dataclass(frozen=True)
 class _Flat:
-    """A flat array inside code that is being written: where its numbers lie, and of what kind."""
+    """A flat array inside generated code: pointer to its data and bytes per number."""
 
     builder: Any
     data: Any
@@ -40,49 +40,49 @@ class _Flat:
         width = context.get_abi_sizeof(context.get_data_type(kind.dtype))
         return cls(builder, context.make_array(kind)(context, builder, array).data, int(width))
 
-    def _piece(self, at: Any, many: int) -> Any:
+    def _piece(self, at: Any, lanes: int) -> Any:
         place = self.builder.gep(self.data, [at])
-        if many == 1:
+        if lanes == 1:
             return place
-        kind = ir.VectorType(self.data.type.pointee, many)
+        kind = ir.VectorType(self.data.type.pointee, lanes)
         return self.builder.bitcast(place, kind.as_pointer())
 
-    def load(self, at: Any, many: int = 1) -> Any:
-        """`many` numbers from place `at` on; one is a scalar."""
-        value = self.builder.load(self._piece(at, many))
+    def load(self, at: Any, lanes: int = 1) -> Any:
+        """Load `lanes` numbers from position `at`; one lane is a scalar."""
+        value = self.builder.load(self._piece(at, lanes))
         value.align = self.bytes
         return value
 
-    def store(self, value: Any, at: Any, many: int = 1) -> None:
-        self.builder.store(value, self._piece(at, many)).align = self.bytes
+    def store(self, value: Any, at: Any, lanes: int = 1) -> None:
+        self.builder.store(value, self._piece(at, lanes)).align = self.bytes
 
     def row(self, at: Any, like: Any) -> Any:
-        """The number at `at` as a place, in the width of another one."""
+        """Load the row number at `at`, in the integer width of `like`."""
         number = self.load(at)
         return number if number.type == like.type else self.builder.sext(number, like.type)
 
 
-def _spread(builder: Any, number: Any, many: int) -> Any:
-    """Copies of a number side by side."""
-    if many == 1:
+def _splat(builder: Any, number: Any, lanes: int) -> Any:
+    """Copy a number to all lanes of a vector."""
+    if lanes == 1:
         return number
-    nothing = ir.Constant(ir.VectorType(number.type, many), ir.Undefined)
-    one = builder.insert_element(nothing, number, ir.Constant(ir.IntType(32), 0))
-    places = ir.Constant(ir.VectorType(ir.IntType(32), many), [0] * many)
-    return builder.shuffle_vector(one, nothing, places)
+    empty = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)
+    one = builder.insert_element(empty, number, ir.Constant(ir.IntType(32), 0))
+    places = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
+    return builder.shuffle_vector(one, empty, places)
 
 
-def _plus(builder: Any, total: Any, one: Any, other: Any) -> Any:
-    """total + one * other"""
+def _fma(builder: Any, total: Any, one: Any, other: Any) -> Any:
+    """Compute total + one * other."""
     return builder.fadd(total, builder.fmul(one, other, flags=_FREE), flags=_FREE)
 
 
-def _folded(builder: Any, numbers: Any, many: int, size: int) -> Any:
-    """The sum of numbers side by side."""
-    if many == 1:
+def _reduced(builder: Any, numbers: Any, lanes: int, size: int) -> Any:
+    """Sum the lanes of a vector."""
+    if lanes == 1:
         return numbers
     element = numbers.type.element
-    name = f"llvm.vector.reduce.fadd.v{many}f{8 * size}"
+    name = f"llvm.vector.reduce.fadd.v{lanes}f{8 * size}"
     reduce = builder.module.globals.get(name) or ir.Function(
         builder.module, ir.FunctionType(element, [element, numbers.type]), name
     )
@@ -90,36 +90,36 @@ def _folded(builder: Any, numbers: Any, many: int, size: int) -> Any:
 
 
 def _pieces(builder: Any, dim: Any, body: Callable[[Any, int], None]) -> None:
-    """Write body(offset, width) for every piece of a row."""
+    """Generate body(offset, lanes) for every piece of a row."""
     begin = ir.Constant(dim.type, 0)
-    for many in PIECES:
-        end = builder.and_(dim, ir.Constant(dim.type, -many))
-        step = ir.Constant(dim.type, many)
+    for lanes in PIECES:
+        end = builder.and_(dim, ir.Constant(dim.type, -lanes))
+        step = ir.Constant(dim.type, lanes)
         with cgutils.for_range_slice(builder, begin, end, step) as (offset, _):
-            body(offset, many)
+            body(offset, lanes)
         begin = end
 
 
-def _each(builder: Any, many: Any) -> Any:
-    """A loop over 0 .. many-1; gives the index."""
-    begin, step = (ir.Constant(many.type, n) for n in (0, 1))
-    return cgutils.for_range_slice(builder, begin, many, step)
+def _each(builder: Any, count: Any) -> Any:
+    """Generate a loop over 0 .. count-1; yields the index."""
+    begin, step = (ir.Constant(count.type, n) for n in (0, 1))
+    return cgutils.for_range_slice(builder, begin, count, step)
 
 
 @intrinsic
 def add(typing: Any, to: Any, at: Any, row: Any, place: Any, factor: Any, dim: Any) -> Any:
-    """to[at : at+dim] += factor * row[place : place+dim]"""
+    """Compute to[at : at+dim] += factor * row[place : place+dim]"""
     signature = types.void(to, types.intp, row, types.intp, to.dtype, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         _, at, _, place, factor, dim = given
         to, row = (_Flat.of(context, builder, signature.args[n], given[n]) for n in (0, 2))
 
-        def body(f: Any, many: int) -> None:
+        def body(f: Any, lanes: int) -> None:
             here = builder.add(at, f)
-            more = row.load(builder.add(place, f), many)
-            done = _plus(builder, to.load(here, many), more, _spread(builder, factor, many))
-            to.store(done, here, many)
+            more = row.load(builder.add(place, f), lanes)
+            done = _fma(builder, to.load(here, lanes), more, _splat(builder, factor, lanes))
+            to.store(done, here, lanes)
 
         _pieces(builder, dim, body)
         return context.get_dummy_value()
@@ -129,16 +129,16 @@ def add(typing: Any, to: Any, at: Any, row: Any, place: Any, factor: Any, dim: A
 
 @intrinsic
 def multiply(typing: Any, to: Any, at: Any, factor: Any, dim: Any) -> Any:
-    """to[at : at+dim] *= factor"""
+    """Compute to[at : at+dim] *= factor."""
     signature = types.void(to, types.intp, to.dtype, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         array, at, factor, dim = given
         to = _Flat.of(context, builder, signature.args[0], array)
 
-        def body(f: Any, many: int) -> None:
-            here, by = builder.add(at, f), _spread(builder, factor, many)
-            to.store(builder.fmul(to.load(here, many), by, flags=_FREE), here, many)
+        def body(f: Any, lanes: int) -> None:
+            here, by = builder.add(at, f), _splat(builder, factor, lanes)
+            to.store(builder.fmul(to.load(here, lanes), by, flags=_FREE), here, lanes)
 
         _pieces(builder, dim, body)
         return context.get_dummy_value()
@@ -148,7 +148,7 @@ def multiply(typing: Any, to: Any, at: Any, factor: Any, dim: Any) -> Any:
 
 @intrinsic
 def dot(typing: Any, left: Any, at: Any, right: Any, place: Any, dim: Any) -> Any:
-    """The inner product of left[at : at+dim] and right[place : place+dim]."""
+    """Compute the inner product of left[at : at+dim] and right[place : place+dim]."""
     signature = left.dtype(left, types.intp, right, types.intp, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -157,10 +157,10 @@ def dot(typing: Any, left: Any, at: Any, right: Any, place: Any, dim: Any) -> An
         kind = left.data.type.pointee
         total = cgutils.alloca_once_value(builder, ir.Constant(kind, 0.0))
 
-        def body(f: Any, many: int) -> None:
-            one = left.load(builder.add(at, f), many)
-            two = right.load(builder.add(place, f), many)
-            more = _folded(builder, builder.fmul(one, two, flags=_FREE), many, left.bytes)
+        def body(f: Any, lanes: int) -> None:
+            one = left.load(builder.add(at, f), lanes)
+            two = right.load(builder.add(place, f), lanes)
+            more = _reduced(builder, builder.fmul(one, two, flags=_FREE), lanes, left.bytes)
             builder.store(builder.fadd(builder.load(total), more, flags=_FREE), total)
 
         _pieces(builder, dim, body)
@@ -172,9 +172,9 @@ def dot(typing: Any, left: Any, at: Any, right: Any, place: Any, dim: Any) -> An
 @intrinsic
 def dots(
     typing: Any, out: Any, begin: Any, left: Any, at: Any, rows: Any, places: Any, first: Any,
-    many: Any, dim: Any,
+    count: Any, dim: Any,
 ) -> Any:  # fmt: skip
-    """out[begin+m] = inner product of left[at:] and row places[first+m] of `rows`, m < many"""
+    """Compute out[begin+m] = <left[at:], row places[first+m] of `rows`> for m < count."""
     i = types.intp
     signature = types.void(out, i, left, i, rows, places, i, i, i)
 
@@ -183,16 +183,16 @@ def dots(
         out, left, rows, places = (
             _Flat.of(context, builder, signature.args[n], given[n]) for n in (0, 2, 4, 5)
         )
-        nothing = ir.Constant(out.data.type.pointee, 0.0)
+        zero = ir.Constant(out.data.type.pointee, 0.0)
         with _each(builder, count) as (m, _):
-            out.store(nothing, builder.add(begin, m))
+            out.store(zero, builder.add(begin, m))
 
-        def body(f: Any, many: int) -> None:
-            mine = left.load(builder.add(at, f), many)
+        def body(f: Any, lanes: int) -> None:
+            mine = left.load(builder.add(at, f), lanes)
             with _each(builder, count) as (m, _):
                 place = builder.mul(places.row(builder.add(first, m), dim), dim)
-                products = builder.fmul(mine, rows.load(builder.add(place, f), many), flags=_FREE)
-                more, here = _folded(builder, products, many, out.bytes), builder.add(begin, m)
+                products = builder.fmul(mine, rows.load(builder.add(place, f), lanes), flags=_FREE)
+                more, here = _reduced(builder, products, lanes, out.bytes), builder.add(begin, m)
                 out.store(builder.fadd(out.load(here), more, flags=_FREE), here)
 
         _pieces(builder, dim, body)
@@ -202,7 +202,7 @@ def dots(
 
 
 def _gather(weighted: bool) -> Callable[..., Any]:
-    """Code that adds up many rows of a table, each times a factor of its own or not."""
+    """Generate code that adds up rows of a table, optionally each times a factor."""
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         _, at, _, _, first, count, scale, dim = given[:8]
@@ -211,21 +211,21 @@ def _gather(weighted: bool) -> Callable[..., Any]:
             for n in (0, 2, 3, *([8] if weighted else []))
         )
 
-        def body(f: Any, many: int) -> None:
+        def body(f: Any, lanes: int) -> None:
             here = builder.add(at, f)
-            before = to.load(here, many)
+            before = to.load(here, lanes)
             total = cgutils.alloca_once_value(builder, ir.Constant(before.type, None))
             with _each(builder, count) as (m, _):
                 mth = builder.add(first, m)
-                more = rows.load(builder.add(builder.mul(places.row(mth, dim), dim), f), many)
+                more = rows.load(builder.add(builder.mul(places.row(mth, dim), dim), f), lanes)
                 if factors:
-                    by = _spread(builder, factors[0].load(mth), many)
-                    done = _plus(builder, builder.load(total), more, by)
+                    by = _splat(builder, factors[0].load(mth), lanes)
+                    done = _fma(builder, builder.load(total), more, by)
                 else:
                     done = builder.fadd(builder.load(total), more, flags=_FREE)
                 builder.store(done, total)
-            by = _spread(builder, scale, many)
-            to.store(_plus(builder, before, builder.load(total), by), here, many)
+            by = _splat(builder, scale, lanes)
+            to.store(_fma(builder, before, builder.load(total), by), here, lanes)
 
         _pieces(builder, dim, body)
         return context.get_dummy_value()
@@ -235,51 +235,51 @@ def _gather(weighted: bool) -> Callable[..., Any]:
 
 @intrinsic
 def gather(
-    typing: Any, to: Any, at: Any, rows: Any, places: Any, first: Any, many: Any, scale: Any,
+    typing: Any, to: Any, at: Any, rows: Any, places: Any, first: Any, count: Any, scale: Any,
     dim: Any, factors: Any,
 ) -> Any:  # fmt: skip
-    """to[at:] += scale * sum over m < many of factors[first+m] * row places[first+m] of `rows`"""
+    """Compute to[at:] += scale * sum over m < count of factors[first+m] * rows[places[first+m]]."""
     i = types.intp
     return types.void(to, i, rows, places, i, i, to.dtype, i, factors), _gather(True)
 
 
 @intrinsic
 def gather_plain(
-    typing: Any, to: Any, at: Any, rows: Any, places: Any, first: Any, many: Any, scale: Any,
+    typing: Any, to: Any, at: Any, rows: Any, places: Any, first: Any, count: Any, scale: Any,
     dim: Any,
 ) -> Any:  # fmt: skip
-    """to[at:] += scale * sum over m < many of row places[first+m] of `rows`"""
+    """Compute to[at:] += scale * sum over m < count of rows[places[first+m]]."""
     i = types.intp
     return types.void(to, i, rows, places, i, i, to.dtype, i), _gather(False)
 
 
-def _call_in(builder: Any, place: Any) -> None:
-    """Ask for the cache line of a place; a place that is not there does no harm."""
+def _prefetch(builder: Any, place: Any) -> None:
+    """Prefetch the cache line of an address; an invalid address is ignored."""
     number, byte = ir.IntType(32), ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-    ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-    how = [ir.Constant(number, n) for n in (0, 3, 1)]  # to read, to keep, data
-    builder.call(ask, [builder.bitcast(place, byte), *how])
+    prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    how = [ir.Constant(number, n) for n in (0, 3, 1)]  # read, keep in cache, data
+    builder.call(prefetch, [builder.bitcast(place, byte), *how])
 
 
-def _call_row(builder: Any, rows: _Flat, at: Any, many: int) -> None:
-    """Ask for all cache lines of `many` numbers."""
-    for line in range(0, many, 64 // rows.bytes):
-        _call_in(builder, builder.gep(rows.data, [builder.add(at, ir.Constant(at.type, line))]))
+def _prefetch_row(builder: Any, rows: _Flat, at: Any, lanes: int) -> None:
+    """Prefetch all cache lines of `lanes` numbers."""
+    for line in range(0, lanes, 64 // rows.bytes):
+        _prefetch(builder, builder.gep(rows.data, [builder.add(at, ir.Constant(at.type, line))]))
 
 
 @intrinsic
 def call_in(typing: Any, rows: Any, at: Any, dim: Any) -> Any:
-    """Ask for rows[at : at+dim], which will be used soon; of a short row, nothing."""
+    """Prefetch rows[at : at+dim]; does nothing for a short row."""
     signature = types.void(rows, types.intp, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         array, at, dim = given
         rows = _Flat.of(context, builder, signature.args[0], array)
 
-        def body(f: Any, many: int) -> None:
-            if many == PIECES[0]:
-                _call_row(builder, rows, builder.add(at, f), many)
+        def body(f: Any, lanes: int) -> None:
+            if lanes == PIECES[0]:
+                _prefetch_row(builder, rows, builder.add(at, f), lanes)
 
         _pieces(builder, dim, body)
         return context.get_dummy_value()
@@ -290,12 +290,12 @@ def call_in(typing: Any, rows: Any, at: Any, dim: Any) -> Any:
 @intrinsic
 def layer(
     typing: Any, to: Any, at: Any, base: Any, share: Any, rows: Any, places: Any, factors: Any,
-    first: Any, many: Any, scale: Any, dim: Any,
+    first: Any, count: Any, scale: Any, dim: Any,
 ) -> Any:  # fmt: skip
-    """to[at:] = share * base[at:] + scale * sum over m < many of factors[m] * row places[m]
+    """Compute to[at:] = share * base[at:] + scale * sum_m factors[m] * rows[places[m]].
 
-    m counts from `first`. Rows lie anywhere, so they are called in ahead of their use, those of the
-    next sums too: `places` must go on for AHEAD numbers behind the last one that is used.
+    m is first .. first+count-1. Rows are prefetched ahead of use, also those of the next sums:
+    `places` must have AHEAD more numbers after the last one that is used.
     """
     i, number = types.intp, to.dtype
     signature = types.void(to, i, base, number, rows, places, factors, i, i, number, i)
@@ -309,22 +309,22 @@ def layer(
         def row(mth: Any, f: Any) -> Any:
             return builder.add(builder.mul(places.row(mth, dim), dim), f)
 
-        def body(f: Any, many: int) -> None:
+        def body(f: Any, lanes: int) -> None:
             here = builder.add(at, f)
             total = cgutils.alloca_once_value(
-                builder, ir.Constant(base.load(here, many).type, None)
+                builder, ir.Constant(base.load(here, lanes).type, None)
             )
             with _each(builder, count) as (m, _):
                 mth = builder.add(first, m)
-                if many == PIECES[0]:
+                if lanes == PIECES[0]:
                     ahead = builder.add(mth, ir.Constant(mth.type, AHEAD))
-                    _call_row(builder, rows, row(ahead, f), many)
-                by = _spread(builder, factors.load(mth), many)
-                more = rows.load(row(mth, f), many)
-                builder.store(_plus(builder, builder.load(total), more, by), total)
-            mine = builder.fmul(base.load(here, many), _spread(builder, share, many), flags=_FREE)
-            by = _spread(builder, scale, many)
-            to.store(_plus(builder, mine, builder.load(total), by), here, many)
+                    _prefetch_row(builder, rows, row(ahead, f), lanes)
+                by = _splat(builder, factors.load(mth), lanes)
+                more = rows.load(row(mth, f), lanes)
+                builder.store(_fma(builder, builder.load(total), more, by), total)
+            mine = builder.fmul(base.load(here, lanes), _splat(builder, share, lanes), flags=_FREE)
+            by = _splat(builder, scale, lanes)
+            to.store(_fma(builder, mine, builder.load(total), by), here, lanes)
 
         _pieces(builder, dim, body)
         return context.get_dummy_value()
@@ -333,26 +333,26 @@ def layer(
 
 
 def _scatter(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-    """Write code that adds multiples of a row, and perhaps of another, to many rows of a table."""
+    """Generate code that adds multiples of a row, and optionally of another, to table rows."""
     first, count, scale, at, dim = given[2:7]
     to, places, row, factors, *others = (
         _Flat.of(context, builder, signature.args[n], given[n])
         for n in (0, 1, *range(7, len(given)))
     )
 
-    def body(f: Any, many: int) -> None:
-        mine = row.load(builder.add(at, f), many)
-        by = _spread(builder, scale, many)
-        plain = [other.load(builder.add(at, f), many) for other in others]
+    def body(f: Any, lanes: int) -> None:
+        mine = row.load(builder.add(at, f), lanes)
+        by = _splat(builder, scale, lanes)
+        plain = [other.load(builder.add(at, f), lanes) for other in others]
         plain = [builder.fmul(one, by, flags=_FREE) for one in plain]
         with _each(builder, count) as (m, _):
             mth = builder.add(first, m)
             here = builder.add(builder.mul(places.row(mth, dim), dim), f)
             factor = builder.fmul(scale, factors.load(mth), flags=_FREE)
-            done = _plus(builder, to.load(here, many), mine, _spread(builder, factor, many))
+            done = _fma(builder, to.load(here, lanes), mine, _splat(builder, factor, lanes))
             for one in plain:
                 done = builder.fadd(done, one, flags=_FREE)
-            to.store(done, here, many)
+            to.store(done, here, lanes)
 
     _pieces(builder, dim, body)
     return context.get_dummy_value()
@@ -360,27 +360,27 @@ def _scatter(context: Any, builder: Any, signature: Any, given: Any) -> Any:
 
 @intrinsic
 def scatter(
-    typing: Any, to: Any, places: Any, first: Any, many: Any, scale: Any, at: Any, dim: Any,
+    typing: Any, to: Any, places: Any, first: Any, count: Any, scale: Any, at: Any, dim: Any,
     row: Any, factors: Any,
 ) -> Any:  # fmt: skip
-    """Row places[first+m] of `to` += scale * factors[first+m] * row[at:], for every m < many"""
+    """Compute to[places[first+m]] += scale * factors[first+m] * row[at:] for every m < count."""
     i = types.intp
     return types.void(to, places, i, i, to.dtype, i, i, row, factors), _scatter
 
 
 @intrinsic
 def scatter_two(
-    typing: Any, to: Any, places: Any, first: Any, many: Any, scale: Any, at: Any, dim: Any,
+    typing: Any, to: Any, places: Any, first: Any, count: Any, scale: Any, at: Any, dim: Any,
     row: Any, factors: Any, other: Any,
 ) -> Any:  # fmt: skip
-    """Row places[first+m] of `to` += scale * (factors[first+m] * row[at:] + other[at:])"""
+    """Compute to[places[first+m]] += scale * (factors[first+m] * row[at:] + other[at:])."""
     i = types.intp
     return types.void(to, places, i, i, to.dtype, i, i, row, factors, other), _scatter
 
 
 @intrinsic
 def bits(typing: Any, key: Any, client: Any, k: Any) -> Any:
-    """The 64 bits that `Clock.bits` gives."""
+    """Compute the same 64 bits as `Clock.bits`."""
     signature = types.uint64(types.uint64, types.uint64, types.uint64)
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:

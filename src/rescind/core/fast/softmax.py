@@ -1,7 +1,7 @@
-"""One softmax step of a cohort as products over the whole catalogue: no copy of rows per client.
+"""One softmax step of a cohort as products over all items, without row copies per client.
 
-After a single SGD step from what was broadcast, the sum of all clients' moves is the gradient of
-the sum of their losses: one table serves all, [clients, items] is the largest array.
+After a single SGD step from the broadcast values, the sum of all clients' updates is the gradient
+of the sum of their losses: one table is enough, the largest array is [clients, items].
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rescind.core.update import Sum
 
 
 def fits(method: LocalTraining, base: type) -> bool:
-    """Whether one plain step on a softmax is all that a client does."""
+    """Return whether a client does exactly one plain SGD step on a softmax."""
     plain = method.optimiser == "sgd" and not method.decay and not method.weight_decay
     same = all(getattr(type(method), verb) is getattr(base, verb) for verb in VERBS)
     return method.loss == "softmax" and method.epochs == 1 and plain and same
@@ -32,7 +32,7 @@ def fits(method: LocalTraining, base: type) -> bool:
 def client_sum(
     method: LocalTraining, public: Params, private: Private, cohort: Cohort, clock: Clock
 ) -> tuple[Sum, Private]:
-    """The fold of `client_train` for `loss = "softmax"`."""
+    """Run one local round for `loss = "softmax"`: the sum that `client_train` would give."""
     (step,) = method.client_steps(public)
     total, moved = summed(method, public, private.values, step.rates, cohort, clock)
     return total, private.with_(**moved)
@@ -46,7 +46,7 @@ def summed(
     cohort: Cohort,
     clock: Clock,
 ) -> tuple[Sum, dict[str, Tensor]]:
-    """(the weighted sum of all steps, private values afterwards) of one step at these rates."""
+    """Return (weighted sum of all updates, new private values) after one step at these rates."""
     leaves = {
         n: v.detach().requires_grad_() for n, v in {**public, **private}.items() if n in rates
     }
@@ -56,7 +56,7 @@ def summed(
     logit = scores(method.model, table, own, trained_on) / method.temperature  # type: ignore[arg-type]
     loss, sent, shown = _loss(method, logit, cohort, clock.step(0))
     weight = cohort.weight.to(logit.dtype)
-    down = dict(
+    grads = dict(
         zip(
             leaves,
             torch.autograd.grad((loss * weight).sum(), list(leaves.values()), allow_unused=True),
@@ -64,11 +64,11 @@ def summed(
         )
     )
     totals, moved = {}, {}
-    for name, grad in down.items():
+    for name, grad in grads.items():
         step_by = torch.zeros_like(leaves[name]) if grad is None else -rates[name] * grad
         if name in public:
             totals[name] = step_by
-        else:  # what stays on a device does not count by its weight in the sum
+        else:  # private values do not depend on the weight in the sum
             each = weight.clamp(min=1e-30).view(-1, *[1] * (step_by.dim() - 1))
             moved[name] = (leaves[name] + step_by / each).detach()
     touched = weight @ shown.to(weight.dtype)
@@ -87,13 +87,13 @@ def summed(
 def _loss(
     method: LocalTraining, logit: Tensor, cohort: Cohort, clock: Clock
 ) -> tuple[Tensor, int, Tensor]:
-    """(cross-entropy of the clients' own items [C], rows they touch, which ones [C, I] bool)."""
+    """Return (cross-entropy of own items [C], number of touched rows, which ones [C, I])."""
     train = cohort.train
     near = torch.zeros(len(cohort), dtype=logit.dtype, device=logit.device)
     near = near.index_add(0, train.owner, logit[train.owner, train.item])
     if method.candidates is None:
         shown = torch.ones_like(logit, dtype=torch.bool)
-        if len(cohort.own) > len(train):  # lent, so neither right nor wrong here
+        if len(cohort.own) > len(train):  # shared: neither positive nor negative
             shown[cohort.own.owner, cohort.own.item] = False
             shown[train.owner, train.item] = True
             logit = logit.masked_fill(~shown, -torch.inf)

@@ -1,4 +1,4 @@
-"""The kinds of problem, one module each: what a record means, its loss, how a model is measured.
+"""The tasks, one module each: what a record means, the loss, the default metric.
 
 A task is a module with the functions of `Task`; `named` finds it by the name a model gives.
 """
@@ -19,11 +19,11 @@ from rescind.core.plan import Batch, Plan, Work
 from rescind.errors import ConfigError, suggest
 
 Question = Literal["score", "loss", "open"]
-"""What is asked of each record: its score, its loss, or its score with owned items at -inf."""
+"""What to compute per record: its score, its loss, or its score with owned items at -inf."""
 
 
 class Metric(Protocol):
-    """Something measured where the data is; only totals come back."""
+    """A metric computed where the data is; only totals are returned."""
 
     @property
     def split(self) -> str: ...
@@ -36,35 +36,35 @@ class Metric(Protocol):
 
 
 class Task(Protocol):
-    """What a module under `tasks/` offers."""
+    """The functions of a module under `tasks/`."""
 
     def plan(self, settings: Any, cohort: Cohort, clock: Clock) -> Plan:
-        """The samples of one local epoch."""
+        """Return the samples of one local epoch."""
         ...
 
     def loss(self, settings: Any, model: Any, work: Work, batch: Batch, cohort: Cohort) -> Tensor:
-        """One number per client. [C]"""
+        """Compute the loss of each client. [C]"""
         ...
 
     def scores(
         self, model: Any, public: Params, own: Mapping[str, Tensor], cohort: Cohort
     ) -> Tensor:
-        """Everything a cohort's model says: [C, I] for items, [N, classes] for nodes."""
+        """Compute all scores of a cohort: [C, I] for items, [N, classes] for nodes."""
         ...
 
     def answer(
         self, scores: Tensor, cohort: Cohort, owner: Tensor, item: Tensor, ask: Question
     ) -> Tensor:
-        """What the scores say about single records. [n]"""
+        """Return the score or loss of single records. [n]"""
         ...
 
     def metric(self, split: str, k: tuple[int, ...]) -> Metric:
-        """How well a model does, by default."""
+        """Return the default metric."""
         ...
 
 
 def named(name: str) -> Task:
-    """The task of this name."""
+    """Return the task with this name."""
     known = [info.name for info in pkgutil.iter_modules(__path__) if info.name != "metrics"]
     if name not in known:
         raise ConfigError(f"there is no task '{name}': {suggest(name, known)}")

@@ -1,4 +1,4 @@
-"""How good full rankings are: HR, NDCG, Recall, Precision, MRR @K, coverage, popularity bias.
+"""Metrics of full rankings: HR, NDCG, Recall, Precision, MRR @K, coverage, popularity bias.
 
 A metric turns the scores of a cohort into totals that can be added over cohorts and silos; only
 the totals reach the server, which divides at the end.
@@ -17,9 +17,9 @@ from rescind.errors import ConfigError
 
 
 def top_k(scores: Tensor, masked: Lot | None, k: int) -> Tensor:
-    """The k best unmasked items of each row, best first; equal scores go to the lower item. [C, k]
+    """Return the k best unmasked items of each row, best first; ties: lower item first. [C, k]
 
-    A masked or missing place is -1 (a user with fewer than k open items). NaN ranks last.
+    Missing entries are -1 (a user with fewer than k unmasked items). NaN ranks last.
     """
     scores = torch.nan_to_num(
         scores, nan=-torch.inf, posinf=torch.finfo(scores.dtype).max, neginf=-torch.inf
@@ -27,18 +27,18 @@ def top_k(scores: Tensor, masked: Lot | None, k: int) -> Tensor:
     if masked is not None:
         scores[masked.owner, masked.item] = -torch.inf
     items = scores.shape[1]
-    many = min(k, items)
-    # One more than needed shows whether a tie crosses the end of the list.
-    value, item = torch.topk(scores, min(many + 1, items), dim=1)
+    length = min(k, items)
+    # One more than needed, to see whether a tie crosses the end of the list.
+    value, item = torch.topk(scores, min(length + 1, items), dim=1)
     tied = (value[:, 1:] == value[:, :-1]) & (value[:, 1:] > -torch.inf)
     rows = tied.any(1).nonzero().squeeze(1)
     if len(rows):
         order = torch.argsort(scores[rows], dim=1, descending=True, stable=True)
         item[rows] = order[:, : item.shape[1]]
         value[rows] = scores[rows].gather(1, item[rows])
-    item = torch.where(value == -torch.inf, -1, item)[:, :many]
-    if many < k:
-        item = torch.nn.functional.pad(item, (0, k - many), value=-1)
+    item = torch.where(value == -torch.inf, -1, item)[:, :length]
+    if length < k:
+        item = torch.nn.functional.pad(item, (0, k - length), value=-1)
     return item
 
 
@@ -47,33 +47,33 @@ class Ranking:
     """Full ranking against held-out items, averaged over the clients that have any.
 
     HR@K: any hit. Recall@K: hits / held. Precision@K: hits / K. MRR@K: 1 / rank of the first hit.
-    NDCG@K: binary gain, ideal over min(K, held). coverage@K: share of items shown to anybody.
-    popularity@K: mean share of members who own a shown item (the bias towards the head).
+    NDCG@K: binary gain, ideal over min(K, held). coverage@K: fraction of items shown to any client.
+    popularity@K: mean fraction of members that own a shown item (the bias to popular items).
     """
 
     split: str = "test"
     k: tuple[int, ...] = (20,)
     mask: tuple[str, ...] = ("own",)
-    """What is not shown: "own" (training items), and "valid" too if listed."""
+    """Items to exclude: "own" (training items), and "valid" if listed."""
     block: int | None = None
-    """Which block's held-out items are meant; None is the current one."""
+    """The block whose held-out items are used; None: the current one."""
 
     def __post_init__(self) -> None:
         if self.split not in ("valid", "test"):
-            raise ConfigError(f"a ranking is measured on 'valid' or 'test', not '{self.split}'.")
+            raise ConfigError(f"Ranking.split must be 'valid' or 'test', got '{self.split}'.")
         if not self.k or min(self.k) < 1:
-            raise ConfigError(f"k must be at least 1, got {self.k}. Give one or more list lengths.")
+            raise ConfigError(f"Ranking.k needs list lengths of at least 1, got {self.k}.")
 
     def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
-        """Totals by name, and over how many clients."""
+        """Return totals by name, and the number of clients in them."""
         if cohort.held is None:
-            raise ConfigError("a ranking needs a cohort with held-out items.")
+            raise ConfigError("Ranking needs a cohort with held-out items.")
         held = cohort.held
         longest = max(self.k)
         top = top_k(scores, masked, longest)
-        there = torch.zeros((len(cohort), cohort.items + 1), dtype=torch.bool, device=top.device)
-        there[held.owner, held.item] = True
-        hit = there.gather(1, torch.where(top < 0, cohort.items, top)).double()
+        relevant = torch.zeros((len(cohort), cohort.items + 1), dtype=torch.bool, device=top.device)
+        relevant[held.owner, held.item] = True
+        hit = relevant.gather(1, torch.where(top < 0, cohort.items, top)).double()
         counted = held.count > 0
         hit, count = hit[counted], held.count[counted].double()
         out: dict[str, Tensor] = {}
@@ -97,7 +97,7 @@ class Ranking:
         return out, int(counted.sum())
 
     def finish(self, totals: Params, weight: float) -> dict[str, float]:
-        """The means, from the totals over everybody."""
+        """Compute the means from the totals over all clients."""
         out: dict[str, float] = {}
         owners = totals["owners"].double() / totals["clients"].clamp(min=1)
         for k in self.k:
@@ -112,7 +112,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Owners:
-    """How many clients own each item: the popularity every ranking is held against."""
+    """Number of clients that own each item: the baseline of a popularity ranking."""
 
     split: str = "valid"
     mask: tuple[str, ...] = ()
@@ -120,18 +120,18 @@ class Owners:
     wants_scores = False
 
     def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
-        """Counts by item."""
+        """Count the owners of each item."""
         return {"owners": torch.bincount(cohort.own.item, minlength=cohort.items)}, len(cohort)
 
     def finish(self, totals: Params, weight: float) -> dict[str, float]:
-        """How skewed ownership is: the share of all records that the top tenth of items has."""
+        """Compute the fraction of all records that belong to the most popular 10 % of items."""
         ordered = totals["owners"].double().sort(descending=True).values
         head = ordered[: max(len(ordered) // 10, 1)].sum() / ordered.sum().clamp(min=1)
         return {"head share": float(head)}
 
 
 def masked_lot(cohort: Cohort, lots: list[Lot]) -> Lot:
-    """Several lots of one cohort as one, for masking (duplicates do no harm)."""
+    """Join several lots of one cohort, for masking (duplicates are fine)."""
     none = cohort.ids.new_zeros(0)
     owner = torch.cat([none, *(lot.owner for lot in lots)])
     order = torch.argsort(owner, stable=True)

@@ -1,4 +1,4 @@
-"""Classifying nodes of subgraphs: a record is a labelled node, its loss is cross-entropy."""
+"""Node classification in subgraphs: a record is a labelled node, its loss is cross-entropy."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rescind.core.tasks import Metric, Question
 from rescind.errors import ConfigError, DataError
 
 BINS = 2**14
-"""Steps in which scores are counted for ROC-AUC: counts can be added over clients, ranks cannot."""
+"""Histogram bins of scores for ROC-AUC: counts can be added over clients, ranks cannot."""
 
 
 class NodeModel(Model, Protocol):
     """A model that classifies nodes."""
 
     def logits(self, own: Params, graph: Graph, keep: Tensor | float = 1.0) -> Tensor:
-        """What each client's weights say of its nodes. own: [C, ...]    -> [N, classes]
+        """Compute the logits of each client's nodes. own: [C, ...]    -> [N, classes]
 
         keep: factors on the hidden layer, for dropout
         """
@@ -42,17 +42,17 @@ class Settings(Protocol):
 
 
 def graph_of(cohort: Cohort) -> Graph:
-    """The cohort's subgraphs, which a task on nodes cannot do without."""
+    """Return the cohort's subgraphs; raise `DataError` if there are none."""
     if cohort.graph is None:
         raise DataError(
-            "these clients hold no graph, so there are no nodes to classify. Make holdings with "
+            "these clients have no graph, so there are no nodes to classify. Make the data with "
             "rescind.data.partition.subgraphs."
         )
     return cohort.graph
 
 
 def plan(settings: Settings, cohort: Cohort, clock: Clock) -> Plan:
-    """All training nodes of a client, or batches of them; "node" is the place in the graph."""
+    """Return all training nodes, or batches of them; "node" is the position in the graph."""
     train, bits = cohort.train, None
     if settings.batch_size is not None:
         bits = clock.bits("order", cohort.ids[train.owner], train.item)
@@ -67,7 +67,7 @@ def loss(
     batch: Batch,
     cohort: Cohort,
 ) -> Tensor:
-    """The mean cross-entropy of each client's nodes, without dropout. [C]"""
+    """Compute the mean cross-entropy of each client's nodes, without dropout. [C]"""
     each = entropy(model, work.dense, batch, cohort)
     return jagged.segment_mean(each, batch.owner, batch.clients)
 
@@ -75,7 +75,7 @@ def loss(
 def entropy(
     model: NodeModel, own: Params, batch: Batch, cohort: Cohort, keep: Tensor | float = 1.0
 ) -> Tensor:
-    """Cross-entropy of every sample of a batch. own: [C, ...], or [1, ...] for all alike    [n]"""
+    """Compute the cross-entropy of every sample. own: [C, ...], or [1, ...] if shared    [n]"""
     graph, node = graph_of(cohort), batch.values["node"]
     logits = model.logits(own, graph, keep)
     return functional.cross_entropy(logits[node], graph.label[node], reduction="none")
@@ -84,31 +84,31 @@ def entropy(
 def scores(
     model: NodeModel,
     public: Params,
-    own: Mapping[str, Tensor],  # noqa: ARG001  no weights stay on devices
+    own: Mapping[str, Tensor],  # noqa: ARG001  devices keep no weights
     cohort: Cohort,
 ) -> Tensor:
-    """Logits of all nodes of a cohort under the broadcast weights. [N, classes]"""
+    """Compute the logits of all nodes of a cohort with the public weights. [N, classes]"""
     return model.logits(all_alike(public), graph_of(cohort))
 
 
 def all_alike(public: Params) -> dict[str, Tensor]:
-    """The same weights for everybody, once. [1, ...]"""
+    """Add a leading dimension of 1: the same weights for all clients. [1, ...]"""
     return {name: value.unsqueeze(0) for name, value in public.items()}
 
 
 def answer(scores: Tensor, cohort: Cohort, owner: Tensor, item: Tensor, ask: Question) -> Tensor:
-    """What is said of single nodes: the loss of the true class, or the log-odds of it. [n]"""
+    """Return the loss of each node's true class, or its log-odds. [n]"""
     graph = graph_of(cohort)
     at = graph.find(item)
-    here = at < len(graph.index)  # past the end: a node that left, or none at all
+    here = at < len(graph.index)  # past the end: the node was removed or never existed
     at = torch.where(here, at, 0)
     if len(graph.index):
         here &= (graph.index[at] == item) & (graph.owner[at] == owner) & (graph.label[at] >= 0)
     if not bool(here.all()):
         missing = int(item[~here][0])
         raise DataError(
-            f"client {int(cohort.ids[owner[~here][0]])} holds no labelled node {missing}, so "
-            f"nothing can be asked of it. Ask about records it holds."
+            f"client {int(cohort.ids[owner[~here][0]])} holds no labelled node {missing}. "
+            f"Use only records that the client holds."
         )
     log_p = torch.log_softmax(scores.double(), 1)[at, graph.label[at]]
     if ask == "loss":
@@ -118,9 +118,9 @@ def answer(scores: Tensor, cohort: Cohort, owner: Tensor, item: Tensor, ask: Que
 
 @dataclass(frozen=True)
 class Classes:
-    """The share of held-out nodes whose class is right; of two classes, ROC-AUC too.
+    """Accuracy on held-out nodes; with two classes, ROC-AUC too.
 
-    ROC-AUC pools the nodes of all clients: counts of scores in `BINS` steps, equal steps are ties.
+    ROC-AUC pools the nodes of all clients: scores are counted in `BINS` bins, equal bins are ties.
     """
 
     split: str = "test"
@@ -129,25 +129,25 @@ class Classes:
 
     def __post_init__(self) -> None:
         if self.split not in ("valid", "test"):
-            raise ConfigError(f"nodes are measured on 'valid' or 'test', not '{self.split}'.")
+            raise ConfigError(f"Classes.split must be 'valid' or 'test', got '{self.split}'.")
 
     def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
-        """How many are right; how often each score occurs in either class."""
+        """Count the correct nodes, and how often each score occurs in either class."""
         graph = graph_of(cohort)
         if cohort.held is None:
-            raise ConfigError("classes are measured on a cohort with held-out nodes.")
+            raise ConfigError("Classes needs a cohort with held-out nodes.")
         node = graph.find(cohort.held.item)
-        said, label = scores[node], graph.label[node]
-        out: dict[str, Tensor] = {"right": (said.argmax(1) == label).sum().double()}
+        logits, label = scores[node], graph.label[node]
+        out: dict[str, Tensor] = {"right": (logits.argmax(1) == label).sum().double()}
         if graph.classes == 2:
-            odds = torch.sigmoid((said[:, 1] - said[:, 0]).double())
-            step = (odds * BINS).long().clamp(0, BINS - 1)
-            for name, mine in (("ones", label == 1), ("zeros", label == 0)):
-                out[name] = torch.bincount(step[mine], minlength=BINS).double()
+            odds = torch.sigmoid((logits[:, 1] - logits[:, 0]).double())
+            bins = (odds * BINS).long().clamp(0, BINS - 1)
+            for name, chosen in (("ones", label == 1), ("zeros", label == 0)):
+                out[name] = torch.bincount(bins[chosen], minlength=BINS).double()
         return out, len(node)
 
     def finish(self, totals: Params, weight: float) -> dict[str, float]:
-        """The share, and the area under the curve."""
+        """Compute accuracy and ROC-AUC from the totals."""
         right = float(totals.get("right", torch.zeros(())))
         out = {"accuracy": right / weight if weight else float("nan")}
         if "ones" in totals:
@@ -159,5 +159,5 @@ class Classes:
 
 
 def metric(split: str, k: tuple[int, ...]) -> Metric:  # noqa: ARG001
-    """Accuracy; lengths of lists mean nothing here."""
+    """Return the accuracy metric; `k` is not used."""
     return Classes(split=split)

@@ -1,4 +1,4 @@
-"""Ranking items for people: negatives, losses, and a plan of samples."""
+"""Ranking items for users: negatives, losses, and the samples of an epoch."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Settings(Protocol):
 
 
 def draw_negatives(clock: Clock, cohort: Cohort, owner: Tensor, k: Tensor) -> Tensor:
-    """Items uniform outside each client's own, one for every (owner, k). [n]
+    """Draw items uniformly from those each client does not own, one per (owner, k). [n]
 
     The r-th item that a client does not own is r plus the number of its items (sorted,
     i_0 < i_1 < ...) with i_p - p <= r: one binary search per draw and no rejection. A client that
-    owns everything has no negative; -1 is returned for it.
+    owns all items gets -1.
     """
     own, items = cohort.own, cohort.items
     free = (items - own.count)[owner]
@@ -57,7 +57,7 @@ def draw_negatives(clock: Clock, cohort: Cohort, owner: Tensor, k: Tensor) -> Te
 
 
 def plan(settings: Settings, cohort: Cohort, clock: Clock) -> Plan:
-    """The samples of one local epoch.
+    """Return the samples of one local epoch.
 
     "bpr": a pair (positive, negative) for each training record and each of its negatives.
     "bce": the record with label 1 and its negatives with label 0, shuffled together.
@@ -66,17 +66,17 @@ def plan(settings: Settings, cohort: Cohort, clock: Clock) -> Plan:
     if settings.loss == "softmax":
         owner, item, values = candidates(settings, cohort, clock)
         return Plan.of(owner, len(cohort), None, None, {"item": item}, values)
-    train, many = cohort.train, settings.negatives
+    train, negatives = cohort.train, settings.negatives
     place = train.place
-    owner = train.owner.repeat_interleave(many)
-    spread = torch.arange(many, device=place.device)
-    k = (place.unsqueeze(1) * many + spread).reshape(-1)
+    owner = train.owner.repeat_interleave(negatives)
+    offset = torch.arange(negatives, device=place.device)
+    k = (place.unsqueeze(1) * negatives + offset).reshape(-1)
     negative = draw_negatives(clock, cohort, owner, k)
     if settings.loss == "bpr":
-        positive = train.item.repeat_interleave(many)
+        positive = train.item.repeat_interleave(negatives)
         if bool((negative < 0).any()):
-            there = negative >= 0
-            owner, positive, negative, k = owner[there], positive[there], negative[there], k[there]
+            kept = negative >= 0
+            owner, positive, negative, k = owner[kept], positive[kept], negative[kept], k[kept]
         bits = _order_bits(settings, clock, cohort, owner, k)
         return Plan.of(
             owner,
@@ -85,23 +85,23 @@ def plan(settings: Settings, cohort: Cohort, clock: Clock) -> Plan:
             bits,
             {"positive": positive, "negative": negative},
         )
-    return _labelled(settings, cohort, clock, negative.view(-1, many), place)
+    return _labelled(settings, cohort, clock, negative.view(-1, negatives), place)
 
 
 def _labelled(
     settings: Settings, cohort: Cohort, clock: Clock, negative: Tensor, place: Tensor
 ) -> Plan:
-    """Each record and its negatives in a row, with labels 1, 0, 0, ..."""
-    train, many = cohort.train, settings.negatives + 1
+    """Return each record followed by its negatives, with labels 1, 0, 0, ..."""
+    train, each = cohort.train, settings.negatives + 1
     item = torch.cat([train.item.unsqueeze(1), negative], 1).reshape(-1)
-    label = torch.zeros(many, device=item.device)
+    label = torch.zeros(each, device=item.device)
     label[0] = 1.0
     label = label.repeat(len(train))
-    owner = train.owner.repeat_interleave(many)
-    k = (place.unsqueeze(1) * many + torch.arange(many, device=place.device)).reshape(-1)
+    owner = train.owner.repeat_interleave(each)
+    k = (place.unsqueeze(1) * each + torch.arange(each, device=place.device)).reshape(-1)
     if bool((item < 0).any()):
-        there = item >= 0
-        owner, item, label, k = owner[there], item[there], label[there], k[there]
+        kept = item >= 0
+        owner, item, label, k = owner[kept], item[kept], label[kept], k[kept]
     bits = _order_bits(settings, clock, cohort, owner, k)
     return Plan.of(owner, len(cohort), settings.batch_size, bits, {"item": item}, {"label": label})
 
@@ -109,20 +109,20 @@ def _labelled(
 def candidates(
     settings: Settings, cohort: Cohort, clock: Clock
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """What a client's softmax runs over: (owner [n], item [n], "label" and "shift" of each [n]).
+    """Return the items of each client's softmax: (owner [n], item [n], "label" and "shift" [n]).
 
-    What it trains on, and all it does not own; or so many drawn from those, each of which stands
+    Its training items, and all items it does not own or a sample of them. A sampled item stands
     for rest / drawn items, so that the sum of exponentials is right on average (additive.md 2).
     """
     train, clients, device = cohort.train, len(cohort), cohort.ids.device
     if settings.candidates is None:
-        there = torch.ones(clients, cohort.items, dtype=torch.bool, device=device)
-        there[cohort.own.owner, cohort.own.item] = False  # lent, so neither right nor wrong here
-        there[train.owner, train.item] = True
+        shown = torch.ones(clients, cohort.items, dtype=torch.bool, device=device)
+        shown[cohort.own.owner, cohort.own.item] = False  # shared: neither positive nor negative
+        shown[train.owner, train.item] = True
         label = torch.zeros(clients, cohort.items, device=device)
         label[train.owner, train.item] = 1.0
-        owner, item = there.nonzero(as_tuple=True)
-        return owner, item, {"label": label[there], "shift": torch.zeros(len(item), device=device)}
+        owner, item = shown.nonzero(as_tuple=True)
+        return owner, item, {"label": label[shown], "shift": torch.zeros(len(item), device=device)}
     owner = torch.arange(clients, device=device).repeat_interleave(settings.candidates)
     k = torch.arange(settings.candidates, device=device).repeat(clients)
     drawn = draw_negatives(clock, cohort, owner, k)
@@ -146,7 +146,7 @@ def _order_bits(
 def loss(
     settings: Settings, model: RankingModel, work: Work, batch: Batch, cohort: Cohort
 ) -> Tensor:
-    """The loss of each client on one wave. [C]
+    """Compute the loss of each client on one batch. [C]
 
     bpr: softplus(-(s_positive - s_negative) / temperature)   (FedShare Eq. 15 with a temperature)
     bce: binary cross-entropy of sigmoid(s / temperature) with the label
@@ -159,7 +159,7 @@ def loss(
         column: {table: _take(rows, place) for table, rows in work.rows.items()}
         for column, place in batch.rows.items()
     }
-    held_score = getattr(model, "score_held", model.score)  # items of the graph it is trained on
+    held_score = getattr(model, "score_held", model.score)  # items of the training graph
     by = {"positive": held_score}
     scores = {c: by.get(c, model.score)(rows, own, batch.owner) for c, rows in taken.items()}
     if settings.loss == "softmax":
@@ -180,7 +180,7 @@ def loss(
 
 
 def _softmax(settings: Settings, batch: Batch, score: Tensor) -> Tensor:
-    """Cross-entropy of a client's own items, all at once: their mean logit against the rest. [C]"""
+    """Compute the cross-entropy of each client's own items against all candidates. [C]"""
     label = batch.values["label"].to(score.dtype)
     logit = score / settings.temperature
     owned = jagged.segment_sum(label, batch.owner, batch.clients)
@@ -192,7 +192,7 @@ def _softmax(settings: Settings, batch: Batch, score: Tensor) -> Tensor:
 
 
 def _take(rows: Tensor, place: Tensor) -> Tensor:
-    """rows[place]; `index_select` costs half as much as indexing, backward included."""
+    """Return rows[place]; `index_select` costs half of indexing, backward included."""
     flat = rows.index_select(0, place.reshape(-1))
     return flat if place.dim() == 1 else flat.view(*place.shape, -1)
 
@@ -200,15 +200,15 @@ def _take(rows: Tensor, place: Tensor) -> Tensor:
 def scores(
     model: RankingModel, public: Params, own: Mapping[str, Tensor], cohort: Cohort
 ) -> Tensor:
-    """Scores of all items for every client, inferred from all its own items. [C, I]"""
-    many = len(cohort)
-    dense = {n: v.expand(many, *v.shape) for n, v in public.items() if n not in model.tables}
+    """Score all items for every client, inferred from all its own items. [C, I]"""
+    clients = len(cohort)
+    dense = {n: v.expand(clients, *v.shape) for n, v in public.items() if n not in model.tables}
     rows = {name: public[name].index_select(0, cohort.own.item) for name in model.tables}
     return model.scores(public, model.infer(rows, {**dense, **own}, cohort.own))
 
 
 def answer(scores: Tensor, cohort: Cohort, owner: Tensor, item: Tensor, ask: Question) -> Tensor:
-    """Scores of single records; "loss" is the audits' probe. [n]"""
+    """Return the scores of single records; audits use "loss". [n]"""
     scores = scores.to(torch.float64, copy=True)
     if ask == "open":
         scores[cohort.own.owner, cohort.own.item] = -torch.inf
@@ -217,10 +217,10 @@ def answer(scores: Tensor, cohort: Cohort, owner: Tensor, item: Tensor, ask: Que
 
 
 def record_loss(score: Tensor) -> Tensor:
-    """How badly each record is remembered: -log sigmoid(score). [n]"""
+    """Compute the loss of each record: -log sigmoid(score). [n]"""
     return functional.softplus(-score)
 
 
 def metric(split: str, k: tuple[int, ...]) -> Metric:
-    """Full ranking against held-out items."""
+    """Return the metric of full rankings against held-out items."""
     return Ranking(split=split, k=k)

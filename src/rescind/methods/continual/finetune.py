@@ -93,8 +93,8 @@ class FineTune(RankingMethod):
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
         """The usual samples; whatever may be rehearsed is on the shelf, too."""
         plan = super().client_plan(public, private, cohort, clock)
-        rehearsal = self.client_loss_terms(public, private, cohort, clock).rehearsal
-        return plan if rehearsal is None else rehearsal.on_shelf(plan)
+        replay = self.client_loss_terms(public, private, cohort, clock).replay
+        return plan if replay is None else replay.on_shelf(plan)
 
     def client_loss(
         self,
@@ -108,10 +108,10 @@ class FineTune(RankingMethod):
         """Recommendation, and what stands beside it. [C]"""
         loss = super().client_loss(work, batch, public, private, cohort, clock)
         beside = self.client_loss_terms(public, private, cohort, clock)
-        if beside.rehearsal is not None:
+        if beside.replay is not None:
             model = cast(RankingModel, self.model)
-            loss = loss + beside.rehearsal.loss(model, work, batch, public, cohort, clock)
-        return loss if beside.pull is None else loss + beside.pull.loss(work)
+            loss = loss + beside.replay.loss(model, work, batch, public, cohort, clock)
+        return loss if beside.proximal is None else loss + beside.proximal.loss(work)
 
     def client_begin(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock

@@ -65,4 +65,4 @@ class Reg(FineTune):
         if OLD_ITEMS not in public or not self.strength:
             return LossTerms()
         own = {name: private[PAST + name] for name in trained_names(self.model)}
-        return LossTerms(pull=Proximal(public[OLD_ITEMS], own, private["known"], self.strength))
+        return LossTerms(proximal=Proximal(public[OLD_ITEMS], own, private["known"], self.strength))
