@@ -7,7 +7,7 @@ retraining without these loans, with the same people and draws in every round, s
 sent from the other table: h = -<A' - A, V' - V> / <V' - V, V' - V>, over all rounds and over
 the first and last third of them. Beside it what `server_path.pull` finds out with two exchanges,
 and what FedShareUnlearn takes unless told otherwise. --write puts the table into
-docs/forgetting.md; Gowalla alone takes ten minutes.
+docs/results/forgetting.md; Gowalla alone takes ten minutes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rescind_papers.pages import write_block
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = ROOT / "recipes" / "unlearning"
-PAGE = ROOT / "docs" / "forgetting.md"
+PAGE = ROOT / "docs" / "results" / "forgetting.md"
 HEAD = [
     "| data | all rounds | first third | last third | asked | default |",
     "|---|---|---|---|---|---|",
