@@ -2,7 +2,7 @@
 
 The controls beside six retrains, as a table: what doing nothing, shifting scores and purging alone
 look like to each check. The first retrain is also the subject, so its verdict should be PASS. The
-seed is not that of the calibration. With --write the tables go to docs/results/audit-power.md.
+seed is not that of the calibration. With --write the tables go to docs/audits.md.
 """
 
 from __future__ import annotations

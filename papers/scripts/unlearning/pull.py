@@ -7,7 +7,7 @@ retraining without these loans, with the same people and draws in every round, s
 sent from the other table: h = -<A' - A, V' - V> / <V' - V, V' - V>, over all rounds and over
 the first and last third of them. Beside it what `server_path.pull` finds out with two exchanges,
 and what FedShareUnlearn takes unless told otherwise. --write puts the table into
-docs/results/forgetting.md; Gowalla alone takes ten minutes.
+docs/forgetting.md; Gowalla alone takes ten minutes.
 """
 
 from __future__ import annotations
