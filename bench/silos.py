@@ -1,6 +1,6 @@
 """What silos cost beside one process: seconds of a round, messages, bytes on the wire.
 
-    python bench/silos.py [--users 6040] [--rounds 3] [--deployed 2] [--write docs/performance.md]
+    python bench/silos.py [--users 6040] [--rounds 3] [--deployed 2] [--write docs/results/speed.md]
 
 ML-1M under plain averaging (everybody in every round), in this process and over a grid in memory
 that carries Flower's messages through their wire format. Silos keep their state on disk. One node

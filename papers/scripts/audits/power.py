@@ -19,7 +19,7 @@ from rescind.forgetting.examine import examine, retrains
 from rescind_papers.pages import write_block
 
 RETRAINS, ROUNDS, SEED = 7, 150, 21
-PAGE = Path("docs/audits.md")
+PAGE = Path("docs/results/audit-power.md")
 
 
 def table(name: str) -> str:

@@ -30,7 +30,7 @@ from rescind_papers.pages import write_block
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = ROOT / "recipes" / "unlearning"
-PAGE = ROOT / "docs" / "forgetting.md"
+PAGE = ROOT / "docs" / "results" / "forgetting.md"
 HEAD = [
     "| data | all rounds | first third | last third | asked | default |",
     "|---|---|---|---|---|---|",
