@@ -20,9 +20,9 @@ from rescind.core.records import Erase, Join, Records, Unshare, Withdraw
 from rescind.core.run_state import EarlyStop, RoundResult
 from rescind.errors import BoundaryError, ConsentError, DataError
 from rescind.flower.server.executor import FlowerExecutor
-from rescind.flower.server.remote_holdings import elsewhere
+from rescind.flower.server.remote_holdings import remote_holdings
 from rescind.flower.server.transport import LATE, REPLAYED, ROUND, SILENT, STALE, UNKNOWN
-from rescind.flower.silo.node import Given, Node
+from rescind.flower.silo.node import InMemorySource, Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD, MOMENT, PRIVATE
@@ -184,7 +184,7 @@ def test_what_cannot_be_right_is_refused_with_a_reason(
 
 def test_an_answer_from_a_node_that_was_not_asked_is_refused(tmp_path: Path) -> None:
     fed, executor, grid = start(tmp_path)
-    stranger = Node(Store(tmp_path / "x"), Given(tiny_holdings(CLIENTS, ITEMS)), 1, SILOS)
+    stranger = Node(Store(tmp_path / "x"), InMemorySource(tiny_holdings(CLIENTS, ITEMS)), 1, SILOS)
     grid.nodes[FIRST + 50] = stranger  # a second silo 1
     close(Federation.start(tiny_holdings(CLIENTS, ITEMS), METHOD, SEED).run(1), fed.run(1))
     assert executor.line.nodes[1] == FIRST + 1
@@ -226,7 +226,7 @@ def test_an_update_from_before_an_erasure_is_refused(tmp_path: Path) -> None:
     event = Erase(lendable(tiny_holdings(CLIENTS, ITEMS), 2)[:1])
     grid.slow = set()
     fed = fed.apply(event)
-    assert elsewhere(fed.now.vault).epoch == 1
+    assert remote_holdings(fed.now.vault).epoch == 1
     stale = grid.said[-2][1]
     grid.release()
     # Even if it came as the answer to this round's letter:
@@ -308,7 +308,7 @@ def test_nobody_is_trained_alone_in_a_silo_of_many(allowed: bool, tmp_path: Path
     if allowed:
         fed.run(1, method=one)
     else:
-        with pytest.raises(DataError, match=r"one of its 4 people alone.*--single-updates"):
+        with pytest.raises(DataError, match=r"only one of its 4 clients.*--single-updates"):
             fed.run(1, method=one)
     sent = [told for _, told in grid.said if told.facts["verb"] == "train"]
     assert [bool(told.tensors) for told in sent] == [allowed]
@@ -328,7 +328,7 @@ def test_questions_need_the_owner_of_a_silo(tmp_path: Path) -> None:
 
 def test_nobody_can_look_into_holdings_elsewhere(tmp_path: Path) -> None:
     fed, _, _ = start(tmp_path)
-    with pytest.raises(BoundaryError, match="on their silos"):
+    with pytest.raises(BoundaryError, match="is on their silos"):
         fed.now.vault.holdings.cohort(torch.tensor([0]))
 
 
@@ -337,7 +337,7 @@ def test_a_silo_goes_on_after_a_restart(tmp_path: Path) -> None:
     fed, _, grid = start(tmp_path)
     here = Federation.start(tiny_holdings(CLIENTS, ITEMS), METHOD, SEED).run(4)
     fed = fed.run(2)
-    source = Given(tiny_holdings(CLIENTS, ITEMS))
+    source = InMemorySource(tiny_holdings(CLIENTS, ITEMS))
     for silo in range(SILOS):
         grid.nodes[FIRST + silo] = Node(Store(tmp_path / f"silo-{silo}"), source, silo, SILOS)
     close(here, fed.run(2))

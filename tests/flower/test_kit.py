@@ -72,7 +72,8 @@ def test_every_silo_has_a_key_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("silos", "hosts", "says"), [(0, ["localhost"], "one silo or more"), (1, [], "at least one")]
+    ("silos", "hosts", "says"),
+    [(0, ["localhost"], "must be at least 1"), (1, [], "at least one --host")],
 )
 def test_a_kit_that_cannot_be_used_is_not_made(
     silos: int, hosts: list[str], says: str, tmp_path: Path

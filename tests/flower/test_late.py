@@ -16,10 +16,10 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN, Holdings
 from rescind.core.records import Erase, Withdraw
 from rescind.flower.server.executor import FlowerExecutor
-from rescind.flower.server.remote_holdings import elsewhere
-from rescind.flower.server.storage import load_elsewhere, save_elsewhere
+from rescind.flower.server.remote_holdings import remote_holdings
+from rescind.flower.server.storage import load_remote, save_remote
 from rescind.flower.server.transport import SILENT, Transport
-from rescind.flower.silo.node import Given, Node
+from rescind.flower.silo.node import InMemorySource, Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.steps import HELD, MOMENT
 from rescind.methods.continual.f3crec import F3CRec
@@ -37,7 +37,7 @@ FIRST_BLOCK, BLOCK = tiny_holdings(12, 14), next_block(15, 17)
 
 def begun(folder: Path) -> tuple[Federation, FlowerExecutor, InMemory]:
     """Two rounds of the first block on two silos, which bring the next one themselves."""
-    source = Given(FIRST_BLOCK, (BLOCK,))
+    source = InMemorySource(FIRST_BLOCK, (BLOCK,))
     nodes = {FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, 2) for i in range(2)}
     grid = InMemory(nodes)
     executor = FlowerExecutor(Transport(grid, 2, deadline=0.0, pause=0.0), least=0.0)
@@ -66,7 +66,7 @@ def missed(fed: Federation, executor: FlowerExecutor, grid: InMemory) -> Federat
     said = next(executor.arrivals(SEED))
     grid.away = {FIRST + LATE}
     fed = fed.apply(said)
-    executor.turned(fed)
+    executor.drop_earlier_blocks(fed)
     assert executor.waiting(fed) == (LATE,)
     return fed
 
@@ -84,8 +84,8 @@ def test_a_silo_that_missed_a_block_is_in_the_retraining_as_if_it_had_not(
     fed, executor, grid = begun(tmp_path)
     fed = missed(fed, executor, grid)
     if killed:
-        save_elsewhere(fed, tmp_path / "server")
-        fed = load_elsewhere(tmp_path / "server", executor)
+        save_remote(fed, tmp_path / "server")
+        fed = load_remote(tmp_path / "server", executor)
     if silo == LATE:  # who is to be forgotten there must have been in a round
         grid.away = set()
     fed = fed.run(2, watch=[executor.watch()])
@@ -128,7 +128,7 @@ def test_a_block_is_turned_with_the_model_it_ended_with_however_late(tmp_path: P
     state = METHOD.server_step(now.state, sums, here.world, clock)
     here = here.with_(state=state, vault=vault).run(1)
     close(here, fed)
-    held, private = (int(m[LATE]) for m in (elsewhere(fed.now.vault).moment, moments(fed)))
+    held, private = (int(m[LATE]) for m in (remote_holdings(fed.now.vault).moment, moments(fed)))
     there = grid.nodes[FIRST + LATE].store.vault(held, private)
     for name, value in here.now.vault.private.items():  # scores of the list that is rehearsed, too
         assert_close(there.private[name][LATE::2], value[LATE::2], rtol=1e-5, atol=1e-5)

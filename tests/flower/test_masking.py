@@ -21,7 +21,7 @@ from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.transport import SILENT
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.payloads import sums_of
-from rescind.flower.wire.secure_aggregation import Masked, flat, unflat
+from rescind.flower.wire.secure_aggregation import Masked, flatten_sum, unflatten_sum
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
@@ -48,7 +48,7 @@ def start(
 def test_a_sum_and_its_vectors_are_the_same() -> None:
     counted, table = torch.tensor([3, -1], dtype=torch.int32), torch.rand(4, 2)
     total = Sum({"a": counted, "b": table}, 5.0, 2, {"b": torch.tensor([1.0, 0, 2, 0])})
-    again = unflat(*flat(total))
+    again = unflatten_sum(*flatten_sum(total))
     assert (again.weight, again.clients) == (5.0, 2)
     assert torch.equal(again.totals["a"], counted)
     assert again.totals["a"].dtype == torch.int32

@@ -27,7 +27,7 @@ from rescind.experiments.unlearning_run import events
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import RunRequest
 from rescind.flower.server.forgetting import purged
-from rescind.flower.server.serve import learning, serve
+from rescind.flower.server.serve import learner_cell, serve
 from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.node import Node
 from rescind.flower.silo.recommend import recommend
@@ -204,7 +204,7 @@ def test_the_request_of_a_recipe_is_answered_as_in_one_process(
     facts, there = told(asked)
     _, cell = one_cell(str(path), None)
     assert cell.forget is not None
-    learner = learning(cell)
+    learner = learner_cell(cell)
     fed = start(learner, obtained(cell)).run(cell.run.rounds)
     (request,) = events(cell, fed)
     unlearner = cell.forget.unlearner or fed.method
@@ -250,7 +250,7 @@ def test_a_client_of_a_graph_leaves(tmp_path: Path) -> None:
     (forgot,) = facts["forgot"]
     assert (forgot["event"], forgot["by"], forgot["waiting"]) == ("Withdraw", "FedGCV", [])
     _, cell = one_cell(str(path), None)
-    fed = start(learning(cell), obtained(cell)).run(cell.run.rounds)
+    fed = start(learner_cell(cell), obtained(cell)).run(cell.run.rounds)
     after = purge(fed, fed.method.unlearn(fed, Withdraw(3)), Withdraw(3), fed.method.exact)
     for name, value in after.now.state.public.items():
         assert_close(there[name], value, rtol=1e-4, atol=1e-4)

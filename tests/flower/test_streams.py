@@ -31,7 +31,7 @@ from rescind.flower.server.serve import serve
 from rescind.flower.server.transport import Transport
 from rescind.flower.silo import data_source as sources
 from rescind.flower.silo.data_source import RecipeData
-from rescind.flower.silo.node import Given, Node
+from rescind.flower.silo.node import InMemorySource, Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
@@ -67,7 +67,7 @@ def blocks() -> Dataset:
 
 def over(stream: Stream, silos: int, folder: Path) -> tuple[FlowerExecutor, InMemory]:
     """The blocks of a stream, dealt out to silos."""
-    source = Given(stream.first, tuple(stream.later))
+    source = InMemorySource(stream.first, tuple(stream.later))
     nodes = {FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, silos) for i in range(silos)}
     grid = InMemory(nodes)
     return FlowerExecutor(Transport(grid, silos, deadline=0.0, pause=0.0)), grid
@@ -283,7 +283,7 @@ def test_a_silo_that_was_away_when_a_block_ended_removes_it_before_it_trains(
     (block, *_) = executor.arrivals(3)
     grid.away = {FIRST + 1}
     fed = fed.apply(block)
-    executor.turned(fed)
+    executor.drop_earlier_blocks(fed)
     assert [blocks_on_disk(grid.nodes[FIRST + i].store) for i in range(2)] == [{1}, {0}]
     grid.away = set()
     fed.run(1)

@@ -14,7 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from rescind.core.holdings import Holdings
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.transport import Transport
-from rescind.flower.silo.node import Given, Node
+from rescind.flower.silo.node import InMemorySource, Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 
@@ -106,7 +106,9 @@ def silos_of(
     deadline: seconds; 0 is one look for replies, which is all a grid in memory needs
     """
     nodes = {
-        FIRST + silo: Node(Store(folder / f"silo-{silo}"), Given(holdings), silo, silos, **fields)
+        FIRST + silo: Node(
+            Store(folder / f"silo-{silo}"), InMemorySource(holdings), silo, silos, **fields
+        )
         for silo in range(silos)
     }
     grid = InMemory(nodes)

@@ -9,7 +9,7 @@ from rescind.experiments.learning_run import obtained, prepare, start, stopping
 from rescind.experiments.stream_run import measured
 from rescind.experiments.unlearning_run import events
 from rescind.flower.recipe_cell import one_cell
-from rescind.flower.server.serve import learning
+from rescind.flower.server.serve import learner_cell
 from rescind.forgetting.purge import purge
 
 LENDING = """
@@ -89,7 +89,7 @@ def in_process(path: Path) -> Params:
     _, cell = one_cell(str(path), None)
     if cell.data.variant:
         return measured(cell, prepare(cell.data))[0].now.state.public
-    fed = start(learning(cell), obtained(cell)).run(cell.run.rounds, until=stopping(cell))
+    fed = start(learner_cell(cell), obtained(cell)).run(cell.run.rounds, until=stopping(cell))
     if cell.forget is not None:
         (event,) = events(cell, fed)
         unlearner = cell.forget.unlearner or fed.method
