@@ -1,4 +1,4 @@
-"""Recipes that learn, go on and forget, one for each method; and what one process makes of them."""
+"""Recipes that train and forget, one per method, and their results in one process."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ client = 3
 
 
 def in_process(path: Path) -> Params:
-    """The model that one process has at the end of a recipe."""
+    """Run a recipe in one process. Return the public parameters."""
     _, cell = one_cell(str(path), None)
     if cell.data.variant:
         return measured(cell, prepare(cell.data))[0].now.state.public

@@ -15,7 +15,6 @@ from rescind.core.cohort import Mail
 from rescind.core.executor import Vault
 from rescind.core.federation import Federation
 from rescind.core.gate import gate_sum
-from rescind.core.history import History
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
 from rescind.core.params import Params
@@ -29,6 +28,7 @@ from rescind.experiments.streams import Announcement
 from rescind.flower.server.remote_holdings import (
     RemoteHoldings,
     from_sizes,
+    needed_moments,
     remote_holdings,
     with_pending,
     with_reply,
@@ -260,7 +260,7 @@ class FlowerExecutor:
         vault = with_pending(vault, event, public)
         requests = {
             silo: self._vault_request("apply", method, vault, silo, clock, {}, {})
-            for silo in _pending_silos(vault)
+            for silo in remote_holdings(vault).pending_silos
         }
         replies, why = self.line.ask(requests)
         for silo, reply in replies.items():
@@ -273,7 +273,7 @@ class FlowerExecutor:
 
     def waiting(self, fed: Federation) -> tuple[int, ...]:
         """Return the silos that have not acknowledged every event yet."""
-        return _pending_silos(fed.now.vault)
+        return remote_holdings(fed.now.vault).pending_silos
 
     def settle(self, fed: Federation) -> Federation:
         """Let the silos remove permanently every saved state that this federation does not need.
@@ -281,7 +281,7 @@ class FlowerExecutor:
         Until then the states before an erasure stay on the silos' disks, so that they can be
         compared. A silo that is missing removes them at the next call.
         """
-        held, private = _needed_moments(fed.now.vault, fed.past)
+        held, private = needed_moments(fed.now.vault, fed.past)
         origin = fed.past.origin if fed.past else None
         left_out = origin.left_out if isinstance(origin, RemoteHoldings) else ()
         replies = self._keep_only(fed, {"keep_held": held, "keep_private": private}, left_out)
@@ -306,7 +306,7 @@ class FlowerExecutor:
     def begin_request(self, fed: Federation) -> None:
         """Let silos keep the current state, from which a killed server resumes the request."""
         self.needed.clear()
-        _, self.needed["keep"] = _needed_moments(fed.now.vault, fed.past)
+        _, self.needed["keep"] = needed_moments(fed.now.vault, fed.past)
 
     def _keep_only(self, fed: Federation, kept: Facts, left_out: LeftOut = ()) -> dict[int, Letter]:
         """Return the replies of the silos that have removed all other moments."""
@@ -330,7 +330,7 @@ class FlowerExecutor:
         checkpoints: list[set[int]] = []
 
         def on_round(result: RoundResult) -> None:
-            _, needed = _needed_moments(result.now.vault, result.past)
+            _, needed = needed_moments(result.now.vault, result.past)
             best = result.until.best if result.until else None
             private = {*needed, *(best.vault.private[MOMENT].tolist() if best else ())}
             if result.now.state.round % every == 0:
@@ -385,23 +385,6 @@ class FlowerExecutor:
                 f"and try again."
             )
         return replies
-
-
-def _pending_silos(vault: Vault) -> tuple[int, ...]:
-    """Return the silos that have not acknowledged every event."""
-    return tuple(sorted({step.silo for step in remote_holdings(vault).owed}))
-
-
-def _needed_moments(vault: Vault, past: History | None) -> tuple[list[int], list[int]]:
-    """Return the moments that a vault and its history refer to: (holdings, private)."""
-    held, private = {*remote_holdings(vault).moment.tolist()}, {*vault.private[MOMENT].tolist()}
-    if past is not None:
-        if isinstance(past.origin, RemoteHoldings):
-            held |= {*past.origin.moment.tolist()}
-        for point in (past.base, *past.points):
-            if point is not None and MOMENT in point.private:
-                private |= {*point.private[MOMENT].tolist()}
-    return sorted(held), sorted(private)
 
 
 def _after_reply(vault: Vault, silo: int, reply: Letter) -> Vault:

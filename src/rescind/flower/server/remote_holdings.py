@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rescind.core.cohort import Graph
 from rescind.core.executor import Vault
+from rescind.core.history import History
 from rescind.core.holdings import Holdings
 from rescind.core.params import Params
 from rescind.core.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
@@ -56,6 +57,11 @@ class RemoteHoldings(Holdings):
         return len(self.moment)
 
     @property
+    def pending_silos(self) -> tuple[int, ...]:
+        """Return the silos that have not acknowledged every event."""
+        return tuple(sorted({step.silo for step in self.owed}))
+
+    @property
     def available(self) -> Tensor:
         """Return which clients can train, as announced by the silos. [clients] bool"""
         return self.known.available
@@ -69,10 +75,7 @@ class RemoteHoldings(Holdings):
     def known(self) -> Announced:
         """Return what the silos announced. Raises `DataError` before they have replied."""
         if self.announced is None:
-            raise DataError(
-                "the silos have not announced their clients yet. Start the federation with the "
-                "holdings that `FlowerExecutor.gather` returns."
-            )
+            raise DataError("the silos have not replied yet. Call FlowerExecutor.gather first.")
         return self.announced
 
     def lot(self, name: str, block: int | None = None) -> NoReturn:
@@ -124,6 +127,18 @@ def remote_holdings(vault: Vault) -> RemoteHoldings:
             "`FlowerExecutor.gather` returns."
         )
     return vault.holdings
+
+
+def needed_moments(vault: Vault, past: History | None) -> tuple[list[int], list[int]]:
+    """Return the moments that a vault and its history refer to: (holdings, private)."""
+    held, private = {*remote_holdings(vault).moment.tolist()}, {*vault.private[MOMENT].tolist()}
+    if past is not None:
+        if isinstance(past.origin, RemoteHoldings):
+            held |= {*past.origin.moment.tolist()}
+        for point in (past.base, *past.points):
+            if point is not None and MOMENT in point.private:
+                private |= {*point.private[MOMENT].tolist()}
+    return sorted(held), sorted(private)
 
 
 def part_for(event: Event, silo: int, silos: int) -> Event | None:

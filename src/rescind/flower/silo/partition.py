@@ -35,9 +35,7 @@ def leave_out(holdings: Holdings, event: Event) -> Holdings:
         case Unshare(records):
             return holdings.without_loans(records)
         case _:
-            raise ConfigError(
-                f"a {type(event).__name__} removes no records. Use Withdraw, Erase or Unshare."
-            )
+            raise ConfigError(f"expected Withdraw, Erase or Unshare; got {type(event).__name__}.")
 
 
 def grow(holdings: Holdings, clients: int, items: int) -> Holdings:
