@@ -1,7 +1,7 @@
 """The only module that uses private names of Flower. Everything else imports its public API.
 
 Private names may move in any minor release of flwr, so pyproject.toml allows one minor only.
-They are imported when they are first used: a process that only forwards messages stays small.
+They are looked up when they are used, so that a missing one gives a clear message.
 """
 
 from __future__ import annotations
