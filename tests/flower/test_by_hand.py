@@ -1,4 +1,4 @@
-"""Minutes, by hand (`pytest -m slow tests/flower`): machines that are killed, and strangers."""
+"""Slow tests (`pytest -m slow tests/flower`): killed machines, and keys that are not registered."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
 
 def rounds_of(machines: Machines) -> list[int]:
-    """The rounds whose checkpoints are there."""
+    """Return the rounds with a checkpoint."""
     found = (machines.folder / "out" / "checkpoints").glob("round-*.safetensors")
     return sorted(int(path.stem.split("-")[1]) for path in found)
 
 
 def assert_like_one_process(machines: Machines, atol: float = 1e-5) -> None:
-    """Nobody was refused, and the model is that of the same recipe in one process."""
+    """Check that no reply was refused and the model is equal to that of one process."""
     facts = json.loads((machines.folder / "out" / "run.json").read_text())
     assert facts["silos"]["refused"] == {}
     there, _ = params.load(machines.folder / "out" / "model" / "public.safetensors")
@@ -36,7 +36,7 @@ def assert_like_one_process(machines: Machines, atol: float = 1e-5) -> None:
 
 
 def test_a_silo_that_is_killed_misses_rounds_and_comes_back(tmp_path: Path) -> None:
-    """The round closes with the others' sum; under the same key it is the same silo again."""
+    """The round closes with the sum of the others. With the same key it is the same silo."""
     with Machines(tmp_path, silos=2, rounds=8) as machines:
         machines.up("--insecure")
         for silo in range(2):
@@ -54,11 +54,11 @@ def test_a_silo_that_is_killed_misses_rounds_and_comes_back(tmp_path: Path) -> N
     assert facts["refused"]
     assert sum(facts["silos"]["refused"].values()) >= 1
     log = (tmp_path / "out" / "server.log").read_text()
-    assert "round 8: 40 clients, refused {}" in log, log  # it came back and contributed
+    assert "round 8: 40 clients, refused {}" in log, log  # all clients are in the last round
 
 
-def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    """SuperLink and all are killed in a round; the same commands go on, and nobody counts twice."""
+def test_a_server_that_is_killed_resumes(tmp_path: Path) -> None:
+    """The SuperLink and the run are killed in a round. It resumes and counts no reply twice."""
     with Machines(tmp_path, silos=2, rounds=6) as machines:
         machines.up("--insecure")
         for silo in range(2):
@@ -74,10 +74,10 @@ def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unlearner", ["FedShareUnlearn", "Retrain"])
-def test_a_server_that_is_killed_while_it_forgets_takes_the_request_up_again(
+def test_a_server_that_is_killed_while_it_forgets_resumes_the_request(
     unlearner: str, tmp_path: Path
 ) -> None:
-    """SuperLink and all are killed between two rounds, or in one, of the unlearner."""
+    """The SuperLink and the run are killed during the unlearner's rounds."""
     recipe = LENDING + LEARNING + FORGETTING.format(name=unlearner)
     if unlearner == "FedShareUnlearn":
         recipe += "rounds = 3\nlearner = { snapshots = 1 }\n"
@@ -86,23 +86,23 @@ def test_a_server_that_is_killed_while_it_forgets_takes_the_request_up_again(
         for silo in range(2):
             machines.join(silo, "--insecure")
         machines.run("--insecure")
-        heard = tmp_path / "out" / "forgetting" / "stand-001" / "heard"
-        until(lambda: len(list(heard.glob("exchange-*"))) > 1, "a round of the unlearner")
+        journal = tmp_path / "out" / "forgetting" / "stand-001" / "heard"
+        until(lambda: len(list(journal.glob("exchange-*"))) > 1, "a round of the unlearner")
         for name in ("run", "up"):
             machines.stop(name, signal.SIGTERM)
-        assert len(list(heard.glob("exchange-*"))) > 1, "the request was over already"
+        assert len(list(journal.glob("exchange-*"))) > 1, "the request was over already"
         machines.up("--insecure")
         machines.run("--insecure", "--resume")
         machines.finished()
     assert_like_one_process(machines)
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert [(told["by"], told["traces"], told["waiting"]) for told in facts["forgot"]] == [
+    assert [(one["by"], one["traces"], one["waiting"]) for one in facts["forgot"]] == [
         (unlearner, {}, [])
     ]
     assert not (tmp_path / "out" / "forgetting").exists()
 
 
-def test_a_key_that_is_not_registered_is_not_let_in(tmp_path: Path) -> None:
+def test_a_key_that_is_not_registered_cannot_join(tmp_path: Path) -> None:
     with Machines(tmp_path, silos=1) as machines:
         kit = make_kit(tmp_path / "kit", 1, ["127.0.0.1"])
         stranger = make_kit(tmp_path / "other", 1, ["127.0.0.1"])
@@ -110,7 +110,7 @@ def test_a_key_that_is_not_registered_is_not_let_in(tmp_path: Path) -> None:
         machines.up("--kit", "kit/server")
         machines.join(0, "--kit", "other/silo-0")
         joined = machines.processes["silo-0"]
-        until(lambda: joined.poll() is not None, "the end of a node that is not let in")
+        until(lambda: joined.poll() is not None, "the end of a node with another key")
         assert joined.returncode != 0
         machines.processes.pop("silo-0")
         machines.join(0, "--kit", "kit/silo-0")
@@ -125,7 +125,7 @@ def test_masked_sums_of_three_silos_give_the_model_of_one_process(tmp_path: Path
             machines.join(silo, "--insecure", "--secure")
         machines.run("--insecure", "--secure")
         machines.finished()
-    # Steps of 1024 / 2**21, three silos, two rounds, means over forty people: 7.3e-5 at most.
+    # Steps of 1024 / 2**21, three silos, two rounds, means over 40 clients: at most 7.3e-5.
     assert_like_one_process(machines, atol=1e-4)
 
 
@@ -138,9 +138,9 @@ def test_every_method_learns_and_forgets_on_loopback(method: str, tmp_path: Path
         for silo in range(2):
             machines.join(silo, "--kit", f"{kit}/silo-{silo}")
         machines.run("--kit", f"{kit}/server")
-        machines.finished(3 * PATIENCE)  # a stream of four blocks is some thirty exchanges
+        machines.finished(3 * PATIENCE)  # a stream of four blocks has about 30 exchanges
         print(machines.log("run"))
     assert_like_one_process(machines)
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
     assert facts["silos"]["waiting"] == []
-    assert all(told["traces"] == {} for told in facts.get("forgot", ()))
+    assert all(one["traces"] == {} for one in facts.get("forgot", ()))

@@ -1,4 +1,4 @@
-"""One real deployment: TLS, registered keys, two silos, two rounds, as the manual has it."""
+"""One real deployment as in the manual: TLS, registered keys, two silos, two rounds."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def test_two_silos_on_loopback_learn_what_one_process_learns(tmp_path: Path) -> 
         assert_close(there[name], value, rtol=1e-5, atol=1e-5)
     assert facts["metrics"]["test"] == pytest.approx(here.evaluate("test", cell.run.k), abs=1e-5)
     assert facts["silos"]["refused"] == {}
-    asked = here.world.available.nonzero().squeeze(1)[0]
-    mine = recommend(tmp_path / f"silo-{int(asked) % 2}", int(asked), 3)
-    assert [item for item, _ in mine] == [int(r.item) for r in here.recommend(int(asked), 3)]
+    user = int(here.world.available.nonzero().squeeze(1)[0])
+    best = recommend(tmp_path / f"silo-{user % 2}", user, 3)
+    assert [item for item, _ in best] == [int(r.item) for r in here.recommend(user, 3)]
 
 
-def test_who_listens_everywhere_is_reached_on_its_own_machine() -> None:
-    """The certificate names the machine, not 0.0.0.0."""
+def test_a_server_on_all_hosts_is_reached_at_loopback_from_its_own_machine() -> None:
+    """The certificate has no entry for 0.0.0.0."""
     assert Link("0.0.0.0", 7).near == Link("127.0.0.1", 7)
     assert Link("server.example", 7).near == Link("server.example", 7)
 
 
-def test_nothing_starts_without_keys_unless_asked(tmp_path: Path) -> None:
+def test_nothing_starts_without_keys_by_default(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rescind.cli", "flower", "up", "--state", str(tmp_path / "s")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""A third of the silos is missing in every round: training goes on, nearly as well."""
+"""A third of the silos is missing in every round, and the model is nearly as good."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SILOS, MISSING, ROUNDS, SEED = 10, 3, 100, 0
 
 
 def away(round_: int) -> set[int]:
-    """The nodes that do not answer in a round: drawn anew each time."""
+    """Draw the nodes that do not reply in a round."""
     bits = Clock(SEED).at(round_).bits("away", torch.arange(SILOS))
     return {FIRST + int(silo) for silo in torch.argsort(bits)[:MISSING]}
 
@@ -36,15 +36,15 @@ def test_a_third_missing_costs_less_than_two_percent(tmp_path: Path) -> None:
     fed = Federation.start(executor.gather(SEED), method, SEED, executor)
     counted: list[int] = []
 
-    def next_round(moment: RoundResult) -> None:
-        counted.append(moment.sums["train"].clients)
-        grid.away = away(moment.now.state.round + 1)
+    def next_round(result: RoundResult) -> None:
+        counted.append(result.sums["train"].clients)
+        grid.away = away(result.now.state.round + 1)
 
     grid.away = away(1)
     fed = fed.run(ROUNDS, watch=[next_round, executor.watch()])
     grid.away = set()
-    everybody = int(fed.world.available.sum())
-    assert max(counted) < 0.75 * everybody
-    assert min(counted) > 0.65 * everybody
+    clients = int(fed.world.available.sum())
+    assert max(counted) < 0.75 * clients
+    assert min(counted) > 0.65 * clients
     there, here = fed.evaluate("test")["HR@20"], full.evaluate("test")["HR@20"]
     assert there == pytest.approx(here, rel=0.02)

@@ -1,4 +1,4 @@
-"""The same seed and the same method, in process and over silos: the same model."""
+"""The same seed and method give the same model in process and over silos."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EVERY = [
 
 
 def begin(cls: type[Method], task: str) -> Federation:
-    """In process: a small federation in which some people lend."""
+    """Start a small federation in process, in which some clients lend."""
     fed = Federation.start(WORLDS[task](), replace(cls(), clients_per_round=6), SEED)
     groups = draw_groups(fed.world.sizes.clients, fed.clock, (1, 1, 1))
     return fed.apply(draw_share(fed.now.vault.holdings, groups, fed.clock, part=0.5))
@@ -51,7 +51,7 @@ def begin(cls: type[Method], task: str) -> Federation:
 def begin_over(
     cls: type[Method], task: str, silos: int, folder: Path
 ) -> tuple[Federation, FlowerExecutor]:
-    """Over silos: the same, and the people lend on their silos."""
+    """Start the same federation over silos."""
     executor, _ = silos_of(WORLDS[task](), silos, folder, single_updates=True, questions=True)
     method = replace(cls(), clients_per_round=6)
     fed = Federation.start(executor.gather(SEED), method, SEED, executor)
@@ -59,7 +59,7 @@ def begin_over(
 
 
 def assert_same(here: Federation, there: Federation, close: float | None = None) -> None:
-    """Everything the server has is equal, bit for bit or to a tolerance."""
+    """Check that all server values are equal, exactly or within `close`."""
     ours, theirs = here.now.state, there.now.state
     assert ours.round == theirs.round
     for mine, other in ((ours.public, theirs.public), (ours.own, theirs.own)):
@@ -102,7 +102,7 @@ def test_whole_numbers_add_up_exactly(silos: int, tmp_path: Path) -> None:
 
 
 def erased(holdings: Holdings) -> Event:
-    """Two people erase their first training record."""
+    """Return an event in which two clients erase their first training record."""
     train = holdings.records[holdings.split == 0]
     first = torch.stack([(train.client == c).nonzero()[0, 0] for c in (0, 1)])
     return Erase(train[first])
@@ -135,7 +135,7 @@ def test_the_additive_learner_forgets_what_it_counted_in_an_earlier_block(
 
 
 @pytest.mark.parametrize("silos", [1, 2])
-def test_fedshare_forgets_what_is_taken_back(silos: int, tmp_path: Path) -> None:
+def test_fedshare_forgets_records_that_are_taken_back(silos: int, tmp_path: Path) -> None:
     unlearner = FedShareUnlearn(rounds=3)
     here, (there, _) = begin(FedShare, "ranking"), begin_over(FedShare, "ranking", silos, tmp_path)
     here, there = here.run(4), there.run(4)
@@ -146,7 +146,7 @@ def test_fedshare_forgets_what_is_taken_back(silos: int, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("silos", [1, 2])
-def test_people_of_silos_say_how_strongly_they_pull(silos: int, tmp_path: Path) -> None:
+def test_clients_of_silos_report_their_damping(silos: int, tmp_path: Path) -> None:
     unlearner = FedShareUnlearn(rounds=4, damping="measured")
     here, (there, _) = begin(FedShare, "ranking"), begin_over(FedShare, "ranking", silos, tmp_path)
     keeps = replace(here.method, keep_sums=True)
@@ -190,7 +190,7 @@ def test_training_again_without_the_records_is_exact(silos: int, tmp_path: Path)
     assert_same(here.retrained(Withdraw(3)), there.retrained(Withdraw(3)), 1e-5)
 
 
-def test_recommendations_are_those_of_one_process(tmp_path: Path) -> None:
+def test_recommendations_are_equal_to_one_process(tmp_path: Path) -> None:
     here, (there, _) = begin(FedShare, "ranking"), begin_over(FedShare, "ranking", 2, tmp_path)
     here, there = here.run(2), there.run(2)
     records = Records.of([5] * 14, list(range(14)))
@@ -198,16 +198,16 @@ def test_recommendations_are_those_of_one_process(tmp_path: Path) -> None:
 
 
 def test_only_sums_leave_a_silo(tmp_path: Path) -> None:
-    """Between opening and measuring, no tensor that leaves has a row for each client."""
+    """No reply to train or measure contains private tables or single updates."""
     executor, grid = silos_of(WORLDS["ranking"](), 2, tmp_path)
     fed = Federation.start(executor.gather(SEED), FedShare(), SEED, executor)
     fed = fed.apply(Share(executor.lend(fed, (1, 1, 1), 0.5).records)).run(2)
     fed.evaluate("test")
     private = {"user"}
-    trained = [told for _, told in grid.said if told.facts["verb"] in ("train", "measure")]
-    assert trained
-    for told in trained:
-        assert not told.facts.get("sums", {}).get("train", {}).get("parts")
-        for name in told.tensors:
+    sent = [reply for _, reply in grid.said if reply.facts["verb"] in ("train", "measure")]
+    assert sent
+    for reply in sent:
+        assert not reply.facts.get("sums", {}).get("train", {}).get("parts")
+        for name in reply.tensors:
             assert name.split("|")[-1] not in private, name
     assert all(isinstance(node, Node) for node in grid.nodes.values())

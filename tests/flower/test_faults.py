@@ -1,4 +1,4 @@
-"""Silos that are missing, late, stale or broken: the others' round goes on, and it is counted."""
+"""Missing, late, stale or broken silos: the round continues with the others, and is counted."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from rescind.core.records import Erase, Join, Records, Unshare, Withdraw
 from rescind.core.run_state import EarlyStop, RoundResult
 from rescind.errors import BoundaryError, ConsentError, DataError
 from rescind.flower.server.executor import FlowerExecutor
-from rescind.flower.server.remote_holdings import elsewhere
+from rescind.flower.server.remote_holdings import remote_holdings
 from rescind.flower.server.transport import LATE, REPLAYED, ROUND, SILENT, STALE, UNKNOWN
-from rescind.flower.silo.node import Given, Node
+from rescind.flower.silo.node import InMemorySource, Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD, MOMENT, PRIVATE
@@ -38,13 +38,13 @@ METHOD = FedAvg(model=MF(dim=4))
 
 
 def start(folder: Path, **fields: object) -> tuple[Federation, FlowerExecutor, InMemory]:
-    """Twelve clients in three silos."""
+    """Start a federation of twelve clients on three silos."""
     executor, grid = silos_of(tiny_holdings(CLIENTS, ITEMS), SILOS, folder, **fields)
     return Federation.start(executor.gather(SEED), METHOD, SEED, executor), executor, grid
 
 
 def survivors(fed: Federation, gone: int, rounds: int = 1) -> Federation:
-    """The oracle: the same federation in process, in which a silo's clients are never asked."""
+    """Run the same federation in process without the clients of one silo."""
     here = Federation.start(tiny_holdings(CLIENTS, ITEMS), METHOD, SEED)
     assert here.now.state.round == fed.now.state.round
     for _ in range(rounds):
@@ -58,24 +58,24 @@ def survivors(fed: Federation, gone: int, rounds: int = 1) -> Federation:
     return here
 
 
-def seen(fed: Federation, rounds: int = 1) -> tuple[Federation, dict[str, int]]:
-    """The federation after some rounds, and what was refused in the last."""
+def run_rounds(fed: Federation, rounds: int = 1) -> tuple[Federation, dict[str, int]]:
+    """Run some rounds. Return the federation and the refused counts of the last one."""
     last: list[RoundResult] = []
     fed = fed.run(rounds, watch=[last.append])
     return fed, dict(next(iter(last[-1].sums.values())).refused)
 
 
-def close(here: Federation, there: Federation) -> None:
+def assert_close_models(here: Federation, there: Federation) -> None:
     for name, value in here.now.state.public.items():
         assert_close(there.now.state.public[name], value, rtol=1e-5, atol=1e-5)
 
 
-def test_who_does_not_answer_is_not_in_the_sum(tmp_path: Path) -> None:
+def test_a_silo_that_does_not_reply_is_not_in_the_sum(tmp_path: Path) -> None:
     fed, executor, grid = start(tmp_path)
     grid.away = {FIRST + 1}
     expected = survivors(fed, gone=1, rounds=2)
-    fed, refused = seen(fed, 2)
-    close(expected, fed)
+    fed, refused = run_rounds(fed, 2)
+    assert_close_models(expected, fed)
     asked = METHOD.server_sample(fed.now.state, fed.world, fed.clock)
     assert refused == {SILENT: int((asked % SILOS == 1).sum())}
     assert executor.line.refused[SILENT] == 2
@@ -85,10 +85,10 @@ def test_a_node_that_left_the_grid_does_not_hold_up_the_round(tmp_path: Path) ->
     fed, _, grid = start(tmp_path, deadline=60.0)
     gone = grid.nodes.pop(FIRST + 1)
     expected = survivors(fed, gone=1)
-    fed = fed.run(1)  # within the deadline, since nobody waits for it
-    close(expected, fed)
-    grid.nodes[FIRST + 7] = gone  # it comes back under another number
-    fed, refused = seen(fed)
+    fed = fed.run(1)  # within the deadline: it is not waited for
+    assert_close_models(expected, fed)
+    grid.nodes[FIRST + 7] = gone  # it comes back as another node
+    fed, refused = run_rounds(fed)
     assert refused == {}
 
 
@@ -96,7 +96,7 @@ def test_a_round_with_too_few_silos_is_abandoned(tmp_path: Path) -> None:
     fed, _, grid = start(tmp_path)
     grid.away = {FIRST, FIRST + 1}
     before = fed
-    fed, refused = seen(fed)
+    fed, refused = run_rounds(fed)
     assert refused[SILENT] > 0
     for name, value in before.now.state.public.items():
         assert torch.equal(fed.now.state.public[name], value)
@@ -107,11 +107,11 @@ def test_a_late_reply_is_refused_and_the_silo_stays_where_it_was(tmp_path: Path)
     fed, executor, grid = start(tmp_path)
     grid.slow = {FIRST + 2}
     expected = survivors(fed, gone=2)
-    fed, refused = seen(fed)
+    fed, refused = run_rounds(fed)
     assert refused.keys() == {SILENT}
     grid.slow = set()
     grid.release()
-    close(expected, fed)
+    assert_close_models(expected, fed)
     after = fed.run(1)
     assert executor.line.refused[LATE] == 1
     alone, _, _ = start(tmp_path / "again")
@@ -119,7 +119,7 @@ def test_a_late_reply_is_refused_and_the_silo_stays_where_it_was(tmp_path: Path)
     grid2.away = {FIRST + 2}
     alone = alone.run(1)
     grid2.away = set()
-    close(alone.run(1), after)  # as if the late reply had never been
+    assert_close_models(alone.run(1), after)  # the late reply has no effect
 
 
 def test_a_reply_that_comes_twice_counts_once(tmp_path: Path) -> None:
@@ -132,22 +132,22 @@ def test_a_reply_that_comes_twice_counts_once(tmp_path: Path) -> None:
     assert executor.line.refused[REPLAYED] > 0
 
 
-def spoiled(change: Callable[[Letter], Letter]) -> Callable[[int, Letter], Letter | None]:
-    """What happens to the updates of silo 1 on their way."""
+def fault_of(change: Callable[[Letter], Letter]) -> Callable[[int, Letter], Letter | None]:
+    """Return a fault that changes the updates of silo 1."""
 
-    def on_the_way(number: int, told: Letter) -> Letter | None:
-        return change(told) if number == FIRST + 1 and told.facts["verb"] == "train" else told
+    def fault(number: int, reply: Letter) -> Letter | None:
+        return change(reply) if number == FIRST + 1 and reply.facts["verb"] == "train" else reply
 
-    return on_the_way
+    return fault
 
 
 def facts(**changed: object) -> Callable[[Letter], Letter]:
-    return lambda told: Letter({**told.facts, **changed}, told.tensors)
+    return lambda reply: Letter({**reply.facts, **changed}, reply.tensors)
 
 
 def tensor(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Letter], Letter]:
     name = "sum0|totals|item"
-    return lambda told: Letter(told.facts, {**told.tensors, name: change(told.tensors[name])})
+    return lambda reply: Letter(reply.facts, {**reply.tensors, name: change(reply.tensors[name])})
 
 
 @pytest.mark.parametrize(
@@ -161,52 +161,52 @@ def tensor(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Letter],
         (facts(run="another run"), REPLAYED),
         (facts(epoch=-1), STALE),
         (facts(sums={"train": {}}), "cannot be read"),
-        (lambda told: Letter(told.facts, {**told.tensors, "sum0|who": torch.tensor([0])}), SHAPE),
+        (lambda r: Letter(r.facts, {**r.tensors, "sum0|who": torch.tensor([0])}), SHAPE),
         (
-            lambda told: Letter(
-                told.facts, {**told.tensors, "sum0|who": told.tensors["sum0|who"] + 1}
-            ),
+            lambda r: Letter(r.facts, {**r.tensors, "sum0|who": r.tensors["sum0|who"] + 1}),
             "speaks for others",
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_right_is_refused_with_a_reason(
+def test_an_invalid_reply_is_refused_with_a_reason(
     change: Callable[[Letter], Letter], reason: str, tmp_path: Path
 ) -> None:
     fed, executor, grid = start(tmp_path)
-    grid.changed = spoiled(change)
+    grid.changed = fault_of(change)
     expected = survivors(fed, gone=1)
-    fed, refused = seen(fed)
+    fed, refused = run_rounds(fed)
     assert refused.keys() == {reason}
     assert executor.line.refused[reason] == 1
-    close(expected, fed)
+    assert_close_models(expected, fed)
 
 
-def test_an_answer_from_a_node_that_was_not_asked_is_refused(tmp_path: Path) -> None:
+def test_a_second_node_with_the_same_silo_number_is_not_used(tmp_path: Path) -> None:
     fed, executor, grid = start(tmp_path)
-    stranger = Node(Store(tmp_path / "x"), Given(tiny_holdings(CLIENTS, ITEMS)), 1, SILOS)
-    grid.nodes[FIRST + 50] = stranger  # a second silo 1
-    close(Federation.start(tiny_holdings(CLIENTS, ITEMS), METHOD, SEED).run(1), fed.run(1))
+    second = Node(Store(tmp_path / "x"), InMemorySource(tiny_holdings(CLIENTS, ITEMS)), 1, SILOS)
+    grid.nodes[FIRST + 50] = second
+    assert_close_models(
+        Federation.start(tiny_holdings(CLIENTS, ITEMS), METHOD, SEED).run(1), fed.run(1)
+    )
     assert executor.line.nodes[1] == FIRST + 1
     assert executor.line.refused[UNKNOWN] == 1
 
 
 def test_a_silo_that_was_killed_may_come_back_as_another_node(tmp_path: Path) -> None:
-    """Flower still counts the old node as present: it is replaced once it does not answer."""
+    """Flower still counts the old node as present. It is replaced when it does not reply."""
     fed, executor, grid = start(tmp_path)
     grid.nodes[FIRST + 50] = grid.nodes[FIRST + 1]
     grid.away = {FIRST + 1}
-    fed, refused = seen(fed)
+    fed, refused = run_rounds(fed)
     assert refused.keys() == {SILENT}
-    fed, refused = seen(fed)
+    fed, refused = run_rounds(fed)
     assert refused == {}
     assert executor.line.nodes[1] == FIRST + 50
 
 
-def test_who_was_away_when_something_was_erased_catches_up_first(tmp_path: Path) -> None:
+def test_a_silo_that_missed_an_erasure_catches_up_first(tmp_path: Path) -> None:
     fed, executor, grid = start(tmp_path)
     fed = fed.run(1)
-    event = Erase(lendable(tiny_holdings(CLIENTS, ITEMS), 1)[:1])  # client 1 lives in silo 1
+    event = Erase(lendable(tiny_holdings(CLIENTS, ITEMS), 1)[:1])  # client 1 is on silo 1
     grid.away = {FIRST + 1}
     after = fed.apply(event)
     assert executor.waiting(after) == (1,)
@@ -214,32 +214,32 @@ def test_who_was_away_when_something_was_erased_catches_up_first(tmp_path: Path)
     trained = after.run(1)
     assert executor.waiting(trained) == ()
     here = Federation.start(tiny_holdings(CLIENTS, ITEMS), METHOD, SEED).run(1).apply(event)
-    close(here.run(1), trained)
+    assert_close_models(here.run(1), trained)
     assert torch.equal(trained.world.available, here.world.available)
 
 
 def test_an_update_from_before_an_erasure_is_refused(tmp_path: Path) -> None:
-    """A straggler's update was computed in an older epoch: it is never in a sum."""
+    """A late update was computed in an older epoch, so it is never in a sum."""
     fed, executor, grid = start(tmp_path)
     grid.slow = {FIRST + 2}
     fed = fed.run(1)
     event = Erase(lendable(tiny_holdings(CLIENTS, ITEMS), 2)[:1])
     grid.slow = set()
     fed = fed.apply(event)
-    assert elsewhere(fed.now.vault).epoch == 1
+    assert remote_holdings(fed.now.vault).epoch == 1
     stale = grid.said[-2][1]
     grid.release()
-    # Even if it came as the answer to this round's letter:
-    grid.changed = lambda number, told: (
+    # Even if it is sent as the reply to this round's request:
+    grid.changed = lambda number, reply: (
         Letter({**stale.facts, "verb": "train"}, stale.tensors)
-        if number == FIRST + 2 and told.facts["verb"] == "train" else told
+        if number == FIRST + 2 and reply.facts["verb"] == "train" else reply
     )  # fmt: skip
-    fed, refused = seen(fed)
+    fed, refused = run_rounds(fed)
     assert refused.keys() == {STALE}
     assert executor.line.refused[LATE] == 1
 
 
-def test_a_server_that_went_back_behind_an_erasure_is_refused(tmp_path: Path) -> None:
+def test_a_model_from_before_an_erasure_is_refused(tmp_path: Path) -> None:
     fed, executor, _ = start(tmp_path)
     before = fed.run(1)
     event = Erase(lendable(tiny_holdings(CLIENTS, ITEMS), 0)[:1])
@@ -249,16 +249,16 @@ def test_a_server_that_went_back_behind_an_erasure_is_refused(tmp_path: Path) ->
         before.evaluate("test")
 
 
-def test_settling_removes_what_was_erased_from_the_disk(tmp_path: Path) -> None:
+def test_settle_removes_erased_records_from_the_disk(tmp_path: Path) -> None:
     fed, executor, _ = start(tmp_path)
     fed = fed.run(2)
-    gone = lendable(tiny_holdings(CLIENTS, ITEMS), 4)[:1]  # silo 1
-    after = executor.settle(fed.retrained(Erase(gone)))
+    erased = lendable(tiny_holdings(CLIENTS, ITEMS), 4)[:1]  # silo 1
+    after = executor.settle(fed.retrained(Erase(erased)))
     store = Store(tmp_path / "silo-1")
     kept = [int(path.stem, 16) for path in (store.folder / HELD).glob("*.safetensors")]
     assert kept
     for moment in kept:
-        assert not bool(gone.among(store.held(moment).records).any())
+        assert not bool(erased.among(store.held(moment).records).any())
     assert len(list((store.folder / PRIVATE).glob("*.safetensors"))) <= 2
     after.run(1)
 
@@ -279,7 +279,7 @@ def test_a_client_may_leave_and_join_again(tmp_path: Path) -> None:
         fed, here = fed.apply(event), here.apply(event)
         assert torch.equal(fed.world.members, here.world.members)
         assert torch.equal(fed.world.available, here.world.available)
-    close(here.run(1), fed.run(1))
+    assert_close_models(here.run(1), fed.run(1))
 
 
 def test_the_best_round_is_restored_on_the_silos_too(tmp_path: Path) -> None:
@@ -290,10 +290,10 @@ def test_the_best_round_is_restored_on_the_silos_too(tmp_path: Path) -> None:
     assert fed.now.state.round == here.now.state.round
     assert fed.evaluate("test") == pytest.approx(here.evaluate("test"))
     kept = len(list((tmp_path / "silo-0" / PRIVATE).glob("*.safetensors")))
-    assert kept <= 6  # not one for every round and every measurement
+    assert kept <= 6  # fewer than one per round and measurement
 
 
-def test_single_updates_need_the_owner_of_a_silo(tmp_path: Path) -> None:
+def test_single_updates_need_the_consent_of_the_silo(tmp_path: Path) -> None:
     fed, executor, _ = start(tmp_path)
     fed = Federation.start(fed.now.vault.holdings, FedAccum(model=MF(dim=4)), SEED, executor)
     with pytest.raises(DataError, match="--single-updates"):
@@ -302,54 +302,54 @@ def test_single_updates_need_the_owner_of_a_silo(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_nobody_is_trained_alone_in_a_silo_of_many(allowed: bool, tmp_path: Path) -> None:
+def test_a_single_client_of_a_larger_silo_is_not_trained(allowed: bool, tmp_path: Path) -> None:
     fed, _, grid = start(tmp_path, single_updates=allowed)
     one = replace(METHOD, clients_per_round=1)
     if allowed:
         fed.run(1, method=one)
     else:
-        with pytest.raises(DataError, match=r"one of its 4 people alone.*--single-updates"):
+        with pytest.raises(DataError, match=r"only one of its 4 clients.*--single-updates"):
             fed.run(1, method=one)
-    sent = [told for _, told in grid.said if told.facts["verb"] == "train"]
-    assert [bool(told.tensors) for told in sent] == [allowed]
+    sent = [reply for _, reply in grid.said if reply.facts["verb"] == "train"]
+    assert [bool(reply.tensors) for reply in sent] == [allowed]
 
 
-def test_a_silo_of_one_person_trains(tmp_path: Path) -> None:
+def test_a_silo_with_one_client_trains(tmp_path: Path) -> None:
     executor, _ = silos_of(tiny_holdings(CLIENTS, ITEMS), CLIENTS, tmp_path)
     fed = Federation.start(executor.gather(SEED), METHOD, SEED, executor).run(1)
-    close(Federation.start(tiny_holdings(CLIENTS, ITEMS), METHOD, SEED).run(1), fed)
+    assert_close_models(Federation.start(tiny_holdings(CLIENTS, ITEMS), METHOD, SEED).run(1), fed)
 
 
-def test_questions_need_the_owner_of_a_silo(tmp_path: Path) -> None:
+def test_questions_need_the_consent_of_the_silo(tmp_path: Path) -> None:
     fed, _, _ = start(tmp_path)
     with pytest.raises(ConsentError, match="does not answer"):
         fed.query(Records.of([0], [0]))
 
 
-def test_nobody_can_look_into_holdings_elsewhere(tmp_path: Path) -> None:
+def test_holdings_on_silos_are_not_available_on_the_server(tmp_path: Path) -> None:
     fed, _, _ = start(tmp_path)
-    with pytest.raises(BoundaryError, match="on their silos"):
+    with pytest.raises(BoundaryError, match="is on their silos"):
         fed.now.vault.holdings.cohort(torch.tensor([0]))
 
 
-def test_a_silo_goes_on_after_a_restart(tmp_path: Path) -> None:
-    """Its state is on its disk: a new process with the same folder goes on where it was."""
+def test_a_silo_resumes_after_a_restart(tmp_path: Path) -> None:
+    """Its state is on disk, so a new process with the same folder continues from there."""
     fed, _, grid = start(tmp_path)
     here = Federation.start(tiny_holdings(CLIENTS, ITEMS), METHOD, SEED).run(4)
     fed = fed.run(2)
-    source = Given(tiny_holdings(CLIENTS, ITEMS))
+    source = InMemorySource(tiny_holdings(CLIENTS, ITEMS))
     for silo in range(SILOS):
         grid.nodes[FIRST + silo] = Node(Store(tmp_path / f"silo-{silo}"), source, silo, SILOS)
-    close(here, fed.run(2))
+    assert_close_models(here, fed.run(2))
 
 
 def test_silos_can_be_gathered_for_another_run(tmp_path: Path) -> None:
     fed, executor, _ = start(tmp_path)
     again = Federation.start(executor.gather(SEED, wait=0.0), METHOD, SEED, executor)
-    close(fed.run(1), again.run(1))
+    assert_close_models(fed.run(1), again.run(1))
 
 
-def test_waiting_for_silos_says_who_is_missing(tmp_path: Path) -> None:
+def test_waiting_for_silos_names_the_missing_ones(tmp_path: Path) -> None:
     executor, grid = silos_of(tiny_holdings(CLIENTS, ITEMS), SILOS, tmp_path)
     del grid.nodes[FIRST + 2]
     with pytest.raises(DataError, match=r"2 of 3 silos joined.*\[2\]"):

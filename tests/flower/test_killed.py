@@ -1,4 +1,4 @@
-"""Servers that are killed while they forget: the request is taken up again, and counted once."""
+"""Servers that are killed while they forget: the request is resumed and counted once."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ evaluate_every = 1
 """
 
 
-class Heard(InProcess):
-    """Counts what a silo's people were told to forget, and how often."""
+class CountingExecutor(InProcess):
+    """Counts the forgetting events that a silo applies."""
 
     events: Counter[str]
 
@@ -90,15 +90,15 @@ class Heard(InProcess):
         return super().apply(method, public, event, vault, clock)
 
 
-class Mortal(InMemory):
-    """A grid whose server is killed at one of its exchanges."""
+class KillingGrid(InMemory):
+    """A grid that kills the server at one of its exchanges."""
 
     left: int | None = None
-    """Exchanges before it is killed; None: it lives."""
+    """Exchanges before the server is killed; None: never."""
     reached: int = 0
-    """How many silos the fatal exchange still reaches."""
+    """Number of silos that the last exchange still reaches."""
     counting: Path | None = None
-    """Exchanges count once this folder is there."""
+    """Exchanges are counted when this folder exists."""
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
@@ -112,7 +112,7 @@ class Mortal(InMemory):
 
 
 class World:
-    """A server, its silos and their disks; what silos heard is counted over all servers."""
+    """A server, its silos and their disks. Counts are over all restarts of the server."""
 
     def __init__(self, folder: Path, recipe: str, silos: int, **fields: Any) -> None:
         self.folder = folder
@@ -124,36 +124,36 @@ class World:
         self.trained: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
         self.masks: dict[int, Masks] = defaultdict(Masks)
-        """Silos outlive their server: they may be in the middle of a masked round."""
+        """Silos are not restarted with the server: they may be in the middle of a masked round."""
 
     @property
     def forgetting(self) -> Path:
         return Path(self.asked.out) / "forgetting"
 
-    def live(self, left: int | None = None, reached: int = 0, again: bool = True) -> bool:
-        """One server's life; whether it came to its end."""
+    def serve(self, left: int | None = None, reached: int = 0, resume: bool = True) -> bool:
+        """Run the server. Return whether it finished."""
         source, nodes = RecipeData(self.asked.recipe), {}
         for silo in range(self.asked.silos):
-            executor = Heard()
+            executor = CountingExecutor()
             object.__setattr__(executor, "events", self.events)
             store = Store(self.folder / f"silo-{silo}")
             nodes[FIRST + silo] = Node(
                 store, source, silo, self.asked.silos, executor,
                 secure=self.asked.masked is not None, masks=self.masks[silo],
             )  # fmt: skip
-        grid = Mortal(nodes)
+        grid = KillingGrid(nodes)
         grid.left, grid.reached, grid.counting = left, reached, self.forgetting
         try:
-            serve(grid, replace(self.asked, resume=again))
+            serve(grid, replace(self.asked, resume=resume))
         except KeyboardInterrupt:
             return False
         finally:
-            told = [letter for _, letter in grid.said if letter.facts["verb"] == "train"]
-            self.trained.update(str(letter.facts["of"]) for letter in told)
+            replies = [reply for _, reply in grid.said if reply.facts["verb"] == "train"]
+            self.trained.update(str(reply.facts["of"]) for reply in replies)
         return True
 
     def copy(self, name: str) -> World:
-        """The same disks once more, as they are now."""
+        """Return a copy with copies of all disks."""
         other = object.__new__(World)
         other.folder = self.folder.parent / name
         shutil.copytree(self.folder, other.folder)
@@ -162,29 +162,29 @@ class World:
         other.masks = copy.deepcopy(self.masks)
         return other
 
-    def told(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        return served.told(self.asked)
+    def results(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        return served.results(self.asked)
 
 
 def assert_same(whole: World, killed: World) -> None:
-    """The same model to the last bit, the same story, and nothing left of the way."""
-    (one, expected), (other, found) = whole.told(), killed.told()
+    """Check that model and facts are equal, and that no temporary files are left."""
+    (one, expected), (other, found) = whole.results(), killed.results()
     assert expected.keys() == found.keys()
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
     for facts in (one, other):
-        for told in facts["forgot"]:
-            told.pop("seconds")
+        for request in facts["forgot"]:
+            request.pop("seconds")
     assert other["forgot"] == one["forgot"]
-    assert all(told["waiting"] == [] and told["traces"] == {} for told in other["forgot"])
+    assert all(one["waiting"] == [] and one["traces"] == {} for one in other["forgot"])
     assert other["metrics"] == one["metrics"]
     assert other["client_rounds"] == one["client_rounds"]
     assert {p.name for p in Path(killed.asked.out).iterdir()} == {"run.json", "model"}
-    assert killed.events == whole.events  # each acknowledged, and by nobody twice
+    assert killed.events == whole.events  # each silo applied each event once
 
 
 def lenders(recipe: str, folder: Path) -> tuple[int, int]:
-    """Two people who lend something."""
+    """Write the recipe. Return two clients that lend records."""
     (folder / "recipe.toml").write_text(recipe)
     return served.lenders(folder / "recipe.toml")
 
@@ -198,84 +198,84 @@ CASES = [
 
 
 @pytest.mark.parametrize(("recipe", "unlearner", "silos"), CASES)
-def test_a_server_killed_after_every_single_exchange_comes_to_the_same_end(
+def test_a_server_killed_after_every_exchange_gives_the_same_result(
     recipe: str, unlearner: str | None, silos: int, tmp_path: Path
 ) -> None:
-    """One more answer in every life: whoever asks again for what it had heard never ends."""
+    """Each run gets one more reply. If replies were asked for again, it would never finish."""
     lender, leaver = lenders(recipe, tmp_path)
     request = {"take_back": lender, "withdraw": leaver, "unlearner": unlearner}
     whole = World(tmp_path / "whole", recipe, silos, **request)
-    assert whole.live(again=False)
+    assert whole.serve(resume=False)
     killed = World(tmp_path / "killed", recipe, silos, **request)
-    lives, done = 0, killed.live(left=0, again=False)
+    restarts, done = 0, killed.serve(left=0, resume=False)
     while not done:
-        lives += 1
-        assert lives < 60
-        done = killed.live(left=2)  # the first is the greeting of a server that goes on
-    assert lives > 5
+        restarts += 1
+        assert restarts < 60
+        done = killed.serve(left=2)  # the first exchange identifies the silos
+    assert restarts > 5
     assert_same(whole, killed)
-    assert set(killed.trained.values()) == {1}, "a silo was asked for a round again"
+    assert set(killed.trained.values()) == {1}, "a silo was asked twice for a round"
     assert killed.trained == whole.trained
 
 
 @pytest.mark.parametrize(("unlearner", "reached"), [("FedShareUnlearn", 2), ("Retrain", 1)])
-def test_a_server_killed_while_letters_are_out_comes_to_the_same_end(
+def test_a_server_killed_before_replies_come_gives_the_same_result(
     unlearner: str, reached: int, tmp_path: Path
 ) -> None:
-    """One silo, or both, have done what the server never heard of, at any of its exchanges."""
+    """One silo or both have done their work, but the server did not get the replies."""
     _, leaver = lenders(RECIPE, tmp_path)
     request = {"erase": (leaver, _some_items(leaver, tmp_path)), "unlearner": unlearner}
     whole = World(tmp_path / "whole", RECIPE, 2, **request)
-    assert whole.live(again=False)
-    begun = World(tmp_path / "begun", RECIPE, 2, **request)
-    assert not begun.live(left=0, again=False)
+    assert whole.serve(resume=False)
+    started = World(tmp_path / "started", RECIPE, 2, **request)
+    assert not started.serve(left=0, resume=False)
     for number in range(60):
-        killed = begun.copy(f"killed-{number}")
-        if killed.live(left=number, reached=reached):
+        killed = started.copy(f"killed-{number}")
+        if killed.serve(left=number, reached=reached):
             break
-        assert killed.live()
+        assert killed.serve()
         assert_same(whole, killed)
         assert killed.trained.keys() == whole.trained.keys()
     assert number > 5
 
 
 MASKED = [
-    pytest.param(GRAM, None, 2.0**17, 0.0, id="Gram"),  # whole numbers: not a bit is lost
+    pytest.param(GRAM, None, 2.0**17, 0.0, id="Gram"),  # whole numbers are exact
     pytest.param(RECIPE, "Retrain", 8.0, 1e-4, id="Retrain"),
 ]
 
 
-@pytest.mark.parametrize(("recipe", "unlearner", "masked", "blur"), MASKED)
-def test_a_server_killed_while_it_forgets_by_masked_sums_comes_to_the_same_end(
-    recipe: str, unlearner: str | None, masked: float, blur: float, tmp_path: Path
+@pytest.mark.parametrize(("recipe", "unlearner", "masked", "atol"), MASKED)
+def test_a_server_killed_while_it_forgets_with_masked_sums_gives_the_same_result(
+    recipe: str, unlearner: str | None, masked: float, atol: float, tmp_path: Path
 ) -> None:
-    """Killed between keys and sums, or anywhere: no round counts twice, or not at all.
+    """Killed at any stage of masking: every round is counted once.
 
-    blur: steps of 8 / 2**21 for each of three silos, in some ten rounds
+    atol: steps of 8 / 2**21 for each of three silos, in about ten rounds
     """
     _, leaver = lenders(recipe, tmp_path)
     request = {"withdraw": leaver, "unlearner": unlearner, "masked": masked}
     whole = World(tmp_path / "whole", recipe, 3, **request)
-    assert whole.live(again=False)
-    begun = World(tmp_path / "begun", recipe, 3, **request)
-    assert not begun.live(left=0, again=False)
-    for number in range(0, 60, 5):  # in another of a round's four exchanges each time
-        killed = begun.copy(f"killed-{number}")
-        if killed.live(left=number, reached=number % 4):
+    assert whole.serve(resume=False)
+    started = World(tmp_path / "started", recipe, 3, **request)
+    assert not started.serve(left=0, resume=False)
+    for number in range(0, 60, 5):  # each time in another of a round's four exchanges
+        killed = started.copy(f"killed-{number}")
+        if killed.serve(left=number, reached=number % 4):
             break
         if number % 2:
-            killed.masks.clear()  # the silos were killed, too
-        assert killed.live()
-        assert_near(whole, killed, blur)
+            killed.masks.clear()  # the silos were restarted, too
+        assert killed.serve()
+        assert_near(whole, killed, atol)
         shutil.rmtree(killed.folder)
     assert number > 5
 
 
-def assert_near(whole: World, killed: World, blur: float) -> None:
-    """The same model but for the steps of masked sums, of as many people, and nothing left over."""
-    (one, expected), (other, found) = whole.told(), killed.told()
+def assert_near(whole: World, killed: World, atol: float) -> None:
+    """Check that models are equal within `atol`, and that no temporary files are left."""
+    (one, expected), (other, found) = whole.results(), killed.results()
     for name, value in expected.items():
-        assert_close(found[name], value, rtol=0.0, atol=blur)
+        assert_close(found[name], value, rtol=0.0, atol=atol)
     for mine, theirs in zip(one["forgot"], other["forgot"], strict=True):
         for fact in ("event", "by", "rounds", "client_rounds", "waiting", "traces"):
             assert theirs[fact] == mine[fact], fact
@@ -294,24 +294,24 @@ def _some_items(client: int, folder: Path) -> tuple[int, ...]:
 @pytest.mark.parametrize(
     ("recipe", "client"), [pytest.param(GRAPH, 3, id="graph"), pytest.param(STREAM, 5, id="stream")]
 )
-def test_people_leave_graphs_and_streams_whose_server_is_killed(
+def test_clients_leave_graphs_and_streams_while_the_server_is_killed(
     recipe: str, client: int, tmp_path: Path
 ) -> None:
     whole = World(tmp_path / "whole", recipe, 2, withdraw=client)
-    assert whole.live(again=False)
+    assert whole.serve(resume=False)
     killed = World(tmp_path / "killed", recipe, 2, withdraw=client)
-    assert not killed.live(left=3, reached=1, again=False)
-    assert killed.live()
+    assert not killed.serve(left=3, reached=1, resume=False)
+    assert killed.serve()
     assert_same(whole, killed)
 
 
-def test_nothing_forgotten_comes_back_to_a_silo_with_a_server_that_goes_on(tmp_path: Path) -> None:
-    """Killed when some silos have removed it for good: no letter makes them take it in again."""
+def test_a_resumed_server_brings_no_forgotten_record_back_to_a_silo(tmp_path: Path) -> None:
+    """Killed when some silos have removed the records: no request restores them."""
     _, leaver = lenders(RECIPE, tmp_path)
     world = World(tmp_path / "world", RECIPE, 2, withdraw=leaver, unlearner="Retrain")
-    assert not world.live(left=0, again=False)
+    assert not world.serve(left=0, resume=False)
     for _ in range(60):
-        if world.live(left=2, reached=1):
+        if world.serve(left=2, reached=1):
             break
         store = Store(world.folder / f"silo-{leaver % 2}")
         if not store.notes["epoch"]:
@@ -322,45 +322,45 @@ def test_nothing_forgotten_comes_back_to_a_silo_with_a_server_that_goes_on(tmp_p
     assert store.notes["epoch"]
 
 
-def test_a_journal_of_another_server_is_not_believed(tmp_path: Path) -> None:
-    """A torn exchange, and one that answers other letters: silos are asked instead."""
+def test_an_invalid_journal_is_not_used(tmp_path: Path) -> None:
+    """An incomplete file, and one with replies to other requests: the silos are asked again."""
     lender, _ = lenders(RECIPE, tmp_path)
     request = {"take_back": lender, "unlearner": "Retrain"}
     whole = World(tmp_path / "whole", RECIPE, 2, **request)
-    assert whole.live(again=False)
+    assert whole.serve(resume=False)
     killed = World(tmp_path / "killed", RECIPE, 2, **request)
-    assert not killed.live(left=4, again=False)
-    heard = sorted(killed.forgetting.glob("stand-*/heard/exchange-*.safetensors"))
-    assert len(heard) == 4
-    for number, spoil in enumerate((heard[3].read_bytes()[:-7], heard[0].read_bytes())):
-        again = killed.copy(f"again-{number}")
-        again_heard = sorted(again.forgetting.glob("stand-*/heard/*"))
-        again_heard[3].write_bytes(spoil)
-        assert again.live()
-        assert_same(whole, again)
+    assert not killed.serve(left=4, resume=False)
+    journal = sorted(killed.forgetting.glob("stand-*/heard/exchange-*.safetensors"))
+    assert len(journal) == 4
+    for number, invalid in enumerate((journal[3].read_bytes()[:-7], journal[0].read_bytes())):
+        resumed = killed.copy(f"resumed-{number}")
+        files = sorted(resumed.forgetting.glob("stand-*/heard/*"))
+        files[3].write_bytes(invalid)
+        assert resumed.serve()
+        assert_same(whole, resumed)
 
 
-def test_other_requests_than_those_begun_are_refused(tmp_path: Path) -> None:
+def test_resuming_with_other_requests_is_refused(tmp_path: Path) -> None:
     lender, leaver = lenders(RECIPE, tmp_path)
     world = World(tmp_path / "world", RECIPE, 2, take_back=lender, unlearner="Retrain")
-    assert not world.live(left=2, again=False)
+    assert not world.serve(left=2, resume=False)
     world.asked = replace(world.asked, take_back=None, withdraw=leaver)
     with pytest.raises(ConfigError, match="something else"):
-        world.live()
+        world.serve()
 
 
-def test_after_a_retraining_a_server_that_went_back_is_refused(tmp_path: Path) -> None:
-    """Devices that begin anew have forgotten, too: the epoch counts it."""
+def test_after_a_retraining_an_older_model_is_refused(tmp_path: Path) -> None:
+    """Retraining from the start also raises the epoch."""
     _, leaver = lenders(RECIPE, tmp_path)
     world = World(tmp_path / "world", RECIPE, 2, withdraw=leaver, unlearner="Retrain")
-    assert world.live(again=False)
+    assert world.serve(resume=False)
     with pytest.raises(ConsentError, match="epoch"):
-        world.live(again=False)
+        world.serve(resume=False)
 
 
-def test_a_silo_says_who_it_is_without_taking_anything_in(tmp_path: Path) -> None:
+def test_a_silo_replies_with_its_number_without_loading_data(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE)
     node = Node(Store(tmp_path / "silo"), RecipeData(str(tmp_path / "recipe.toml")), 1, 2)
-    told = node.answer(Letter({"verb": "meet", "run": "r", "round": 0, "epoch": 0}, {}))
-    assert (told.facts["silo"], told.facts["silos"]) == (1, 2)
+    reply = node.answer(Letter({"verb": "meet", "run": "r", "round": 0, "epoch": 0}, {}))
+    assert (reply.facts["silo"], reply.facts["silos"]) == (1, 2)
     assert not (tmp_path / "silo").exists()

@@ -1,4 +1,4 @@
-"""Keys and certificates: made once, readable by their owner only, tried by a real handshake."""
+"""Keys and certificates: readable by their owner only, tested with a real TLS handshake."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rescind.flower.certificates import make_kit
 pytestmark = pytest.mark.flower
 
 
-def greeted(server: Path, ca: Path, name: str) -> str | None:
-    """What a client with this authority thinks of the server's certificate; None: it is right."""
+def tls_error(server: Path, ca: Path, name: str) -> str | None:
+    """Connect with this authority. Return the error of the certificate check, or None."""
     here = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     here.load_cert_chain(server / "server.pem", server / "server.key")
     one, other = socket.socketpair()
@@ -50,13 +50,13 @@ def test_a_silo_accepts_the_server_of_its_kit_and_no_other(tmp_path: Path) -> No
     kit = make_kit(tmp_path / "one", 2, ["server.example", "127.0.0.1"])
     other = make_kit(tmp_path / "two", 1, ["server.example"])
     ca = kit / "silo-1" / "ca.pem"
-    assert greeted(kit / "server", ca, "server.example") is None
-    assert greeted(kit / "server", ca, "127.0.0.1") is None
-    assert "mismatch" in str(greeted(kit / "server", ca, "elsewhere.example"))
-    assert greeted(other / "server", ca, "server.example") is not None
+    assert tls_error(kit / "server", ca, "server.example") is None
+    assert tls_error(kit / "server", ca, "127.0.0.1") is None
+    assert "mismatch" in str(tls_error(kit / "server", ca, "elsewhere.example"))
+    assert tls_error(other / "server", ca, "server.example") is not None
 
 
-def test_every_silo_has_a_key_of_its_own(tmp_path: Path) -> None:
+def test_every_silo_has_another_key(tmp_path: Path) -> None:
     kit, seen = make_kit(tmp_path / "kit", 3, ["localhost"]), set()
     for silo in range(3):
         path = kit / f"silo-{silo}" / "node.key"
@@ -72,9 +72,10 @@ def test_every_silo_has_a_key_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("silos", "hosts", "says"), [(0, ["localhost"], "one silo or more"), (1, [], "at least one")]
+    ("silos", "hosts", "says"),
+    [(0, ["localhost"], "must be at least 1"), (1, [], "at least one --host")],
 )
-def test_a_kit_that_cannot_be_used_is_not_made(
+def test_invalid_settings_make_no_kit(
     silos: int, hosts: list[str], says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=says):
@@ -82,7 +83,7 @@ def test_a_kit_that_cannot_be_used_is_not_made(
     assert not (tmp_path / "kit").exists()
 
 
-def test_a_kit_is_never_made_over_another(tmp_path: Path) -> None:
+def test_a_kit_is_not_overwritten(tmp_path: Path) -> None:
     make_kit(tmp_path / "kit", 1, ["localhost"])
     with pytest.raises(ConfigError, match="not empty"):
         make_kit(tmp_path / "kit", 1, ["localhost"])

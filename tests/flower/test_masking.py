@@ -1,4 +1,4 @@
-"""Masked sums: the total is right, no silo's own can be read, and who vanishes is left out."""
+"""Masked sums: the total is right, single sums are hidden, and missing silos are left out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.transport import SILENT
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.payloads import sums_of
-from rescind.flower.wire.secure_aggregation import Masked, flat, unflat
+from rescind.flower.wire.secure_aggregation import Masked, flatten_sum, unflatten_sum
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
@@ -45,10 +45,10 @@ def start(
     return Federation.start(executor.gather(SEED), method, SEED, executor), executor, grid
 
 
-def test_a_sum_and_its_vectors_are_the_same() -> None:
+def test_a_sum_is_the_same_after_flattening() -> None:
     counted, table = torch.tensor([3, -1], dtype=torch.int32), torch.rand(4, 2)
     total = Sum({"a": counted, "b": table}, 5.0, 2, {"b": torch.tensor([1.0, 0, 2, 0])})
-    again = unflat(*flat(total))
+    again = unflatten_sum(*flatten_sum(total))
     assert (again.weight, again.clients) == (5.0, 2)
     assert torch.equal(again.totals["a"], counted)
     assert again.totals["a"].dtype == torch.int32
@@ -79,32 +79,34 @@ def test_whole_numbers_are_masked_without_loss(tmp_path: Path) -> None:
         assert torch.equal(fed.now.state.own[name], value), name
 
 
-def test_no_reply_shows_what_a_silo_would_have_sent(tmp_path: Path) -> None:
-    """The control: without masks, the same reply is the silo's sum."""
-    pending, _, plain = start(tmp_path / "plain")
-    pending.run(1)
+def train_replies(grid: InMemory) -> list[Letter]:
+    return [reply for _, reply in grid.said if reply.facts["verb"] == "train"]
+
+
+def test_a_masked_reply_does_not_contain_the_sum(tmp_path: Path) -> None:
+    """The control: without masks, the reply contains the silo's sum."""
+    unmasked, _, plain = start(tmp_path / "plain")
+    unmasked.run(1)
     fed, _, grid = start(tmp_path / "masked", masked=Masked(8.0))
     fed.run(1)
-    bare = [told for _, told in plain.said if told.facts["verb"] == "train"]
-    told = [told for _, told in grid.said if told.facts["verb"] == "train"]
-    assert len(bare) == len(told) == 3
+    bare, masked = train_replies(plain), train_replies(grid)
+    assert len(bare) == len(masked) == 3
     for reply in bare:
         assert float(sums_of(reply)["train"].totals["item"].abs().max()) > 0
-    for reply in told:
+    for reply in masked:
         assert "sums" not in reply.facts
         assert {n for n in reply.tensors if not n.startswith("said|")} == {"who", "secure"}
     again, _, other = start(tmp_path / "again", masked=Masked(8.0))
     again.run(1)
-    drawn = [told for _, told in other.said if told.facts["verb"] == "train"]
-    for one, two in zip(told, drawn, strict=True):  # masks are drawn anew, for the same sum
+    for one, two in zip(masked, train_replies(other), strict=True):  # new masks, the same sum
         assert not torch.equal(one.tensors["secure"], two.tensors["secure"])
 
 
-def test_who_vanishes_after_the_keys_is_not_in_the_total(tmp_path: Path) -> None:
+def test_a_silo_that_is_lost_after_the_keys_is_not_in_the_total(tmp_path: Path) -> None:
     fed, executor, grid = start(tmp_path / "a", 4, masked=Masked(8.0))
 
-    def lost(number: int, told: Letter) -> Letter | None:
-        return None if number == FIRST + 1 and told.facts["verb"] == "train" else told
+    def lost(number: int, reply: Letter) -> Letter | None:
+        return None if number == FIRST + 1 and reply.facts["verb"] == "train" else reply
 
     grid.changed = lost
     last: list[RoundResult] = []
@@ -119,13 +121,13 @@ def test_who_vanishes_after_the_keys_is_not_in_the_total(tmp_path: Path) -> None
     assert executor.line.refused[SILENT] == 1
 
 
-def test_what_does_not_fit_the_range_is_no_silent_clipping(tmp_path: Path) -> None:
+def test_an_entry_above_the_range_is_an_error(tmp_path: Path) -> None:
     fed, _, _ = start(tmp_path, masked=Masked(1e-6))
     with pytest.raises(DataError, match="--secure-range"):
         fed.run(1)
 
 
-def test_a_silo_that_wants_masks_sends_nothing_without(tmp_path: Path) -> None:
+def test_a_silo_that_requires_masks_sends_nothing_without(tmp_path: Path) -> None:
     fed, _, _ = start(tmp_path, secure=True)
     with pytest.raises((DataError, ConsentError), match="--secure"):
         fed.run(1)

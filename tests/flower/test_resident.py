@@ -1,4 +1,4 @@
-"""The silo's own process: it answers what is carried to it, and outlives who carries."""
+"""The silo's resident process answers messages, and survives a client that is killed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from rescind.flower.silo.resident import Resident, carried
+from rescind.flower.silo.resident import Resident, forward
 
 pytestmark = pytest.mark.flower
 
 
-def test_messages_come_and_go_whole_and_in_turn() -> None:
-    resident, going = Resident(lambda asked: asked[::-1]), threading.Event()
+def test_messages_are_answered_completely_and_in_order() -> None:
+    resident, going = Resident(lambda message: message[::-1]), threading.Event()
     going.set()
     thread = threading.Thread(target=lambda: resident.serve(going.is_set))
     thread.start()
@@ -24,15 +24,15 @@ def test_messages_come_and_go_whole_and_in_turn() -> None:
         assert stat.S_IMODE(resident.folder.stat().st_mode) == 0o700
         large = bytes(range(256)) * 20_000  # larger than one packet
         for message in (b"", b"a message", large):
-            assert carried(str(resident.path), message) == message[::-1]
-        with socket.socket(socket.AF_UNIX) as broken:  # one that dies in the middle of a word
+            assert forward(str(resident.path), message) == message[::-1]
+        with socket.socket(socket.AF_UNIX) as broken:  # killed in the middle of a message
             broken.connect(str(resident.path))
             broken.sendall(b"\0\0")
-        assert carried(str(resident.path), b"next") == b"txen"
+        assert forward(str(resident.path), b"next") == b"txen"
     finally:
         going.clear()
         thread.join()
         resident.close()
     assert not resident.folder.exists()
     with pytest.raises(OSError, match="No such file"):
-        carried(str(resident.path), b"nobody is there")
+        forward(str(resident.path), b"closed")

@@ -1,4 +1,4 @@
-"""A recipe over silos: run, killed and gone on with, and then asked to forget."""
+"""Run a recipe over silos: train, kill and resume the server, then forget."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flwr.app import Message
 
 from flower import served
 from flower.grids import FIRST, InMemory, silos_of
-from flower.served import told
+from flower.served import results
 from rescind.cli.flower import _erased
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Records, Withdraw
@@ -26,7 +26,7 @@ from rescind.experiments.learning_run import obtained, start
 from rescind.experiments.unlearning_run import events
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import RunRequest
-from rescind.flower.server.serve import learning, serve
+from rescind.flower.server.serve import learner_cell, serve
 from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.node import Node
 from rescind.flower.silo.recommend import recommend
@@ -70,15 +70,15 @@ client = 3
 )
 
 
-class Mortal(InMemory):
-    """A grid whose server is killed while a round's letters are out."""
+class KillingGrid(InMemory):
+    """A grid that kills the server after one silo has got the request of a round."""
 
-    dies_in: int | None = None
+    killed_in: int | None = None
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
         round_ = int(messages[0].metadata.group_id) if messages else 0
-        if messages and messages[0].metadata.message_type == "train" and round_ == self.dies_in:
+        if messages and messages[0].metadata.message_type == "train" and round_ == self.killed_in:
             super().push_messages(messages[:1])  # one silo has trained already
             raise KeyboardInterrupt
         return super().push_messages(messages)
@@ -91,15 +91,17 @@ def asked_of(folder: Path, **fields: Any) -> RunRequest:
     return RunRequest(str(folder / "recipe.toml"), 2, str(folder / "out"), **given)
 
 
-def silos(asked: RunRequest, folder: Path) -> Mortal:
+def silos(asked: RunRequest, folder: Path) -> KillingGrid:
     source = RecipeData(asked.recipe)
-    return Mortal({FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, 2) for i in range(2)})
+    return KillingGrid(
+        {FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, 2) for i in range(2)}
+    )
 
 
-def test_a_recipe_over_silos_is_the_recipe(tmp_path: Path) -> None:
+def test_a_recipe_over_silos_gives_the_result_of_one_process(tmp_path: Path) -> None:
     asked = asked_of(tmp_path)
     serve(silos(asked, tmp_path), asked)
-    facts, there = told(asked)
+    facts, there = results(asked)
     _, cell = one_cell(asked.recipe, None)
     here = start(cell, obtained(cell)).run(cell.run.rounds)
     for name, value in here.now.state.public.items():
@@ -113,32 +115,32 @@ def test_a_recipe_over_silos_is_the_recipe(tmp_path: Path) -> None:
     assert best == labels
 
 
-def test_a_server_that_was_killed_in_a_round_goes_on_and_counts_nobody_twice(
+def test_a_server_that_was_killed_in_a_round_resumes_and_counts_no_reply_twice(
     tmp_path: Path,
 ) -> None:
     whole = asked_of(tmp_path / "whole")
     serve(silos(whole, tmp_path / "whole"), whole)
     asked = asked_of(tmp_path / "killed")
     grid = silos(asked, tmp_path / "killed")
-    grid.dies_in = 4
+    grid.killed_in = 4
     with pytest.raises(KeyboardInterrupt):
         serve(grid, asked)
-    again = asked_of(tmp_path / "killed", resume=True)
-    serve(silos(again, tmp_path / "killed"), again)
-    (one, expected), (other, found) = told(whole), told(again)
+    resumed = asked_of(tmp_path / "killed", resume=True)
+    serve(silos(resumed, tmp_path / "killed"), resumed)
+    (one, expected), (other, found) = results(whole), results(resumed)
     assert other["client_rounds"] == one["client_rounds"]
     for name, value in expected.items():
         assert torch.equal(found[name], value)
 
 
-def test_a_recipe_over_silos_that_mask_their_sums_is_the_recipe(tmp_path: Path) -> None:
+def test_a_recipe_with_masked_sums_gives_the_result_of_one_process(tmp_path: Path) -> None:
     asked = replace(asked_of(tmp_path, masked=64.0), silos=3)
     source = RecipeData(asked.recipe)
     nodes = {
         FIRST + i: Node(Store(tmp_path / f"silo-{i}"), source, i, 3, secure=True) for i in range(3)
     }
     serve(InMemory(nodes), asked)
-    facts, there = told(asked)
+    facts, there = results(asked)
     _, cell = one_cell(asked.recipe, None)
     here = start(cell, obtained(cell)).run(cell.run.rounds)
     for name, value in here.now.state.public.items():
@@ -147,7 +149,7 @@ def test_a_recipe_over_silos_that_mask_their_sums_is_the_recipe(tmp_path: Path) 
     assert facts["silos"]["refused"] == {}
 
 
-def test_what_was_asked_arrives_whole() -> None:
+def test_a_run_request_is_the_same_after_json() -> None:
     asked = RunRequest("r.toml", 3, "out", changes=("a=1",), erase=(17, (3, 8)), masked=8.0)
     assert RunRequest.from_json(asked.to_json()) == asked
     assert _erased("17:3,8") == asked.erase
@@ -156,15 +158,15 @@ def test_what_was_asked_arrives_whole() -> None:
             _erased(wrong)
 
 
-def test_people_take_back_and_leave_after_training(tmp_path: Path) -> None:
+def test_clients_take_back_and_leave_after_training(tmp_path: Path) -> None:
     asked = asked_of(tmp_path)
     lender, leaver = served.lenders(Path(asked.recipe))
     assert lender != leaver
     asked = asked_of(tmp_path, take_back=lender, withdraw=leaver, unlearner="FedShareUnlearn")
     serve(silos(asked, tmp_path), asked)
-    facts, _ = told(asked)
-    assert [told["event"] for told in facts["forgot"]] == ["Unshare", "Withdraw"]
-    assert [told["traces"] for told in facts["forgot"]] == [{}, {}]
+    facts, _ = results(asked)
+    assert [one["event"] for one in facts["forgot"]] == ["Unshare", "Withdraw"]
+    assert [one["traces"] for one in facts["forgot"]] == [{}, {}]
     assert facts["silos"]["waiting"] == []
     store = Store(tmp_path / f"silo-{leaver % 2}")
     kept = list((store.folder / HELD).glob("*.safetensors"))
@@ -180,7 +182,7 @@ UNLEARNT = [
 
 
 def with_request(folder: Path, method: str, forget: str, event: str) -> Path:
-    """A recipe whose only cell learns and then answers a request of a third of the lenders."""
+    """Write a recipe with one cell, which trains and then forgets a part of the loans."""
     recipe = RECIPE.replace('name = "FedShare"', f'name = "{method}"')
     if method == "Gram":
         recipe = recipe.replace("rounds = 5", "rounds = 1").replace("every = 5", "every = 1")
@@ -200,10 +202,10 @@ def test_the_request_of_a_recipe_is_answered_as_in_one_process(
     asked = RunRequest(str(path), 2, str(tmp_path / "out"), deadline=0.0, wait=0.0)
     nodes = silos(asked, tmp_path)
     serve(nodes, asked)
-    facts, there = told(asked)
+    facts, there = results(asked)
     _, cell = one_cell(str(path), None)
     assert cell.forget is not None
-    learner = learning(cell)
+    learner = learner_cell(cell)
     fed = start(learner, obtained(cell)).run(cell.run.rounds)
     (request,) = events(cell, fed)
     unlearner = cell.forget.unlearner or fed.method
@@ -220,8 +222,8 @@ def test_the_request_of_a_recipe_is_answered_as_in_one_process(
     assert facts["round"] == after.now.state.round
 
 
-def test_devices_begin_anew_where_an_unlearner_was_not_exact(tmp_path: Path) -> None:
-    """Also on a silo that was away when its people erased: it hears of both when it comes back."""
+def test_private_values_are_reset_after_an_unlearner_that_is_not_exact(tmp_path: Path) -> None:
+    """Also on a silo that was missing at the erasure: it applies both events when it is back."""
     holdings = tiny_holdings(9, 14)
     executor, grid = silos_of(holdings, 2, tmp_path, questions=True)
     method = FineTune(model=MF(dim=4, spread=0.3), rate=0.05)
@@ -233,10 +235,10 @@ def test_devices_begin_anew_where_an_unlearner_was_not_exact(tmp_path: Path) -> 
     assert executor.waiting(after) == (1,)
     grid.away = set()
     clean = purge(here, here.apply(event), here.request(event), False)
-    asked = Records.of([1] * 14 + [3] * 14, [*range(14), *range(14)])
-    assert_close(after.query(asked), clean.query(asked), rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(after.query(asked)[:14], fed.query(asked)[:14])
-    assert torch.equal(after.query(asked)[14:], fed.query(asked)[14:])
+    pairs = Records.of([1] * 14 + [3] * 14, [*range(14), *range(14)])
+    assert_close(after.query(pairs), clean.query(pairs), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(after.query(pairs)[:14], fed.query(pairs)[:14])
+    assert torch.equal(after.query(pairs)[14:], fed.query(pairs)[14:])
 
 
 @pytest.mark.data
@@ -245,11 +247,11 @@ def test_a_client_of_a_graph_leaves(tmp_path: Path) -> None:
     path.write_text(GRAPH)
     asked = RunRequest(str(path), 2, str(tmp_path / "out"), deadline=0.0, wait=0.0)
     serve(silos(asked, tmp_path), asked)
-    facts, there = told(asked)
+    facts, there = results(asked)
     (forgot,) = facts["forgot"]
     assert (forgot["event"], forgot["by"], forgot["waiting"]) == ("Withdraw", "FedGCV", [])
     _, cell = one_cell(str(path), None)
-    fed = start(learning(cell), obtained(cell)).run(cell.run.rounds)
+    fed = start(learner_cell(cell), obtained(cell)).run(cell.run.rounds)
     after = purge(
         fed, fed.method.unlearn(fed, Withdraw(3)), fed.request(Withdraw(3)), fed.method.exact
     )
@@ -262,7 +264,7 @@ def test_a_client_of_a_graph_leaves(tmp_path: Path) -> None:
     [('event = "erase"\ndraw = 0.3\nname = "no-op"', "control"),
      ('event = "withdraw"\nclient = [2, 3]\nname = "own"', "Name one")],
 )  # fmt: skip
-def test_audits_and_many_leavers_are_refused_by_name(
+def test_audit_controls_and_several_leavers_are_refused(
     forget: str, says: str, tmp_path: Path
 ) -> None:
     (tmp_path / "recipe.toml").write_text(f"{RECIPE}\n[forget]\n{forget}\n")

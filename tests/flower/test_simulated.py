@@ -1,4 +1,4 @@
-"""By hand, with the extra `simulation`: silos that Flower simulates with Ray."""
+"""Slow tests with the extra `simulation`: silos that Flower simulates with Ray."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Blocks over silos: each silo brings its own, and the stream is that of one process."""
+"""Streams over silos: each silo has its own blocks, and the result is that of one process."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ pytest.importorskip("flwr")
 from flwr.app import Message
 
 from flower.grids import FIRST, InMemory
-from rescind.core import params
+from flower.served import results
 from rescind.core.holdings import TRAIN
 from rescind.data import Dataset, load
 from rescind.data.blocks import arrange, chronological
@@ -31,7 +30,7 @@ from rescind.flower.server.serve import serve
 from rescind.flower.server.transport import Transport
 from rescind.flower.silo import data_source as sources
 from rescind.flower.silo.data_source import RecipeData
-from rescind.flower.silo.node import Given, Node
+from rescind.flower.silo.node import InMemorySource, Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
@@ -66,8 +65,8 @@ def blocks() -> Dataset:
 
 
 def over(stream: Stream, silos: int, folder: Path) -> tuple[FlowerExecutor, InMemory]:
-    """The blocks of a stream, dealt out to silos."""
-    source = Given(stream.first, tuple(stream.later))
+    """Return an executor for the blocks of a stream over silos, and its grid."""
+    source = InMemorySource(stream.first, tuple(stream.later))
     nodes = {FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, silos) for i in range(silos)}
     grid = InMemory(nodes)
     return FlowerExecutor(Transport(grid, silos, deadline=0.0, pause=0.0)), grid
@@ -91,23 +90,23 @@ def assert_same(here: Streamed, there: Streamed, close: float | None) -> None:
 
 
 @pytest.mark.parametrize(("silos", "close"), [(1, None), (2, 1e-5), (4, 1e-5)])
-def test_a_stream_over_silos_is_the_stream_of_one_process(
+def test_a_stream_over_silos_gives_the_result_of_one_process(
     silos: int, close: float | None, tmp_path: Path
 ) -> None:
     stream = Stream.of(blocks(), 3)
     how = HOW if close is None else replace(HOW, patience=None)
     here = run_stream(stream, METHOD, 3, how)
     executor, _ = over(stream, silos, tmp_path)
-    elsewhere = Stream(executor.gather(3), executor.arrivals(3))
-    there = run_stream(elsewhere, METHOD, 3, how, executor, [executor.watch()])
+    remote = Stream(executor.gather(3), executor.arrivals(3))
+    there = run_stream(remote, METHOD, 3, how, executor, [executor.watch()])
     assert_same(here, there, close)
 
 
-def test_a_silo_that_was_away_when_a_block_came_turns_it_before_it_trains(tmp_path: Path) -> None:
+def test_a_silo_that_missed_a_block_applies_it_before_it_trains(tmp_path: Path) -> None:
     stream = Stream.of(blocks(), 3)
     executor, grid = over(stream, 2, tmp_path)
-    elsewhere = Stream(executor.gather(3), ())
-    fed = run_stream(elsewhere, METHOD, 3, HOW, executor).fed
+    remote = Stream(executor.gather(3), ())
+    fed = run_stream(remote, METHOD, 3, HOW, executor).fed
     (block, *_) = executor.arrivals(3)
     grid.away = {FIRST + 1}
     after = fed.apply(block)
@@ -118,29 +117,29 @@ def test_a_silo_that_was_away_when_a_block_came_turns_it_before_it_trains(tmp_pa
     assert torch.equal(late.world.available, fed.apply(block).world.available)
 
 
-def test_no_record_of_a_block_passes_the_server(tmp_path: Path) -> None:
+def test_no_record_of_a_block_is_sent_to_the_server(tmp_path: Path) -> None:
     stream = Stream.of(blocks(), 3)
     executor, grid = over(stream, 2, tmp_path)
     run_stream(Stream(executor.gather(3), executor.arrivals(3)), METHOD, 3, HOW, executor)
-    told = [letter for _, letter in grid.said if letter.facts["verb"] in ("next", "apply")]
-    assert told
-    for letter in told:
-        names = {name.split("|")[-1] for name in letter.tensors}
+    replies = [reply for _, reply in grid.said if reply.facts["verb"] in ("next", "apply")]
+    assert replies
+    for reply in replies:
+        names = {name.split("|")[-1] for name in reply.tensors}
         assert names <= {"trains", "available", "keeps", "member"}
 
 
 # -- as a recipe -----------------------------------------------------------------------------------
 
 
-class Mortal(InMemory):
-    """A grid whose server is killed while a round's letters are out."""
+class KillingGrid(InMemory):
+    """A grid that kills the server after one silo has got the request of a round."""
 
-    dies_in: int | None = None
+    killed_in: int | None = None
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
         first = messages[0].metadata if messages else None
-        if first and first.message_type == "train" and int(first.group_id) == self.dies_in:
+        if first and first.message_type == "train" and int(first.group_id) == self.killed_in:
             super().push_messages(messages[:1])
             raise KeyboardInterrupt
         return super().push_messages(messages)
@@ -148,7 +147,7 @@ class Mortal(InMemory):
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A recipe of blocks, small enough to be run many times."""
+    """Write a small recipe of blocks."""
     path = tmp_path / "recipe.toml"
     path.write_text(RECIPE)
     monkeypatch.setattr(sources, "prepare", lambda _: blocks())
@@ -161,20 +160,19 @@ def asked_of(recipe: Path, folder: Path, **fields: Any) -> RunRequest:
     return RunRequest(str(recipe), 2, str(folder / "out"), **given)
 
 
-def silos(asked: RunRequest, folder: Path) -> Mortal:
+def silos(asked: RunRequest, folder: Path) -> KillingGrid:
     source = RecipeData(asked.recipe)
-    return Mortal({FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, 2) for i in range(2)})
+    return KillingGrid(
+        {FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, 2) for i in range(2)}
+    )
 
 
-def told(asked: RunRequest) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    facts = json.loads((Path(asked.out) / "run.json").read_text())
-    return facts, params.load(Path(asked.out) / "model" / "public.safetensors")[0]
-
-
-def test_a_recipe_of_blocks_over_silos_is_the_recipe(recipe: Path, tmp_path: Path) -> None:
+def test_a_recipe_of_blocks_over_silos_gives_the_result_of_one_process(
+    recipe: Path, tmp_path: Path
+) -> None:
     asked = asked_of(recipe, tmp_path)
     serve(silos(asked, tmp_path), asked)
-    facts, there = told(asked)
+    facts, there = results(asked)
     _, cell = one_cell(str(recipe), None)
     fed, expected = measured(cell, blocks())
     for name, value in fed.now.state.public.items():
@@ -184,22 +182,22 @@ def test_a_recipe_of_blocks_over_silos_is_the_recipe(recipe: Path, tmp_path: Pat
         assert rows == pytest.approx(others, abs=1e-5, nan_ok=True)
 
 
-def test_a_stream_whose_server_was_killed_goes_on_in_its_block(
+def test_a_stream_whose_server_was_killed_resumes_in_its_block(
     recipe: Path, tmp_path: Path
 ) -> None:
     whole = asked_of(recipe, tmp_path / "whole")
     serve(silos(whole, tmp_path / "whole"), whole)
-    facts, expected = told(whole)
+    facts, expected = results(whole)
     first = facts["blocks"][0]["round"]
     asked = asked_of(recipe, tmp_path / "killed")
     grid = silos(asked, tmp_path / "killed")
-    grid.dies_in = first + 2  # the second round of the second block
+    grid.killed_in = first + 2  # the second round of the second block
     with pytest.raises(KeyboardInterrupt):
         serve(grid, asked)
     assert (Path(asked.out) / "checkpoints" / "block-001").is_dir()
     again = replace(asked, resume=True)
     serve(silos(again, tmp_path / "killed"), again)
-    other, found = told(again)
+    other, found = results(again)
     assert other["client_rounds"] == facts["client_rounds"]
     assert other["matrix"] == facts["matrix"]
     assert [b["returning"] for b in other["blocks"]] == [b["returning"] for b in facts["blocks"]]
@@ -208,7 +206,7 @@ def test_a_stream_whose_server_was_killed_goes_on_in_its_block(
 
 
 def blocks_on_disk(store: Store) -> set[int]:
-    """Which blocks a silo's files hold training records of."""
+    """Return the blocks of which a silo has training records on disk."""
     found: set[int] = set()
     for path in (store.folder / HELD).glob("*.safetensors"):
         held = store.held(int(path.stem, 16))
@@ -216,65 +214,67 @@ def blocks_on_disk(store: Store) -> set[int]:
     return found
 
 
-class Looking(InMemory):
-    """Looks at the silos' disks whenever a round's answers have come."""
+class DiskWatchingGrid(InMemory):
+    """Records the blocks on the silos' disks after each reply of a round."""
 
     def __init__(self, nodes: dict[int, Node]) -> None:
         super().__init__(nodes)
         self.seen: dict[int, list[set[int]]] = {}
-        """Round -> the blocks that each silo that answered has on its disk."""
+        """Round -> the blocks on the disk of each silo that replied."""
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         replies = list(super().pull_messages(message_ids))
         for reply in replies:
             if reply.metadata.message_type == "train":
-                told = Letter.from_records(reply.content)
-                store = self.nodes[FIRST + int(told.facts["silo"])].store
-                self.seen.setdefault(int(told.facts["round"]), []).append(blocks_on_disk(store))
+                facts = Letter.from_records(reply.content).facts
+                store = self.nodes[FIRST + int(facts["silo"])].store
+                self.seen.setdefault(int(facts["round"]), []).append(blocks_on_disk(store))
         return replies
 
 
-def looking(asked: RunRequest, folder: Path) -> Looking:
+def watched_silos(asked: RunRequest, folder: Path) -> DiskWatchingGrid:
     source = RecipeData(asked.recipe)
-    return Looking({FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, 2) for i in range(2)})
+    return DiskWatchingGrid(
+        {FIRST + i: Node(Store(folder / f"silo-{i}"), source, i, 2) for i in range(2)}
+    )
 
 
-def test_a_silo_has_no_block_but_the_present_one_on_its_disk(recipe: Path, tmp_path: Path) -> None:
-    """No going back to earlier blocks: they are gone before the next is trained."""
+def test_a_silo_has_only_the_current_block_on_its_disk(recipe: Path, tmp_path: Path) -> None:
+    """Earlier blocks are removed before the next one is trained."""
     recipe.write_text(RECIPE.replace("patience = 2\n", ""))
     asked = asked_of(recipe, tmp_path)
-    grid = looking(asked, tmp_path)
+    grid = watched_silos(asked, tmp_path)
     serve(grid, asked)
-    facts, _ = told(asked)
-    turns = 0
+    facts, _ = results(asked)
+    latest = 0
     for node in grid.nodes.values():
         assert blocks_on_disk(node.store) == {len(facts["blocks"]) - 1}
     for seen in grid.seen.values():
         for blocks in seen:
             assert len(blocks) == 1, "an earlier block is still there"
-            turns = max(turns, *blocks)
-    assert turns == len(facts["blocks"]) - 1 > 0
+            latest = max(latest, *blocks)
+    assert latest == len(facts["blocks"]) - 1 > 0
 
 
-def test_a_server_that_goes_on_brings_no_earlier_block_back(recipe: Path, tmp_path: Path) -> None:
+def test_a_resumed_server_brings_no_earlier_block_back(recipe: Path, tmp_path: Path) -> None:
     asked = asked_of(recipe, tmp_path)
     whole = asked_of(recipe, tmp_path / "whole")
     serve(silos(whole, tmp_path / "whole"), whole)
-    facts, expected = told(whole)
+    facts, expected = results(whole)
     grid = silos(asked, tmp_path)
-    grid.dies_in = facts["blocks"][0]["round"] + 2
+    grid.killed_in = facts["blocks"][0]["round"] + 2
     with pytest.raises(KeyboardInterrupt):
         serve(grid, asked)
     for node in grid.nodes.values():
         assert blocks_on_disk(node.store) == {1}
-    again = looking(asked, tmp_path)  # silos that begin anew, too, on the disks of before
+    again = watched_silos(asked, tmp_path)  # the silos are restarted, too, on the same disks
     serve(again, replace(asked, resume=True))
     assert all(len(blocks) == 1 for seen in again.seen.values() for blocks in seen)
     for name, value in expected.items():
-        assert torch.equal(told(asked)[1][name], value)
+        assert torch.equal(results(asked)[1][name], value)
 
 
-def test_a_silo_that_was_away_when_a_block_ended_removes_it_before_it_trains(
+def test_a_silo_that_missed_the_end_of_a_block_removes_it_before_it_trains(
     tmp_path: Path,
 ) -> None:
     stream = Stream.of(blocks(), 3)
@@ -283,17 +283,17 @@ def test_a_silo_that_was_away_when_a_block_ended_removes_it_before_it_trains(
     (block, *_) = executor.arrivals(3)
     grid.away = {FIRST + 1}
     fed = fed.apply(block)
-    executor.turned(fed)
+    executor.drop_earlier_blocks(fed)
     assert [blocks_on_disk(grid.nodes[FIRST + i].store) for i in range(2)] == [{1}, {0}]
     grid.away = set()
     fed.run(1)
     assert blocks_on_disk(grid.nodes[FIRST + 1].store) == {1}
 
 
-def test_somebody_leaves_after_the_last_block(recipe: Path, tmp_path: Path) -> None:
+def test_a_client_leaves_after_the_last_block(recipe: Path, tmp_path: Path) -> None:
     asked = asked_of(recipe, tmp_path, withdraw=3)
     serve(silos(asked, tmp_path), asked)
-    facts, _ = told(asked)
+    facts, _ = results(asked)
     (forgot,) = facts["forgot"]
     assert (forgot["event"], forgot["waiting"], forgot["traces"]) == ("Withdraw", [], {})
     store = Store(tmp_path / "silo-1")
@@ -308,7 +308,9 @@ def test_somebody_leaves_after_the_last_block(recipe: Path, tmp_path: Path) -> N
     [('carry = "last"', "carry"), ("reset_private = true", "reset_private"),
      ('mask = "all"', "mask")],
 )  # fmt: skip
-def test_what_needs_all_devices_in_one_place_is_refused(line: str, says: str, recipe: Path) -> None:
+def test_settings_that_need_all_devices_in_one_process_are_refused(
+    line: str, says: str, recipe: Path
+) -> None:
     recipe.write_text(RECIPE.replace("top_n = 4", line))
     with pytest.raises(ConfigError, match=f"{says}.*one process"):
         one_cell(str(recipe), None)

@@ -1,5 +1,5 @@
-"""The same methods on a network: Flower carries the messages, our loop is the loop.
+"""Run the same methods over a network. Flower transports the messages; the training loop is ours.
 
-A *silo* is a node that holds the data of one to many clients: client c lives in silo c mod silos.
-Nothing outside this package imports it, and it needs the extra `rescind[flower]`.
+A *silo* is a node with the data of one or more clients: client c is on silo c mod silos.
+Only the command line imports this package. It needs the extra `rescind[flower]`.
 """

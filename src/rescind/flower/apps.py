@@ -1,6 +1,6 @@
-"""The two apps that Flower starts: one for every message to a silo, one beside the SuperLink.
+"""The two apps that Flower starts: one for every message to a silo, one on the server.
 
-The first only carries messages (`resident.py`), so nothing heavy is imported at the top.
+The first only forwards messages (`resident.py`), so heavy modules are not imported at the top.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from rescind.errors import RescindError
 from rescind.flower.run_request import ASKED, LOG, SILO, RunRequest
-from rescind.flower.silo.resident import carried
+from rescind.flower.silo.resident import forward
 from rescind.flower.wire.serde import read, written
 
 node_app = ClientApp()
@@ -25,24 +25,24 @@ server_app = ServerApp()
 @node_app.evaluate()
 @node_app.query()
 def answer(message: Message, context: Context) -> Message:
-    """A silo's reply; its state is in its own store, not in Flower's context."""
-    where = bytes.fromhex(str(context.node_config[SILO])).decode()
-    return Message(read(carried(where, written(message.content))), reply_to=message)
+    """Return a silo's reply. Its state is in its own folder, not in Flower's context."""
+    path = bytes.fromhex(str(context.node_config[SILO])).decode()
+    return Message(read(forward(path, written(message.content))), reply_to=message)
 
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run what was asked; an error that a person can mend is one line for them to read."""
+    """Run a recipe. The text of a `RescindError` is also written to error.txt."""
     from rescind.flower.server.serve import serve
 
     asked = RunRequest.from_json(str(context.run_config[ASKED]))
     Path(asked.out).mkdir(parents=True, exist_ok=True)
-    voice = logging.getLogger("rescind")
+    logger = logging.getLogger("rescind")
     file = logging.FileHandler(Path(asked.out) / LOG, encoding="utf-8")
     file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    voice.addHandler(file)
-    voice.setLevel(logging.INFO)
-    voice.propagate = False
+    logger.addHandler(file)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
     try:
         serve(grid, asked)
     except RescindError as error:

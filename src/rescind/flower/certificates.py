@@ -1,11 +1,11 @@
 """Keys and certificates for a deployment, made by one command.
 
-    kit/ca.key                 signs certificates; keep it offline, nobody needs it to run
+    kit/ca.key                 signs certificates; keep it offline, no process needs it
     kit/server/                ca.pem, server.pem, server.key, and silo-0.pub ... of the silos
-    kit/silo-0/ ...            ca.pem, node.key: to be carried to the silo's machine
+    kit/silo-0/ ...            ca.pem, node.key: copy them to the silo's machine
 
-The server's certificate names its hosts; a silo is known by its key (ECDSA on P-384, which is what
-Flower's node authentication takes).
+The server's certificate names its hosts. A silo is identified by its key (ECDSA on P-384, as
+Flower's node authentication requires).
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from rescind.errors import ConfigError
 
 DAYS = 365
-"""How long certificates are valid: whoever runs longer makes a new kit once a year."""
+"""Validity of certificates. A longer deployment needs a new kit every year."""
 SKEW = timedelta(hours=48)
-"""Certificates are valid from before now, so that a machine whose clock is behind can connect."""
+"""Certificates start this long before now, so that a machine with a slow clock can connect."""
 
 
 def make_kit(folder: Path, silos: int, hosts: Sequence[str], days: int = DAYS) -> Path:
-    """Write a kit for a server under these names or addresses, and this many silos."""
+    """Write the keys and certificates for a server with these host names, and for its silos."""
     if silos < 1:
-        raise ConfigError(f"a federation has one silo or more; got {silos}.")
+        raise ConfigError(f"the number of silos must be at least 1; got {silos}.")
     if not hosts or not all(hosts):
-        raise ConfigError("name at least one host under which silos reach the server.")
+        raise ConfigError("no host was given. Give at least one --host name of the server.")
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(
-            f"{folder} is not empty. Making a kit again would lock out the silos that have the "
-            f"old one; choose another folder, or remove this one."
+            f"{folder} is not empty. With a new kit, silos that have the old one cannot connect. "
+            f"Choose another folder, or remove this one."
         )
     now = datetime.now(UTC)
     span = now - SKEW, now + timedelta(days=days)
@@ -52,17 +52,17 @@ def make_kit(folder: Path, silos: int, hosts: Sequence[str], days: int = DAYS) -
     ca = _authority(ca_key, span)
     server_key = ec.generate_private_key(ec.SECP384R1())
     server = _certificate(server_key, hosts, ca, ca_key, span)
-    _secret(folder / "ca.key", ca_key, PrivateFormat.PKCS8)
-    _public(folder / "server" / "ca.pem", ca.public_bytes(Encoding.PEM))
-    _public(folder / "server" / "server.pem", server.public_bytes(Encoding.PEM))
-    _secret(folder / "server" / "server.key", server_key, PrivateFormat.PKCS8)
+    _write_secret(folder / "ca.key", ca_key, PrivateFormat.PKCS8)
+    _write_public(folder / "server" / "ca.pem", ca.public_bytes(Encoding.PEM))
+    _write_public(folder / "server" / "server.pem", server.public_bytes(Encoding.PEM))
+    _write_secret(folder / "server" / "server.key", server_key, PrivateFormat.PKCS8)
     for silo in range(silos):
         key = ec.generate_private_key(ec.SECP384R1())
         mine = folder / f"silo-{silo}"
-        _public(mine / "ca.pem", ca.public_bytes(Encoding.PEM))
-        _secret(mine / "node.key", key, PrivateFormat.OpenSSH)
-        line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-        _public(folder / "server" / f"silo-{silo}.pub", line + f" silo-{silo}\n".encode())
+        _write_public(mine / "ca.pem", ca.public_bytes(Encoding.PEM))
+        _write_secret(mine / "node.key", key, PrivateFormat.OpenSSH)
+        public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        _write_public(folder / "server" / f"silo-{silo}.pub", public + f" silo-{silo}\n".encode())
     return folder
 
 
@@ -72,7 +72,7 @@ def _authority(
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rescind federation")])
     own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     return (
-        _begun(name, name, key.public_key(), span)
+        _builder(name, name, key.public_key(), span)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(own, critical=False)
         .add_extension(_usage(signs=True), critical=True)
@@ -90,7 +90,7 @@ def _certificate(
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
     return (
-        _begun(name, ca.subject, key.public_key(), span)
+        _builder(name, ca.subject, key.public_key(), span)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -100,7 +100,7 @@ def _certificate(
     )
 
 
-def _begun(
+def _builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
@@ -132,13 +132,13 @@ def _host(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _public(path: Path, data: bytes) -> None:
+def _write_public(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
 
 
-def _secret(path: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> None:
-    """Write a private key that only its owner can read, from the first moment on."""
+def _write_secret(path: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> None:
+    """Write a private key to a file that only its owner can read from the start."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:

@@ -1,6 +1,6 @@
-"""Flower's processes: a SuperLink beside the server, a SuperNode beside every silo.
+"""Start Flower's processes: a SuperLink for the server, a SuperNode for every silo.
 
-Connections are encrypted and silos are known by registered keys unless somebody asks for less.
+By default connections are encrypted and silos are identified by registered keys.
 Telemetry, update checks and installations at run time are off.
 """
 
@@ -31,35 +31,35 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 INSECURE = (
-    "warning: --insecure: nothing is encrypted and any node may join. Use it on one machine, to "
-    "try things out."
+    "warning: --insecure: nothing is encrypted and any node can join. Use it only for tests on "
+    "one machine."
 )
 LINK = "rescind"
-"""The name of our connection in Flower's configuration."""
+"""Name of our connection in Flower's configuration."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """Where the SuperLink is, and how one gets there."""
+    """Address and certificate of a SuperLink."""
 
     host: str = "127.0.0.1"
     port: int = 8000
     ca: Path | None = None
-    """The certificate of who signed the server's; None: not encrypted."""
+    """Certificate of the authority that signed the server's; None: not encrypted."""
 
     @property
     def address(self) -> str:
-        """host:port"""
+        """Return host:port."""
         return f"{self.host}:{self.port}"
 
     @property
     def near(self) -> Link:
-        """The same from this machine: who listens everywhere is reached at its own address."""
-        everywhere = self.host in ("0.0.0.0", "::", "[::]")
-        return replace(self, host="127.0.0.1") if everywhere else self
+        """Return the link as seen from the server's machine, with a host of its certificate."""
+        all_hosts = self.host in ("0.0.0.0", "::", "[::]")
+        return replace(self, host="127.0.0.1") if all_hosts else self
 
     def home(self, folder: Path) -> Path:
-        """A folder for Flower's own files, with this connection in it."""
+        """Create a folder for Flower's files with the configuration of this connection."""
         home = folder / "flwr"
         home.mkdir(parents=True, exist_ok=True)
         how = "insecure = true" if self.ca is None else f'root-certificates = "{self.ca.resolve()}"'
@@ -69,62 +69,64 @@ class Link:
 
 
 def tool(name: str) -> str:
-    """One of Flower's programs, of this very installation."""
+    """Return the path of one of Flower's programs, from this installation if possible."""
     path = Path(sys.executable).parent / name
     found = str(path) if path.is_file() else shutil.which(name)
     if found is None:
-        raise ConfigError(f"'{name}' is not installed: docs/deploy.md says how.")
+        raise ConfigError(f"'{name}' is not installed. See docs/deploy.md.")
     return found
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The environment of Flower's processes, which find each other on the path."""
+    """Return the environment of Flower's processes, which find each other on the path."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**os.environ, **QUIET, "FLWR_HOME": str(home.resolve()), "PATH": path}
 
 
 @contextmanager
 def started(command: Sequence[str], env: Mapping[str, str]) -> Iterator[subprocess.Popen]:
-    """A process in a group of its own; the whole group ends with the block."""
+    """Start a process in a new process group. The whole group ends with the `with` block."""
     process = subprocess.Popen(
         list(command),
         env=dict(env),
         start_new_session=True,
-        preexec_fn=_end_with_parent,  # noqa: PLW1509 - these commands start no threads before
+        preexec_fn=_end_with_parent,  # noqa: PLW1509 - this process has no threads yet
     )
     try:
         yield process
     finally:
-        for sign, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
-            with suppress(ProcessLookupError):  # apps that a node started are in its group, too
-                os.killpg(process.pid, sign)
+        for signal_, seconds in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
+            with suppress(ProcessLookupError):  # its apps are in the group, too
+                os.killpg(process.pid, signal_)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(patience)
+                process.wait(seconds)
 
 
 def _end_with_parent() -> None:
-    """Linux: ask for SIGTERM when the parent is killed, so that no node without a silo is left."""
+    """Linux: request SIGTERM when the parent is killed, so that no SuperNode is left running."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def listening(link: Link, process: subprocess.Popen, seconds: float = 300.0) -> None:
-    """Return once the SuperLink takes connections; a busy machine may need minutes."""
+    """Wait until the SuperLink accepts connections. A busy machine may need minutes."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if process.poll() is not None:
             raise DataError(
-                f"the SuperLink ended with code {process.returncode}; its output above says why. "
-                f"Is port {link.port} taken?"
+                f"the SuperLink ended with code {process.returncode}. Read its output above. Is "
+                f"port {link.port} in use?"
             )
         with suppress(OSError), socket.create_connection((link.host, link.port), 1.0):
             return
         time.sleep(0.1)
-    raise DataError(f"the SuperLink does not listen on {link.address} after {seconds:g} s.")
+    raise DataError(
+        f"the SuperLink does not listen on {link.address} after {seconds:g} s. Read its output."
+    )
 
 
 def superlink(link: Link, kit: Path | None, database: Path | None) -> list[str]:
-    """The command that starts the SuperLink. kit: the server's part; None: not encrypted"""
+    """Return the command for the SuperLink. kit: the server's part; None: not encrypted"""
     command = [sys.executable, "-m", "rescind.flower.superlink"]
     command += ["--host", link.host, "--port", str(link.port)]
     command += ["--disable-runtime-dependency-installation"]
@@ -134,68 +136,66 @@ def superlink(link: Link, kit: Path | None, database: Path | None) -> list[str]:
         return [*command, "--insecure"]
     for option, name in (("ca-certfile", "ca.pem"), ("certfile", "server.pem"),
                          ("keyfile", "server.key")):  # fmt: skip
-        command += [f"--ssl-{option}", str(_there(kit / name))]
+        command += [f"--ssl-{option}", str(_existing(kit / name))]
     return [*command, "--enable-supernode-auth"]
 
 
 def register(kit: Path, home: Path) -> list[str]:
-    """Let the SuperLink know the silos' keys; the names of those it now knows."""
+    """Register the silos' keys with the SuperLink. Return the names of the silos."""
     names = []
     for path in sorted(kit.glob("silo-*.pub")):
         done = _flwr(["supernode", "register", str(path), LINK], home)
-        said = (done.stdout + done.stderr).lower()
-        if done.returncode and "already" not in said and "in use" not in said:
-            raise DataError(
-                f"{path.name} could not be registered: {_last(done.stdout + done.stderr)}"
-            )
+        output = done.stdout + done.stderr
+        known = "already" in output.lower() or "in use" in output.lower()
+        if done.returncode and not known:
+            raise DataError(f"{path.name} could not be registered: {_last_line(output)}")
         names.append(path.stem)
     if not names:
-        raise ConfigError(f"{kit} holds no silo-*.pub. Make a kit: rescind flower kit")
+        raise ConfigError(f"{kit} has no silo-*.pub. Make a kit: rescind flower kit")
     return names
 
 
 def supernode(link: Link, resident: Path, kit: Path | None, port: int) -> list[str]:
-    """The command that starts a SuperNode, whose messages are carried to a resident process.
+    """Return the command for a SuperNode that forwards messages to a resident process.
 
-    port: where its own apps reach it, on this machine
+    port: for the SuperNode's own apps on this machine
     """
     command = [tool("flower-supernode"), "--superlink", link.address, "--port", str(port)]
-    # Hexadecimal, since Flower's parser splits at spaces and quotes.
+    # Hexadecimal, because Flower's parser splits at spaces and quotes.
     command += ["--node-config", f'{SILO}="{str(resident).encode().hex()}"']
     if kit is None:
         return [*command, "--insecure"]
-    command += ["--root-certificates", str(_there(kit / "ca.pem"))]
-    return [*command, "--auth-supernode-private-key", str(_there(kit / "node.key"))]
+    command += ["--root-certificates", str(_existing(kit / "ca.pem"))]
+    return [*command, "--auth-supernode-private-key", str(_existing(kit / "node.key"))]
 
 
 def submit(asked: RunRequest, home: Path) -> int:
-    """Hand a run to the SuperLink; its number."""
+    """Submit a run to the SuperLink. Return its number."""
     with tempfile.TemporaryDirectory() as folder:
-        app(Path(folder), asked)
+        write_bundle(Path(folder), asked)
         done = _flwr(["run", folder, LINK, "--format", "json"], home)
     try:
-        told = json.loads(done.stdout[done.stdout.index("{") :])
+        reply = json.loads(done.stdout[done.stdout.index("{") :])
     except ValueError:
-        raise DataError(
-            f"the run was not taken: {_last(done.stdout + done.stderr)} Is the SuperLink up?"
-        ) from None
-    if not told.get("success") or "run-id" not in told:
-        raise DataError(f"the run was not taken: {told.get('error-message', told)}")
-    return int(told["run-id"])
+        last = _last_line(done.stdout + done.stderr)
+        raise DataError(f"the run was not accepted: {last} Is the SuperLink running?") from None
+    if not reply.get("success") or "run-id" not in reply:
+        raise DataError(f"the run was not accepted: {reply.get('error-message', reply)}")
+    return int(reply["run-id"])
 
 
 def status(run: int, home: Path) -> str:
-    """How a run is doing: "running", "finished:completed", "finished:failed" and the like."""
+    """Return the status of a run: "running", "finished:completed", "finished:failed", ..."""
     done = _flwr(["list", LINK, "--run-id", str(run), "--format", "json"], home)
     try:
-        told = json.loads(done.stdout[done.stdout.index("{") :])
-        return str(told["runs"][0]["status"])
+        reply = json.loads(done.stdout[done.stdout.index("{") :])
+        return str(reply["runs"][0]["status"])
     except (ValueError, KeyError, IndexError):
         return "unknown"
 
 
-def app(folder: Path, asked: RunRequest) -> Path:
-    """The bundle that Flower wants: names of our two apps, and no code."""
+def write_bundle(folder: Path, asked: RunRequest) -> None:
+    """Write the bundle that Flower needs: the names of our two apps, without code."""
     (folder / "LICENSE").write_text("Apache-2.0\n")
     text = json.dumps(asked.to_json())  # a JSON string is a TOML string, too
     (folder / "pyproject.toml").write_text(
@@ -212,7 +212,6 @@ def app(folder: Path, asked: RunRequest) -> Path:
         "[tool.flwr.app.config]\n"
         f"{ASKED} = {text}\n"
     )
-    return folder
 
 
 def _flwr(arguments: Sequence[str], home: Path) -> subprocess.CompletedProcess:
@@ -222,16 +221,16 @@ def _flwr(arguments: Sequence[str], home: Path) -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
-def _there(path: Path) -> Path:
+def _existing(path: Path) -> Path:
     if not path.is_file():
         raise ConfigError(
-            f"{path} is missing. Make a kit on one machine (rescind flower kit) and carry its "
-            f"parts to the others, or try things out on one machine with --insecure."
+            f"{path} is missing. Make a kit on one machine (rescind flower kit) and copy its parts "
+            f"to the others, or test on one machine with --insecure."
         )
     return path.resolve()
 
 
-def _last(text: str) -> str:
+def _last_line(text: str) -> str:
     bare = (line.strip(" \t│╭╰╮╯─") for line in text.splitlines())  # Flower draws boxes
     lines = [line for line in bare if line]
-    return lines[-1] if lines else "it said nothing."
+    return lines[-1] if lines else "no output."

@@ -1,4 +1,4 @@
-"""One cell of a recipe, checked for what a deployment can do."""
+"""Select one cell of a recipe, and check that it can run over silos."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from rescind.experiments.recipe_file import locate
 
 
 def one_cell(recipe: str, cell: str | None, changes: tuple[str, ...] = ()) -> tuple[Path, Cell]:
-    """The cell of a recipe that is meant, with the first of its seeds."""
+    """Return the recipe's path and the selected cell, with the first of its seeds."""
     found = read(locate(recipe), changes, cell)
     names = list(dict.fromkeys(c.name for c in found.cells))
     if len(names) != 1:
         raise ConfigError(
-            f"{found.path} has {len(names)} cells; choose one with --cell: {', '.join(names)}."
+            f"{found.path} has {len(names)} cells. Choose one with --cell: {', '.join(names)}."
         )
     chosen = found.cells[0]
     if chosen.guards is not None and chosen.guards.epsilon is not None:
         raise ConfigError(
-            "a budget of epsilon is kept by runs in one process only. Leave guards.epsilon out: "
-            "run.json says which epsilon the noise on the silos gives."
+            "guards.epsilon is not allowed over silos: only a run in one process can keep a "
+            "privacy budget. Remove it; run.json reports the epsilon of the noise on the silos."
         )
-    _can_forget(chosen)
+    _check_forget(chosen)
     if chosen.data.variant:
-        _can_stream(chosen)
+        _check_stream(chosen)
     return found.path, chosen
 
 
-def _can_forget(cell: Cell) -> None:
-    """A request is answered over silos; what is measured beside retrains is not."""
-    wanted = cell.forget
-    if wanted is not None and wanted.name in CONTROLS:
+def _check_forget(cell: Cell) -> None:
+    """Refuse audit controls and several separate withdrawals."""
+    request = cell.forget
+    if request is not None and request.name in CONTROLS:
         raise ConfigError(
-            f"'{wanted.name}' is a control of an audit, which needs retrained models beside it; "
-            f"they are made in one process (rescind run). Choose a cell with an unlearner."
+            f"'{request.name}' is a control of an audit and needs retrained models, which are made "
+            f"in one process (rescind run). Choose a cell with an unlearner."
         )
-    if wanted is not None and len(wanted.clients) > 1:
+    if request is not None and len(request.clients) > 1:
         raise ConfigError(
-            f"clients {list(wanted.clients)} leave each on its own in this cell, but silos forget "
-            f"for good. Name one: --set forget.client={wanted.clients[0]}."
+            f"in this cell each of clients {list(request.clients)} leaves in a separate run, but "
+            f"silos forget permanently. Name one: --set forget.client={request.clients[0]}."
         )
 
 
-def _can_stream(cell: Cell) -> None:
-    """Blocks come to silos; what only one process can do with them is refused by name."""
+def _check_stream(cell: Cell) -> None:
+    """Refuse settings of a stream that need all data in one process."""
     method = cell.method
     if cell.sharing is not None or cell.forget is not None:
         raise ConfigError(
-            "a stream of blocks takes neither [sharing] nor [forget]. Leave them out; requests "
-            "are made with --withdraw or --erase."
+            "[sharing] and [forget] are not allowed in a stream of blocks. Remove them; make "
+            "requests with --withdraw or --erase."
         )
     for field, allowed in (("carry", "best"), ("reset_private", False), ("mask", "block")):
         value = getattr(method, field, allowed)
         if value != allowed:
             raise ConfigError(
-                f"{type(method).__name__} with {field} = {value!r} needs every device's private "
-                f"values or past records in one place, so it runs in one process only "
-                f"(rescind run). Over silos: --set method.{field}={str(allowed).lower()}."
+                f"{type(method).__name__} with {field} = {value!r} needs private values or past "
+                f"records of all devices, so it runs in one process only (rescind run). Over "
+                f"silos: --set method.{field}={str(allowed).lower()}."
             )

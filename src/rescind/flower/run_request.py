@@ -1,4 +1,4 @@
-"""What a run over silos was asked to do, as it travels to the process that does it."""
+"""The settings of a run over silos, as sent to the server process."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import json
 from dataclasses import asdict, dataclass
 
 SILO = "silo"
-"""The one key of a node's configuration: where its resident process listens, in hexadecimal."""
+"""The only key of a node's configuration: path of its resident process's socket, in hex."""
 LOG = "server.log"
-"""Where a run says how it is doing, in its own folder."""
+"""Log file in a run's folder."""
 ASKED = "asked"
-"""The one key of a run's configuration: what `rescind flower run` was told, as JSON."""
+"""The only key of a run's configuration: a `RunRequest` as JSON."""
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A cell of a recipe over silos."""
+    """A cell of a recipe to run over silos, and requests to forget after training."""
 
     recipe: str
     silos: int
@@ -23,11 +23,11 @@ class RunRequest:
     cell: str | None = None
     changes: tuple[str, ...] = ()
     deadline: float = 300.0
-    """Seconds in which a silo must answer."""
+    """Seconds a silo has to reply."""
     wait: float = 300.0
-    """Seconds in which all silos must have joined."""
+    """Seconds to wait until all silos have joined."""
     least: float = 0.5
-    """Share of the silos that a round needs to count."""
+    """Fraction of the silos that must reply, or the round is abandoned."""
     resume: bool = False
     take_back: int | None = None
     """After training, this client takes back everything it lent."""
@@ -36,23 +36,23 @@ class RunRequest:
     erase: tuple[int, tuple[int, ...]] | None = None
     """After training, this client erases these items."""
     unlearner: str | None = None
-    """The method that forgets; the learner's own way unless given."""
+    """The method that forgets. Default: the learner's own."""
     masked: float | None = None
-    """Silos mask their sums, whose entries are at most this large; None: they do not."""
+    """Largest entry of a masked sum; None: sums are not masked."""
 
     @property
     def requests(self) -> str:
-        """What was asked to be forgotten, and by whom."""
+        """Return the forgetting requests as JSON."""
         return json.dumps([self.take_back, self.withdraw, self.erase, self.unlearner])
 
     def to_json(self) -> str:
-        """For the run's configuration."""
+        """Return the settings as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> RunRequest:
-        """What `to_json` wrote."""
-        told = json.loads(text)
-        if told["erase"] is not None:
-            told["erase"] = (told["erase"][0], tuple(told["erase"][1]))
-        return cls(**{**told, "changes": tuple(told["changes"])})
+        """Read what `to_json` wrote."""
+        fields = json.loads(text)
+        if fields["erase"] is not None:
+            fields["erase"] = (fields["erase"][0], tuple(fields["erase"][1]))
+        return cls(**{**fields, "changes": tuple(fields["changes"])})

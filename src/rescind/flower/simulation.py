@@ -1,6 +1,6 @@
-"""Silos that Flower simulates on one machine with Ray, to try a recipe out before deploying it.
+"""Simulate silos on one machine with Flower and Ray, to test a recipe before deploying it.
 
-For speed use `rescind run`, which trains everybody side by side in one process.
+`rescind run` is faster: it trains all clients in one process.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from rescind.flower.wire.messages import Letter
 
 
 def simulate(asked: RunRequest, cpus: float = 1.0) -> None:
-    """Run a cell over simulated silos. cpus: how many one silo takes while it works"""
+    """Run a cell over simulated silos. cpus: CPU cores per silo"""
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError("Ray is not installed: docs/deploy.md says how.")
+        raise ConfigError("Ray is not installed. See docs/deploy.md.")
     from flwr.simulation import run_simulation
 
     os.environ.update(QUIET)
     client_app, server_app = ClientApp(), ServerApp()
 
     def answer(message: Message, context: Context) -> Message:
-        node = simulated(asked, int(context.node_config["partition-id"]))
+        node = simulated_node(asked, int(context.node_config["partition-id"]))
         reply = node.answer(Letter.from_records(message.content))
         return Message(reply.to_records(), reply_to=message)
 
@@ -53,8 +53,8 @@ def simulate(asked: RunRequest, cpus: float = 1.0) -> None:
     )
 
 
-def simulated(asked: RunRequest, silo: int) -> Node:
-    """A silo whose store is under the run's folder."""
+def simulated_node(asked: RunRequest, silo: int) -> Node:
+    """Return a silo that keeps its files in the run's folder."""
     data = RecipeData(asked.recipe, asked.cell, asked.changes)
     store = Store(Path(asked.out) / "silos" / f"silo-{silo}")
     return Node(store, data, silo, asked.silos, InProcess(guards=data.guards))

@@ -1,26 +1,24 @@
-"""Flower's SuperLink with more patience: `python -m rescind.flower.superlink`, its own options.
+"""Flower's SuperLink with a longer database timeout: `python -m rescind.flower.superlink`.
 
-Every thread that serves a silo writes to one SQLite file, and SQLite lets one write at a time; the
-others look again and again, in no order. Flower gives up after 5 s ("database is locked"), and the
-silo whose call it was ends. Ten silos on two busy cores wait longer than that.
+It takes the options of `flower-superlink`. Every thread that serves a silo writes to one SQLite
+file, and SQLite allows one write at a time. Flower gives up after 5 s ("database is locked") and
+the silo's connection ends. Ten silos on two busy cores wait longer than that.
 """
 
 from __future__ import annotations
 
-from flwr.supercore import sql_mixin
-from flwr.superlink.cli import flower_superlink
+from rescind.flower.wire import flwr_private
 
-PATIENCE = 300
-"""Seconds that a write may wait for its turn: as long as a round by default."""
-SETTINGS = "SQLITE_PRAGMAS"
+BUSY_SECONDS = 300
+"""How long a write may wait: the default deadline of a round."""
 
 
-def be_patient() -> None:
-    """Let writes of this process wait for their turn; Flower has no option for it."""
-    given = dict(vars(sql_mixin)[SETTINGS])
-    vars(sql_mixin)[SETTINGS] = tuple({**given, "busy_timeout": str(1000 * PATIENCE)}.items())
+def raise_busy_timeout() -> None:
+    """Let database writes of this process wait longer. Flower has no option for it."""
+    pragmas = {**dict(flwr_private.SQLITE_PRAGMAS), "busy_timeout": str(1000 * BUSY_SECONDS)}
+    flwr_private.set_sqlite_pragmas(pragmas.items())
 
 
 if __name__ == "__main__":
-    be_patient()
-    flower_superlink()
+    raise_busy_timeout()
+    flwr_private.flower_superlink()

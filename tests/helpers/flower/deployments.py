@@ -1,4 +1,4 @@
-"""Real processes on this machine: started by the commands of the manual, ended by their groups."""
+"""Start and stop real processes on this machine, with the commands of the manual."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ evaluate_every = {rounds}
 checkpoint_every = 1
 """
 PATIENCE = 600.0
-"""Seconds before a test gives up: a busy machine is slow, and only a broken one needs as many."""
+"""Seconds before a test fails: long enough for a busy machine."""
 
 
 def free_port() -> int:
@@ -38,16 +38,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def until(there: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
-    """Look until something is there."""
+def until(true: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+    """Wait until a condition is true. what: its name in the error message"""
     end = time.monotonic() + patience
-    while not there():
+    while not true():
         assert time.monotonic() < end, f"{what} did not come within {patience:g} s"
         time.sleep(0.2)
 
 
 class Machines:
-    """A server and its silos, as three people would start them."""
+    """A server and its silos, started as on separate machines."""
 
     def __init__(
         self, folder: Path, silos: int, rounds: int = 2, recipe: str | None = None
@@ -75,7 +75,7 @@ class Machines:
         return path.read_text(errors="replace") if path.is_file() else ""
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen:
-        """One command of the manual, in a group of its own."""
+        """Start one command of the manual in a new process group."""
         log = self._open.enter_context((self.folder / f"{name}.log").open("ab"))
         self.processes[name] = subprocess.Popen(
             [sys.executable, "-m", "rescind.cli", "flower", *arguments],
@@ -84,11 +84,11 @@ class Machines:
         )  # fmt: skip
         return self.processes[name]
 
-    def stop(self, name: str, sign: signal.Signals = signal.SIGTERM) -> None:
-        """End a command; the processes that it started end with it."""
+    def stop(self, name: str, signal_: signal.Signals = signal.SIGTERM) -> None:
+        """End a command and the processes that it started."""
         process = self.processes.pop(name)
         with suppress(ProcessLookupError):
-            process.send_signal(sign)
+            process.send_signal(signal_)
         try:
             process.wait(60)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""A grid in memory that carries Flower's own messages to silos, with faults on demand."""
+"""A grid in memory for Flower's messages, with faults on demand."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Message
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from rescind.core.holdings import Holdings
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.transport import Transport
-from rescind.flower.silo.node import Given, Node
+from rescind.flower.silo.node import InMemorySource, Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
+from rescind.flower.wire.serde import read, written
 
 FIRST = 100
-"""Flower's number of silo 0's node: not the silo's own, so that nobody confuses them."""
+"""Flower's id of silo 0's node. It differs from the silo's number, to find mix-ups."""
 
 
 class InMemory(Grid):
-    """Silos in this process. Every letter goes through Flower's wire format, there and back."""
+    """Silos in this process. Every message is converted to Flower's wire format and back."""
 
     def __init__(self, nodes: dict[int, Node]) -> None:
         self.nodes = nodes
-        # In a deployment Flower tells a process which task it is; here nobody does.
+        # In a deployment Flower sets these for each process.
         TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
         self.away: set[int] = set()
-        """Nodes that get letters and never answer."""
+        """Nodes that receive messages and never reply."""
         self.slow: set[int] = set()
-        """Nodes that answer after the deadline."""
+        """Nodes that reply after the deadline."""
         self.changed: Callable[[int, Letter], Letter | None] | None = None
-        """What happens to a reply on its way."""
+        """Changes a reply; None drops it."""
         self.twice = False
+        """Every reply is delivered twice."""
         self.said: list[tuple[int, Letter]] = []
-        """Every reply that left a silo."""
+        """(node, reply) of every reply that a silo sent."""
         self._boxes: dict[str, list[Message]] = {}
-        self._kept_back: dict[str, list[Message]] = {}
+        self._late: dict[str, list[Message]] = {}
         self._count = 0
 
     def set_run(self, run: Any) -> None: ...
@@ -69,25 +70,24 @@ class InMemory(Grid):
         number = message.metadata.dst_node_id
         if number in self.away:
             return
-        asked = Letter.from_records(recorddict_from_proto(recorddict_to_proto(message.content)))
-        told: Letter | None = self.nodes[number].answer(asked)
-        assert told is not None
-        self.said.append((number, told))
+        request = Letter.from_records(read(written(message.content)))
+        reply: Letter | None = self.nodes[number].answer(request)
+        assert reply is not None
+        self.said.append((number, reply))
         if self.changed is not None:
-            told = self.changed(number, told)
-        if told is None:
+            reply = self.changed(number, reply)
+        if reply is None:
             return
-        content = recorddict_from_proto(recorddict_to_proto(told.to_records()))
-        reply = Message(content, reply_to=message)
-        reply.metadata.__dict__["_src_node_id"] = number
-        box = self._kept_back if number in self.slow else self._boxes
-        box.setdefault(name, []).extend([reply] * (2 if self.twice else 1))
+        answer = Message(read(written(reply.to_records())), reply_to=message)
+        answer.metadata.__dict__["_src_node_id"] = number
+        box = self._late if number in self.slow else self._boxes
+        box.setdefault(name, []).extend([answer] * (2 if self.twice else 1))
 
     def release(self) -> None:
-        """What was kept back arrives now."""
-        for name, replies in self._kept_back.items():
+        """Deliver the replies of slow nodes."""
+        for name, replies in self._late.items():
             self._boxes.setdefault(name, []).extend(replies)
-        self._kept_back = {}
+        self._late = {}
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return [reply for name in message_ids for reply in self._boxes.pop(name, [])]
@@ -101,14 +101,15 @@ class InMemory(Grid):
 def silos_of(
     holdings: Holdings, silos: int, folder: Path, deadline: float = 0.0, **fields: Any
 ) -> tuple[FlowerExecutor, InMemory]:
-    """The holdings spread over silos, and an executor that reaches them.
+    """Return an executor for holdings that are distributed over silos, and its grid.
 
-    deadline: seconds; 0 is one look for replies, which is all a grid in memory needs
+    deadline: seconds; 0 is one check for replies, which is enough for a grid in memory
     """
+    source = InMemorySource(holdings)
     nodes = {
-        FIRST + silo: Node(Store(folder / f"silo-{silo}"), Given(holdings), silo, silos, **fields)
+        FIRST + silo: Node(Store(folder / f"silo-{silo}"), source, silo, silos, **fields)
         for silo in range(silos)
     }
     grid = InMemory(nodes)
-    line = Transport(grid, silos, deadline=deadline, pause=0.0)
-    return FlowerExecutor(line), grid
+    transport = Transport(grid, silos, deadline=deadline, pause=0.0)
+    return FlowerExecutor(transport), grid

@@ -1,4 +1,4 @@
-"""What tests of a served recipe have in common: a graph, who lends, and what was written."""
+"""Helpers for tests that run a recipe over silos: a graph recipe, lenders, and the results."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ measure = "accuracy"
 """
 
 
-def told(asked: RunRequest) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """The facts of a run, and the parameters that devices get."""
+def results(asked: RunRequest) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return the facts of a run and its public parameters."""
     facts = json.loads((Path(asked.out) / "run.json").read_text())
     return facts, params.load(Path(asked.out) / "model" / "public.safetensors")[0]
 
 
 def lenders(recipe: Path) -> tuple[int, int]:
-    """Two people who lend something."""
+    """Return two clients that lend records."""
     _, cell = one_cell(str(recipe), None)
     shared = start(cell, obtained(cell)).world.shared
     return int(shared.client[0]), int(shared.client[-1])

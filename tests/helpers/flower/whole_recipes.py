@@ -1,4 +1,4 @@
-"""Recipes that learn, go on and forget, one for each method; and what one process makes of them."""
+"""Recipes that train and forget, one per method, and their results in one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rescind.experiments.learning_run import obtained, prepare, start, stopping
 from rescind.experiments.stream_run import measured
 from rescind.experiments.unlearning_run import events
 from rescind.flower.recipe_cell import one_cell
-from rescind.flower.server.serve import learning
+from rescind.flower.server.serve import learner_cell
 from rescind.forgetting.purge import purge
 
 LENDING = """
@@ -85,11 +85,11 @@ client = 3
 
 
 def in_process(path: Path) -> Params:
-    """The model that one process has at the end of a recipe."""
+    """Run a recipe in one process. Return the public parameters."""
     _, cell = one_cell(str(path), None)
     if cell.data.variant:
         return measured(cell, prepare(cell.data))[0].now.state.public
-    fed = start(learning(cell), obtained(cell)).run(cell.run.rounds, until=stopping(cell))
+    fed = start(learner_cell(cell), obtained(cell)).run(cell.run.rounds, until=stopping(cell))
     if cell.forget is not None:
         (event,) = events(cell, fed)
         unlearner = cell.forget.unlearner or fed.method

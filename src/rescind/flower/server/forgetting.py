@@ -29,7 +29,7 @@ from rescind.experiments.unlearning_run import events as requests
 from rescind.flower.run_request import RunRequest
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.journal import Journal
-from rescind.flower.server.storage import load_elsewhere, save_elsewhere
+from rescind.flower.server.storage import load_remote, save_remote
 from rescind.forgetting.pipeline import unlearn_and_purge
 from rescind.storage.events import pack_events, unpack_events
 from rescind.storage.federations import UNLEARNERS
@@ -72,7 +72,7 @@ class ForgetProgressFiles:
         """Write a stand, then remove the one before."""
         self.number += 1
         shutil.rmtree(self.place, ignore_errors=True)  # of one that was killed while it wrote
-        save_elsewhere(stand.fed, self.place)
+        save_remote(stand.fed, self.place)
         tensors, told = pack_events("event", stand.events)
         params.save(self.place / EVENTS, tensors, {"facts": json.dumps(told)})
         begun = {"key": self.key, "facts": stand.facts, "unsettled": stand.unsettled}
@@ -86,7 +86,7 @@ class ForgetProgressFiles:
         for place in sorted(self.folder.glob("stand-*"), reverse=True):
             try:
                 begun = json.loads((place / BEGUN).read_text(encoding="utf-8"))
-                fed = load_elsewhere(place, self.executor)
+                fed = load_remote(place, self.executor)
                 tensors, notes = params.load(place / EVENTS)
             except (OSError, ValueError, DataError) as error:
                 log.warning("passed over a stand that was not written whole: %s", error)

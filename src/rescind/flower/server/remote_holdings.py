@@ -1,4 +1,4 @@
-"""The devices as the server sees them on a network: names of moments, and what devices announce."""
+"""Server-side placeholder for data on silos: ids of saved states and availability."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from torch import Tensor
 
 from rescind.core.cohort import Graph
 from rescind.core.executor import Vault
+from rescind.core.history import History
 from rescind.core.holdings import Holdings
 from rescind.core.params import Params
 from rescind.core.records import Anew, Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.core.world import Announced
 from rescind.errors import BoundaryError, DataError
 from rescind.experiments.streams import Announcement
+from rescind.flower.wire.payloads import LeftOut
 from rescind.flower.wire.steps import MOMENT, Step
 from rescind.storage.packing import Facts
 
@@ -29,100 +31,118 @@ def _none() -> Tensor:
 
 @dataclass(frozen=True)
 class RemoteHoldings(Holdings):
-    """Holdings that are not here: no record is in it, only where to ask.
+    """Holdings on silos. It contains no records, only the id of each silo's saved state.
 
-    It is a value like other holdings, so federations on a network can be compared, gone back to
-    and retrained; what it names is kept on the silos until `FlowerExecutor.settle`.
+    It is a value like other holdings, so federations over silos can be compared, restored and
+    retrained. Silos keep the states it refers to until `FlowerExecutor.settle`.
     """
 
     moment: Tensor = field(default_factory=_none)
-    """[silos] which moment of its holdings each silo is at, once it has taken its steps."""
-    said: Announced | None = None
+    """[silos] id of each silo's holdings (`wire/steps.py`) after its pending steps."""
+    announced: Announced | None = None
     owed: tuple[Step, ...] = ()
-    """What silos have not acknowledged yet, oldest first."""
-    nevers: tuple[tuple[int, Event], ...] = ()
-    """(silo, event) whose records are to be left out when devices begin anew from here."""
+    """Steps that silos have not acknowledged yet, oldest first."""
+    left_out: LeftOut = ()
+    """(silo, event) whose records are left out when devices restart from here."""
     epoch: int = 0
-    """How often something was forgotten so far."""
+    """Number of times that something was forgotten."""
     seed: int = 0
-    """Of the run: a silo that catches up while it measures draws first values with it, too."""
+    """Seed of the run. A silo that catches up while it measures draws initial values with it."""
     validated: Tensor = field(default_factory=_none)
-    """[silos] how many people on each have something held out for validation."""
+    """[silos] number of clients of each silo with held-out validation data."""
 
     @property
     def silos(self) -> int:
-        """How many silos there are."""
+        """Return the number of silos."""
         return len(self.moment)
 
     @property
+    def pending_silos(self) -> tuple[int, ...]:
+        """Return the silos that have not acknowledged every event."""
+        return tuple(sorted({step.silo for step in self.owed}))
+
+    @property
     def available(self) -> Tensor:
-        """What the devices said of themselves. [clients] bool"""
-        return self._said.available
+        """Return which clients can train, as announced by the silos. [clients] bool"""
+        return self.known.available
 
     @property
     def keeps(self) -> Tensor:
-        """What the devices said of themselves. [clients] bool"""
-        return self._said.keeps
+        """Return which clients keep records for themselves, as announced. [clients] bool"""
+        return self.known.keeps
 
     @property
-    def _said(self) -> Announced:
-        if self.said is None:
-            raise DataError("the silos have not said yet who is there: open them first.")
-        return self.said
+    def known(self) -> Announced:
+        """Return what the silos announced. Raises `DataError` before they have replied."""
+        if self.announced is None:
+            raise DataError("the silos have not replied yet. Call FlowerExecutor.gather first.")
+        return self.announced
 
     def lot(self, name: str, block: int | None = None) -> NoReturn:
-        """Nobody here can look."""
+        """Not available on the server."""
         raise BoundaryError(
-            f"what devices hold ('{name}') is on their silos. Ask through the executor: train, "
-            f"measure, or query where a silo allows it."
+            f"the data of the devices ('{name}') is on their silos. Use the executor: train, "
+            f"measure, or query if the silo allows it."
         )
 
     def holders(self, split: str, block: int | None = None) -> Tensor:
-        """Nobody here knows who: all members, of whom silos count those that have something."""
-        nobody = split == "valid" and block is None and not int(self.validated.sum())
-        return _none() if nobody else self.members.nonzero()[:, 0]
+        """Return all members, because only silos know which have held-out data. [n] ids"""
+        empty = split == "valid" and block is None and not int(self.validated.sum())
+        return _none() if empty else self.members.nonzero()[:, 0]
 
-    # -- histories without something, for retraining -----------------------------------------------
+    # -- starting points of a retraining -----------------------------------------------------------
 
     def without(self, records: Records) -> RemoteHoldings:
-        """Begin anew without these records."""
-        return self._never(Erase(records))
+        """Return holdings to restart from without these records."""
+        return self._leave_out(Erase(records))
 
     def without_loans(self, records: Records) -> RemoteHoldings:
-        """Begin anew with nothing of these records lent."""
-        return self._never(Unshare(records))
+        """Return holdings to restart from with these records not lent."""
+        return self._leave_out(Unshare(records))
 
     def without_client(self, client: int) -> RemoteHoldings:
-        """Begin anew without this client."""
-        return self._never(Withdraw(client))
+        """Return holdings to restart from without this client."""
+        return self._leave_out(Withdraw(client))
 
     def apply(self, event: Event) -> RemoteHoldings:
-        """A history in which a client never was."""
+        """Return holdings to restart from without the client of a `Withdraw`."""
         if not isinstance(event, Withdraw):
-            raise BoundaryError("events on devices elsewhere go through the executor.")
+            raise BoundaryError("the devices are on silos. Apply events through the executor.")
         members = self.members.clone()
         members[event.client] = False
-        return replace(self._never(event), members=members)
+        return replace(self._leave_out(event), members=members)
 
-    def _never(self, event: Event) -> RemoteHoldings:
+    def _leave_out(self, event: Event) -> RemoteHoldings:
         parts = ((silo, part_for(event, silo, self.silos)) for silo in range(self.silos))
         new = tuple((silo, part) for silo, part in parts if part is not None)
-        # Who begins anew from here has forgotten, too: nobody may answer it from before.
-        return replace(self, nevers=self.nevers + new, epoch=self.epoch + 1)
+        # A restart from here also forgets: replies from before must be refused.
+        return replace(self, left_out=self.left_out + new, epoch=self.epoch + 1)
 
 
-def elsewhere(vault: Vault) -> RemoteHoldings:
-    """The holdings of a vault whose devices are on a network."""
+def remote_holdings(vault: Vault) -> RemoteHoldings:
+    """Return the holdings of a vault. Raises `BoundaryError` if they are not on silos."""
     if not isinstance(vault.holdings, RemoteHoldings) or MOMENT not in vault.private:
         raise BoundaryError(
             "this federation's devices are in this process. Start it with the holdings that "
-            "`FlowerExecutor.gather` gives."
+            "`FlowerExecutor.gather` returns."
         )
     return vault.holdings
 
 
+def needed_moments(vault: Vault, past: History | None) -> tuple[list[int], list[int]]:
+    """Return the moments that a vault and its history refer to: (holdings, private)."""
+    held, private = {*remote_holdings(vault).moment.tolist()}, {*vault.private[MOMENT].tolist()}
+    if past is not None:
+        if isinstance(past.origin, RemoteHoldings):
+            held |= {*past.origin.moment.tolist()}
+        for point in (past.base, *past.points):
+            if point is not None and MOMENT in point.private:
+                private |= {*point.private[MOMENT].tolist()}
+    return sorted(held), sorted(private)
+
+
 def part_for(event: Event, silo: int, silos: int) -> Event | None:
-    """What of an event concerns a silo; None: nothing."""
+    """Return the part of an event that concerns a silo, or None."""
     match event:
         case Share(records) | Unshare(records) | Erase(records) | Anew(records):
             part = records[records.client % silos == silo]
@@ -136,19 +156,19 @@ def part_for(event: Event, silo: int, silos: int) -> Event | None:
             return None
 
 
-def after(vault: Vault, event: Event, public: Params) -> Vault:
-    """The server's view of an event before anybody has acknowledged it.
+def with_pending(vault: Vault, event: Event, public: Params) -> Vault:
+    """Return the vault after an event that no silo has acknowledged yet.
 
-    What it cannot know without the silos (who has something left to train on) stays as it was,
-    but nobody who left is available, and sizes grow.
+    Sizes grow and clients that left are not available. What only silos know (which clients still
+    have data to train on) stays as it was.
     """
-    holdings, owed = elsewhere(vault), list[Step]()
+    holdings, owed = remote_holdings(vault), list[Step]()
     moment, private = holdings.moment.clone(), vault.private[MOMENT].clone()
     for silo in range(holdings.silos):
         part = part_for(event, silo, holdings.silos)
         if part is not None:
-            seen = dict(public) if isinstance(part, Arrive) else {}
-            step = Step(silo, part, int(moment[silo]), int(private[silo]), seen)
+            model = dict(public) if isinstance(part, Arrive) else {}
+            step = Step(silo, part, int(moment[silo]), int(private[silo]), model)
             moment[silo], private[silo] = step.after
             owed.append(step)
     members, items, now = holdings.members, holdings.items, holdings.now
@@ -156,42 +176,44 @@ def after(vault: Vault, event: Event, public: Params) -> Vault:
         members = members.clone()
         members[event.client] = False
     if isinstance(event, Join):
-        members = _longer(members, event.client + 1)
+        members = _pad(members, event.client + 1)
         members[event.client] = True
     if isinstance(event, Arrive):
         new = torch.ones(event.clients, dtype=torch.bool)
         new[: len(members)] = members
         members, items, now = new, event.items, now + 1
-    many = len(members)
-    said = holdings._said
-    flags = Announced(_longer(said.available, many) & members, _longer(said.keeps, many) & members)
-    if isinstance(event, Announcement):  # the silos have said who trains; nothing of it is lent
+    n, known = len(members), holdings.known
+    flags = Announced(_pad(known.available, n) & members, _pad(known.keeps, n) & members)
+    if isinstance(event, Announcement):  # silos announced which clients train; nothing is lent
         flags = Announced(event.trains & members, event.trains & members)
     epoch = holdings.epoch + isinstance(event, FORGETTING)
     held = replace(
         holdings, moment=moment, owed=(*holdings.owed, *owed), members=members, items=items,
-        now=now, said=flags, epoch=epoch,
+        now=now, announced=flags, epoch=epoch,
     )  # fmt: skip
     return replace(vault, holdings=held, private={**vault.private, MOMENT: private})
 
 
-def heard(
-    holdings: RemoteHoldings, silo: int, facts: Facts, said: Mapping[str, Tensor]
+def with_reply(
+    holdings: RemoteHoldings, silo: int, facts: Facts, announced: Mapping[str, Tensor]
 ) -> RemoteHoldings:
-    """The same holdings after a silo has acknowledged everything and said who is there."""
+    """Return the holdings after a silo's reply, which acknowledges all its pending steps.
+
+    announced: [n] ids of clients by "available", "keeps" and "member"
+    """
     moment, validated = holdings.moment.clone(), holdings.validated.clone()
     moment[silo], validated[silo] = int(facts["held"]), int(facts["validated"])
-    many = max(holdings.clients, int(facts["clients"]))
-    here = torch.arange(many) % holdings.silos == silo
-    before = holdings.said or Announced(torch.zeros(many).bool(), torch.zeros(many).bool())
+    n = max(holdings.clients, int(facts["clients"]))
+    here = torch.arange(n) % holdings.silos == silo
+    before = holdings.announced or Announced(torch.zeros(n).bool(), torch.zeros(n).bool())
     flags = {}
     for name, old in (
         ("available", before.available), ("keeps", before.keeps), ("member", holdings.members)
     ):  # fmt: skip
-        new = _longer(old, many) & ~here
-        ids = said[name]
-        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= many or not bool(here[ids].all())):
-            raise DataError(f"silo {silo} speaks for clients that do not live there.")
+        new = _pad(old, n) & ~here
+        ids = announced[name]
+        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= n or not bool(here[ids].all())):
+            raise DataError(f"silo {silo} announced clients of other silos. Check its --silo.")
         new[ids] = True
         flags[name] = new
     return replace(
@@ -199,13 +221,13 @@ def heard(
         moment=moment,
         validated=validated,
         members=flags["member"],
-        said=Announced(flags["available"], flags["keeps"]),
+        announced=Announced(flags["available"], flags["keeps"]),
         owed=tuple(step for step in holdings.owed if step.silo != silo),
     )
 
 
-def unseen(silos: int, facts: Facts) -> RemoteHoldings:
-    """Holdings of which only the sizes are known."""
+def from_sizes(silos: int, facts: Facts) -> RemoteHoldings:
+    """Return holdings of which only the sizes are known."""
     nothing = torch.zeros(0)
     graph = None
     if facts["features"]:  # an empty graph, for the sizes in it
@@ -229,7 +251,7 @@ def unseen(silos: int, facts: Facts) -> RemoteHoldings:
     )
 
 
-def _longer(flags: Tensor, many: int) -> Tensor:
-    longer = flags.new_zeros(max(many, len(flags)))
-    longer[: len(flags)] = flags
-    return longer
+def _pad(flags: Tensor, n: int) -> Tensor:
+    padded = flags.new_zeros(max(n, len(flags)))
+    padded[: len(flags)] = flags
+    return padded

@@ -1,4 +1,4 @@
-"""A cell of a recipe over silos: the same loop, checkpoints and measures as in one process."""
+"""Run a cell of a recipe over silos, with the same loop and measures as in one process."""
 
 from __future__ import annotations
 
@@ -38,67 +38,70 @@ from rescind.storage.run_folder import write_facts
 log = logging.getLogger(__name__)
 
 
-def serve(
-    grid: Grid, asked: RunRequest, watch: tuple[Callable[[RoundResult], Any], ...] = ()
-) -> None:
-    """Train and measure over the silos; writes run.json and the server's model."""
+OnRound = Callable[[RoundResult], Any]
+
+
+def serve(grid: Grid, asked: RunRequest, on_round: tuple[OnRound, ...] = ()) -> None:
+    """Train, forget and measure over the silos. Writes run.json and the server's model."""
     _, cell = one_cell(asked.recipe, asked.cell, asked.changes)
     folder = Path(asked.out)
     files.make_folder(folder)
-    line = Transport(grid, asked.silos, asked.deadline)
+    transport = Transport(grid, asked.silos, asked.deadline)
     name = f"{cell.digest}/{cell.run.seed}/{asked.silos}"
     masked = None if asked.masked is None else Masked(asked.masked)
-    executor = FlowerExecutor(line, name, asked.least, masked=masked)
-    stands = ForgetProgressFiles(folder / "forgetting", f"{name}/{asked.requests}", executor)
+    executor = FlowerExecutor(transport, name, asked.least, masked=masked)
+    key = f"{name}/{asked.requests}"
+    progress_files = ForgetProgressFiles(folder / "forgetting", key, executor)
     log.info("waiting for %d silos", asked.silos)
-    stand = stands.found() if asked.resume else None
-    if stand is None:
-        stands.clear()
-        fed, facts = learnt(asked, cell, executor, folder, (in_the_log, *watch))
-        stand = ForgetProgress(fed, facts, wanted(asked, cell, fed))
-        stands.write(stand)
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # nobody goes back to learning
+    progress = progress_files.found() if asked.resume else None
+    if progress is None:
+        progress_files.clear()
+        fed, facts = learn(asked, cell, executor, folder, (in_the_log, *on_round))
+        progress = ForgetProgress(fed, facts, wanted(asked, cell, fed))
+        progress_files.write(progress)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # training is complete
     else:
         executor.meet(asked.wait)
-        log.info("going on with what was learnt; %d requests to answer", len(stand.events))
-    stand = answered(stand, cell, unlearner(asked, cell), executor, stands)
-    fed, facts = stand.fed, stand.facts
+        log.info("resumed after training; %d requests to answer", len(progress.events))
+    progress = answered(progress, cell, unlearner(asked, cell), executor, progress_files)
+    fed, facts = progress.fed, progress.facts
     facts["silos"] = {
-        "silos": asked.silos, "messages": line.letters, "refused": dict(line.refused),
+        "silos": asked.silos, "messages": transport.letters,
+        "refused": dict(transport.refused),
         "waiting": list(executor.waiting(fed)), "masked": asked.masked,
     }  # fmt: skip
     facts["model"] = {"public": params.digest(fed.now.state.public)}
     params.save(folder / "model" / "public.safetensors", dict(fed.now.state.public))
     write_facts(folder, facts)
-    stands.clear()
+    progress_files.clear()
     tidy(folder)
     log.info("written: %s/run.json, metrics %s", folder, facts["metrics"]["test"])
 
 
-def learnt(
+def learn(
     asked: RunRequest,
     cell: Cell,
     executor: FlowerExecutor,
     folder: Path,
-    watch: tuple[Callable[[RoundResult], Any], ...],
+    on_round: tuple[OnRound, ...],
 ) -> tuple[Federation, dict[str, Any]]:
-    """The federation after its rounds, or blocks of rounds, and what run.json says of them."""
+    """Train a cell, or a stream of blocks. Return the federation and the facts for run.json."""
     if cell.data.variant:
-        return train_stream(cell, executor, folder, asked.resume, asked.wait, watch)
-    learner = learning(cell)
-    fed = begin(learner, executor, asked.wait)
-    fed, meter, seen = train(learner, fed, executor, folder, asked.resume, watch)
-    return fed, _facts(cell, fed, meter, seen)
+        return train_stream(cell, executor, folder, asked.resume, asked.wait, on_round)
+    learner = learner_cell(cell)
+    fed = start_federation(learner, executor, asked.wait)
+    fed, meter, last = train(learner, fed, executor, folder, asked.resume, on_round)
+    return fed, _facts(cell, fed, meter, last)
 
 
-def learning(cell: Cell) -> Cell:
-    """The same cell before its request: who learns keeps what the unlearner takes."""
+def learner_cell(cell: Cell) -> Cell:
+    """Return the cell without its forgetting request, with the learner the unlearner needs."""
     learner = cell.forget.learner if cell.forget else None
     return replace(cell, forget=None, method=learner or cell.method)
 
 
-def begin(cell: Cell, executor: FlowerExecutor, wait: float) -> Federation:
-    """A federation of all silos before its first round, with what people lend."""
+def start_federation(cell: Cell, executor: FlowerExecutor, wait: float) -> Federation:
+    """Wait for all silos and start a federation, with the records that clients lend."""
     seed = cell.run.seed
     fed = Federation.start(executor.gather(seed, wait), cell.method, seed, executor)
     if cell.sharing is None:
@@ -112,32 +115,32 @@ def train(
     fed: Federation,
     executor: FlowerExecutor,
     folder: Path,
-    again: bool,
-    watch: tuple[Callable[[RoundResult], Any], ...],
+    from_checkpoint: bool,
+    on_round: tuple[OnRound, ...],
 ) -> tuple[Federation, Meter, Last]:
-    """The rounds of a cell, from the newest checkpoint if asked."""
+    """Run the rounds of a cell, from the newest checkpoint if `from_checkpoint`."""
     meter, settings, until = Meter(), cell.run, stopping(cell)
     checkpoints = Checkpoints(
         folder / "checkpoints", settings.checkpoint_every, executor.run, meter.read
     )
-    found = resume(checkpoints.folder, executor.run, fed, until) if again else None
+    found = resume(checkpoints.folder, executor.run, fed, until) if from_checkpoint else None
     if found is not None:
         fed, until = replace(fed, now=found.now), found.until or until
         if fed.past is not None and found.first is not None:
             fed = replace(fed, past=replace(fed.past, first=found.first))
         meter = Meter(**found.extra)
         checkpoints.extra = meter.read
-        log.info("going on after round %d", found.now.state.round)
+        log.info("resumed after round %d", found.now.state.round)
     else:
         checkpoints.clear()
-    seen, left = Last(until), settings.rounds - fed.now.state.round
+    last, left = Last(until), settings.rounds - fed.now.state.round
     keep = executor.watch(settings.checkpoint_every)
-    fed = fed.run(left, until=until, watch=(meter, seen, checkpoints, keep, *watch))
-    return fed, meter, seen
+    fed = fed.run(left, until=until, watch=(meter, last, checkpoints, keep, *on_round))
+    return fed, meter, last
 
 
-def _facts(cell: Cell, fed: Federation, meter: Meter, seen: Last) -> dict[str, Any]:
-    counted, until = meter.read(), seen.until
+def _facts(cell: Cell, fed: Federation, meter: Meter, last: Last) -> dict[str, Any]:
+    counted, until = meter.read(), last.until
     return {
         **cell.stated,
         "shared": len(fed.world.shared),

@@ -1,4 +1,4 @@
-"""A federation whose devices are elsewhere, on the server's disk: a folder, and where silos are."""
+"""Save and load a federation over silos on the server's disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.params import Params
 from rescind.core.world import Announced
-from rescind.flower.server.remote_holdings import RemoteHoldings, elsewhere
+from rescind.flower.server.remote_holdings import RemoteHoldings, remote_holdings
 from rescind.flower.wire.payloads import (
     of_silo,
     packed_steps,
@@ -27,33 +27,32 @@ from rescind.storage.packing import Facts, drawer, under
 SILOS = "silos.safetensors"
 
 
-def save_elsewhere(fed: Federation, place: Path) -> None:
-    """Write a federation; `load_elsewhere` gives it back, with the same letters to the silos."""
+def save_remote(fed: Federation, place: Path) -> None:
+    """Write a federation. After `load_remote` it sends the same messages to the silos."""
     save_federation(fed, place)
-    tensors, facts = _pack(elsewhere(fed.now.vault))
-    tensors, told = under("now", tensors), {"now": facts}
+    tensors, facts = _pack(remote_holdings(fed.now.vault))
+    tensors, saved = under("now", tensors), {"now": facts}
     if fed.past is not None and isinstance(fed.past.origin, RemoteHoldings):
-        packed, told["origin"] = _pack(fed.past.origin)
+        packed, saved["origin"] = _pack(fed.past.origin)
         tensors |= under("origin", packed)
-    params.save(place / SILOS, tensors, {"facts": json.dumps(told)})
+    params.save(place / SILOS, tensors, {"facts": json.dumps(saved)})
 
 
-def load_elsewhere(place: Path, executor: Executor | None) -> Federation:
-    """What `save_elsewhere` wrote."""
+def load_remote(place: Path, executor: Executor | None) -> Federation:
+    """Read what `save_remote` wrote."""
     fed = load_federation(place, executor)
     tensors, notes = params.load(place / SILOS)
-    told, past = json.loads(notes["facts"]), fed.past
-    held = _unpack(fed.now.vault.holdings, told["now"], drawer("now", tensors))
-    if past is not None and "origin" in told:
-        origin = _unpack(past.origin, told["origin"], drawer("origin", tensors))
+    saved, past = json.loads(notes["facts"]), fed.past
+    held = _unpack(fed.now.vault.holdings, saved["now"], drawer("now", tensors))
+    if past is not None and "origin" in saved:
+        origin = _unpack(past.origin, saved["origin"], drawer("origin", tensors))
         past = replace(past, origin=origin)
     now = replace(fed.now, vault=replace(fed.now.vault, holdings=held))
-    assert held.said is not None
-    return replace(fed, world=replace(fed.world, announced=held.said), now=now, past=past)
+    return replace(fed, world=replace(fed.world, announced=held.known), now=now, past=past)
 
 
 def _pack(held: RemoteHoldings) -> tuple[dict[str, Tensor], Facts]:
-    """What holdings elsewhere are beside their sizes, which every federation writes."""
+    """Return the fields that `save_federation` does not write, as (tensors, facts)."""
     tensors = {
         "moment": held.moment, "validated": held.validated, "available": held.available,
         "keeps": held.keeps,
@@ -61,8 +60,8 @@ def _pack(held: RemoteHoldings) -> tuple[dict[str, Tensor], Facts]:
     facts: Facts = {"epoch": held.epoch, "seed": held.seed}
     for silo in range(held.silos):
         owed, owed_tensors = packed_steps(f"owed{silo}of", held.owed, silo)
-        never_tensors, never = pack_events(f"nevers{silo}of", of_silo(held.nevers, silo))
-        facts, tensors = {**facts, **owed, **never}, {**tensors, **owed_tensors, **never_tensors}
+        left_tensors, left_out = pack_events(f"nevers{silo}of", of_silo(held.left_out, silo))
+        facts, tensors = {**facts, **owed, **left_out}, {**tensors, **owed_tensors, **left_tensors}
     return tensors, facts
 
 
@@ -73,11 +72,11 @@ def _unpack(plain: Holdings, facts: Facts, tensors: Params) -> RemoteHoldings:
         **{name: getattr(plain, name) for name in names},
         moment=tensors["moment"],
         validated=tensors["validated"],
-        said=Announced(tensors["available"], tensors["keeps"]),
+        announced=Announced(tensors["available"], tensors["keeps"]),
         epoch=int(facts["epoch"]),
         seed=int(facts["seed"]),
         owed=tuple(step for s in silos for step in unpacked_steps(f"owed{s}of", facts, tensors, s)),
-        nevers=tuple(
+        left_out=tuple(
             (s, event) for s in silos for event in unpack_events(f"nevers{s}of", tensors, facts)
         ),
     )

@@ -1,4 +1,4 @@
-"""A stream of blocks over silos: each brings its own block, the server hears how large it is."""
+"""Streams of blocks over silos. Records stay on the silos, the server knows only sizes."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from rescind.experiments.cell import Cell
 from rescind.experiments.stream_run import StreamCheckpointFiles, blocks_of, facts_of
 from rescind.experiments.streams import Block, Stream, Watch, run_stream
 from rescind.flower.server.executor import FlowerExecutor
-from rescind.flower.server.storage import load_elsewhere, save_elsewhere
+from rescind.flower.server.storage import load_remote, save_remote
 
 
 @dataclass
-class SiloHalts(StreamCheckpointFiles):
-    """A stream whose devices are elsewhere, and whose silos keep no block but the present one."""
+class SiloStreamCheckpoints(StreamCheckpointFiles):
+    """Checkpoints of a stream over silos, which keep the current block only."""
 
     def save(self, fed: Federation, place: Path) -> None:
-        """Write a federation as a block begins."""
-        save_elsewhere(fed, place)
+        """Write a federation at the start of a block."""
+        save_remote(fed, place)
 
     def load(self, place: Path) -> Federation:
-        """What `save` wrote."""
-        return load_elsewhere(place, self.executor)
+        """Read what `save` wrote."""
+        return load_remote(place, self.executor)
 
     def begins(self, fed: Federation, done: Sequence[Block]) -> None:
-        """Once it is written that a block has begun nobody comes back to the one before.
+        """Write the start of a block, then let silos remove the blocks before it.
 
-        Said again by a server that goes on: the silos have just been asked for their first block.
+        A server that resumes repeats this, because its silos have loaded their first block again.
         """
         super().begins(fed, done)
         if done and isinstance(self.executor, FlowerExecutor):
-            self.executor.turned(fed)
+            self.executor.drop_earlier_blocks(fed)
 
 
 def train_stream(
     cell: Cell,
     executor: FlowerExecutor,
     folder: Path,
-    again: bool,
+    resume: bool,
     wait: float,
-    watch: Sequence[Watch] = (),
+    on_round: Sequence[Watch] = (),
 ) -> tuple[Federation, dict[str, Any]]:
-    """The blocks of a cell, and what run.json says of them.
+    """Train on the blocks of a cell. Return the federation and the facts for run.json.
 
-    again: go on in the block, and at the checkpoint in it, where an earlier run stopped
+    resume: start at the last checkpoint of an earlier run
     """
     seed = cell.run.seed
-    halts = SiloHalts(folder / "checkpoints", cell, executor.run, executor)
-    if not again:
-        halts.clear()
+    checkpoints = SiloStreamCheckpoints(folder / "checkpoints", cell, executor.run, executor)
+    if not resume:
+        checkpoints.clear()
     stream = Stream(executor.gather(seed, wait), executor.arrivals(seed))
     keep = executor.watch(cell.run.checkpoint_every)
     done = run_stream(
-        stream, cell.method, seed, blocks_of(cell), executor, (halts.meter, keep, *watch),
-        keeper=halts,
+        stream, cell.method, seed, blocks_of(cell), executor, (checkpoints.meter, keep, *on_round),
+        keeper=checkpoints,
     )  # fmt: skip
-    return done.fed, facts_of(cell, done, halts.meter)
+    return done.fed, facts_of(cell, done, checkpoints.meter)

@@ -1,7 +1,7 @@
-"""The line to the silos: who is there, letters out, replies in, and what is not accepted.
+"""Exchange messages with the silos through Flower's grid.
 
-It drives Flower's grid itself: every exchange has a deadline, a reply must name the request it
-answers, and whatever comes after the deadline is refused and counted.
+Every exchange has a deadline, a reply must name the request it answers, and replies that come
+after the deadline are refused and counted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import Message
@@ -27,61 +27,61 @@ STALE, REPLAYED, SILENT = "computed before something was forgotten", "replayed",
 UNREADABLE, FAILED = "cannot be read", "node failed"
 
 KINDS = {"train": "train", "measure": "evaluate"}
-"""Flower's kind of message for a verb; everything else is a query."""
+"""Flower's message type for a verb; all other verbs are queries."""
 ROUNDS = ("train", "mask")
-"""Verbs of a round: a silo that fails at them is left out of it."""
+"""Verbs of a round: a silo that fails is left out of the round."""
 
 
 @dataclass
 class Transport:
-    """The silos that are there, by number, and everything that was counted on the way."""
+    """The connection to the silos, with counts of sent and refused messages."""
 
     grid: Grid
     silos: int
     deadline: float = 300.0
-    """Seconds a silo has for an answer; a round closes then with those who answered."""
+    """Seconds a silo has to reply; a round then closes without the missing replies."""
     pause: float = 0.2
-    """Seconds between two looks for replies."""
+    """Seconds between two checks for replies."""
     nodes: dict[int, int] = field(default_factory=dict)
-    """Silo -> Flower's number of its node."""
+    """Silo -> Flower's id of its node."""
     refused: Counter[str] = field(default_factory=Counter)
-    """How many replies were not accepted, by reason."""
+    """Number of replies that were not accepted, by reason."""
     letters: int = 0
-    """Messages sent."""
+    """Number of messages sent."""
     pending: dict[str, Facts] = field(default_factory=dict)
-    """Letters without a reply, by Flower's number of the message."""
+    """Requests without a reply, by Flower's message id."""
     unknown_nodes: set[int] = field(default_factory=set)
-    """Nodes that are no silo of ours."""
+    """Nodes that are not a silo of this run."""
     standby_nodes: dict[int, int] = field(default_factory=dict)
-    """Silo -> a second node that says it is this silo: perhaps the first was killed."""
+    """Silo -> a second node with the same silo number: the first one may have been killed."""
     first_message: Letter | None = None
-    """The first letter, for nodes that come later."""
+    """The first request, for nodes that join later."""
     journal: Journal | None = None
-    """Where answers are kept, and taken from if a server that was killed asks again."""
+    """Saves replies, so that a server that was killed can repeat its requests."""
 
-    def wait(self, ask: Letter, seconds: float) -> dict[int, Letter]:
-        """Every silo's answer to a first letter, once all are there. Nodes come when they come."""
-        self.first_message, until = ask, time.monotonic() + seconds
+    def wait(self, request: Letter, seconds: float) -> dict[int, Letter]:
+        """Wait until every silo has joined. Return their replies to the first request."""
+        self.first_message, until = request, time.monotonic() + seconds
         for known in (self.nodes, self.unknown_nodes, self.standby_nodes):
-            known.clear()  # everybody is asked, also who answered another run
-        heard: dict[int, Letter] = {}
+            known.clear()  # ask every node, also those that replied to an earlier run
+        replies: dict[int, Letter] = {}
         while True:
-            heard |= self._greet(ask, {*self.grid.get_node_ids()})
-            if len(heard) == self.silos:
-                return heard
+            replies |= self._identify(request, {*self.grid.get_node_ids()})
+            if len(replies) == self.silos:
+                return replies
             if time.monotonic() >= until:
-                missing = [s for s in range(self.silos) if s not in heard]
+                missing = [s for s in range(self.silos) if s not in replies]
                 raise DataError(
-                    f"{len(heard)} of {self.silos} silos joined within {seconds:g} s; silos "
+                    f"{len(replies)} of {self.silos} silos joined within {seconds:g} s; silos "
                     f"{missing} are missing. Start them (rescind flower join), or wait longer."
                 )
             time.sleep(self.pause)
 
-    def _greet(self, ask: Letter, present: set[int]) -> dict[int, Letter]:
-        """Ask nodes that nobody has met yet which silo they are."""
+    def _identify(self, request: Letter, present: set[int]) -> dict[int, Letter]:
+        """Ask new nodes which silo they are. Return the replies of silos that had no node."""
         new = present - {*self.nodes.values()} - self.unknown_nodes
-        heard: dict[int, Letter] = {}
-        for node, reply in self._exchange({node: ask for node in sorted(new)}).items():
+        replies: dict[int, Letter] = {}
+        for node, reply in self._exchange({node: request for node in sorted(new)}).items():
             if "error" in reply.facts:
                 raise unpack_error(reply.facts)
             silo, silos = int(reply.facts.get("silo", -1)), reply.facts.get("silos")
@@ -91,41 +91,40 @@ class Transport:
                 self.refused[UNKNOWN] += 1
                 if ours:
                     self.standby_nodes[silo] = node
-                log.warning("a node that says it is silo %s of %s is not needed", silo, silos)
+                log.warning("a node that claims to be silo %s of %s is not needed", silo, silos)
                 continue
             self.nodes[silo] = node
-            heard[silo] = reply
-        return heard
+            replies[silo] = reply
+        return replies
 
-    def ask(self, letters: Mapping[int, Letter]) -> Answers:
-        """Replies by silo, and for every silo without one the reason.
+    def ask(self, requests: Mapping[int, Letter]) -> Answers:
+        """Send a request to each silo. Return (replies, reasons of missing replies) by silo.
 
-        An error that a person can mend is raised, unless the letter is about a round: there, a
-        silo that fails is left out.
+        An error that a silo reports is raised, except in a round: there the silo is left out.
         """
-        found = self.journal.read(letters) if self.journal else None
-        if found is not None:
-            self.letters += len(letters)
+        answers = self.journal.read(requests) if self.journal else None
+        if answers is not None:
+            self.letters += len(requests)
         else:
-            found = self._asked(letters)
+            answers = self._ask_silos(requests)
             if self.journal is not None:
-                self.journal.write(letters, found)
-        for reason in found[1].values():
+                self.journal.write(requests, answers)
+        for reason in answers[1].values():
             self.refused[reason.partition(":")[0]] += 1
-        return found
+        return answers
 
-    def _asked(self, letters: Mapping[int, Letter]) -> Answers:
-        """`ask`, of the silos themselves."""
+    def _ask_silos(self, requests: Mapping[int, Letter]) -> Answers:
+        """Do the work of `ask` without the journal."""
         present = {*self.grid.get_node_ids()}
         if self.first_message is not None:
-            self._greet(self.first_message, present)
-        to, why = {}, {}
-        for silo, letter in letters.items():
+            self._identify(self.first_message, present)
+        by_node, why = {}, {}
+        for silo, request in requests.items():
             if self.nodes.get(silo, -1) in present:
-                to[self.nodes[silo]] = letter
+                by_node[self.nodes[silo]] = request
             else:
                 why[silo] = SILENT
-        found = self._exchange(to, why)
+        found = self._exchange(by_node, why)
         silo_of = {node: silo for silo, node in self.nodes.items()}
         replies = {}
         for node, reply in found.items():
@@ -136,45 +135,46 @@ class Transport:
                 why[silo] = f"{FAILED}: {reply.facts['why']}"
             else:
                 raise unpack_error(reply.facts)
-        for silo in letters:
+        for silo in requests:
             if silo not in replies:
                 why.setdefault(silo, SILENT)
-                if (
-                    silo in self.standby_nodes
-                ):  # who came second under its number is asked next time
+                if silo in self.standby_nodes:  # ask the second node next time
                     self.nodes[silo] = self.standby_nodes.pop(silo)
         return dict(sorted(replies.items())), why
 
     def _exchange(
-        self, letters: Mapping[int, Letter], why: dict[int, str] | None = None
+        self, requests: Mapping[int, Letter], why: dict[int, str] | None = None
     ) -> dict[int, Letter]:
-        """Send, then look for replies until all are there or the deadline has come."""
-        if not letters:
+        """Send requests by node. Return the replies that come before the deadline.
+
+        why: receives the reasons of refused replies, by silo
+        """
+        if not requests:
             return {}
-        waiting: dict[str, tuple[int, Letter]] = {}
-        messages, order = [], list(letters.items())
-        for node, letter in order:
-            verb = str(letter.facts["verb"])
+        messages, order = [], list(requests.items())
+        for node, request in order:
+            verb = str(request.facts["verb"])
             messages.append(
                 Message(
-                    letter.to_records(), node, KINDS.get(verb, "query"),
-                    ttl=self.deadline + 60, group_id=str(letter.facts["round"]),
+                    request.to_records(), node, KINDS.get(verb, "query"),
+                    ttl=self.deadline + 60, group_id=str(request.facts["round"]),
                 )
             )  # fmt: skip
         self.letters += len(messages)
-        sent = list(self.grid.push_messages(messages))
-        for name, (node, letter) in zip(sent, order, strict=True):
-            waiting[name] = (node, letter)
+        ids = list(self.grid.push_messages(messages))
+        waiting: dict[str, tuple[int, Letter]] = dict(zip(ids, order, strict=True))
         until, replies = time.monotonic() + self.deadline, {}
         silo_of = {node: silo for silo, node in self.nodes.items()}
         while waiting:
-            for message in self._pulled([*waiting, *self.pending]):
-                name = message.metadata.reply_to_message_id
-                if name not in waiting:
-                    self._refuse(REPLAYED if self.pending.pop(name, None) is None else LATE)
+            asked = [id_ for id_ in (*waiting, *self.pending) if id_]
+            for message in self.grid.pull_messages(asked):
+                id_ = message.metadata.reply_to_message_id
+                if id_ not in waiting:
+                    late = self.pending.pop(id_, None) is not None
+                    self.refused[LATE if late else REPLAYED] += 1
                     continue
-                node, letter = waiting.pop(name)
-                reply, reason = _read(message, node, letter)
+                node, request = waiting.pop(id_)
+                reply, reason = _read(message, node, request)
                 if reply is not None:
                     replies[node] = reply
                 elif why is not None and node in silo_of:
@@ -182,18 +182,12 @@ class Transport:
             if not waiting or time.monotonic() >= until:
                 break
             time.sleep(self.pause)
-        self.pending |= {name: letter.facts for name, (_, letter) in waiting.items()}
+        self.pending |= {id_: request.facts for id_, (_, request) in waiting.items()}
         return replies
 
-    def _pulled(self, names: Iterable[str]) -> Iterable[Message]:
-        return self.grid.pull_messages([name for name in names if name])
 
-    def _refuse(self, reason: str) -> None:
-        self.refused[reason] += 1
-
-
-def _read(message: Message, node: int, letter: Letter) -> tuple[Letter | None, str | None]:
-    """A reply if it answers this very request; else the reason why it is refused."""
+def _read(message: Message, node: int, request: Letter) -> tuple[Letter | None, str | None]:
+    """Return (reply, None), or (None, reason) if the message does not answer the request."""
     if message.has_error():
         return None, f"{FAILED}: {message.error.reason}"
     if message.metadata.src_node_id != node:
@@ -202,16 +196,16 @@ def _read(message: Message, node: int, letter: Letter) -> tuple[Letter | None, s
         reply = Letter.from_records(message.content)
     except RescindError:
         return None, UNREADABLE
-    return (None, flaw) if (flaw := mismatch(letter, reply)) else (reply, None)
+    return (None, flaw) if (flaw := mismatch(request, reply)) else (reply, None)
 
 
-def mismatch(asked: Letter, reply: Letter) -> str | None:
-    """Why a reply does not belong to a request; None: it does."""
-    told = reply.facts
-    if told.get("run") != asked.facts["run"] or told.get("verb") != asked.facts["verb"]:
+def mismatch(request: Letter, reply: Letter) -> str | None:
+    """Return why a reply does not belong to a request; None if it does."""
+    facts = reply.facts
+    if facts.get("run") != request.facts["run"] or facts.get("verb") != request.facts["verb"]:
         return REPLAYED
-    if told.get("epoch") != asked.facts["epoch"]:
+    if facts.get("epoch") != request.facts["epoch"]:
         return STALE
-    if told.get("round") != asked.facts["round"]:
+    if facts.get("round") != request.facts["round"]:
         return ROUND
-    return REPLAYED if told.get("of") != asked.digest else None
+    return REPLAYED if facts.get("of") != request.digest else None

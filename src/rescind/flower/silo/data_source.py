@@ -1,4 +1,4 @@
-"""A silo's data as a recipe describes it."""
+"""Load a silo's data from a recipe."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rescind.flower.recipe_cell import one_cell
 
 @lru_cache(maxsize=1)
 def _stream(recipe: str, cell: str | None, changes: tuple[str, ...], seed: int) -> Stream:
-    """Read once: a silo's process is asked for one block after another."""
+    """Load the stream once per process: blocks are requested one by one."""
     _, chosen = one_cell(recipe, cell, changes)
     return Stream.of(prepare(chosen.data), seed)
 
 
 @dataclass(frozen=True)
 class RecipeData:
-    """The dataset of a recipe's cell; a silo takes its own clients out of it."""
+    """The dataset of a recipe's cell, for all clients of all silos."""
 
     recipe: str
     cell: str | None = None
@@ -34,7 +34,7 @@ class RecipeData:
         return one_cell(self.recipe, self.cell, self.changes)[1]
 
     def hold(self, seed: int) -> Holdings:
-        """What everybody holds under a seed, before anybody lends; of a stream, the first block."""
+        """Return the holdings of all clients before lending; of a stream, the first block."""
         if self._cell.data.variant:
             return _stream(self.recipe, self.cell, self.changes, seed).first
         cell = replace(self._cell, sharing=None, guards=None, forget=None)
@@ -43,12 +43,12 @@ class RecipeData:
 
     @property
     def guards(self) -> tuple[Guard, ...]:
-        """What happens to updates before they leave the silo."""
+        """Return the guards applied to updates before they leave the silo."""
         guards = self._cell.guards
         return guards.guards if guards else ()
 
     def block(self, number: int, seed: int) -> Arrive | None:
-        """A block of a stream, counted from 0; None: there is none."""
+        """Return a block of a stream, counted from 0; None if there is none."""
         if not self._cell.data.variant:
             return None
         later = tuple(_stream(self.recipe, self.cell, self.changes, seed).later)

@@ -1,8 +1,8 @@
-"""One silo: an `InProcess` executor over the data it holds, answering the server's letters.
+"""One silo: answers the server's requests with an `InProcess` executor over its own data.
 
-Whatever it is asked, a silo first catches up with the events it owes an acknowledgement for; only
-then does it train, measure or answer. Moments are named by digests of how they came about, so that
-a request that is repeated (a server that was killed) gives the same moment, not a second one.
+Before it trains, measures or answers, a silo applies all events that it has not acknowledged.
+The id of a saved state (a moment, wire/steps.py) is a digest of how it was computed, so a request
+that a restarted server repeats gives the same moment, not a second one.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ from rescind.core.tasks import Question
 from rescind.core.update import Sum
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.errors import ConfigError, ConsentError, DataError, RescindError
-from rescind.flower.silo.partition import as_many, never, part_of
+from rescind.flower.silo.partition import grow, leave_out, silo_part
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter, method_of, metric_of, pack_error, pack_sum
 from rescind.flower.wire.payloads import unpacked_steps
-from rescind.flower.wire.secure_aggregation import Masks, flat
+from rescind.flower.wire.secure_aggregation import Masks, flatten_sum
 from rescind.flower.wire.steps import HELD, PRIVATE, Step, moment_of
 from rescind.storage.events import unpack_events
 from rescind.storage.packing import drawer, under
 
 
 class Source(Protocol):
-    """Where a silo's data comes from."""
+    """The source of a silo's data."""
 
     def hold(self, seed: int) -> Holdings:
-        """What its clients hold at first, in the numbering of everybody."""
+        """Return the initial holdings of all clients of all silos."""
         ...
 
     def block(self, number: int, seed: int) -> Arrive | None:
-        """What comes to its clients with a block; None: the server's event brings it."""
+        """Return the records of a block; None if the server's event contains them."""
         ...
 
 
 @dataclass(frozen=True)
-class Given:
-    """A source that is there already: holdings, and the blocks that follow."""
+class InMemorySource:
+    """Holdings in memory, and the blocks that follow."""
 
     holdings: Holdings
     blocks: tuple[Arrive, ...] = ()
 
     def hold(self, seed: int) -> Holdings:
-        """The holdings, whatever the seed."""
+        """Return the holdings. The seed is not used."""
         return self.holdings
 
     def block(self, number: int, seed: int) -> Arrive | None:
-        """Block 1 is the first that follows."""
+        """Return block `number`; block 1 is the first after the initial holdings."""
         return self.blocks[number - 1] if number <= len(self.blocks) else None
 
 
 @dataclass(frozen=True)
 class Node:
-    """A silo of clients: those whose number leaves remainder `silo` when divided by `silos`."""
+    """A silo, with all clients c for which c mod silos = silo."""
 
     store: Store
     source: Source
@@ -72,15 +72,15 @@ class Node:
     silos: int = 1
     executor: InProcess = field(default_factory=InProcess)
     single_updates: bool = False
-    """Allow methods that show the server single clients' updates."""
+    """Allow methods that send updates of single clients to the server."""
     questions: bool = False
-    """Answer questions about single records (audits from the server's side)."""
+    """Answer the server's questions about single records (for audits)."""
     secure: bool = False
     """Send sums only if they are masked."""
     masks: Masks = field(default_factory=Masks)
 
-    def answer(self, asked: Letter) -> Letter:
-        """The reply to a letter. What a person can mend comes back as an error, not a crash."""
+    def answer(self, request: Letter) -> Letter:
+        """Return the reply to a request. A `RescindError` becomes a reply with the error."""
         verbs: dict[str, Callable[[Letter], Letter]] = {
             "meet": self._meet,
             "hold": self._hold,
@@ -94,74 +94,77 @@ class Node:
             "query": self._query,
             "keep": self._keep,
         }
-        echo = {n: asked.facts.get(n) for n in ("run", "round", "epoch", "verb")}
-        echo |= {"of": asked.digest, "silo": self.silo, "silos": self.silos}
+        echo = {n: request.facts.get(n) for n in ("run", "round", "epoch", "verb")}
+        echo |= {"of": request.digest, "silo": self.silo, "silos": self.silos}
         try:
-            self._fence(asked)
-            verb = verbs.get(str(asked.facts.get("verb")))
+            self._check_epoch(request)
+            verb = verbs.get(str(request.facts.get("verb")))
             if verb is None:
-                raise ConfigError(f"a silo cannot '{echo['verb']}': use {', '.join(verbs)}.")
-            told = verb(asked)
-            return Letter({**echo, **told.facts}, told.tensors)
+                raise ConfigError(f"unknown verb '{echo['verb']}'. Use one of {', '.join(verbs)}.")
+            reply = verb(request)
+            return Letter({**echo, **reply.facts}, reply.tensors)
         except RescindError as error:
             return Letter({**echo, **pack_error(error)}, {})
 
-    def _fence(self, asked: Letter) -> None:
-        """Refuse a server that has gone back behind something that was forgotten for good."""
-        if asked.facts.get("verb") in ("meet", "next"):  # whatever the model: nothing is computed
+    def _check_epoch(self, request: Letter) -> None:
+        """Refuse a model from before something was forgotten permanently."""
+        if request.facts.get("verb") in ("meet", "next"):  # they do not use the model
             return
-        fence = int(self.store.notes.get("epoch", 0))
-        if self.store.notes.get("run") == asked.facts.get("run") and asked.facts["epoch"] < fence:
+        epoch = int(self.store.notes.get("epoch", 0))
+        if (
+            self.store.notes.get("run") == request.facts.get("run")
+            and request.facts["epoch"] < epoch
+        ):
             raise ConsentError(
-                f"the server's model is of epoch {asked.facts['epoch']}, but something was "
-                f"forgotten here since (epoch {fence}). Go on from a later checkpoint."
+                f"the server's model is of epoch {request.facts['epoch']}, but something was "
+                f"forgotten here since (epoch {epoch}). Resume from a later checkpoint."
             )
 
-    # -- moments -----------------------------------------------------------------------------------
+    # -- saved states ------------------------------------------------------------------------------
 
     def _mine(self, clients: int) -> Tensor:
-        """Which clients live here. [clients] bool"""
+        """Return which clients are on this silo. [clients] bool"""
         return torch.arange(clients) % self.silos == self.silo
 
-    def _caught_up(self, asked: Letter) -> tuple[int, int, Vault]:
-        """The moments a letter is about, after the events this silo had not heard of."""
-        held, private = int(asked.facts["held"]), int(asked.facts["private"])
-        if not self._knows(held, private):
-            self._take_steps(asked)
+    def _catch_up(self, request: Letter) -> tuple[int, int, Vault]:
+        """Apply pending events. Return the moments of the request (held, private) and the vault."""
+        held, private = int(request.facts["held"]), int(request.facts["private"])
+        if not self._has(held, private):
+            self._take_steps(request)
         return held, private, self.store.vault(held, private)
 
-    def _knows(self, held: int, private: int) -> bool:
-        return self.store.knows(HELD, held) and self.store.knows(PRIVATE, private)
+    def _has(self, held: int, private: int) -> bool:
+        return self.store.has(HELD, held) and self.store.has(PRIVATE, private)
 
-    def _take_steps(self, asked: Letter) -> None:
-        """Make the moments that events lead to. Private ones first: holdings say it is done."""
-        for step in unpacked_steps("owed", asked.facts, asked.tensors, self.silo):
+    def _take_steps(self, request: Letter) -> None:
+        """Compute and save the moments of pending steps. Holdings are last: they mark the end."""
+        for step in unpacked_steps("owed", request.facts, request.tensors, self.silo):
             held, private = step.after
-            if not self._knows(held, private):
-                vault = self._applied(asked, step, self.store.vault(step.held, step.private))
+            if not self._has(held, private):
+                vault = self._take_step(request, step, self.store.vault(step.held, step.private))
                 self.store.save_private(private, vault, self._mine(vault.holdings.clients))
                 self.store.save_held(held, vault.holdings)
 
-    def _applied(self, asked: Letter, step: Step, vault: Vault) -> Vault:
-        method, clock = method_of(asked.facts["method"]), Clock(asked.facts["seed"])
+    def _take_step(self, request: Letter, step: Step, vault: Vault) -> Vault:
+        method, clock = method_of(request.facts["method"]), Clock(request.facts["seed"])
         event = step.event
         if isinstance(event, Arrive):
-            own = self.source.block(vault.holdings.now + 1, clock.seed)
-            event = self._part(event if own is None else own)
+            block = self.source.block(vault.holdings.now + 1, clock.seed)
+            event = self._own_part(event if block is None else block)
         vault = self.executor.apply(method, step.public, event, vault, clock)
-        if isinstance(event, Erase):  # in process, `forget` does this itself
+        if isinstance(event, Erase):  # in process, `forget` does this
             noted = method.client_erased(vault.private, event.records, vault.holdings.now)
             vault = replace(vault, private=noted)
         members = vault.holdings.members & self._mine(vault.holdings.clients)
         return replace(vault, holdings=replace(vault.holdings, members=members))
 
-    def _part(self, block: Arrive) -> Arrive:
-        """A block without what belongs to clients of other silos."""
+    def _own_part(self, block: Arrive) -> Arrive:
+        """Return a block with the records of this silo's clients only."""
         mine = self._mine(block.clients)[block.records.client]
         return replace(block, records=block.records[mine], split=block.split[mine])
 
     def _state(self, held: int, private: int, holdings: Holdings) -> Letter:
-        """What the server may know after a request: names of moments, and two bits per client."""
+        """Build the reply that every request gets: moments, sizes, and flags of the clients."""
         ids = {"available": holdings.available, "keeps": holdings.keeps, "member": holdings.members}
         tensors = {name: flags.nonzero().squeeze(1) for name, flags in ids.items()}
         graph = holdings.graph
@@ -175,190 +178,189 @@ class Node:
 
     # -- verbs -------------------------------------------------------------------------------------
 
-    def _meet(self, asked: Letter) -> Letter:
-        """Say only which silo this is, as every reply does: the run goes on with what is here."""
+    def _meet(self, request: Letter) -> Letter:
+        """Reply with the silo's number only, which every reply has. Nothing is loaded."""
         return Letter({}, {})
 
-    def _hold(self, asked: Letter) -> Letter:
-        """Take in the data, and say how large the world is as seen from here."""
-        holdings = part_of(self.source.hold(int(asked.facts["seed"])), self.silo, self.silos)
+    def _hold(self, request: Letter) -> Letter:
+        """Load the data. Reply with its sizes."""
+        holdings = silo_part(self.source.hold(int(request.facts["seed"])), self.silo, self.silos)
         moment = moment_of(holdings.digest(), HELD)
-        if not self.store.knows(HELD, moment):
+        if not self.store.has(HELD, moment):
             self.store.save_held(moment, holdings)
-        self.store.note(run=str(asked.facts["run"]), epoch=int(asked.facts["epoch"]))
+        self.store.note(run=str(request.facts["run"]), epoch=int(request.facts["epoch"]))
         return self._state(moment, 0, holdings)
 
-    def _next(self, asked: Letter) -> Letter:
-        """How large a block to come is, and who here trains on it; perhaps there is none."""
-        block = self.source.block(int(asked.facts["block"]), int(asked.facts["seed"]))
+    def _next(self, request: Letter) -> Letter:
+        """Reply with the sizes of the next block and its training clients, if there is one."""
+        block = self.source.block(int(request.facts["block"]), int(request.facts["seed"]))
         if block is None:
             return Letter({"there": False}, {})
-        mine = self._part(block)
+        mine = self._own_part(block)
         trains = torch.unique(mine.records.client[mine.split == TRAIN])
         facts = {"there": True, "clients": block.clients, "items": block.items}
         return Letter(facts, {"trains": trains})
 
-    def _open(self, asked: Letter) -> Letter:
-        """First private values, perhaps for a world in which some records never were."""
-        held = int(asked.facts["held"])
-        if not self.store.knows(HELD, held):
-            self._take_steps(asked)
+    def _open(self, request: Letter) -> Letter:
+        """Create initial private values, without the records that are to be left out."""
+        held = int(request.facts["held"])
+        if not self.store.has(HELD, held):
+            self._take_steps(request)
         holdings = self.store.held(held)
-        for event in unpack_events("never", asked.tensors, asked.facts):
-            holdings = never(holdings, event)
+        for event in unpack_events("never", request.tensors, request.facts):
+            holdings = leave_out(holdings, event)
             held = moment_of(f"{held}/never/{event.digest()}", HELD)
-        # The world may have more clients than were known when this silo began.
-        holdings = as_many(holdings, int(asked.facts["clients"]), int(asked.facts["items"]))
-        method, clock = method_of(asked.facts["method"]), Clock(asked.facts["seed"])
+        # Other silos may have clients and items with higher numbers.
+        holdings = grow(holdings, int(request.facts["clients"]), int(request.facts["items"]))
+        method, clock = method_of(request.facts["method"]), Clock(request.facts["seed"])
         vault = self.executor.open(method, holdings, clock)
         held = moment_of(f"{held}/{holdings.clients}/{holdings.items}", HELD)
-        private = moment_of(asked.digest, PRIVATE)
+        private = moment_of(request.digest, PRIVATE)
         self.store.save_held(held, vault.holdings)
         self.store.save_private(private, vault, self._mine(holdings.clients))
         return self._state(held, private, vault.holdings)
 
-    def _lend(self, asked: Letter) -> Letter:
-        """What simulated people here lend: only that leaves, since the server gets a copy."""
-        held, private, vault = self._caught_up(asked)
-        clock, (full, part, none) = Clock(asked.facts["seed"]), asked.facts["ratio"]
-        groups = draw_groups(int(asked.facts["clients"]), clock, (full, part, none))
-        loan = draw_share(vault.holdings, groups, clock, float(asked.facts["part"])).records
-        told = self._state(held, private, vault.holdings)
+    def _lend(self, request: Letter) -> Letter:
+        """Reply with the records that simulated clients lend. No other records leave the silo."""
+        held, private, vault = self._catch_up(request)
+        clock, (full, part, none) = Clock(request.facts["seed"]), request.facts["ratio"]
+        groups = draw_groups(int(request.facts["clients"]), clock, (full, part, none))
+        loan = draw_share(vault.holdings, groups, clock, float(request.facts["part"])).records
+        reply = self._state(held, private, vault.holdings)
         columns = {"client": loan.client, "item": loan.item, "time": loan.time}
-        return Letter(told.facts, {**told.tensors, **under("loan", columns)})
+        return Letter(reply.facts, {**reply.tensors, **under("loan", columns)})
 
-    def _apply(self, asked: Letter) -> Letter:
-        """Nothing but catching up."""
-        held, private, vault = self._caught_up(asked)
+    def _apply(self, request: Letter) -> Letter:
+        """Apply pending events."""
+        held, private, vault = self._catch_up(request)
         return self._state(held, private, vault.holdings)
 
-    def _train(self, asked: Letter) -> Letter:
-        """One round of the clients asked for; their sums, by role."""
-        masked = bool(asked.facts.get("masked"))
+    def _train(self, request: Letter) -> Letter:
+        """Run one round of the clients asked for. Reply with their sums by role."""
+        masked = bool(request.facts.get("masked"))
         if self.secure and not masked:
-            raise ConsentError(
-                f"silo {self.silo} sends sums only if they are masked. Run with --secure."
-            )
-        method = self._allowed(method_of(asked.facts["method"]))
-        held, private, vault = self._caught_up(asked)
-        clock = Clock(asked.facts["seed"]).at(int(asked.facts["round"]))
-        ids, public = asked.tensors["ids"], drawer("public", asked.tensors)
-        letters = drawer("mail", asked.tensors)
-        mail = Mail(letters.pop("ids"), letters) if letters else None
-        roles = {int(client): role for client, role in asked.facts["roles"]} or None
-        self._own(ids, vault)
-        self._not_alone(method, ids, vault, roles)
+            raise ConsentError(f"silo {self.silo} sends masked sums only. Run with --secure.")
+        method = method_of(request.facts["method"])
+        self._check_method(method)
+        held, private, vault = self._catch_up(request)
+        clock = Clock(request.facts["seed"]).at(int(request.facts["round"]))
+        ids, public = request.tensors["ids"], drawer("public", request.tensors)
+        values = drawer("mail", request.tensors)
+        mail = Mail(values.pop("ids"), values) if values else None
+        roles = {int(client): role for client, role in request.facts["roles"]} or None
+        self._check_own(ids, vault)
+        self._check_not_single(method, ids, vault, roles)
         sums, after = self.executor.train(method, public, mail, vault, ids, roles, clock)
-        moment = moment_of(asked.digest, PRIVATE)
+        moment = moment_of(request.digest, PRIVATE)
         self.store.save_private(moment, after, self._mine(after.holdings.clients))
         self.store.save_model(method, public, held, moment)
-        if "keep" in asked.facts:
-            self.store.keep_only(PRIVATE, {*asked.facts["keep"], private, moment})
-        if "keep_held" in asked.facts:
-            self.store.keep_only(HELD, {*asked.facts["keep_held"], held})
-        told = self._state(held, moment, after.holdings)
-        return self._hidden(asked, told, sums) if masked else _with_sums(told, sums)
+        if "keep" in request.facts:
+            self.store.keep_only(PRIVATE, {*request.facts["keep"], private, moment})
+        if "keep_held" in request.facts:
+            self.store.keep_only(HELD, {*request.facts["keep_held"], held})
+        reply = self._state(held, moment, after.holdings)
+        return self._with_masked(request, reply, sums) if masked else _with_sums(reply, sums)
 
-    def _hidden(self, asked: Letter, told: Letter, sums: Mapping[str, Sum]) -> Letter:
-        """A reply whose sum only the server's total shows; who is in it is no secret."""
+    def _with_masked(self, request: Letter, reply: Letter, sums: Mapping[str, Sum]) -> Letter:
+        """Add a masked sum to a reply. The clients in it are not secret."""
         ((role, total),) = sums.items()
-        vectors, spec = flat(total)
+        vectors, spec = flatten_sum(total)
         rest = {"up": total.up, "down": total.down, "refused": dict(total.refused)}
-        facts = {**told.facts, **rest, "spec": spec, "role": role}
-        sent = self.masks.stage(self.silo, asked.tensors, vectors)
-        return Letter(facts, {**told.tensors, "who": total.who, **sent})
+        facts = {**reply.facts, **rest, "spec": spec, "role": role}
+        masked = self.masks.stage(self.silo, request.tensors, vectors)
+        return Letter(facts, {**reply.tensors, "who": total.who, **masked})
 
-    def _mask(self, asked: Letter) -> Letter:
-        """A stage of masking that carries keys and shares of keys."""
-        return Letter({}, self.masks.stage(self.silo, asked.tensors))
+    def _mask(self, request: Letter) -> Letter:
+        """Answer a stage of masking that exchanges keys or key shares."""
+        return Letter({}, self.masks.stage(self.silo, request.tensors))
 
-    def _measure(self, asked: Letter) -> Letter:
-        """Totals over the clients asked for."""
-        held, private, vault = self._caught_up(asked)
-        method, metric = method_of(asked.facts["method"]), metric_of(asked.facts["metric"])
-        public, ids = drawer("public", asked.tensors), asked.tensors["ids"]
-        self._own(ids, vault)
+    def _measure(self, request: Letter) -> Letter:
+        """Reply with totals over the clients asked for."""
+        held, private, vault = self._catch_up(request)
+        method, metric = method_of(request.facts["method"]), metric_of(request.facts["metric"])
+        public, ids = drawer("public", request.tensors), request.tensors["ids"]
+        self._check_own(ids, vault)
         total = self.executor.measure(method, public, vault, ids, metric)
         self.store.save_model(method, public, held, private)
         return _with_sums(self._state(held, private, vault.holdings), {"measure": total})
 
-    def _query(self, asked: Letter) -> Letter:
-        """Answers about single records, where the owner of the silo allows it."""
+    def _query(self, request: Letter) -> Letter:
+        """Reply with answers about single records, if the silo's owner allows it."""
         if not self.questions:
             raise ConsentError(
                 f"silo {self.silo} does not answer questions about single records. Recommend on "
                 f"the silo itself (rescind flower recommend), or join with --questions."
             )
-        held, private, vault = self._caught_up(asked)
-        method, public = method_of(asked.facts["method"]), drawer("public", asked.tensors)
-        records = Records(**drawer("records", asked.tensors))
-        self._own(records.client, vault)
-        ask = cast(Question, asked.facts["ask"])
-        found = self.executor.query(method, public, vault, records, ask)
-        told = self._state(held, private, vault.holdings)
-        return Letter(told.facts, {**told.tensors, "answer": found})
+        held, private, vault = self._catch_up(request)
+        method, public = method_of(request.facts["method"]), drawer("public", request.tensors)
+        records = Records(**drawer("records", request.tensors))
+        self._check_own(records.client, vault)
+        ask = cast(Question, request.facts["ask"])
+        answer = self.executor.query(method, public, vault, records, ask)
+        reply = self._state(held, private, vault.holdings)
+        return Letter(reply.facts, {**reply.tensors, "answer": answer})
 
-    def _keep(self, asked: Letter) -> Letter:
-        """Remove every moment but those named: from now on the rest is forgotten for good.
+    def _keep(self, request: Letter) -> Letter:
+        """Remove permanently every moment that the request does not name.
 
-        Recommendations here are made from what stays, so the model of now is kept beside it.
+        The current model is saved with them, because the silo recommends from what is left.
         """
-        held, private, vault = self._caught_up(asked)
-        for event in unpack_events("never", asked.tensors, asked.facts):
-            self._clean_base(asked, event)
-        public = drawer("public", asked.tensors)
-        self.store.save_model(method_of(asked.facts["method"]), public, held, private)
-        self.store.keep_only(HELD, {*asked.facts["keep_held"], held})
-        if "keep_private" in asked.facts:
-            self.store.keep_only(PRIVATE, {*asked.facts["keep_private"], private})
-        self.store.note(epoch=int(asked.facts["epoch"]))
+        held, private, vault = self._catch_up(request)
+        for event in unpack_events("never", request.tensors, request.facts):
+            self._clean_base(request, event)
+        public = drawer("public", request.tensors)
+        self.store.save_model(method_of(request.facts["method"]), public, held, private)
+        self.store.keep_only(HELD, {*request.facts["keep_held"], held})
+        if "keep_private" in request.facts:
+            self.store.keep_only(PRIVATE, {*request.facts["keep_private"], private})
+        self.store.note(epoch=int(request.facts["epoch"]))
         return self._state(held, private, vault.holdings)
 
-    def _clean_base(self, asked: Letter, event: Event) -> None:
-        """Take records out of the moments that stay, too: of the devices' first holdings."""
-        for moment in asked.facts["keep_held"]:
-            if self.store.knows(HELD, moment):
-                self.store.save_held(moment, never(self.store.held(moment), event))
+    def _clean_base(self, request: Letter, event: Event) -> None:
+        """Remove the records of an event from the holdings that are kept (the initial ones)."""
+        for moment in request.facts["keep_held"]:
+            if self.store.has(HELD, moment):
+                self.store.save_held(moment, leave_out(self.store.held(moment), event))
 
-    def _allowed(self, method: Method) -> Method:
+    def _check_method(self, method: Method) -> None:
         if method.individual and not self.single_updates:
             raise ConsentError(
-                f"{type(method).__name__} shows the server what single clients send; silo "
+                f"{type(method).__name__} sends updates of single clients to the server, but silo "
                 f"{self.silo} sends sums only. Choose another method, or join with "
                 f"--single-updates."
             )
-        return method
 
-    def _not_alone(
+    def _check_not_single(
         self, method: Method, ids: Tensor, vault: Vault, roles: Mapping[int, str] | None
     ) -> None:
-        """A sum of one among many is a single update: refused, unless the method is about one.
+        """Refuse a sum of one client, which is a single update, unless the method needs it.
 
-        Whoever leaves has a role alone; from an additive learner one person's part is subtracted.
+        A client that leaves has its own role. An additive learner subtracts one client's part.
         """
-        many, demanded = int(vault.holdings.members.sum()), roles or method.additive
-        if len(ids) == 1 and many > 1 and not (demanded or self.single_updates):
+        members, needed = int(vault.holdings.members.sum()), roles or method.additive
+        if len(ids) == 1 and members > 1 and not (needed or self.single_updates):
             raise ConsentError(
-                f"silo {self.silo} was asked for one of its {many} people alone, whose sum would "
-                f"be a single update. Draw more people a round, or join with --single-updates."
+                f"silo {self.silo} was asked for only one of its {members} clients, and a sum of "
+                f"one is a single update. Use more clients per round, or join with "
+                f"--single-updates."
             )
 
-    def _own(self, ids: Tensor, vault: Vault) -> None:
-        """Only clients of this silo can be asked for."""
+    def _check_own(self, ids: Tensor, vault: Vault) -> None:
+        """Check that all clients are on this silo."""
         inside = (ids >= 0) & (ids < vault.holdings.clients) & (ids % self.silos == self.silo)
         if not bool(inside.all()):
             raise DataError(
                 f"silo {self.silo} of {self.silos} was asked for client {int(ids[~inside][0])}, "
-                f"who does not live here."
+                f"which is not on this silo. Give every silo its own --silo number."
             )
 
 
-def _with_sums(told: Letter, sums: Mapping[str, Sum]) -> Letter:
-    """A reply with sums by role in it."""
-    facts, tensors = dict(told.facts), dict(told.tensors)
+def _with_sums(reply: Letter, sums: Mapping[str, Sum]) -> Letter:
+    """Add sums by role to a reply."""
+    facts, tensors = dict(reply.facts), dict(reply.tensors)
     facts["sums"] = {}
     for number, (role, total) in enumerate(sums.items()):
-        told_sum, packed = pack_sum(total)
-        facts["sums"][role] = {**told_sum, "place": number}
+        sum_facts, packed = pack_sum(total)
+        facts["sums"][role] = {**sum_facts, "place": number}
         tensors |= under(f"sum{number}", packed)
     return Letter(facts, tensors)

@@ -1,4 +1,4 @@
-"""What of a world is on one silo, and how it was before something was taken away."""
+"""Select one silo's part of the data, and remove records from it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rescind.core.records import Erase, Event, Unshare, Withdraw
 from rescind.errors import ConfigError
 
 
-def part_of(holdings: Holdings, silo: int, silos: int) -> Holdings:
-    """The share of one silo: its clients' records, in the numbering of everybody."""
+def silo_part(holdings: Holdings, silo: int, silos: int) -> Holdings:
+    """Return the holdings of one silo's clients. Client numbers do not change."""
     if not 0 <= silo < silos:
-        raise ConfigError(f"silos are numbered 0 to {silos - 1}; got {silo}.")
+        raise ConfigError(f"the number of a silo must be 0 to {silos - 1}; got {silo}.")
     mine = torch.arange(holdings.clients) % silos == silo
     graph = holdings.graph
     return replace(
@@ -24,8 +24,8 @@ def part_of(holdings: Holdings, silo: int, silos: int) -> Holdings:
     )
 
 
-def never(holdings: Holdings, event: Event) -> Holdings:
-    """Holdings as if what an event takes away had never been there."""
+def leave_out(holdings: Holdings, event: Event) -> Holdings:
+    """Return the holdings as if the records that an event removes had never been there."""
     match event:
         case Withdraw(client):
             there = 0 <= client < holdings.clients and bool(holdings.members[client])
@@ -35,11 +35,11 @@ def never(holdings: Holdings, event: Event) -> Holdings:
         case Unshare(records):
             return holdings.without_loans(records)
         case _:
-            raise ConfigError(f"a {type(event).__name__} cannot be undone.")
+            raise ConfigError(f"expected Withdraw, Erase or Unshare; got {type(event).__name__}.")
 
 
-def as_many(holdings: Holdings, clients: int, items: int) -> Holdings:
-    """The same holdings in a world that may have grown."""
+def grow(holdings: Holdings, clients: int, items: int) -> Holdings:
+    """Return the holdings with room for at least this number of clients and items."""
     if clients <= holdings.clients and items <= holdings.items:
         return holdings
     members = holdings.members.new_zeros(max(clients, holdings.clients))

@@ -1,4 +1,4 @@
-"""What a silo does without the server: recommend to its own people."""
+"""Recommend to a silo's clients without the server."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rescind.flower.wire.messages import method_of
 
 
 def recommend(folder: Path, user: int, k: int) -> list[tuple[int, float]]:
-    """The k best items a client of this silo does not have, with their scores.
+    """Return the k best items that a client of this silo does not have, with their scores.
 
-    With the last model that was sent here and the private state beside it.
+    Uses the last model that the silo received and the private state saved with it.
     """
     store = Store(folder)
     facts, public = store.model()
@@ -26,13 +26,15 @@ def recommend(folder: Path, user: int, k: int) -> list[tuple[int, float]]:
     if not 0 <= user < held.clients or not bool(held.members[user]):
         mine = held.members.nonzero().squeeze(1)
         raise ConsentError(
-            f"client {user} is no member in this silo. It has {len(mine)}; the first are "
-            f"{mine[:5].tolist()}."
+            f"client {user} is not a member of this silo. It has {len(mine)} members; the first "
+            f"are {mine[:5].tolist()}."
         )
     if held.task != "ranking":
-        raise DataError(f"this silo's model is for {held.task}; only rankings recommend.")
+        raise DataError(
+            f"this silo's model is for {held.task}. Only a ranking model can recommend."
+        )
     items = torch.arange(held.items)
-    asked = Records.of(torch.full_like(items, user), items)
-    scores = InProcess().query(method_of(facts["method"]), public, vault, asked, "open")
+    pairs = Records.of(torch.full_like(items, user), items)
+    scores = InProcess().query(method_of(facts["method"]), public, vault, pairs, "open")
     best = [i for i in top_k(scores.unsqueeze(0), None, min(k, held.items))[0].tolist() if i >= 0]
     return [(item, float(scores[item])) for item in best]

@@ -1,7 +1,7 @@
-"""The silo's own process: data, torch and compiled code stay loaded between messages.
+"""The silo's resident process: data, torch and compiled code stay loaded between messages.
 
-Flower starts a process for every message. That process only carries it here, through a socket in a
-folder that nobody else may enter, so that it neither imports torch nor ever opens the silo's data.
+Flower starts a process for every message. That process only forwards the message to this one,
+through a socket in a folder that only the owner can open. It does not import torch or read data.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 
 LENGTH = struct.Struct("!Q")
-MOST = 2**34
-"""Bytes of a message at most (16 GB): a length beyond is not believed."""
+MAX_BYTES = 2**34
+"""Largest size of a message (16 GB)."""
 
 
 class Resident:
-    """Answers messages, one after another, until it is closed."""
+    """A server on a local socket that answers one message after another."""
 
     def __init__(self, answer: Callable[[bytes], bytes]) -> None:
         self._answer = answer
-        self.folder = Path(tempfile.mkdtemp(prefix="rescind-"))  # 0700; and a path that is short
+        self.folder = Path(tempfile.mkdtemp(prefix="rescind-"))  # mode 0700, and a short path
         self.path = self.folder / "silo"
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(self.path))
@@ -32,49 +32,49 @@ class Resident:
         self._socket.settimeout(0.5)
 
     def serve(self, alive: Callable[[], bool]) -> None:
-        """Answer as long as somebody may ask."""
+        """Answer messages while `alive` returns True."""
         while alive():
             try:
-                there, _ = self._socket.accept()
+                connection, _ = self._socket.accept()
             except TimeoutError:
                 continue
-            with there, suppress(OSError):  # who asked may have been killed: the next one asks
-                there.settimeout(60.0)
-                _send(there, self._answer(_receive(there)))
+            with connection, suppress(OSError):  # the other process may have been killed
+                connection.settimeout(60.0)
+                _send(connection, self._answer(_receive(connection)))
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening and remove the socket."""
         self._socket.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def carried(path: str, message: bytes) -> bytes:
-    """The resident process's answer to a message."""
-    with socket.socket(socket.AF_UNIX) as there:
-        there.connect(path)
-        _send(there, message)
-        return _receive(there)
+def forward(path: str, message: bytes) -> bytes:
+    """Send a message to the resident process. Return its answer."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        _send(connection, message)
+        return _receive(connection)
 
 
-def _send(there: socket.socket, data: bytes) -> None:
-    there.sendall(LENGTH.pack(len(data)))
-    if data:  # whoever was sent nothing may have answered and gone already
-        there.sendall(data)
+def _send(connection: socket.socket, data: bytes) -> None:
+    connection.sendall(LENGTH.pack(len(data)))
+    if data:  # after an empty message the other side may have closed already
+        connection.sendall(data)
 
 
-def _receive(there: socket.socket) -> bytes:
-    (many,) = LENGTH.unpack(_exactly(there, LENGTH.size))
-    if many > MOST:
-        raise OSError(f"a message of {many} bytes is not believed")
-    return _exactly(there, many)
+def _receive(connection: socket.socket) -> bytes:
+    (size,) = LENGTH.unpack(_receive_bytes(connection, LENGTH.size))
+    if size > MAX_BYTES:
+        raise OSError(f"a message of {size} bytes is larger than the limit of {MAX_BYTES} bytes")
+    return _receive_bytes(connection, size)
 
 
-def _exactly(there: socket.socket, many: int) -> bytes:
-    parts, left = [], many
+def _receive_bytes(connection: socket.socket, size: int) -> bytes:
+    parts, left = [], size
     while left:
-        part = there.recv(min(left, 2**20))
+        part = connection.recv(min(left, 2**20))
         if not part:
-            raise ConnectionError("the other side has gone")
+            raise ConnectionError("the other side closed the connection")
         parts.append(part)
         left -= len(part)
     return b"".join(parts)

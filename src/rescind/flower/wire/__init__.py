@@ -1,1 +1,1 @@
-"""What server and silos say to each other."""
+"""Messages between the server and the silos. Imported by both sides."""

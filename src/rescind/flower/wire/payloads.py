@@ -1,4 +1,4 @@
-"""What letters to silos are made of: events still owed, mail, and the sums that come back."""
+"""Parts of messages: events and steps for a silo, mail for its clients, and sums in replies."""
 
 from __future__ import annotations
 
@@ -12,72 +12,70 @@ from rescind.core.params import Params
 from rescind.core.records import Event
 from rescind.core.update import Sum
 from rescind.errors import DataError
-from rescind.flower.wire.messages import Letter, unpack_sum
+from rescind.flower.wire.messages import SENDER, Letter, unpack_sum
 from rescind.flower.wire.steps import Step
 from rescind.storage.events import pack_events, unpack_events
 from rescind.storage.packing import Facts, drawer, under
 
 OTHERS = "speaks for others"
-Nevers = tuple[tuple[int, Event], ...]
-"""(silo, event), oldest first: what never was."""
+LeftOut = tuple[tuple[int, Event], ...]
+"""(silo, event), oldest first: records to leave out when devices restart."""
 
 
 def sums_of(reply: Letter) -> dict[str, Sum]:
-    """The sums of a reply, by role; a `DataError` if it holds none."""
+    """Return the sums of a reply by role. Raises `DataError` if there are none."""
     try:
-        told = dict(reply.facts["sums"])
         return {
-            role: unpack_sum(one, drawer(f"sum{one['place']}", reply.tensors))
-            for role, one in told.items()
+            role: unpack_sum(facts, drawer(f"sum{facts['place']}", reply.tensors))
+            for role, facts in dict(reply.facts["sums"]).items()
         }
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise DataError("a reply holds no sums; its sender is broken.") from None
+        raise DataError(f"a reply contains no sums. {SENDER}") from None
 
 
-def accepted(
-    method: Method, public: Params, asked: Tensor, reply: Letter, own: bool, limit: float
+def checked_sums(
+    method: Method, public: Params, ids: Tensor, reply: Letter, check_all: bool, limit: float
 ) -> dict[str, Sum] | str:
-    """The sums of a reply by role, or why they are refused (gate.py).
+    """Return the sums of a reply by role, or the reason for refusing them (gate.py).
 
-    own: the method's server looks at every total itself, so none may be unsound
+    ids: the clients that were asked for
+    check_all: check every total, because the method has its own server step
     """
     try:
         sums = sums_of(reply)
     except DataError:
         return "cannot be read"
-    found: dict[str, Sum] = {}
-    for role, total in sums.items():
-        also = tuple(total.totals) if own else ()
-        one = gate_sum(total, public, limit, also)
-        if one is not total:
-            return next(iter(one.refused))
-        if len(total.who) and not bool(torch.isin(total.who, asked).all()):
+    for total in sums.values():
+        also = tuple(total.totals) if check_all else ()
+        gated = gate_sum(total, public, limit, also)
+        if gated is not total:
+            return next(iter(gated.refused))
+        if len(total.who) and not bool(torch.isin(total.who, ids).all()):
             return OTHERS
         if total.parts and not method.individual:
             return "single updates"
-        for ids, update in total.parts:
+        for senders, update in total.parts:
             _, kept, flaws = gate(update, limit, public, None, also)
             if not bool(kept.all()):
                 return next(iter(flaws))
-            if not bool(torch.isin(ids, asked).all()):
+            if not bool(torch.isin(senders, ids).all()):
                 return OTHERS
-        found[role] = total
-    return found
+    return sums
 
 
-def of_silo(events: Nevers, silo: int) -> list[Event]:
-    """The events that concern one silo."""
+def of_silo(events: LeftOut, silo: int) -> list[Event]:
+    """Return the events of one silo."""
     return [event for at, event in events if at == silo]
 
 
-def letters_for(mail: Mail, ids: Tensor) -> dict[str, Tensor]:
-    """The letters of a silo's own clients, and no others."""
+def mail_for(mail: Mail, ids: Tensor) -> dict[str, Tensor]:
+    """Return the mail of these clients only."""
     mine = torch.isin(mail.ids, ids)
     return {"ids": mail.ids[mine], **{name: value[mine] for name, value in mail.values.items()}}
 
 
 def packed_steps(name: str, steps: tuple[Step, ...], silo: int) -> tuple[Facts, dict[str, Tensor]]:
-    """What one silo has not acknowledged, as facts and tensors under a name."""
+    """Convert the steps that one silo has not acknowledged to facts and tensors under a name."""
     mine = [step for step in steps if step.silo == silo]
     tensors, facts = pack_events(name, [step.event for step in mine])
     for number, step in enumerate(mine):
@@ -86,10 +84,10 @@ def packed_steps(name: str, steps: tuple[Step, ...], silo: int) -> tuple[Facts, 
 
 
 def unpacked_steps(name: str, facts: Facts, tensors: Params, silo: int) -> tuple[Step, ...]:
-    """What `packed_steps` packed."""
+    """Read what `packed_steps` packed."""
     events = unpack_events(name, tensors, facts)
-    follows = enumerate(zip(events, facts.get(f"{name}_after", ()), strict=True))
+    pairs = enumerate(zip(events, facts.get(f"{name}_after", ()), strict=True))
     return tuple(
         Step(silo, event, held, private, drawer(f"{name}{number}public", tensors))
-        for number, (event, (held, private)) in follows
+        for number, (event, (held, private)) in pairs
     )

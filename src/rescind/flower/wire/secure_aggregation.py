@@ -1,11 +1,12 @@
-"""Secure aggregation: silos mask their sums, so that the server can read the total and no other.
+"""Secure aggregation: silos mask their sums, so the server can read only the total.
 
-Flower's SecAgg+ (Bell et al., CCS 2020), of which this module drives both halves: silos exchange
-keys through the server, add masks that cancel in the total, and give shares of the masks of those
-who vanished. It takes four exchanges a round instead of one.
+Flower's SecAgg+ (Bell et al., CCS 2020): silos exchange keys through the server, add masks that
+cancel in the total, and send key shares to remove the masks of silos that dropped out. A round
+takes four exchanges instead of one. This module has the silo's half, `secure_round.py` the other.
 
-Unlike where Flower runs it, an entry above the range is an error and not clipped, since a clipped
-sum would be a wrong model that nobody notices; and a silo's weight is inside its masked vector.
+Two differences to SecAgg+ as Flower runs it. An entry above the range is an error instead of being
+clipped, because a clipped sum gives a wrong model without warning. The weight of a silo is inside
+its masked vector.
 """
 
 from __future__ import annotations
@@ -17,64 +18,56 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import ConfigRecord, RecordDict
-from flwr.client.mod.secure_aggregation.secaggplus_mod import (
-    SecAggPlusState,
-    _collect_masked_vectors,
-    _setup,
-    _share_keys,
-    _unmask,
-    check_configs,
-    check_stage,
-)
-from flwr.common import Code, FitRes, Status
-from flwr.common import ndarrays_to_parameters as packed
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
-from flwr.compat.common import recorddict_compat as legacy
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 from numpy.typing import NDArray
 from torch import Tensor
 
 from rescind.core.params import Params
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
+from rescind.flower.wire import flwr_private
+from rescind.flower.wire.flwr_private import RECORD_KEY_CONFIGS, Key, SecAggPlusState, Stage
 from rescind.flower.wire.serde import read, written
 
-FEWEST = 3
-"""With two silos, each could read the other's sum out of the total."""
+MIN_SILOS = 3
+"""With two silos, each could compute the other's sum from the total."""
 TOO_FEW = "too few silos to mask"
-MOST = 1000
-"""Silos: beyond, totals would leave the 32 bits that masks are drawn from."""
+MAX_SILOS = 999
+"""With more, totals would not fit into the 32 bits of a mask."""
 SECURE = "secure"
 Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Masked:
-    """How sums are masked."""
+    """Settings of masked sums."""
 
     range: float = 1024.0
-    """No entry of a silo's sum may be larger. Entries travel in steps of range / 2**21."""
+    """The largest entry that a silo's sum may have. Entries are sent in steps of range / 2**21."""
 
     def __post_init__(self) -> None:
         if not 0 < self.range < 2.0**31:
-            raise ConfigError(f"a range of masked sums is above 0 and finite; got {self.range}.")
+            raise ConfigError(
+                f"the range of masked sums must be above 0 and below 2**31; got {self.range}."
+            )
 
 
 def check_silos(silos: int) -> None:
-    """Refuse numbers of silos that cannot be masked."""
-    if not FEWEST <= silos < MOST:
+    """Check that sums of this number of silos can be masked."""
+    if not MIN_SILOS <= silos <= MAX_SILOS:
         raise ConfigError(
-            f"masked sums take {FEWEST} to {MOST - 1} silos; got {silos}. With fewer, a silo could "
-            f"read the others' sum out of the total. Run without --secure."
+            f"masked sums need {MIN_SILOS} to {MAX_SILOS} silos; got {silos}. With fewer, a silo "
+            f"could compute another silo's sum from the total. Run without --secure."
         )
 
 
 # -- sums as vectors ---------------------------------------------------------------------------
 
 
-def flat(total: Sum) -> tuple[list[Vector], list[Any]]:
-    """Everything in a sum that can be added, as vectors; and what they are."""
+def flatten_sum(total: Sum) -> tuple[list[Vector], list[Any]]:
+    """Return the parts of a sum that can be added as vectors, and a description of each."""
     if total.parts:
-        raise ConfigError("single updates cannot be masked: choose a method that sends sums.")
+        raise ConfigError("single updates cannot be masked. Choose a method that sends sums.")
     tables = [("totals", total.totals), ("touched", total.touched)]
     parts = [(kind, name, value) for kind, table in tables for name, value in table.items()]
     spec = [[k, n, [*v.shape], str(v.dtype).removeprefix("torch.")] for k, n, v in parts]
@@ -82,16 +75,16 @@ def flat(total: Sum) -> tuple[list[Vector], list[Any]]:
     for vector, (kind, name, *_) in zip(vectors, spec, strict=True):
         if kind == "touched" and not bool((vector == vector.round()).all()):
             raise ConfigError(
-                f"the weights of '{name}' are no whole numbers, which masking would blur. Choose "
-                f"a method that counts people or records."
+                f"the weights of '{name}' are not whole numbers, and masking would change them. "
+                f"Choose a method that counts clients or records."
             )
     return [*vectors, np.array([total.weight, float(total.clients)])], spec
 
 
-def unflat(vectors: Sequence[Vector], spec: list[Any]) -> Sum:
-    """The sum that vectors and what they are make; whole numbers are whole again.
+def unflatten_sum(vectors: Sequence[Vector], spec: list[Any]) -> Sum:
+    """Build a sum from the output of `flatten_sum`.
 
-    Weights are whole, too: a row that nobody touched must not have touched it a little.
+    Integers are rounded. So are row weights: a row that no client touched must have weight 0.
     """
     tables: dict[str, dict[str, Tensor]] = {"totals": {}, "touched": {}}
     for vector, (kind, name, shape, dtype) in zip(vectors[:-1], spec, strict=True):
@@ -103,53 +96,54 @@ def unflat(vectors: Sequence[Vector], spec: list[Any]) -> Sum:
     return Sum(tables["totals"], float(weight), int(clients), tables["touched"])
 
 
+def as_tensor(data: bytes) -> Tensor:
+    """Return bytes as a tensor that a message can carry. [n] uint8"""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
 # -- on a silo -----------------------------------------------------------------------------------
 
 
 @dataclass
 class Masks:
-    """A silo's half: its keys of this round, in memory only."""
+    """The silo's side of SecAgg+. Keys of the current round are in memory only."""
 
     state: SecAggPlusState = field(default_factory=SecAggPlusState)
 
-    def stage(self, silo: int, asked: Params, vectors: Sequence[Vector] = ()) -> dict[str, Tensor]:
-        """The reply to one stage. vectors: this silo's sum, for the stage that sends it masked"""
-        content = read(asked[SECURE].numpy().tobytes())
+    def stage(
+        self, silo: int, request: Params, vectors: Sequence[Vector] = ()
+    ) -> dict[str, Tensor]:
+        """Return the reply to one stage. vectors: the silo's sum, for the stage that masks it"""
+        content = read(request[SECURE].numpy().tobytes())
         configs, out = content.config_records[RECORD_KEY_CONFIGS], RecordDict()
         try:
-            check_stage(self.state.current_stage, configs)
+            flwr_private.check_stage(self.state.current_stage, configs)
             stage = self.state.current_stage = str(configs.pop(Key.STAGE))
-            check_configs(stage, configs)
+            flwr_private.check_configs(stage, configs)
             if stage == Stage.SETUP:
                 self.state.nid = silo + 1
-                said = _setup(self.state, configs)
+                reply = flwr_private.setup(self.state, configs)
             elif stage == Stage.SHARE_KEYS:
-                said = _share_keys(self.state, configs)
+                reply = flwr_private.share_keys(self.state, configs)
             elif stage == Stage.COLLECT_MASKED_VECTORS:
-                said = self._hidden(configs, vectors)
-                done = FitRes(Status(Code.OK, ""), packed([]), 1, {})
-                out = legacy.fitres_to_recorddict(done, False)
+                reply = self._mask(configs, vectors)
+                done = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([]), 1, {})
+                out = flwr_private.fitres_to_recorddict(done, False)
             else:
-                said = _unmask(self.state, configs)
+                reply = flwr_private.unmask(self.state, configs)
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"masking failed ({error}). The next round begins anew.") from None
-        out.config_records[RECORD_KEY_CONFIGS] = ConfigRecord(said, False)
+            raise DataError(
+                f"masking failed ({error}). The next round starts with new keys."
+            ) from None
+        out.config_records[RECORD_KEY_CONFIGS] = ConfigRecord(reply, False)
         return {SECURE: as_tensor(written(out))}
 
-    def _hidden(self, configs: ConfigRecord, vectors: Sequence[Vector]) -> dict[str, Any]:
+    def _mask(self, configs: ConfigRecord, vectors: Sequence[Vector]) -> dict[str, Any]:
         largest = max((float(np.abs(v).max()) for v in vectors if v.size), default=0.0)
         if not largest <= self.state.clipping_range:
             raise DataError(
                 f"an entry of a silo's sum is larger than the range of masked sums, "
                 f"{self.state.clipping_range:g}. Run with a larger --secure-range."
             )
-        given = packed([*vectors])
-        return dict(_collect_masked_vectors(self.state, configs, 1, given))
-
-
-# -- on the server ---------------------------------------------------------------------------------
-
-
-def as_tensor(data: bytes) -> Tensor:
-    """Bytes as a letter carries them. [n] uint8"""
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        parameters = ndarrays_to_parameters([*vectors])
+        return dict(flwr_private.collect_masked_vectors(self.state, configs, 1, parameters))

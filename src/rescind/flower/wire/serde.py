@@ -1,17 +1,21 @@
-"""Flower's records as bytes: for the way to a silo's own process, and inside letters."""
+"""Flower's records as bytes: for a silo's resident process, and inside our own messages."""
 
 from __future__ import annotations
 
 from flwr.app import RecordDict
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as Written
+
+from rescind.flower.wire.flwr_private import (
+    RecordDictProto,
+    recorddict_from_proto,
+    recorddict_to_proto,
+)
 
 
 def written(content: RecordDict) -> bytes:
-    """Records as bytes, in Flower's own form."""
+    """Serialize records in Flower's own format."""
     return bytes(recorddict_to_proto(content).SerializeToString())
 
 
 def read(data: bytes) -> RecordDict:
-    """What `written` wrote."""
-    return recorddict_from_proto(Written.FromString(data))
+    """Read what `written` wrote."""
+    return recorddict_from_proto(RecordDictProto.FromString(data))

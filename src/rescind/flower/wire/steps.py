@@ -1,4 +1,7 @@
-"""What a silo does between two rounds, as the server asks for it, and names of moments."""
+"""Work of a silo between two rounds, and the ids of its saved states.
+
+A *moment* is the id of a saved state of a silo, either of its holdings or of its private values.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from rescind.core.records import Event
 
 HELD, PRIVATE = "held", "private"
 MOMENT = "moment"
-"""The one private value of a vault elsewhere: [silos] which private moment each silo is at."""
+"""The only private value of a remote vault: [silos] the private moment of each silo."""
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """An event that a silo has not acknowledged yet, and the moments that it follows on.
+    """An event that a silo has not acknowledged yet, and the moments it starts from.
 
-    What comes of it has its name already, so that the server can go on, come back and train again
-    from there, whenever the silo takes the step.
+    The moments it leads to are known in advance. So the server can continue, go back and train
+    again from there before the silo has taken the step.
     """
 
     silo: int
@@ -26,16 +29,16 @@ class Step:
     held: int
     private: int
     public: Params = field(default_factory=dict)
-    """The model that a block ended with: devices turn with it, however late."""
+    """The model at the end of a block: devices use it for the next one, however late they are."""
 
     @property
     def after(self) -> tuple[int, int]:
-        """The moments that it leads to: of holdings, and private."""
+        """Return the moments it leads to: (holdings, private)."""
         name = f"{self.held}/{self.private}/{self.event.digest()}"
         return moment_of(name, HELD), moment_of(name, PRIVATE)
 
 
 def moment_of(text: str, kind: str) -> int:
-    """The name of a moment: 62 bits of a digest of how it came about."""
-    seen = hashlib.blake2b(f"{kind}/{text}".encode(), digest_size=8).digest()
-    return int.from_bytes(seen, "little") >> 2
+    """Return the id of a moment: 62 bits of a digest of how it was computed."""
+    digest = hashlib.blake2b(f"{kind}/{text}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 2
