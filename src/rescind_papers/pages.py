@@ -14,7 +14,7 @@ is stale. `cells` picks rows, `of` some of the recipe's columns by their titles.
     <!-- verdicts -->              how often each verdict was given
     <!-- meanings -->              what the verdicts mean
     <!-- leaderboard TASK -->      every method on every dataset
-    <!-- found NAME -->            what a script of recipes/findings/ wrote down
+    <!-- found NAME -->            what a script of papers/scripts/findings/ wrote down
 """
 
 from __future__ import annotations
