@@ -64,6 +64,20 @@ def test_chosen_columns_without_a_published_number_have_no_paper():
     assert head == "| cell | seeds | HR@20 |"
 
 
+def test_popularity_is_a_bound_for_ranking_metrics_alone():
+    """How far ranks moved, or what was lost, is not below popularity in any useful sense."""
+    for page in sorted(ROOT.glob("docs/**/*.md")):
+        head: list[str] = []
+        for line in page.read_text("utf-8").splitlines():
+            cells = [cell.strip() for cell in line.split("|")]
+            head = cells if line.startswith("|") and not head else head
+            head = head if line.startswith("|") else []
+            marked = [n for n, cell in enumerate(cells) if "(below popularity)" in cell]
+            for n in marked if head else ():
+                metric = cells[2] if head[2] == "measure" else head[n]
+                assert re.search(r"@\d+", metric), f"{page.relative_to(ROOT)}: {metric}"
+
+
 def test_links_and_pictures_of_pages_lead_somewhere():
     """`mkdocs build --strict` checks the same; it is not installed everywhere."""
     for page in sorted(ROOT.glob("docs/**/*.md")):
