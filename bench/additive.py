@@ -2,7 +2,7 @@
 
     python bench/additive.py [--json]       ML-1M: learning, forgetting, publishing
     python bench/additive.py --large        Gowalla: one round of LocalGram
-    either with --write                     into the table of docs/additive.md
+    either with --write                     into the table of docs/results/additive-details.md
 
 Timed is the server's work: it takes loans out of the sum, adds what devices sent, and updates the
 inverse, all as new values. Counting on devices and moving the simulated world are not timed,
@@ -39,7 +39,7 @@ from rescind_papers.pages import write_block
 
 MANY = 60
 """Requests of each kind, one after another."""
-PAGE = Path(__file__).parent.parent / "docs" / "additive.md"
+PAGE = Path(__file__).parent.parent / "docs" / "results" / "additive-details.md"
 
 TAKEN: list[float] = []
 """Seconds of every change of a server's sum, in order."""

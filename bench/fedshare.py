@@ -1,6 +1,6 @@
 """What FedShare's training costs per interaction on sparse data, beside ML-1M in the same run.
 
-    python bench/fedshare.py [--write]      the second writes the table of docs/fedshare.md
+    python bench/fedshare.py [--write]   writes into docs/results/fedshare-details.md
 
 CPU seconds of one thread, without evaluation. A round handles what its devices train on and what
 the server was lent; the time is divided by both. The two worlds take turns, so that both see the
@@ -23,7 +23,7 @@ from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.methods.sharing.fedshare import FedShare
 from rescind_papers.pages import write_block
 
-PAGE = Path(__file__).parent.parent / "docs" / "fedshare.md"
+PAGE = Path(__file__).parent.parent / "docs" / "results" / "fedshare-details.md"
 ROUNDS, TURNS, MOST = 15, 3, 2.0
 
 

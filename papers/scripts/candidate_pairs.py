@@ -25,7 +25,7 @@ from rescind.experiments.recipe import read
 from rescind.methods.additive._local_ridge import Near, SparseGram
 from rescind_papers.pages import write_block
 
-PAGE = Path("docs/additive.md")
+PAGE = Path("docs/results/additive-details.md")
 RECIPE = Path("recipes/additive/gowalla.toml")
 POPULAR = (0, 1000, 3000)
 """All pairs among so many items that are lent most often are asked for, too."""

@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 
 from rescind.experiments.cell import DataSettings
 from rescind.experiments.significance import Difference, differences, markdown_differences, remark
-from rescind.experiments.tables import Entry, ResultTable, cells_by_name, rows_as_markdown
+from rescind.experiments.tables import (
+    RANKING,
+    Entry,
+    ResultTable,
+    cells_by_name,
+    rows_as_markdown,
+)
 from rescind_papers.index import Exhibit, Part, Shelf, finding, picked
 
 EXCEEDED, REACHED, MISSED = "exceeded", "reached", "not reached"
@@ -65,11 +71,14 @@ def rows(exhibit: Exhibit, shelf: Shelf, quick: Mapping[str, str] | None = None)
     floors = _floors([*beneath, *(table for _, table in tables)])
     out = []
     for part, table in tables:
-        lower = {c.name for c in picked(table.recipe, part) if c.path in part.lower}
+        shown = picked(table.recipe, part)
+        lower = {c.name for c in shown if c.path in part.lower}
+        ranked = {c.name for c in shown if RANKING.search(c.path)}
         largest = _largest_class(part, table, shelf)
         for entry in table.entries:
             data = _data(table, entry.cell)
-            if entry.floor is None and data is not None and entry.cell not in table.floors:
+            counts = entry.metric in ranked and entry.cell not in table.floors
+            if entry.floor is None and data is not None and counts:
                 entry = replace(entry, floor=floors.get((data, entry.metric)))  # noqa: PLW2901
             if data is not None and (data.name, entry.metric) in largest:
                 share = largest[data.name, entry.metric]

@@ -8,13 +8,13 @@ A page holds lines like these, and `<!-- end -->` after each:
     <!-- table PAPER/TABLE [valid] [cells PATTERN; ...] [of COLUMN, ...] [against CELL] -->
 
 What stands between them is made from the committed results of that recipe, and a test fails when it
-is stale. `of` picks some of the recipe's columns by their titles. Other blocks:
+is stale. `cells` picks rows, `of` some of the recipe's columns by their titles. Other blocks:
 
     <!-- exhibits PAPER -->        every table and figure of a paper, ours beside it
     <!-- verdicts -->              how often each verdict was given
     <!-- meanings -->              what the verdicts mean
     <!-- leaderboard TASK -->      every method on every dataset
-    <!-- found NAME -->            what a script of recipes/findings/ wrote down
+    <!-- found NAME -->            what a script of papers/scripts/findings/ wrote down
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ def filled(text: str, shelf: Shelf) -> str:
         recipe, against = shelf.recipe(found["name"]), found["against"]
         shown = _chosen(recipe, found["of"])
         whole = _some(collect(recipe, shown), found["cells"])
+        if shown:  # chosen columns without a published number have no "paper"
+            whole = replace(whole, recipe=replace(whole.recipe, columns=shown))
         body = on_validation(recipe) if found["valid"] else markdown(whole)
         if against:
             apart = differences(whole, against)

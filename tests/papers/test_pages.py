@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,53 @@ def test_a_page_picks_columns_by_their_titles():
 
 def test_there_are_such_pages():
     found = {p.relative_to(ROOT / "docs").as_posix() for p in PAGES}
-    assert found >= {"fedshare.md", "results/fedshare.md", "results/f3crec.md", "results/fedgcv.md"}
+    papers = {"fedshare", "f3crec", "fedgcv"}
+    for_people = {*papers, "unlearning", "additive"}
+    assert found >= {f"results/{name}.md" for name in papers}
+    assert found >= {f"{name}.md" for name in for_people}
+    assert found >= {f"results/{name}-details.md" for name in for_people}
+
+
+@pytest.mark.parametrize("name", ["fedshare", "f3crec", "fedgcv", "unlearning", "additive"])
+def test_a_page_for_people_has_one_small_table_of_results(name):
+    text = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(BLOCK.findall(text)) == 1
+    assert max(line.count("|") - 1 for line in rows) <= 7
+
+
+def test_chosen_columns_without_a_published_number_have_no_paper():
+    text = "<!-- table additive/ml-1m cells */Gram of HR@20 -->\nold\n<!-- end -->"
+    head = filled(text, SHELF).splitlines()[2]
+    assert head == "| cell | seeds | HR@20 |"
+
+
+def test_popularity_is_a_bound_for_ranking_metrics_alone():
+    """How far ranks moved, or what was lost, is not below popularity in any useful sense."""
+    for page in sorted(ROOT.glob("docs/**/*.md")):
+        head: list[str] = []
+        for line in page.read_text("utf-8").splitlines():
+            cells = [cell.strip() for cell in line.split("|")]
+            head = cells if line.startswith("|") and not head else head
+            head = head if line.startswith("|") else []
+            marked = [n for n, cell in enumerate(cells) if "(below popularity)" in cell]
+            for n in marked if head else ():
+                metric = cells[2] if head[2] == "measure" else head[n]
+                assert re.search(r"@\d+", metric), f"{page.relative_to(ROOT)}: {metric}"
+
+
+def test_links_and_pictures_of_pages_lead_somewhere():
+    """`mkdocs build --strict` checks the same; it is not installed everywhere."""
+    for page in sorted(ROOT.glob("docs/**/*.md")):
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}"
+
+
+def test_every_page_is_in_the_navigation():
+    nav = (ROOT / "mkdocs.yml").read_text("utf-8").split("\nnav:\n")[1]
+    named = re.findall(r": (\S+\.md)$", nav, re.M)
+    there = [p.relative_to(ROOT / "docs").as_posix() for p in ROOT.glob("docs/**/*.md")]
+    assert sorted(named) == sorted(there)
 
 
 def test_every_picture_shows_the_numbers_of_today():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from rescind.methods.baselines.popularity import Popularity
 
 Newest = dict[tuple[str, int], dict[str, Any]]
 """Result lines by cell and seed."""
+RANKING = re.compile(r"(?:HR|NDCG|Recall|Precision|MRR)@\d+$")
+"""Paths of columns for which item popularity is a lower bound worth marking."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,9 @@ def _values(newest: Newest, name: str, column: Column) -> dict[int, float | str]
 
 
 def _floor(newest: Newest, name: str, column: Column) -> float | None:
-    """What popularity reaches in a measure of quality; its seconds are no floor."""
+    """Return what popularity reaches in a ranking metric; None for every other column."""
+    if not RANKING.search(column.path):
+        return None
     mine = [line["test"] for (cell, _), line in newest.items() if cell == name]
     values = [test[column.path] for test in mine if column.path in test]
     return statistics.fmean(values) if values else None
