@@ -214,7 +214,7 @@ def test_a_world_does_not_change_when_another_is_made_of_it(tiny_fed):
 
 def test_a_client_is_hosted_once():
     flags = torch.ones(2, dtype=torch.bool)
-    world = World.around("ranking", Sizes(2, 12), Announced(flags, flags))
+    world = World.initial("ranking", Sizes(2, 12), Announced(flags, flags))
     data = tiny_holdings()
     hosted = world.apply(Host(3, data), world.announced)
     with pytest.raises(ConsentError, match="client 3 is hosted already"):
@@ -229,7 +229,7 @@ def test_a_client_is_hosted_once():
 )
 def test_a_number_that_is_taken_or_has_no_data_cannot_be_hosted(number, text):
     flags = torch.ones(2, dtype=torch.bool)
-    world = World.around("ranking", Sizes(2, 3), Announced(flags, flags))
+    world = World.initial("ranking", Sizes(2, 3), Announced(flags, flags))
     with pytest.raises(ConsentError, match=text):
         world.apply(Host(number, tiny_holdings()), world.announced)
 

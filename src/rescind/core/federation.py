@@ -85,7 +85,7 @@ class Federation:
         sizes = Sizes(
             data.clients, data.items, graph.features if graph else 0, graph.classes if graph else 0
         )
-        world = World.around(data.task, sizes, vault.announced)
+        world = World.initial(data.task, sizes, vault.announced)
         # Holdings made elsewhere may hold loans and members who left already.
         lent = data.records[data.lent].to(world.members.device)
         world = replace(world, members=vault.holdings.members, shared=lent.sorted(), block=data.now)
@@ -113,7 +113,7 @@ class Federation:
                 f"`records(user, items)`."
             )
         vault = now.vault
-        if not self.world.only_hosts(event):
+        if not self.world.concerns_hosted_only(event):
             try:
                 vault = self.executor.apply(m, now.state.public, event, vault, root)
             except ConsentError as error:
@@ -135,7 +135,7 @@ class Federation:
         kind = type(event).__name__
         happened = (kind, event.digest(self.key), state.round)
         after = RunState(state, vault, hosted)
-        past = self.past and self.past.told(state.round, event, vault.holdings, after.point)
+        past = self.past and self.past.after_event(state.round, event, vault.holdings, after.point)
         return replace(self, world=world, now=after, events=(*self.events, happened), past=past)
 
     def request(self, event: Event | Request, away: Sequence[int] = ()) -> Request:
@@ -207,7 +207,7 @@ class Federation:
             return None
         for role, total in sums.items():
             if role != "host" and len(total.who):
-                past = past.took_part(now.state.round, total.who)
+                past = past.record_participants(now.state.round, total.who)
         if self.keep_every and now.state.round % self.keep_every == 0:
             past = past.with_point(now.point)
         return past
@@ -290,7 +290,7 @@ class Federation:
             kept = tuple(p for p in past.points if p.round <= begun)
             early = torch.where(past.first <= begun, past.first, 0)
             known = replace(fed.past or past, points=kept, first=early, base=past.base)
-            fed = replace(fed, now=fed.now.back(point), past=known)
+            fed = replace(fed, now=fed.now.restore(point), past=known)
         for at, event in past.story:
             if at >= begun and at <= until:
                 fed = fed.run(at - fed.now.state.round).apply(event)

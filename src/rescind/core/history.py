@@ -65,7 +65,9 @@ class History:
         first = torch.full((origin.clients,), NEVER, dtype=torch.int32)
         return cls(origin, first.to(origin.members.device), base)
 
-    def told(self, round_: int, event: Event, after: Holdings, here: RestorePoint) -> History:
+    def after_event(
+        self, round_: int, event: Event, after: Holdings, here: RestorePoint
+    ) -> History:
         """Return the history after one more event."""
         if isinstance(event, Arrive):  # devices delete the previous block: it cannot be rerun
             return History.begin(after, here)
@@ -74,7 +76,7 @@ class History:
         past = replace(self, story=(*self.story, (round_, event)))
         return past._extend(after.clients)
 
-    def took_part(self, round_: int, ids: Tensor) -> History:
+    def record_participants(self, round_: int, ids: Tensor) -> History:
         """Record which clients were in a round's sums."""
         new = ids[self.first[ids] == NEVER]
         if not len(new):

@@ -30,7 +30,7 @@ class RunState:
         hosted = tuple((v.private, v.log) for v in self.hosted)
         return RestorePoint(self.state, self.vault.private, self.vault.log, hosted)
 
-    def back(self, point: RestorePoint) -> RunState:
+    def restore(self, point: RestorePoint) -> RunState:
         """Return the same devices with the model of a restore point."""
         vault = replace(self.vault, private=point.private, log=point.log)
         hosted = tuple(

@@ -165,24 +165,24 @@ class Private:
 # -- values a server keeps per client --------------------------------------------------------------
 
 
-def rows_of_people(name: str, value: Tensor, clients: int) -> bool:
+def has_user_rows(name: str, value: Tensor, clients: int) -> bool:
     """Return whether a server value has one row per client: its name ends in "user"."""
     return name.rsplit("/", 1)[-1] == "user" and value.dim() >= 1 and len(value) == clients
 
 
-def begun_anew(own: Params, first: Params, ids: Tensor, clients: int) -> dict[str, Tensor]:
+def reset_rows(own: Params, first: Params, ids: Tensor, clients: int) -> dict[str, Tensor]:
     """Reset the rows of the clients `ids` to their initial values, or to 0 if there are none.
 
     own, first: the server's values now, and those of a new federation
     """
     out = dict(own)
     for name, value in own.items():
-        if rows_of_people(name, value, clients):
+        if has_user_rows(name, value, clients):
             out[name] = value.clone()
             out[name][ids.to(value.device)] = first[name].to(value)[ids] if name in first else 0
     return out
 
 
-def without_moments(own: Params) -> dict[str, Tensor]:
+def without_optimiser_state(own: Params) -> dict[str, Tensor]:
     """Return the server's values without the moments of its optimisers."""
     return {name: value for name, value in own.items() if "server/" not in name}

@@ -56,7 +56,7 @@ class World:
     block: int = 0
 
     @classmethod
-    def around(cls, task: str, sizes: Sizes, announced: Announced) -> World:
+    def initial(cls, task: str, sizes: Sizes, announced: Announced) -> World:
         """Make the initial world: every client is a member, nothing is shared."""
         device = announced.available.device
         members = torch.ones(sizes.clients, dtype=torch.bool, device=device)
@@ -79,7 +79,7 @@ class World:
             case Unshare(records) | Erase(records):
                 hosted = tuple((n, data.without(records)) for n, data in self.hosted)
                 return replace(world, shared=shared[~shared.among(records)], hosted=hosted)
-            case Withdraw(client) if self.only_hosts(event):
+            case Withdraw(client) if self.concerns_hosted_only(event):
                 return replace(world, hosted=tuple(h for h in self.hosted if h[0] != client))
             case Withdraw(client):
                 stays = shared.client != client
@@ -136,7 +136,7 @@ class World:
                 f"federation is for task {self.task} with {self.sizes.items} items."
             )
 
-    def only_hosts(self, event: Event) -> bool:
+    def concerns_hosted_only(self, event: Event) -> bool:
         """Return whether the event concerns only a hosted client, so no device."""
         if not isinstance(event, Withdraw):
             return False

@@ -17,7 +17,7 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.records import Anew, Erase, Records, Share, Unshare, Withdraw
 from rescind.core.request import Request
-from rescind.core.state import Memory, Snapshot, begun_anew, rows_of_people
+from rescind.core.state import Memory, Snapshot, has_user_rows, reset_rows
 from rescind.forgetting.receipt import Kept
 
 
@@ -43,7 +43,7 @@ def purge(before: Federation, after: Federation, request: Request, exact: bool) 
         return after
     state = after.now.state
     fresh = after.method.server_init(after.world, after.clock).own
-    own = begun_anew(state.own, fresh, request.people, after.world.sizes.clients)
+    own = reset_rows(state.own, fresh, request.people, after.world.sizes.clients)
     after = after.with_(state=replace(state, own=own))
     if isinstance(event, Erase):  # the device's own values were trained on what is erased
         reset, public = Anew(event.records), after.now.state.public
@@ -117,7 +117,7 @@ def _same_rows(fed: Federation, before: Federation, request: Request) -> dict[st
     first = before.method.server_init(before.world, before.clock).own
     for name, value in fed.now.state.own.items():
         old = before.now.state.own.get(name)
-        if old is None or not rows_of_people(name, value, fed.world.sizes.clients):
+        if old is None or not has_user_rows(name, value, fed.world.sizes.clients):
             continue
         if len(old) != len(value):
             continue

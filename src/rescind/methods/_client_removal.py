@@ -14,7 +14,7 @@ from rescind.core.method import Method
 from rescind.core.params import Params, norm, times
 from rescind.core.records import Withdraw
 from rescind.core.request import Request
-from rescind.core.state import REFERENCE, begun_anew, rows_of_people, without_moments
+from rescind.core.state import REFERENCE, has_user_rows, reset_rows, without_optimiser_state
 from rescind.core.update import Sum
 
 FORGET, KEEP = "forget", "keep"
@@ -48,7 +48,7 @@ def forgotten(
     if not isinstance(event, Withdraw):
         return fed.retrained(event)
     gone = fed.apply(event)  # refuses a client that is no member before anything is done
-    if never_took_part(fed, request):
+    if had_no_influence(fed, request):
         return gone
     members = fed.world.members.nonzero().squeeze(1).tolist()
     roles = {c: FORGET if c == event.client else KEEP for c in members}
@@ -56,7 +56,7 @@ def forgotten(
     return after.apply(event).run(repair, method=fed.method)
 
 
-def never_took_part(fed: Federation, request: Request) -> bool:
+def had_no_influence(fed: Federation, request: Request) -> bool:
     """Whether nobody of an event is in any weight, as far as the past is known."""
     return fed.past is not None and request.first_round is None
 
@@ -71,11 +71,11 @@ def wiped(after: Federation, before: Federation, client: int) -> Federation:
     clients = before.world.sizes.clients
     rows = {
         name: value
-        for name, value in without_moments(before.now.state.own).items()
-        if rows_of_people(name, value, clients)
+        for name, value in without_optimiser_state(before.now.state.own).items()
+        if has_user_rows(name, value, clients)
     }
     own = {name: value.to(device) for name, value in first.items()}
-    own |= begun_anew(rows, first, torch.tensor([client]), clients)
+    own |= reset_rows(rows, first, torch.tensor([client]), clients)
     return after.with_(state=replace(after.now.state, public=public, own=own))
 
 

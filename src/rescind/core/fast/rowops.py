@@ -269,7 +269,7 @@ def _prefetch_row(builder: Any, rows: _Flat, at: Any, lanes: int) -> None:
 
 
 @intrinsic
-def call_in(typing: Any, rows: Any, at: Any, dim: Any) -> Any:
+def prefetch(typing: Any, rows: Any, at: Any, dim: Any) -> Any:
     """Prefetch rows[at : at+dim]; does nothing for a short row."""
     signature = types.void(rows, types.intp, types.intp)
 

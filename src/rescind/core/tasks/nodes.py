@@ -88,10 +88,10 @@ def scores(
     cohort: Cohort,
 ) -> Tensor:
     """Compute the logits of all nodes of a cohort with the public weights. [N, classes]"""
-    return model.logits(all_alike(public), graph_of(cohort))
+    return model.logits(same_for_all(public), graph_of(cohort))
 
 
-def all_alike(public: Params) -> dict[str, Tensor]:
+def same_for_all(public: Params) -> dict[str, Tensor]:
     """Add a leading dimension of 1: the same weights for all clients. [1, ...]"""
     return {name: value.unsqueeze(0) for name, value in public.items()}
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from rescind.core.fast.rowops import AHEAD, add, bits, call_in, dot, layer
+from rescind.core.fast.rowops import AHEAD, add, bits, dot, layer, prefetch
 
 _S32 = np.uint64(32)
 
@@ -93,11 +93,11 @@ def pair_loss(
         u, i, j = owner[k] * dim, positive[k] * dim, negative[k] * dim
         later = k + AHEAD
         if later < len(owner):
-            call_in(user, owner[later] * dim, dim)
-            call_in(item, positive[later] * dim, dim)
-            call_in(item, negative[later] * dim, dim)
-            call_in(down_item, positive[later] * dim, dim)
-            call_in(down_item, negative[later] * dim, dim)
+            prefetch(user, owner[later] * dim, dim)
+            prefetch(item, positive[later] * dim, dim)
+            prefetch(item, negative[later] * dim, dim)
+            prefetch(down_item, positive[later] * dim, dim)
+            prefetch(down_item, negative[later] * dim, dim)
         if cosine:
             by_u = _shorter(user, u, dim)
             by_i = _shorter(item, i, dim)

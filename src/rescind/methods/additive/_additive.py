@@ -326,7 +326,7 @@ def concerned(
     if isinstance(event, Arrive):
         return method.server_sample(state, world, fed.clock.at(state.round)), none
     counted = grown_flags(state.own, world)["counted"]
-    if isinstance(event, Withdraw) and not fed.world.only_hosts(event):
+    if isinstance(event, Withdraw) and not fed.world.concerns_hosted_only(event):
         who = none.new_tensor([event.client])
         return who[counted[who] >= 0], who
     if not isinstance(event, Share | Unshare | Erase):

@@ -97,7 +97,7 @@ class GraphFedAvg(GradientMethod):
         names = [name for name in public if not name.startswith(REFERENCE)]
         leaves = {n: public[n].detach().clone().requires_grad_() for n in names}
         loss = self.client_objective(
-            nodes.all_alike(leaves), batch, public, cohort, clock.step(0).batch(0)
+            nodes.same_for_all(leaves), batch, public, cohort, clock.step(0).batch(0)
         )
         weight = torch.where(batch.active, cohort.weight, 0.0).to(loss.dtype)
         grads = torch.autograd.grad((weight * loss).sum(), list(leaves.values()))

@@ -31,8 +31,8 @@ from rescind.methods._client_removal import (
     KEEP,
     clipped,
     forgotten,
+    had_no_influence,
     leaver,
-    never_took_part,
     one_step,
     reference,
     referring,
@@ -141,7 +141,7 @@ class FedGCV(GraphFedAvg):
         if not (self.virtual or self.private_virtual) or not isinstance(request.event, Withdraw):
             return forgotten(fed, request, steps, self.repair_rounds)
         after = forgotten(fed, request, steps, 0)
-        if never_took_part(fed, request):  # nothing to stand in for
+        if had_no_influence(fed, request):  # nothing to stand in for
             return after
         host = (drawn if self.private_virtual else hosted)(fed, request.event.client)
         if host is None:
@@ -172,7 +172,7 @@ class FedGCV(GraphFedAvg):
             each = -now
         else:
             first = {name: before[name] for name in weights(public)}
-            far = now - self.client_entropy(nodes.all_alike(first), batch, cohort, None)
+            far = now - self.client_entropy(nodes.same_for_all(first), batch, cohort, None)
             each = -2 / self.sharpness * functional.logsigmoid(self.sharpness * far)
         loss = jagged.segment_mean(each, batch.owner, batch.clients)
         if self.margin and "threshold" in before:

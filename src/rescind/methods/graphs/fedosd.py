@@ -24,7 +24,7 @@ from rescind.methods._client_removal import (
     FORGET,
     KEEP,
     forgotten,
-    never_took_part,
+    had_no_influence,
     one_step,
     weights,
 )
@@ -60,7 +60,7 @@ class FedOSD(GraphFedAvg):
             return fed.run(self.forget_rounds, method=one_step(self, dropout=0.0), roles=roles)
 
         after = forgotten(fed, request, steps, 0)
-        if never_took_part(fed, request):
+        if had_no_influence(fed, request):
             return after
         for _ in range(self.repair_rounds):
             after = recovered(after, after.run(1, method=fed.method), began)

@@ -57,7 +57,7 @@ class ReGEnProxy(SGARandom):
         batch = Batch(cohort.train.owner, {}, {"node": node}, len(cohort))
         ahead, behind = (
             self.client_entropy(
-                nodes.all_alike({n: v.double() for n, v in add(now, along, step).items()}),
+                nodes.same_for_all({n: v.double() for n, v in add(now, along, step).items()}),
                 batch,
                 cohort,
                 None,

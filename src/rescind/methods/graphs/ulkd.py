@@ -161,7 +161,7 @@ class _Distil(GraphFedAvg):
         """heat^2 KL(softmax(old / heat) | softmax(new / heat)), the mean over nodes. [C]"""
         graph, model = nodes.graph_of(cohort), cast(NodeModel, self.model)
         place = batch.values["node"]
-        old = model.logits(nodes.all_alike(reference(public)), graph)[place] / self.heat
+        old = model.logits(nodes.same_for_all(reference(public)), graph)[place] / self.heat
         new = model.logits(own, graph)[place] / self.heat
         said = torch.log_softmax(old, 1)
         each = (said.exp() * (said - torch.log_softmax(new, 1))).sum(1) * self.heat**2

@@ -36,7 +36,7 @@ from rescind.methods.sharing._server_rerun import (
     sums_of,
 )
 from rescind.methods.sharing.fedshare import REFINE, FedShare, learnt_by
-from rescind.methods.unlearning.purge_only import no_way_back
+from rescind.methods.unlearning.purge_only import without_restore_points
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -146,7 +146,7 @@ class FedShareUnlearn(Unlearner):
         after = after.with_(state=state).run(rounds, method=method)
         memory = Memory(tuple(s for s in after.now.state.memory if s.name != FORGOTTEN))
         after = after.with_(state=replace(after.now.state, memory=memory))
-        return no_way_back(after, request)
+        return without_restore_points(after, request)
 
     def forgetting(self, learner: Method, rounds: int) -> _Forgetting:
         """Return the rounds of Algorithm 2, with the learning of a federation's own method."""

@@ -14,7 +14,7 @@ from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods._lent_graph.graph import graph_of
 from rescind.methods._lent_graph.steps import GraphSteps
-from rescind.methods.unlearning.purge_only import cleared, no_way_back
+from rescind.methods.unlearning.purge_only import cleared, without_restore_points
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -58,7 +58,7 @@ class Ascent(Unlearner):
         after = cleared(fed, request)
         public = self.server_climb(fed.now.state, fed.world, after.world, fed.clock)
         after = after.with_(state=replace(after.now.state, public=public))
-        return no_way_back(after.run(self.repairs), request)
+        return without_restore_points(after.run(self.repairs), request)
 
     def server_climb(self, state: ServerState, before: World, after: World, clock: Clock) -> Params:
         """The public parameters after steps up the BPR of the loans that went."""

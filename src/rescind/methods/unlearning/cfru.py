@@ -21,7 +21,7 @@ from rescind.methods.sharing._server_rerun import one_story, targets
 from rescind.methods.unlearning._negative_memory import empty, hardest, refreshed
 from rescind.methods.unlearning.fedaccum import LOG, FedAccum, mean_of, read_log, to_log, without
 from rescind.methods.unlearning.fru import longest
-from rescind.methods.unlearning.purge_only import no_way_back
+from rescind.methods.unlearning.purge_only import without_restore_points
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -164,7 +164,7 @@ class CFRU(FedAccum):
         after = fed.apply(request.event)
         memory = Memory(tuple(s for s in after.now.state.memory if s.name != LOG))
         state = replace(after.now.state, public=public, memory=memory)
-        return no_way_back(after.with_(state=state), request)
+        return without_restore_points(after.with_(state=state), request)
 
 
 def drift(

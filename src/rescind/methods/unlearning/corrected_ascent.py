@@ -33,7 +33,7 @@ from rescind.methods._client_removal import (
 )
 from rescind.methods._client_removal import weights as trained
 from rescind.methods.graphs.fedgcv import projected
-from rescind.methods.unlearning.purge_only import no_way_back
+from rescind.methods.unlearning.purge_only import without_restore_points
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -99,7 +99,7 @@ class CorrectedAscent(Unlearner):
             now = now.with_(state=replace(now.now.state, own=own))
             return now.run(self.forget_rounds, method=method, roles=roles)
 
-        return no_way_back(forgotten(fed, request, steps, self.repair_rounds), request)
+        return without_restore_points(forgotten(fed, request, steps, self.repair_rounds), request)
 
 
 @dataclass(frozen=True, kw_only=True)

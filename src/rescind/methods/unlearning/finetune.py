@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rescind.core.method import Unlearner
 from rescind.core.request import Request
 from rescind.errors import ConfigError
-from rescind.methods.unlearning.purge_only import cleared, no_way_back
+from rescind.methods.unlearning.purge_only import cleared, without_restore_points
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -32,4 +32,4 @@ class FineTuneUnlearn(Unlearner):
 
     def forget(self, fed: Federation, request: Request) -> Federation:
         """Purge, then train on."""
-        return no_way_back(cleared(fed, request).run(self.rounds), request)
+        return without_restore_points(cleared(fed, request).run(self.rounds), request)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rescind.core.method import Unlearner
 from rescind.core.request import Request
-from rescind.core.state import Memory, begun_anew, without_moments
+from rescind.core.state import Memory, reset_rows, without_optimiser_state
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -36,11 +36,11 @@ def cleared(fed: Federation, request: Request) -> Federation:
     after = fed.apply(request.event)
     state, clients = after.now.state, after.world.sizes.clients
     first = after.method.server_init(after.world, after.clock).own
-    own = begun_anew(without_moments(state.own), first, request.people, clients)
+    own = reset_rows(without_optimiser_state(state.own), first, request.people, clients)
     return after.with_(state=replace(state, own=own, memory=Memory()))
 
 
-def no_way_back(after: Federation, request: Request) -> Federation:
+def without_restore_points(after: Federation, request: Request) -> Federation:
     """Drop the restore points in which the records had influence.
 
     An exact unlearner must not start again from the result of an approximate one.

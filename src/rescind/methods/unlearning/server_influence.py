@@ -22,7 +22,7 @@ from rescind.methods._lent_graph.graph import SharedGraph, graph_of
 from rescind.methods.sharing._forgotten_views import contrastive_forgetting
 from rescind.methods.sharing._server_rerun import targets
 from rescind.methods.sharing.fedshare import FedShare, fedshare_of
-from rescind.methods.unlearning.purge_only import cleared, no_way_back
+from rescind.methods.unlearning.purge_only import cleared, without_restore_points
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -74,7 +74,7 @@ class ServerInfluence(Unlearner):
         stay = graph_of(after.world).sharers
         own["user"] = own["user"].index_copy(0, stay, state.own["user"].index_select(0, stay))
         state = replace(after.now.state, public=state.public, own=own)
-        return no_way_back(after.with_(state=state), request)
+        return without_restore_points(after.with_(state=state), request)
 
     def server_moved(
         self, learner: FedShare, state: ServerState, before: World, after: World, clock: Clock

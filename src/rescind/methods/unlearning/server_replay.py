@@ -10,7 +10,7 @@ from rescind.core.request import Request
 from rescind.errors import ConfigError
 from rescind.methods.sharing._server_rerun import USUAL_PULL, moved, one_story, sums_of, targets
 from rescind.methods.sharing.fedshare import fedshare_of
-from rescind.methods.unlearning.purge_only import cleared, no_way_back
+from rescind.methods.unlearning.purge_only import cleared, without_restore_points
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -59,4 +59,4 @@ class ServerReplay(Unlearner):
         after = cleared(fed, request)
         memory = replace(after.now.state, memory=fed.now.state.memory)
         state = moved(memory, method, fed, after, request, sums, self.damping)
-        return no_way_back(after.with_(state=state), request)
+        return without_restore_points(after.with_(state=state), request)

@@ -25,7 +25,7 @@ from rescind.methods._client_removal import KEEP, asked, forgotten, leaver, refe
 from rescind.methods._client_removal import weights as trained
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.unlearning.corrected_ascent import as_before, ranking_method, stepping
-from rescind.methods.unlearning.purge_only import no_way_back
+from rescind.methods.unlearning.purge_only import without_restore_points
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -114,7 +114,7 @@ class TakenBack(FedAvg):
         after = after.with_(state=replace(after.now.state, own=noted))
         stayed = after.now.state.round == fed.now.state.round  # never took part
         after = after if stayed else after.run(self.repair_rounds, method=fed.method)
-        return no_way_back(after, request)
+        return without_restore_points(after, request)
 
 
 @dataclass(frozen=True, kw_only=True)
