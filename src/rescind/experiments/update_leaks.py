@@ -177,7 +177,7 @@ def views(
                 mine, _ = method.client_train(state.public, before, padded, clock)
             if norm is not None:
                 mine = Clip(norm).each(mine, leaves=True)
-            rows, sent = leak.laid_out(mine, method.model.tables, items)
+            rows, sent = leak.dense_rows(mine, method.model.tables, items)
             votes = torch.zeros_like(sent, dtype=torch.float64)
             if (dummies, kept, norm) in unguarded:
                 earlier = streams.get((dummies, kept, norm))
@@ -252,15 +252,15 @@ def _attacks(
     score = leak.split(view, method.loss, method.negatives)
     yield "split", score
     if view.exact:
-        yield "split, then popularity", leak.better_known(score)
+        yield "split, then popularity", leak.rank_by_popularity(score)
     if defence.dummies:
-        yield "split, then least moved", leak.least_moved(score)
+        yield "split, then least moved", leak.rank_by_smallest_move(score)
     if defence.shadowed and view.rounds == 1:
         yield "IMIA", leak.imia(method, public, view, count, clock)
 
 
 def _line(score: Tensor, truth: Tensor, view: View, clock: Clock) -> dict[str, Any]:
-    right = leak.named(score, truth, clock)
+    right = leak.score_attack(score, truth, clock)
     found = bootstrap(right.found, clock, "leak")
     there = truth.sum(1).double()
     chance = float((there / truth.shape[1]).mean())
@@ -314,7 +314,7 @@ def popular_guess(dataset: Dataset, users: int, seed: int) -> float:
     every = fed.now.vault.holdings.of_clients("own", torch.arange(fed.world.sizes.clients))
     others = torch.bincount(every.item, minlength=truth.shape[1]) - truth.sum(0)
     score = others.double().expand(users, -1)
-    return float(leak.named(score, truth, Clock(seed + ATTACKER)).found.mean())
+    return float(leak.score_attack(score, truth, Clock(seed + ATTACKER)).found.mean())
 
 
 def facts_of(
