@@ -351,7 +351,7 @@ def test_json_of_everything_holds_what_was_peeled(tmp_path, monkeypatch):
         (("--delta", "2"), "delta must lie between 0 and 1"),
         (("--clip", "0"), "--clip must be"),
         (("--method", "FedAvgg"), "did you mean 'FedAvg'"),
-        (("--method", "Popularity"), "nothing to split"),
+        (("--method", "Popularity"), "this attack does not apply"),
         (("--method", "Softmax", "--model", "MF"), "MF keeps user on each device"),
         (("--data", "nowhere"), "nowhere"),
         (("--users", "100000"), "Ask for at most"),
@@ -369,7 +369,7 @@ def test_what_cannot_be_asked_is_said_and_ends_with_2(tmp_path, monkeypatch, cap
 
 def test_people_that_do_not_fit_into_memory_are_refused(people, monkeypatch):
     monkeypatch.setattr("rescind.experiments.update_leaks.CELLS", 1000)
-    with pytest.raises(ConfigError, match="Watch at most"):
+    with pytest.raises(ConfigError, match="Observe at most"):
         measure(people, Case("x", FedAvg()), 20, (1,), (Defence("none"),), 1e-5)
     with pytest.raises(ConfigError, match="rounds from 1"):
         measure(people, Case("x", FedAvg()), 20, (0,), (Defence("none"),), 1e-5)
