@@ -88,8 +88,8 @@ def train_shadow(case: Case, number: int, pairs: int) -> tuple[Federation, Event
         before = before.with_(vault=replace(before.now.vault, holdings=replace(held, split=split)))
     else:
         kind_of = Unshare if isinstance(event, Unshare) else Erase
-        learnt = held.records[held.split == TRAIN]
-        out, mine = (learnt[learnt.among(records[half])] for half in (~inside, inside))
+        training = held.records[held.split == TRAIN]
+        out, mine = (training[training.among(records[half])] for half in (~inside, inside))
         before, event = before.apply(kind_of(out)), kind_of(mine)
     return before.fork(seed=shadow_seed(case, number)).restart().run(
         case.before.now.state.round
