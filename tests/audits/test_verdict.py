@@ -194,7 +194,7 @@ def test_too_few_records_are_inconclusive_not_void_and_never_a_pass():
 def test_a_retrain_that_cannot_be_told_equal_takes_the_pass_away():
     report = report_of([judged(retrain="INCONCLUSIVE")])
     assert report.verdict == "INCONCLUSIVE"
-    assert "even a retrain" in report.why
+    assert "even for a retrain" in report.why
     assert overall(report.findings) == report.verdict
 
 
