@@ -340,15 +340,13 @@ def in_list(top: Tensor, ids: Tensor, records: Records) -> Tensor:
     return torch.isin(records.pairs(), pairs[top >= 0])
 
 
-def scores_from_split(
-    fed: Federation, split: str, targets: Targets, holdings_of: Federation
-) -> Tensor:
+def scores_from_split(fed: Federation, split: str, targets: Targets, holder: Federation) -> Tensor:
     """Score records with users represented only by the items of one split. [n]
 
     This attacks the public parameters alone: private values are zero, and the user vector is
     computed from items that no model was trained on.
     """
-    held, method, public = holdings_of.now.vault.holdings, fed.method, fed.now.state.public
+    held, method, public = holder.now.vault.holdings, fed.method, fed.now.state.public
     device = held.members.device
     out = torch.zeros(len(targets), dtype=torch.float64)
     for start in range(0, targets.people, max(1, CELLS // held.items)):

@@ -81,12 +81,10 @@ def pairs_of(case: Case) -> Pairs:
     unowned = draw_ids(unowned, OTHERS, case.clock, "pairs that nobody has")
     ids = torch.unique(deleted.client)
     has_item = _has(deleted, rare, sizes.clients)[ids]
-    only_requesters = (
-        (no_remaining_owner & (has_item.T @ has_item > 0))[one, two].nonzero().squeeze(1)
-    )
-    one_of, two_of = one[only_requesters], two[only_requesters]
+    exclusive = (no_remaining_owner & (has_item.T @ has_item > 0))[one, two].nonzero().squeeze(1)
+    one_of, two_of = one[exclusive], two[exclusive]
     people, pair_index = [], []
-    for part in torch.split(torch.arange(len(ids)), max(1, CELLS // max(len(only_requesters), 1))):
+    for part in torch.split(torch.arange(len(ids)), max(1, CELLS // max(len(exclusive), 1))):
         has = has_item[part][:, one_of] * has_item[part][:, two_of]
         person, pair = has.nonzero(as_tuple=True)
         people.append(part[person])

@@ -112,9 +112,7 @@ _LAST: list[Any] = []
 def _losses(fed: Federation, clock: Clock) -> Losses:
     held = fed.now.vault.holdings
     if held.graph is None:
-        raise DataError(
-            "this attack needs graph nodes, but these clients hold no graph. Use a graph dataset."
-        )
+        raise DataError("this attack needs a graph, but these clients hold no graph.")
     client, member, other = [], [], []
     for one in held.available.nonzero().squeeze(1).tolist():
         asked = training_nodes(fed, one)

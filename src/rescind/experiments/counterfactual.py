@@ -61,9 +61,7 @@ class EachPerson:
     def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
         """Return by metric: [clients], 0 for users outside the cohort."""
         if cohort.held is None:
-            raise ConfigError(
-                "a ranking metric needs a cohort with held-out items, but this one has none."
-            )
+            raise ConfigError("a ranking metric needs a cohort with held-out items.")
         held = cohort.held
         top = top_k(scores, masked, self.k)
         there = torch.zeros((len(cohort), cohort.items + 1), dtype=torch.bool, device=top.device)
