@@ -1,12 +1,12 @@
-"""What an additive learner costs, in CPU seconds of one thread, beside copying what it must copy.
+"""Time an additive learner in CPU seconds of one thread.
 
     python bench/additive.py [--json]       ML-1M: learning, forgetting, publishing
     python bench/additive.py --large        Gowalla: one round of LocalGram
-    either with --write                     into the table of docs/results/additive-details.md
+    either with --write                     writes the table of docs/results/additive-details.md
 
-Timed is the server's work: it takes loans out of the sum, adds what devices sent, and updates the
-inverse, all as new values. Counting on devices and moving the simulated world are not timed,
-except for the round and the whole request, where everything is.
+Only the server's work is timed: removing loans from the sum, adding what devices sent, and updating
+the inverse, all as new tensors. The round and the whole request include the devices and the
+simulated world.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.local_gram import LocalGram
 from rescind_papers.pages import write_block
 
-MANY = 60
-"""Requests of each kind, one after another."""
+REQUESTS = 60
+"""Number of requests of each kind."""
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "additive-details.md"
 
 TAKEN: list[float] = []
-"""Seconds of every change of a server's sum, in order."""
+"""Seconds of every change of the server's sum, in order."""
 
 
 class Timed(Gram):
-    """The additive learner with a watch on the server's part of an event."""
+    """The additive learner, with the server's part of an event timed."""
 
     def server_absorb(
         self,
@@ -55,15 +55,15 @@ class Timed(Gram):
         world: World,
         lenders: Tensor | None = None,
     ) -> ServerState:
-        """As ever."""
-        begun = time.process_time()
+        """Call the base method and record its time."""
+        start = time.process_time()
         after = super().server_absorb(state, sums, world, lenders)
-        TAKEN.append(time.process_time() - begun)
+        TAKEN.append(time.process_time() - start)
         return after
 
 
 def lending() -> Federation:
-    """ML-1M, where people lend as in FedShare; nobody has been counted."""
+    """Load ML-1M with lenders as in FedShare, before the first round."""
     data = load("ml-1m")
     assert isinstance(data, Dataset)
     fed = Federation.start(data, Timed(), seed=0)
@@ -72,77 +72,77 @@ def lending() -> Federation:
 
 
 def after_each(fed: Federation, events: Iterable[Event]) -> tuple[Federation, float, float]:
-    """One request after another: (what is left, median of the server, median of the yardstick).
+    """Answer all requests. Return (federation, median server time, median time of a copy).
 
-    The yardstick is a copy of the inverse, which a change as a new value cannot do without; the two
-    take turns, so that both see the same neighbours on this machine.
+    The copy of the inverse is the minimum cost of a change as a new tensor. Both are timed in turn,
+    so that other load on the machine affects both.
     """
     TAKEN.clear()
     copies = []
     for event in events:
         fed = fed.method.unlearn(fed, event)
-        begun = time.process_time()
+        start = time.process_time()
         fed.now.state.own["inverse"].clone()
-        copies.append(time.process_time() - begun)
+        copies.append(time.process_time() - start)
     return fed, median(TAKEN), median(copies)
 
 
 def single_records(fed: Federation) -> Iterator[Event]:
-    """People erase one record each: half of them one they lent, half one they kept."""
+    """Yield requests to erase one record: half of them lent, half not lent."""
     held = fed.now.vault.holdings
     for lent in (True, False):
         mine = held.records[(held.split == 0) & (held.lent == lent)]
         first = torch.cat([torch.ones(1, dtype=torch.bool), mine.client[1:] != mine.client[:-1]])
-        chosen = mine[first][: MANY // 2]
+        chosen = mine[first][: REQUESTS // 2]
         for client, item in zip(chosen.client.tolist(), chosen.item.tolist(), strict=True):
             yield Erase(Records.of([client], [item]))
 
 
 def whole_request(fed: Federation) -> tuple[int, int, float]:
-    """FedShare's request: 30 % of the lenders take all their loans back. Everything is timed."""
-    gone = draw_regret(fed.world.shared, fed.clock, 0.3)
-    begun = time.process_time()
-    after = fed.method.unlearn(fed, Unshare(gone))
-    seconds = time.process_time() - begun
+    """Time FedShare's request: 30 % of the lenders take back all loans, devices included."""
+    loans = draw_regret(fed.world.shared, fed.clock, 0.3)
+    start = time.process_time()
+    after = fed.method.unlearn(fed, Unshare(loans))
+    seconds = time.process_time() - start
     assert sum_digest(after.now.state.own) == after.method.rebuilt(after), "not exact"
-    return len(gone.client.unique()), len(gone), seconds
+    return len(loans.client.unique()), len(loans), seconds
 
 
 def peak() -> float:
-    """The most memory this process has had, in GB."""
+    """Return the peak memory of this process in GB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """What it gives, and its CPU seconds."""
-    begun = time.process_time()
+    """Call a function. Return its result and CPU seconds."""
+    start = time.process_time()
     found = call()
-    return found, time.process_time() - begun
+    return found, time.process_time() - start
 
 
 def usual() -> list[Figure]:
-    """ML-1M, where people lend as in FedShare."""
+    """Measure ML-1M with lenders as in FedShare."""
     start = lending()
     fed, learning = timed(lambda: start.run(1))
-    room = peak()
+    memory = peak()
     _, solving = timed(lambda: fed.method.server_solved(fed.now.state.own, fed.world))
     _, publishing = timed(lambda: fed.now.state.public[WEIGHTS])
-    many, gone, request = whole_request(fed)
-    leave = [Withdraw(client) for client in range(0, 40 * MANY, 40)]
+    count, gone, request = whole_request(fed)
+    leave = [Withdraw(client) for client in range(0, 40 * REQUESTS, 40)]
     after, person, copy = after_each(fed, leave)
     after, record, _ = after_each(after, single_records(after))
     assert sum_digest(after.now.state.own) == after.method.rebuilt(after), "not exact"
-    row = f"median of {MANY} in a row"
+    row = f"median of {REQUESTS} in a row"
     return [
         Figure("the round with everybody, counting on devices included", learning, "s", 10),
         Figure("of it, solving", solving, "s"),
-        Figure("the most memory of the process in the round", room, "GB", 1),
+        Figure("the most memory of the process in the round", memory, "GB", 1),
         Figure("the weights B from C, when they are next read", 1e3 * publishing, "ms"),
         Figure(f"forget a person: G and C as new values, {row}", 1e3 * person, "ms", 15),
         Figure("beside it: a copy of C, which new values cannot do without", 1e3 * copy, "ms"),
         Figure(f"forget a record: two parts change, {row}", 1e3 * record, "ms", 40),
         Figure(
-            f"FedShare's request, {many} people take back {gone:,} records, all devices included",
+            f"FedShare's request, {count} people take back {gone:,} records, all devices included",
             request,
             "s",
             8,
@@ -151,7 +151,7 @@ def usual() -> list[Figure]:
 
 
 def large() -> list[Figure]:
-    """Gowalla, where items have neighbours only."""
+    """Measure LocalGram on Gowalla."""
     data = load("gowalla")
     assert isinstance(data, Dataset)
     fed = Federation.start(data, LocalGram(), seed=0)
@@ -166,7 +166,7 @@ def large() -> list[Figure]:
 
 @dataclass(frozen=True)
 class Figure:
-    """One thing measured, and the most it may be."""
+    """One measured value and its limit."""
 
     name: str
     value: float
@@ -175,14 +175,14 @@ class Figure:
 
     @property
     def row(self) -> str:
-        """For a table."""
+        """A row of the table."""
         bound = "" if self.most is None else f"{self.most:g} {self.unit}"
         within = "" if self.most is None or self.value <= self.most else ", **above**"
         return f"| {self.name} | {self.value:.3g} {self.unit} | {bound}{within} |"
 
 
 def main() -> None:
-    """Measure, hold against the bounds, and print."""
+    """Measure and print the table."""
     torch.set_num_threads(1)
     kind = "large" if "--large" in sys.argv[1:] else "usual"
     figures = large() if kind == "large" else usual()

@@ -1,10 +1,10 @@
-"""What FedShare's training costs per interaction on sparse data, beside ML-1M in the same run.
+"""Time FedShare's training per interaction on sparse data (Gowalla) and on ML-1M.
 
-    python bench/fedshare.py [--write]   writes into docs/results/fedshare-details.md
+    python bench/fedshare.py [--write]    writes the table of docs/results/fedshare-details.md
 
-CPU seconds of one thread, without evaluation. A round handles what its devices train on and what
-the server was lent; the time is divided by both. The two worlds take turns, so that both see the
-same neighbours on this machine.
+CPU seconds of one thread, without evaluation. A round handles the records of its devices and all
+loans; the time is divided by both. The two datasets are timed in turn, so that other load on the
+machine affects both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROUNDS, TURNS, MOST = 15, 3, 2.0
 
 
 def lending(name: str) -> Federation:
-    """A dataset where people lend, after three rounds, so that everything is compiled."""
+    """Load a dataset with lenders and run three rounds, so that everything is compiled."""
     data = load(name)
     assert isinstance(data, Dataset)
     fed = Federation.start(replace(data, split=None), FedShare(), seed=0)  # random 8:1:1
@@ -37,10 +37,10 @@ def lending(name: str) -> Federation:
 
 
 def measured(fed: Federation) -> tuple[float, float]:
-    """CPU seconds of a round, and the interactions it handles."""
-    begun = time.process_time()
+    """Measure CPU seconds of a round, and the interactions it handles."""
+    start = time.process_time()
     fed.run(ROUNDS)
-    seconds = (time.process_time() - begun) / ROUNDS
+    seconds = (time.process_time() - start) / ROUNDS
     trained = 0
     for turn in range(1, ROUNDS + 1):
         clock = fed.clock.at(fed.now.state.round + turn)
@@ -50,17 +50,19 @@ def measured(fed: Federation) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measure in turns, and print."""
+    """Measure in turn and print the table."""
     torch.set_num_threads(1)
     worlds = {name: lending(name) for name in ("ml-1m", "gowalla")}
     found = [(name, *measured(fed)) for _ in range(TURNS) for name, fed in worlds.items()]
     lines = ["| data | ms a round | interactions a round | ns for each |", "|---|---|---|---|"]
     each = {}
     for name in worlds:
-        mine = [(seconds, many) for other, seconds, many in found if other == name]
-        each[name] = median(seconds / many for seconds, many in mine)
-        round_, many = median(s for s, _ in mine), mine[0][1]
-        lines.append(f"| {name} | {1e3 * round_:.1f} | {many:,.0f} | {1e9 * each[name]:.0f} |")
+        mine = [(seconds, interactions) for other, seconds, interactions in found if other == name]
+        each[name] = median(seconds / interactions for seconds, interactions in mine)
+        round_, interactions = median(s for s, _ in mine), mine[0][1]
+        lines.append(
+            f"| {name} | {1e3 * round_:.1f} | {interactions:,.0f} | {1e9 * each[name]:.0f} |"
+        )
     ratio = each["gowalla"] / each["ml-1m"]
     verdict = "within" if ratio <= MOST else "ABOVE"
     lines += ["", f"Gowalla takes {ratio:.2f} times as much for each as ML-1M: {verdict} {MOST:g}."]

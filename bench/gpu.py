@@ -1,10 +1,10 @@
-"""Rounds on a GPU: ML-1M with all clients, and a synthetic world of a million clients.
+"""Time rounds on a GPU: ML-1M with all clients, and a synthetic dataset of a million clients.
 
     python bench/gpu.py prepare gpu-input/ml-1m.npz     where ML-1M and rescind are installed
     python bench/gpu.py run gpu-input/ml-1m.npz         on the GPU machine: torch and numpy only
 
 `run` prints one JSON object: milliseconds per round (median, after a warm-up, synchronised), the
-quality after 20 rounds on the GPU and on the CPU of the same machine, and what the hardware is.
+quality after 20 rounds on the GPU and on the CPU of the same machine, and the hardware.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rescind.core.holdings import Holdings
 from rescind.core.records import Records
 from rescind.methods.baselines.fedavg import FedAvg
 
-EVERYBODY = replace(FedAvg(), clients_per_round=None, rate=30.0, private_rate=0.01)
+ALL_CLIENTS = replace(FedAvg(), clients_per_round=None, rate=30.0, private_rate=0.01)
 ROUNDS = 20
 
 
@@ -52,7 +52,7 @@ def prepare(path: Path) -> None:
 
 
 def read(path: Path) -> Holdings:
-    """The holdings `prepare` wrote."""
+    """Read the holdings that `prepare` wrote."""
     with np.load(path, allow_pickle=False) as file:
         user, item = (torch.from_numpy(file[n].astype(np.int64)) for n in ("user", "item"))
         split, sizes = torch.from_numpy(file["split"]), file["sizes"]
@@ -60,7 +60,7 @@ def read(path: Path) -> Holdings:
 
 
 def synthetic(users: int, interactions: int) -> Holdings:
-    """A million people, made here; everything is trained on."""
+    """Generate a synthetic dataset; all records are for training."""
     from rescind.data import load
 
     data = load("synthetic", users=users, items=100_000, interactions=interactions)
@@ -70,7 +70,7 @@ def synthetic(users: int, interactions: int) -> Holdings:
 
 
 def round_ms(fed: Federation, repeats: int) -> float:
-    """The median wall time of one whole round of the federation, devices' state included."""
+    """Measure the median wall time of a whole round, devices included."""
     fed = fed.run(3)
     times = []
     for _ in range(repeats):
@@ -83,10 +83,10 @@ def round_ms(fed: Federation, repeats: int) -> float:
 
 
 def measure(path: Path, users: int, interactions: int) -> dict[str, Any]:
-    """All figures."""
+    """Measure everything."""
     holdings = read(path)
     start: Callable[[str], Federation] = lambda device: Federation.start(  # noqa: E731
-        holdings, EVERYBODY, 0, InProcess(device)
+        holdings, ALL_CLIENTS, 0, InProcess(device)
     )
     quality = {d: start(d).run(ROUNDS).evaluate() for d in ("cuda", "cpu")}
     shown = ("HR@20", "NDCG@20", "Recall@20")
@@ -105,7 +105,7 @@ def measure(path: Path, users: int, interactions: int) -> dict[str, Any]:
     out["synthetic made in s"] = time.perf_counter() - begin
     out["synthetic interactions"] = len(large.records)
     torch.cuda.reset_peak_memory_stats()
-    fed = Federation.start(large, EVERYBODY, 0, InProcess("cuda"))
+    fed = Federation.start(large, ALL_CLIENTS, 0, InProcess("cuda"))
     out["synthetic clients"] = large.clients
     out["synthetic round ms"] = round_ms(fed, 5)
     out["peak GPU memory GB"] = torch.cuda.max_memory_allocated() / 1e9

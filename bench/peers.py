@@ -1,20 +1,20 @@
-"""One round beside the peers a user would pick: pfl, and Flower's simulation with a node per user.
+"""Compare a round with other frameworks: pfl, and Flower's simulation with a node per user.
 
-The same maths everywhere (FedMF): each user copies the item table, trains it and a private vector
-for one local epoch of BCE with 4 negatives per positive by SGD in batches of 512, and sends the
-change; the server takes the mean. All begin with the same values; everybody draws negatives of
-their own. Wall seconds of a round, median after a first round that warms up. The norm of the mean
-change is printed beside, because equal maths must give nearly equal norms.
+All run the same method (FedMF): each user copies the item table, trains it and a private vector for
+one local epoch of BCE with 4 negatives per positive by SGD in batches of 512, and sends the change;
+the server takes the mean. All start from the same values and draw different negatives. Wall seconds
+of a round, median after a warm-up round. The norm of the mean change is printed too; it must be
+nearly equal.
 
-The peers live in an environment of their own:
+Install the other frameworks in a separate environment:
 
     python -m venv peers
     peers/bin/pip install torch==2.13.0 'flwr[simulation]' pfl
     python bench/peers.py --peers peers/bin/python            # 100 and 1,000 users; minutes
     python bench/peers.py --peers peers/bin/python --users 100 --json
 
-Nothing leaves the machine; Ray and Flower listen on loopback. A peer that fails is reported with
-the last line it said.
+Ray and Flower listen on loopback only. A framework that fails is reported with the last line of its
+output.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ QUIET = {
 
 
 def samples(own: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A user's positives and freshly drawn negatives in random order: (items, labels)."""
+    """Return a user's positives and new negatives in random order: (items, labels)."""
     draw = np.random.default_rng(seed)  # noqa: TID251
     free = np.setdiff1d(np.arange(ITEMS), own)
     item = np.concatenate([own, draw.choice(free, len(own) * NEGATIVES)])
@@ -56,12 +56,12 @@ def samples(own: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def own_items(data: Any, user: int) -> np.ndarray:
-    """The positives of one user."""
+    """Return the positives of one user."""
     return data["item"][data["first"][user] : data["first"][user + 1]]
 
 
 def loss_of(item: torch.Tensor, user: torch.Tensor, at: Any, label: Any) -> torch.Tensor:
-    """Mean BCE of a batch."""
+    """Compute the mean BCE of a batch."""
     score = item[torch.as_tensor(at)] @ user
     return torch.nn.functional.binary_cross_entropy_with_logits(score, torch.as_tensor(label))
 
@@ -70,7 +70,7 @@ def loss_of(item: torch.Tensor, user: torch.Tensor, at: Any, label: Any) -> torc
 
 
 def federation(users: int) -> Any:
-    """A federation of these many users in a world made from a seed."""
+    """Start a federation of synthetic users."""
     from rescind.core.federation import Federation
     from rescind.core.holdings import Holdings
     from rescind.core.records import Records
@@ -89,7 +89,7 @@ def federation(users: int) -> Any:
 
 
 def rescind(path: Path, rounds: int) -> dict[str, Any]:
-    """Rounds of the product."""
+    """Time rounds of rescind."""
     from rescind import __version__
 
     fed = federation(len(np.load(path)["user"]))
@@ -104,7 +104,7 @@ def rescind(path: Path, rounds: int) -> dict[str, Any]:
 
 
 def write(path: Path, users: int) -> None:
-    """The world and the first values of all parties, as arrays."""
+    """Write the data and the initial values as arrays."""
     fed = federation(users)
     first, count, item = fed.now.vault.holdings.lot("own")
     np.savez(
@@ -120,7 +120,7 @@ def write(path: Path, users: int) -> None:
 
 
 class Shared(torch.nn.Module):
-    """The item table and the vector of whoever trains now."""
+    """The item table and the vector of the current user."""
 
     def __init__(self, table: np.ndarray) -> None:
         super().__init__()
@@ -128,16 +128,16 @@ class Shared(torch.nn.Module):
         self.user = torch.nn.Parameter(torch.zeros(DIM))
 
     def loss(self, item: Any, label: Any, eval: bool = False) -> torch.Tensor:  # noqa: A002
-        """What pfl asks a model for."""
+        """Compute the loss, as pfl requires."""
         return loss_of(self.item, self.user, item, label)
 
     def metrics(self, item: Any, label: Any, eval: bool = True) -> dict[str, float]:  # noqa: A002
-        """Nothing is measured here."""
+        """Return no metrics."""
         return {}
 
 
 def pfl_algorithm(users: torch.Tensor) -> Any:
-    """Federated averaging that leaves each user's vector with the user."""
+    """Return federated averaging with a private vector per user."""
     from pfl.algorithm.federated_averaging import FederatedAveraging
 
     class WithVectors(FederatedAveraging):
@@ -151,25 +151,25 @@ def pfl_algorithm(users: torch.Tensor) -> Any:
     return WithVectors()
 
 
-def pfl_watch(module: Shared, times: list[float], norms: list[float]) -> Any:
-    """A callback that notes when rounds end and how far the table has moved."""
+def pfl_timer(module: Shared, times: list[float], norms: list[float]) -> Any:
+    """Return a callback that records round times and the change of the table."""
     from pfl.callback.base import TrainingProcessCallback
     from pfl.metrics import Metrics
 
     first, begin = module.item.detach().clone(), [time.perf_counter()]
 
-    class Watch(TrainingProcessCallback):
+    class Timer(TrainingProcessCallback):
         def after_central_iteration(self, *_: Any, **__: Any) -> Any:
             times.append(time.perf_counter() - begin[0])
             norms.append(float((module.item.detach() - first).norm()))
             begin[0] = time.perf_counter()
             return False, Metrics()
 
-    return Watch()
+    return Timer()
 
 
 def pfl(path: Path, rounds: int) -> dict[str, Any]:
-    """Rounds of pfl's simulated backend."""
+    """Time rounds of pfl's simulated backend."""
     from importlib.metadata import version
 
     from pfl.aggregate.simulate import SimulatedBackend
@@ -190,7 +190,7 @@ def pfl(path: Path, rounds: int) -> dict[str, Any]:
 
     module = Shared(data["table"])
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD([module.item], lr=1.0))
-    people = FederatedDataset(dataset, get_user_sampler("minimize_reuse", list(range(len(users)))))
+    clients = FederatedDataset(dataset, get_user_sampler("minimize_reuse", list(range(len(users)))))
     params = NNAlgorithmParams(
         central_num_iterations=rounds,
         evaluation_frequency=10**6,
@@ -198,8 +198,8 @@ def pfl(path: Path, rounds: int) -> dict[str, Any]:
         val_cohort_size=0,
     )
     local = NNTrainHyperParams(local_num_epochs=1, local_learning_rate=RATE, local_batch_size=BATCH)
-    backend, watch = SimulatedBackend(people, people), pfl_watch(module, times, norms)
-    pfl_algorithm(users).run(params, backend, model, local, callbacks=[watch])
+    backend, timer = SimulatedBackend(clients, clients), pfl_timer(module, times, norms)
+    pfl_algorithm(users).run(params, backend, model, local, callbacks=[timer])
     return {"times": times, "norm": norms[0], "version": version("pfl")}
 
 
@@ -207,7 +207,7 @@ def pfl(path: Path, rounds: int) -> dict[str, Any]:
 
 
 def train_alone(data: Any, user: int, table: np.ndarray, vector: Any, turn: int) -> tuple[Any, Any]:
-    """One user: copy, one epoch of SGD; (change of the table, new vector)."""
+    """Train one user for one epoch. Return (change of the table, new vector)."""
     torch.set_num_threads(1)
     item = torch.tensor(table, requires_grad=True)
     mine = torch.tensor(vector, requires_grad=True)
@@ -221,7 +221,7 @@ def train_alone(data: Any, user: int, table: np.ndarray, vector: Any, turn: int)
 
 
 def flower_client(path: str) -> Any:
-    """An app that trains the user with its partition's number."""
+    """Return an app that trains the user of its partition id."""
     from flwr.app import ArrayRecord, Message, RecordDict
     from flwr.clientapp import ClientApp
 
@@ -243,7 +243,7 @@ def flower_client(path: str) -> Any:
 
 
 def flower(path: Path, rounds: int) -> dict[str, Any]:
-    """Rounds of Flower's simulation; every user is a node."""
+    """Time rounds of Flower's simulation; every user is a node."""
     from importlib.metadata import version
 
     from flwr.app import ArrayRecord, Message, RecordDict
@@ -262,11 +262,11 @@ def flower(path: Path, rounds: int) -> dict[str, Any]:
         for turn in range(rounds):
             begin = time.perf_counter()
             record = ArrayRecord([table])
-            letters = [
+            messages = [
                 Message(RecordDict({"table": record}), node, "train", group_id=str(turn))
                 for node in nodes
             ]
-            replies = list(grid.send_and_receive(letters))
+            replies = list(grid.send_and_receive(messages))
             changes = [r.content["change"].to_numpy_ndarrays()[0] for r in replies]
             if len(changes) != users:
                 raise RuntimeError(f"{len(changes)} of {users} nodes answered")
@@ -280,14 +280,14 @@ def flower(path: Path, rounds: int) -> dict[str, Any]:
     return {"times": times, "norm": norms[0], "version": version("flwr")}
 
 
-# -- side by side ----------------------------------------------------------------------------------
+# -- comparison ------------------------------------------------------------------------------------
 
 PARTIES = {"rescind": rescind, "pfl": pfl, "flower": flower}
 ROUNDS = {"rescind": 6, "pfl": 3, "flower": 2}
 
 
 def party(name: str, python: str, path: Path, patience: float) -> dict[str, Any]:
-    """What one party says in a process of its own; everything it started ends with it."""
+    """Run one framework in a separate process group, and end the group afterwards."""
     answer = path.with_name(f"{name}.json")
     command = [python, __file__, "--party", name, "--data", str(path), "--answer", str(answer)]
     process = subprocess.Popen(
@@ -299,19 +299,19 @@ def party(name: str, python: str, path: Path, patience: float) -> dict[str, Any]
         start_new_session=True,
     )
     try:
-        said, _ = process.communicate(timeout=patience)
+        output, _ = process.communicate(timeout=patience)
     except subprocess.TimeoutExpired:
-        said = f"nothing after {patience:.0f} s"
+        output = f"no result after {patience:.0f} s"
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, 9)
     if answer.exists():
         return json.loads(answer.read_text(encoding="utf-8"))
-    return {"failed": (said.strip().splitlines() or ["it said nothing"])[-1]}
+    return {"failed": (output.strip().splitlines() or ["no output"])[-1]}
 
 
 def compare(users: int, peers: str, patience: float) -> list[dict[str, Any]]:
-    """A row for each party with these many users."""
+    """Return a row per framework for this number of users."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="rescind-") as scratch:
         path = Path(scratch) / "world.npz"
@@ -328,26 +328,26 @@ def compare(users: int, peers: str, patience: float) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows for people."""
-    said = [f"{'users':>6} {'party':18} {'s a round':>10} {'to rescind':>11} {'norm':>9}"]
+    """Format the rows as text."""
+    lines = [f"{'users':>6} {'party':18} {'s a round':>10} {'to rescind':>11} {'norm':>9}"]
     for row in rows:
         name = f"{row['party']} {row.get('version', '')}"
         if "failed" in row:
-            said.append(f"{row['users']:6d} {name:18} failed: {row['failed']}")
+            lines.append(f"{row['users']:6d} {name:18} failed: {row['failed']}")
             continue
-        said.append(
+        lines.append(
             f"{row['users']:6d} {name:18} {row['seconds']:10.4f} {row['ratio']:10.0f}x "
             f"{row['norm']:9.2e}"
         )
-    return "\n".join(said)
+    return "\n".join(lines)
 
 
 def main() -> None:
-    """Compare, or be one of the parties."""
+    """Run the comparison, or one framework of it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peers", help="a python that has pfl and flwr[simulation]")
+    parser.add_argument("--peers", help="a python with pfl and flwr[simulation]")
     parser.add_argument("--users", type=int, nargs="+", default=[100, 1000])
-    parser.add_argument("--patience", type=float, default=900.0, help="seconds for one party")
+    parser.add_argument("--patience", type=float, default=900.0, help="seconds for one framework")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--party", choices=PARTIES, help=argparse.SUPPRESS)
     parser.add_argument("--data", type=Path, help=argparse.SUPPRESS)
@@ -359,7 +359,7 @@ def main() -> None:
         given.answer.write_text(json.dumps(found), encoding="utf-8")
         return
     if not given.peers:
-        parser.error("say where the peers are: --peers PYTHON (see the top of this file)")
+        parser.error("--peers PYTHON is missing (see the top of this file)")
     rows = [row for users in given.users for row in compare(users, given.peers, given.patience)]
     print(json.dumps(rows, indent=1) if given.json else table(rows))
 

@@ -1,12 +1,11 @@
-"""What silos cost beside one process: seconds of a round, messages, bytes on the wire.
+"""Compare silos with one process: seconds of a round, messages, bytes on the wire.
 
     python bench/silos.py [--users 6040] [--rounds 3] [--deployed 2] [--write docs/results/speed.md]
 
-ML-1M under plain averaging (everybody in every round), in this process and over a grid in memory
-that carries Flower's messages through their wire format. Silos keep their state on disk. One node
-per person is run for the first hundred people, from which all are extrapolated. `--deployed` starts
-real servers and silos on this machine, which takes minutes. `--write` puts the table where a page
-holds `<!-- bench/silos.py -->`.
+ML-1M with plain averaging (all clients in every round), in this process and over a grid in memory
+that converts messages to Flower's wire format. Silos keep their state on disk. One node per user is
+run for the first hundred users and extrapolated. `--deployed` starts real servers and silos on this
+machine, which takes minutes. `--write` puts the table at `<!-- bench/silos.py -->` in a page.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from rescind_papers.pages import write_block
 
 METHOD = replace(FedAvg(), clients_per_round=None)
 FEW = 100
-"""People for whom one node each is run."""
+"""Number of users in the run with one node per user."""
 RECIPE = """
 [data]
 name = "ml-1m"
@@ -65,7 +64,7 @@ class Row:
     wall: float
     messages: float
     back: float | None = None
-    """Megabytes that come back in a round."""
+    """Megabytes that silos send per round."""
 
     def __str__(self) -> str:
         back = "" if self.back is None else f"{self.back:,.1f}"
@@ -80,13 +79,13 @@ HEAD = (
 
 
 def first(holdings: Holdings, users: int) -> Holdings:
-    """The holdings of the first users alone."""
+    """Return the holdings of the first users."""
     mine = holdings.keep(holdings.records.client < users)
     return replace(mine, members=holdings.members[:users])
 
 
 def per_round(fed: Federation, rounds: int) -> tuple[float, float]:
-    """CPU and wall seconds of a round, after one that warms up."""
+    """Measure CPU and wall seconds of a round, after a warm-up round."""
     fed = fed.run(1)
     cpu, wall = time.process_time(), time.perf_counter()
     fed.run(rounds)
@@ -94,27 +93,27 @@ def per_round(fed: Federation, rounds: int) -> tuple[float, float]:
 
 
 def over(holdings: Holdings, silos: int, rounds: int) -> Row:
-    """Silos on a grid in memory."""
+    """Measure silos on a grid in memory."""
     with tempfile.TemporaryDirectory() as folder:
         executor, grid = silos_of(holdings, silos, Path(folder))
         fed = Federation.start(executor.gather(0), METHOD, 0, executor)
         before = executor.line.letters
         cpu, wall = per_round(fed, rounds)
-        letters = (executor.line.letters - before) / (rounds + 1)
+        messages = (executor.line.letters - before) / (rounds + 1)
         back = _returned(grid, silos)
-        return Row(holdings.clients, f"{silos:,}", "in memory", cpu, wall, letters, back)
+        return Row(holdings.clients, f"{silos:,}", "in memory", cpu, wall, messages, back)
 
 
 def _returned(grid: InMemory, silos: int) -> float:
-    last = [told for _, told in grid.said if told.facts["verb"] == "train"][-silos:]
-    return sum(len(written(told.to_records())) for told in last) / 1e6
+    last = [reply for _, reply in grid.said if reply.facts["verb"] == "train"][-silos:]
+    return sum(len(written(reply.to_records())) for reply in last) / 1e6
 
 
 def deployed(silos: int, rounds: int, messages: float) -> Row:
-    """Flower's processes on this machine, with TLS and keys, after one round that warms up.
+    """Measure Flower's processes on this machine, with TLS and keys, after a warm-up round.
 
     CPU: of all processes together, from the end of the first round to the end of the last.
-    messages: of a round, as counted on the grid in memory, whose letters are the same
+    messages: per round, as counted on the grid in memory, which sends the same ones
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -126,9 +125,9 @@ def deployed(silos: int, rounds: int, messages: float) -> Row:
             machines.run("--kit", f"{kit}/server", "--wait", f"{PATIENCE:g}")
             patience = silos * PATIENCE  # all silos share this machine
             until(lambda: len(_ended(folder)) > 0, "the first round", patience)
-            began = _descendants()
+            before = _descendants()
             until(lambda: len(_ended(folder)) > rounds, "the last round", patience)
-            spent, times = _descendants() - began, _ended(folder)
+            spent, times = _descendants() - before, _ended(folder)
             machines.finished(patience)
     wall = (times[rounds] - times[0]) / rounds
     where = f"deployed: {os.cpu_count()} cores, {silos} node processes"
@@ -136,7 +135,7 @@ def deployed(silos: int, rounds: int, messages: float) -> Row:
 
 
 def _descendants() -> float:
-    """CPU seconds of all processes below this one, and of those that ended there (Linux)."""
+    """Return CPU seconds of all child processes, also ended ones (Linux)."""
     parents, spent = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it ended meanwhile
@@ -150,7 +149,7 @@ def _descendants() -> float:
 
 
 def _ended(folder: Path) -> list[float]:
-    """When each round ended, by the run's own log."""
+    """Read from the log when each round ended."""
     path = folder / "out" / LOG
     log = path.read_text(encoding="utf-8") if path.is_file() else ""
     found = re.findall(r"^(\S+ \S+),(\d+) round \d+:", log, re.MULTILINE)
@@ -158,7 +157,7 @@ def _ended(folder: Path) -> list[float]:
 
 
 def rows(users: int, rounds: int, real: list[int]) -> Iterator[Row]:
-    """The table, line by line."""
+    """Measure the table, row by row."""
     holdings = first(load("ml-1m").on_devices(0), users)
     cpu, wall = per_round(Federation.start(holdings, METHOD, 0), rounds)
     yield Row(users, "none", "one process", cpu, wall, 0, 0.0)
@@ -174,7 +173,7 @@ def rows(users: int, rounds: int, real: list[int]) -> Iterator[Row]:
         users, f"{users:,}", f"extrapolated from {FEW}", one.cpu * by, one.wall * by,
         one.messages * by, (one.back or 0.0) * by,
     )  # fmt: skip
-    for silos in real:  # last, since they take longest and may fail on a machine that is busy
+    for silos in real:  # last, since they take longest and may fail on a busy machine
         yield deployed(silos, rounds, messages[silos])
 
 
@@ -184,16 +183,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--deployed", type=int, nargs="*", default=[])
     parser.add_argument("--write", type=Path)
-    asked = parser.parse_args()
-    made = [HEAD]
+    given = parser.parse_args()
+    lines = [HEAD]
     print(HEAD)
-    for row in rows(asked.users, asked.rounds, asked.deployed):
-        made.append(str(row))
+    for row in rows(given.users, given.rounds, given.deployed):
+        lines.append(str(row))
         print(row, flush=True)
-        if asked.write:  # after every row: hours are not lost with the last one
-            block = "\n".join([*made, "", _conditions(asked.rounds)])
-            write_block(asked.write, "bench/silos.py", block)
-    print(_conditions(asked.rounds))
+        if given.write:  # after every row, so that a failure loses only one row
+            block = "\n".join([*lines, "", _conditions(given.rounds)])
+            write_block(given.write, "bench/silos.py", block)
+    print(_conditions(given.rounds))
 
 
 def _conditions(rounds: int) -> str:

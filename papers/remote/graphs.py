@@ -1,14 +1,14 @@
-"""Recipes of clients that leave graphs, on another machine: torch and numpy are enough there.
+"""Run recipes of clients that leave graphs on another machine, which needs only torch and numpy.
 
-    python graphs.py prepare IN RECIPE...            where rescind and the graphs are
+    python graphs.py prepare IN RECIPE...            on the machine with rescind and the graphs
     python graphs.py run IN OUT RECIPE... [--processes 12] [--device cuda] [--commit C]
     python graphs.py time IN OUT                     fifty runs of FedGCV on Cora
 
-`run` writes OUT/PAPER.TABLE.jsonl, a line per cell and seed as `rescind run` writes it; cells whose
-line stands beside the recipe already are not made again, and a cell that two recipes have is made
-once. A process makes some rows of a (data, seed), which share what was learnt; retrains are
-shared by all. Append the lines to the .jsonl beside the recipe. Cells with `audits = "ulira"` are
-those of `papers/remote/shadows.py`.
+`run` writes OUT/PAPER.TABLE.jsonl, a line per cell and seed as `rescind run` does; cells that
+already have a line in the .jsonl of the recipe are skipped, and a cell of two recipes is run once.
+A process runs some rows of a (data, seed), which share the trained model; all processes share the
+retrains. Append the lines to the .jsonl of the recipe. For cells with `audits = "ulira"` use
+`papers/remote/shadows.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from grid import unmade
+from grid import missing_cells
 
 from rescind import Federation, Withdraw
 from rescind.core.method import Method
@@ -45,11 +45,11 @@ from rescind.experiments.recipe import read
 Key = tuple[Any, ...]
 
 
-# -- graphs that travel ---------------------------------------------------------------------------
+# -- packed graphs --------------------------------------------------------------------------------
 
 
 def prepare(folder: Path, recipes: list[Path]) -> None:
-    """Pack the graphs that the recipes name."""
+    """Pack the graphs of the recipes."""
     from rescind.data.partition import _entries
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,8 +72,8 @@ def prepare(folder: Path, recipes: list[Path]) -> None:
         print(f"{path}: {len(graph)} nodes, {path.stat().st_size} bytes, {graph.digest[:20]}")
 
 
-def carried(folder: Path, name: str) -> GraphDataset:
-    """A graph that `prepare` packed, under the digest of the original."""
+def load_graph(folder: Path, name: str) -> GraphDataset:
+    """Load a graph that `prepare` packed, with the digest of the original."""
     with np.load(folder / f"{name}.npz", allow_pickle=False) as file:
         features = np.zeros(tuple(file["shape"]), dtype=np.float32)
         features[file["node"], file["feature"]] = file["value"]
@@ -81,60 +81,60 @@ def carried(folder: Path, name: str) -> GraphDataset:
         none = np.zeros(len(y), dtype=np.bool_)
         edge, classes = file["edge"].astype(np.int64), int(file["classes"])
         graph = GraphDataset(name, edge, features, y, none, none, none, classes)
-        vars(graph)["digest"] = str(file["digest"])  # dense or sparse, the features are the same
+        vars(graph)["digest"] = str(file["digest"])  # the features are the same, only dense
         return graph
 
 
-# -- what the rows of one (data, seed) share, in memory -------------------------------------------
+# -- shared by the rows of one (data, seed), in memory --------------------------------------------
 
 
 class Shared:
-    """Graphs and federations of one process; the last few are kept."""
+    """Cache of the trained federations of one process."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given, self.kept = given, dict[Key, Any]()
 
-    def once(self, key: Key, make: Callable[[], Any]) -> Any:
-        """Made, or found; what belongs to another (data, seed) goes."""
+    def cached(self, key: Key, make: Callable[[], Any]) -> Any:
+        """Return the cached value, or compute it."""
         if key not in self.kept:
             self.kept[key] = make()
         return self.kept[key]
 
     def learned(self, cell: Cell, method: Method) -> tuple[Federation, dict[str, Any]]:
-        """A trained federation and what its run wrote down."""
+        """Return a trained federation and the facts of its run."""
         cell = replace(cell, method=method, forget=None)
 
         def make() -> tuple[Federation, dict[str, Any]]:
-            graph = carried(self.given.folder, cell.data.name)
+            graph = load_graph(self.given.folder, cell.data.name)
             meter = experiment.Meter()
             fed = experiment.start(cell, graph)
             fed = fed.run(cell.run.rounds, until=experiment.stopping(cell), watch=(meter,))
             return fed, experiment._facts(cell, graph, fed, None, meter)
 
-        found: tuple[Federation, dict[str, Any]] = self.once(("learned", cell.digest), make)
+        found: tuple[Federation, dict[str, Any]] = self.cached(("learned", cell.digest), make)
         return found
 
 
 def line_of(shared: Shared, cell: Cell) -> dict[str, Any]:
-    """One row of a recipe."""
+    """Run one row of a recipe and return its line."""
     assert cell.forget is not None
     base, facts = shared.learned(cell, cell.method)
     before = base
     if cell.forget.learner is not None:
         before, facts = shared.learned(cell, cell.forget.learner)
-    room = trials.TrialCache(shared.given.out / ".room", workers=1)  # retrains are every process's
-    return experiment._line(trials.answered(cell, before, base, facts, room)[1])
+    cache = trials.TrialCache(shared.given.out / ".room", workers=1)  # shared by all processes
+    return experiment._line(trials.answered(cell, before, base, facts, cache)[1])
 
 
-# -- many of them ---------------------------------------------------------------------------------
+# -- all rows -------------------------------------------------------------------------------------
 
 
 def units(given: argparse.Namespace) -> Iterator[tuple[str, Path, list[Cell]]]:
-    """(name, recipe, cells) that one process does in turn."""
+    """Yield (name, recipe, cells); one process runs all cells of a unit."""
     device = {"device": given.device, "keep_every": None}
     seen: set[Key] = set()
     for path in given.recipes:
-        found = [c for _, c in unmade(read(path)) if c.forget is not None]
+        found = [c for _, c in missing_cells(read(path)) if c.forget is not None]
         cells = [c for c in found if c.forget is not None and c.forget.audits == "none"]
         cells = [c for c in cells if not given.data or c.data.name in given.data]
         cells = [c for c in cells if (c.digest, c.run.seed) not in seen]
@@ -145,7 +145,9 @@ def units(given: argparse.Namespace) -> Iterator[tuple[str, Path, list[Cell]]]:
             assert cell.forget is not None
             where = (str(cell.method), cell.run.rounds, cell.data.name, cell.run.seed)
             groups.setdefault(where, []).append(cell)
-        most = max((len(c) for c in groups.values()), default=0)  # first rows of all come first
+        most = max(
+            (len(c) for c in groups.values()), default=0
+        )  # the first rows of all groups come first
         rows = [
             c[i : i + given.rows]
             for i in range(0, most, given.rows)
@@ -156,10 +158,10 @@ def units(given: argparse.Namespace) -> Iterator[tuple[str, Path, list[Cell]]]:
             yield f"run-{path.parent.name}.{path.stem}-{place}", path, mine
 
 
-def work(given: argparse.Namespace, begun: float) -> None:
-    """Every unit whose turn it is."""
+def work(given: argparse.Namespace, start: float) -> None:
+    """Run every unit that no other process has claimed."""
     if importlib.util.find_spec("scipy") is None:
-        from trials import student  # the neighbour of this file
+        from trials import student  # papers/remote/trials.py
 
         sys.modules["scipy"], sys.modules["scipy.stats"] = types.ModuleType("scipy"), student()
     torch.set_num_threads(1)
@@ -172,7 +174,7 @@ def work(given: argparse.Namespace, begun: float) -> None:
             continue
         shared.kept.clear()
         for cell in cells:
-            if time.time() - begun > given.seconds:
+            if time.time() - start > given.seconds:
                 print(f"{name}: out of time before {cell.name}", flush=True)
                 break
             out = given.out / f"{path.parent.name}.{path.stem}.jsonl"
@@ -180,7 +182,7 @@ def work(given: argparse.Namespace, begun: float) -> None:
 
 
 def written(path: Path, make: Callable[[], Any], name: str) -> None:
-    """Append a line; a row that fails must not take the others along."""
+    """Append a line; print an error instead of stopping the other rows."""
     try:
         line = make()
         with path.open("a", encoding="utf-8") as file:
@@ -189,8 +191,8 @@ def written(path: Path, make: Callable[[], Any], name: str) -> None:
         print(f"{name}: {traceback.format_exc(limit=-5)}", flush=True)
 
 
-def fifty(given: argparse.Namespace, begun: float) -> None:
-    """FedGCV on Cora: a seed at a time, trained and left by every client in turn."""
+def fifty(given: argparse.Namespace, start: float) -> None:
+    """Time FedGCV on Cora: per seed, train once and let every client leave."""
     torch.set_num_threads(1)
     cells = [c for c in read(given.recipes[0]).cells if c.name == "cora/FedGCV"]
     for given_cell in cells:
@@ -203,17 +205,17 @@ def fifty(given: argparse.Namespace, begun: float) -> None:
             continue
         assert cell.forget is not None
         assert cell.forget.unlearner is not None
-        graph = carried(given.folder, "cora")
+        graph = load_graph(given.folder, "cora")
         fed = experiment.start(cell, graph).run(cell.run.rounds)
         for client in cell.forget.clients:
             cell.forget.unlearner.unlearn(fed, Withdraw(client))
-        spent = round(time.time() - begun, 1), round(time.process_time(), 1)
-        print(f"seed {cell.run.seed}: ten leavers; {spent[0]} s on the wall, {spent[1]} CPU s of "
+        spent = round(time.time() - start, 1), round(time.process_time(), 1)
+        print(f"seed {cell.run.seed}: ten clients left; {spent[0]} s wall, {spent[1]} CPU s of "
               f"this process so far", flush=True)  # fmt: skip
 
 
 def main() -> None:
-    """Read the words and do it."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("verb", choices=["prepare", "run", "time"])
     parser.add_argument("folder", type=Path)
@@ -221,28 +223,28 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--commit", default="")
-    parser.add_argument("--rows", type=int, default=4, help="of one (data, seed) in a unit")
+    parser.add_argument("--rows", type=int, default=4, help="rows of one (data, seed) in a unit")
     parser.add_argument("--data", nargs="+", default=[], help="only these graphs")
-    parser.add_argument("--seconds", type=float, default=1e9, help="no row is begun that late")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no row after this time")
     given = parser.parse_args()
     if given.verb == "prepare":
         prepare(given.folder, given.rest)
         return
-    if given.commit:  # the copy that travelled knows no history
+    if given.commit:  # a copy has no git history
         os.environ["RESCIND_COMMIT"] = given.commit
     given.out, given.recipes = given.rest[0], given.rest[1:] or [Path("recipes/fedgcv/table1.toml")]
     (given.out / ".claims").mkdir(parents=True, exist_ok=True)
     import torch.multiprocessing as mp
 
-    begun, target = time.time(), fifty if given.verb == "time" else work
+    start, target = time.time(), fifty if given.verb == "time" else work
     context = mp.get_context("spawn")
-    crew = [context.Process(target=target, args=(given, begun)) for _ in range(given.processes)]
-    for member in crew:
-        member.start()
-    for member in crew:
-        member.join()
+    workers = [context.Process(target=target, args=(given, start)) for _ in range(given.processes)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
     print(
-        f"{given.verb}: {time.time() - begun:.1f} s on {given.device}, {given.processes} processes"
+        f"{given.verb}: {time.time() - start:.1f} s on {given.device}, {given.processes} processes"
     )
 
 

@@ -1,13 +1,12 @@
-"""Cells of recipes on another machine, such as one with a GPU: torch and numpy are enough there.
+"""Run cells of recipes on another machine, for example with a GPU; it needs only torch and numpy.
 
-    python grid.py prepare carried.npz RECIPE...            where rescind and the data are
+    python grid.py prepare carried.npz RECIPE...            on the machine with rescind and the data
     python grid.py run carried.npz OUT RECIPE... [--processes 6] [--device cuda] [--commit C]
         [--only CELL] [--without CELL]
 
-`prepare` packs the datasets that the recipes name, whole. `run` makes every cell at every seed and
-writes OUT/PAPER.TABLE.jsonl, a line per run as `rescind run` writes it; runs whose line stands
-beside the recipe already are not made again. Append the new lines there. A recipe of blocks is run
-block by block.
+`prepare` packs the datasets of the recipes. `run` runs every cell at every seed and writes
+OUT/PAPER.TABLE.jsonl, a line per run as `rescind run` does; runs that already have a line in the
+.jsonl of the recipe are skipped. Append the new lines there. Recipes with blocks run as streams.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ COLUMNS = [f.name for f in fields(Dataset)]
 
 
 def name_of(cell: Cell) -> str:
-    """Which data a cell needs, filters included."""
+    """Return the name of the data of a cell, with its filters."""
     return json.dumps({**chosen(cell.data), "name": cell.data.name}, sort_keys=True, default=str)
 
 
 def prepare(path: Path, recipes: list[Path]) -> None:
-    """Pack every dataset that the recipes name."""
+    """Pack every dataset of the recipes."""
     packed: dict[str, Any] = {}
     names = list({name_of(c): c for r in recipes for c in read(r).cells}.items())
     for number, (name, cell) in enumerate(names):
@@ -58,8 +57,8 @@ def prepare(path: Path, recipes: list[Path]) -> None:
     print(f"written: {path} ({path.stat().st_size} bytes)")
 
 
-def carried(path: Path, name: str) -> Dataset:
-    """One of the datasets that `prepare` packed."""
+def load_dataset(path: Path, name: str) -> Dataset:
+    """Load a dataset that `prepare` packed."""
     with np.load(path, allow_pickle=False) as file:
         number = file["names"].tolist().index(name)
         found = {c: file[f"{number}/{c}"] for c in COLUMNS if f"{number}/{c}" in file}
@@ -68,7 +67,7 @@ def carried(path: Path, name: str) -> Dataset:
 
 
 def one(cell: Cell, data: Dataset, device: str) -> dict[str, Any]:
-    """The line of one run."""
+    """Run one cell and return its line."""
     cell = replace(cell, run=replace(cell.run, device=device, keep_every=None))
     if data.block is not None:
         return experiment._line(stream_cell.measured(cell, data)[1])
@@ -88,8 +87,8 @@ def one(cell: Cell, data: Dataset, device: str) -> dict[str, Any]:
     return experiment._line(facts)
 
 
-def unmade(recipe: Recipe) -> list[tuple[int, Cell]]:
-    """The cells without a line beside the recipe, with their places in it."""
+def missing_cells(recipe: Recipe) -> list[tuple[int, Cell]]:
+    """Return the cells without a result line, with their index in the recipe."""
     made: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for line in lines(recipe):
         made.setdefault((line["cell"], line["seed"]), []).append(line)
@@ -101,7 +100,7 @@ def unmade(recipe: Recipe) -> list[tuple[int, Cell]]:
 
 
 def work(path: Path, out: Path, recipes: list[Path], device: str, only: str, without: str) -> None:
-    """Every cell whose turn it is."""
+    """Run every cell that no other process has claimed."""
     import torch
 
     torch.set_num_threads(1)
@@ -109,7 +108,7 @@ def work(path: Path, out: Path, recipes: list[Path], device: str, only: str, wit
     todo = [
         (recipe, place, cell)
         for recipe in recipes
-        for place, cell in unmade(read(recipe))
+        for place, cell in missing_cells(read(recipe))
         if only in cell.name and (not without or without not in cell.name)
     ]
     known: dict[str, Dataset] = {}
@@ -124,9 +123,9 @@ def work(path: Path, out: Path, recipes: list[Path], device: str, only: str, wit
         name = name_of(cell)
         try:
             if name not in known:
-                known[name] = carried(path, name)
+                known[name] = load_dataset(path, name)
             line = one(cell, known[name], device)
-        except Exception as error:  # a cell that fails must not take the others along
+        except Exception as error:  # a failed cell must not stop the others
             print(f"{recipe.stem} {cell.name} {cell.run.seed}: {error!r}", flush=True)
             continue
         with open(file, "a", encoding="utf-8") as out_file:
@@ -140,7 +139,7 @@ def work(path: Path, out: Path, recipes: list[Path], device: str, only: str, wit
 
 
 def main() -> None:
-    """Read the words and do it."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("verb", choices=["prepare", "run"])
     parser.add_argument("carried", type=Path)
@@ -148,24 +147,24 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=6)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--commit", default="")
-    parser.add_argument("--only", default="", help="cells whose name contains this")
-    parser.add_argument("--without", default="", help="cells whose name does not contain this")
+    parser.add_argument("--only", default="", help="only cells whose name contains this")
+    parser.add_argument("--without", default="", help="skip cells whose name contains this")
     given = parser.parse_args()
     if given.verb == "prepare":
         prepare(given.carried, given.rest)
         return
-    if given.commit:  # the copy that travelled knows no history
+    if given.commit:  # a copy has no git history
         os.environ["RESCIND_COMMIT"] = given.commit
     import torch.multiprocessing as mp
 
     mp.set_start_method("spawn")
     out, *recipes = given.rest
     args = (given.carried, out, recipes, given.device, given.only, given.without)
-    crew = [mp.Process(target=work, args=args) for _ in range(given.processes)]
-    for member in crew:
-        member.start()
-    for member in crew:
-        member.join()
+    workers = [mp.Process(target=work, args=args) for _ in range(given.processes)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
 
 
 if __name__ == "__main__":

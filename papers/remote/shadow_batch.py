@@ -1,8 +1,8 @@
-"""Shadows of one leaver side by side: all of them are one batch of dense matrices.
+"""Train all shadows of one leaving client as one batch of dense matrices.
 
-For the rows no-op, Retrain, Drop, FedGCV and ULKD of federated averaging and of averaged gradients:
-a GPU that waits for one small run does not wait for 64. The draws are the package's own;
-`papers/remote/shadows.py check` holds two shadows of a few rounds against the package.
+Supports the rows no-op, Retrain, Drop, FedGCV and ULKD with federated averaging or averaged
+gradients, so that a GPU is used well. Random draws are those of the package;
+`papers/remote/shadows.py check` compares two short shadows with the package.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphs import carried
+from graphs import load_graph
 from rescind import Federation, Withdraw
 from rescind.audits.case import Case
 from rescind.audits.ulira import asked_about, halves
@@ -28,13 +28,13 @@ from rescind.experiments.cell import Cell
 
 Weights = dict[str, Tensor]
 """one/weight [K, F, R, H], one/bias [K, R, H], two/weight [K, R, H, C], two/bias [K, R, C]; K = 1
-where all clients have the same."""
+if all clients have the same."""
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8
 
 
 @dataclass
 class Adam:
-    """Moments of some weights, one count for all."""
+    """Adam moments of some weights, with one step count."""
 
     first: Weights
     second: Weights
@@ -51,7 +51,7 @@ class Adam:
 
     @torch.no_grad()
     def move(self, grads: Weights) -> Weights:
-        """Where a step goes, before the rate."""
+        """Update the moments. Return the step before the learning rate."""
         self.steps += 1
         out = {}
         for name, grad in grads.items():
@@ -63,11 +63,11 @@ class Adam:
 
 
 class Batch:
-    """R shadows of one leaver: graphs as dense blocks, splits and seeds by shadow."""
+    """R shadows of one leaving client: graphs as dense blocks, splits and seeds by shadow."""
 
     def __init__(self, cell: Cell, folder: Path, client: int, device: str) -> None:
         assert cell.forget is not None
-        graph = carried(folder, cell.data.name)
+        graph = load_graph(folder, cell.data.name)
         fed = experiment.start(replace(cell, run=replace(cell.run, device="cpu")), graph)
         self.cell, self.client, self.device, self.fed = cell, client, device, fed
         case = Case.of(fed, Withdraw(client))
@@ -81,23 +81,23 @@ class Batch:
         self.start = self._first(fed)
 
     def _blocks(self, held: Any) -> None:
-        """Features [K, n, F], adjacency [K, n, n], labels and numbers of nodes [K, n]."""
-        g, many = held.graph, held.clients
-        size = torch.bincount(g.owner, minlength=many)
+        """Build features [K, n, F], adjacency [K, n, n], labels and node ids [K, n]."""
+        g, clients = held.graph, held.clients
+        size = torch.bincount(g.owner, minlength=clients)
         place = torch.zeros_like(g.owner)
-        for k in range(many):
+        for k in range(clients):
             place[g.owner == k] = torch.arange(int(size[k]))
         n = int(size.max())
-        x = torch.zeros(many, n, g.features)
+        x = torch.zeros(clients, n, g.features)
         x[g.owner[g.node], place[g.node], g.feature] = g.value
-        a = torch.zeros(many, n, n)
+        a = torch.zeros(clients, n, n)
         a[g.owner[g.edge[1]], place[g.edge[1]], place[g.edge[0]]] = 1.0
         a[g.owner, place, place] = 1.0
         root = a.sum(2).clamp(min=1).rsqrt()
         a = root.unsqueeze(2) * a * root.unsqueeze(1)
-        label, index = torch.zeros(many, n).long(), torch.zeros(many, n).long()
+        label, index = torch.zeros(clients, n).long(), torch.zeros(clients, n).long()
         label[g.owner, place], index[g.owner, place] = g.label.clamp(min=0), g.index
-        there = torch.zeros(many, n, dtype=torch.bool)
+        there = torch.zeros(clients, n, dtype=torch.bool)
         there[g.owner, place] = True
         self.place, self.owner, self.n, self.classes = place, g.owner, n, g.classes
         self.x, self.a, self.label, self.index, self.there, self.size = (
@@ -105,7 +105,7 @@ class Batch:
         )
 
     def _splits(self, held: Any) -> None:
-        """How much each node counts in its client's mean, by shadow. [K, n, R]"""
+        """Build the weight of each node in its client's mean, by shadow. [K, n, R]"""
         train = torch.zeros(held.clients, self.n, len(self.seeds))
         own = held.records[(held.split == 0) & (held.records.client != self.client)]
         at = held.graph.find(own.item)
@@ -116,7 +116,7 @@ class Batch:
         self.train = (train / train.sum(1, keepdim=True).clamp(min=1)).to(self.device)
 
     def _first(self, fed: Federation) -> Weights:
-        """First values, by seed."""
+        """Return the initial values by seed."""
         sizes: Sizes = fed.world.sizes
         each = [fed.method.model.public(sizes, Clock(s)) for s in self.seeds]
         stack = {n: torch.stack([e[n] for e in each]) for n in each[0]}
@@ -125,37 +125,37 @@ class Batch:
 
     # -- the model -------------------------------------------------------------------------------
 
-    def keep(self, share: float, round_: int, epoch: int) -> Tensor | float:
-        """Dropout factors, as the package draws them. [K, n, R, H]"""
-        if not share:
+    def keep(self, rate: float, round_: int, epoch: int) -> Tensor | float:
+        """Draw dropout factors like the package. [K, n, R, H]"""
+        if not rate:
             return 1.0
         hidden = self.start["one/bias"].shape[-1]
         keys = [Clock(s).at(round_).step(epoch).batch(0).key("dropout") for s in self.seeds]
         k = torch.arange(hidden, device=self.device) * clock._K_STRIDE
         where = self.index.unsqueeze(2).unsqueeze(3) * clock._ID_STRIDE + k
         bits = where + torch.tensor(keys, device=self.device).view(1, 1, -1, 1)
-        drawn = ((clock._mix(bits) >> 11) & 0x1FFFFFFFFFFFFF).double().mul_(2.0**-53) >= share
-        return drawn.float() / (1 - share)
+        drawn = ((clock._mix(bits) >> 11) & 0x1FFFFFFFFFFFFF).double().mul_(2.0**-53) >= rate
+        return drawn.float() / (1 - rate)
 
     def logits(self, w: Weights, keep: Tensor | float = 1.0) -> Tensor:
-        """[K, n, R, C]"""
+        """Compute the logits. [K, n, R, C]"""
         one, runs = w["one/weight"], len(self.seeds)
-        many, n = self.x.shape[:2]
-        flat = one.reshape(len(one), one.shape[1], -1).expand(many, -1, -1)
-        near = torch.bmm(self.a, torch.bmm(self.x, flat)).view(many, n, runs, -1)
+        clients, n = self.x.shape[:2]
+        flat = one.reshape(len(one), one.shape[1], -1).expand(clients, -1, -1)
+        near = torch.bmm(self.a, torch.bmm(self.x, flat)).view(clients, n, runs, -1)
         hidden = torch.relu(near + w["one/bias"].unsqueeze(1)) * keep
         out = torch.matmul(hidden.transpose(1, 2), w["two/weight"]).transpose(1, 2)
-        out = torch.bmm(self.a, out.reshape(many, n, -1)).view(many, n, runs, -1)
+        out = torch.bmm(self.a, out.reshape(clients, n, -1)).view(clients, n, runs, -1)
         return out + w["two/bias"].unsqueeze(1)
 
     def entropy(self, w: Weights, keep: Tensor | float = 1.0) -> Tensor:
-        """Cross-entropy of every node. [K, n, R]"""
-        said = torch.log_softmax(self.logits(w, keep), 3)
-        label = self.label.view(*self.label.shape, 1, 1).expand(-1, -1, said.shape[2], 1)
-        return -said.gather(3, label).squeeze(3)
+        """Compute the cross-entropy of every node. [K, n, R]"""
+        log_p = torch.log_softmax(self.logits(w, keep), 3)
+        label = self.label.view(*self.label.shape, 1, 1).expand(-1, -1, log_p.shape[2], 1)
+        return -log_p.gather(3, label).squeeze(3)
 
-    def told(self, w: Weights) -> Tensor:
-        """Log-odds of the true class of the nodes asked about. [R, F]"""
+    def scores(self, w: Weights) -> Tensor:
+        """Compute the log-odds of the true class of the tested nodes. [R, F]"""
         with torch.no_grad():
             log_p = -self.entropy(w)[self.client][self.asked].T.double()
         return log_p - torch.log((-torch.expm1(log_p)).clamp(min=1e-300))
@@ -165,15 +165,15 @@ class Batch:
     def averaged(
         self, w: Weights, moments: Adam, rounds: Iterable[int], without: bool, sent: Any = None
     ) -> Weights:
-        """Rounds of federated averaging; without: the leaver stays away."""
+        """Run rounds of federated averaging. without: leave out the leaving client"""
         method: Any = self.cell.method
-        share = self.size.clone()
+        weight = self.size.clone()
         if without:
-            share[self.client] = 0.0
-        share = share / share.sum()
+            weight[self.client] = 0.0
+        weight = weight / weight.sum()
         for round_ in rounds:
-            many = len(self.x)
-            own = {n: v.expand(many, *v.shape[1:]).clone() for n, v in w.items()}
+            clients = len(self.x)
+            own = {n: v.expand(clients, *v.shape[1:]).clone() for n, v in w.items()}
             for epoch in range(method.epochs):
                 keep = self.keep(method.dropout, round_, epoch)
                 leaves = {n: v.requires_grad_() for n, v in own.items()}
@@ -183,24 +183,26 @@ class Batch:
                     grads = {n: g + method.weight_decay * own[n] for n, g in grads.items()}
                     move = moments.move(grads)
                     own = {n: v.detach() - method.rate * move[n] for n, v in own.items()}
-            far = {n: own[n] - w[n] for n in w}
+            change = {n: own[n] - w[n] for n in w}
             if sent is not None:
-                for n, v in far.items():
-                    sent[n] = sent.get(n, 0.0) + share[self.client] * v[self.client].unsqueeze(0)
-            w = {n: w[n] + torch.tensordot(share, v, dims=1).unsqueeze(0) for n, v in far.items()}
+                for n, v in change.items():
+                    sent[n] = sent.get(n, 0.0) + weight[self.client] * v[self.client].unsqueeze(0)
+            w = {
+                n: w[n] + torch.tensordot(weight, v, dims=1).unsqueeze(0) for n, v in change.items()
+            }
         return w
 
     def descended(self, w: Weights, adam: Adam, rounds: Iterable[int], without: bool) -> Weights:
-        """Rounds of averaged gradients with the server's Adam; without: the leaver stays away."""
+        """Run rounds of averaged gradients with Adam on the server. without: as in `averaged`"""
         method: Any = self.cell.method
-        share = self.size.clone()
+        weight = self.size.clone()
         if without:
-            share[self.client] = 0.0
-        share = (share / share.sum()).unsqueeze(1)
+            weight[self.client] = 0.0
+        weight = (weight / weight.sum()).unsqueeze(1)
         for round_ in rounds:
             keep = self.keep(method.dropout, round_, 0)
             leaves = {n: v.detach().clone().requires_grad_() for n, v in w.items()}
-            loss = ((self.entropy(leaves, keep) * self.train).sum(1) * share).sum()
+            loss = ((self.entropy(leaves, keep) * self.train).sum(1) * weight).sum()
             grads = torch.autograd.grad(loss, list(leaves.values()))
             step = {
                 n: -(g + method.weight_decay * w[n]) for n, g in zip(leaves, grads, strict=True)
@@ -216,7 +218,7 @@ class Batch:
         without: bool,
         sent: Any = None,
     ) -> tuple[Weights, Adam | None]:
-        """Rounds of the cell's method; the moments of clients go on, the server's begin anew."""
+        """Run rounds of the cell's method; client moments continue, server moments restart."""
         if type(self.cell.method).__name__ == "GraphFedSGD":
             return self.descended(w, Adam.fresh(w), rounds, without), None
         like = {n: v.expand(len(self.x), *v.shape[1:]) for n, v in w.items()}
@@ -224,67 +226,67 @@ class Batch:
         return self.averaged(w, moments, rounds, without, sent), moments
 
     def global_step(self, w: Weights, adam: Adam, step: Weights, rate: float) -> Weights:
-        """The server's Adam along a step."""
+        """Take one Adam step on the server."""
         move = adam.move(step)
         return {n: v + rate * move[n] for n, v in w.items()}
 
     # -- forgetting ------------------------------------------------------------------------------
 
-    def fedgcv(self, w: Weights, moments: Adam | None, method: Any, begun: int) -> Weights:
-        """NPO of the leaver, corrected by the others' descent, in the ball; then repair."""
+    def fedgcv(self, w: Weights, moments: Adam | None, method: Any, rounds_done: int) -> Weights:
+        """Run FedGCV: NPO on the leaving client, corrected by the others' gradient; then repair."""
         first, adam = w, Adam.fresh(w)
         with torch.no_grad():
             before = self.entropy(first)[self.client]
         others = self.size.clone()
         others[self.client] = 0.0
         others = others / others.sum()
-        for round_ in range(begun + 1, begun + 1 + method.forget_rounds):
+        for round_ in range(rounds_done + 1, rounds_done + 1 + method.forget_rounds):
             keep = self.keep(method.forget_dropout, round_, 0)
             leaves = {n: v.detach().clone().requires_grad_() for n, v in w.items()}
             each = self.entropy(leaves, keep)
-            far = each[self.client] - before
-            npo = -2 / method.sharpness * functional.logsigmoid(method.sharpness * far)
-            up = (npo * self.train[self.client]).sum()
-            down = ((each * self.train).sum(1) * others.unsqueeze(1)).sum()
+            increase = each[self.client] - before
+            npo = -2 / method.sharpness * functional.logsigmoid(method.sharpness * increase)
+            forget_loss = (npo * self.train[self.client]).sum()
+            keep_loss = ((each * self.train).sum(1) * others.unsqueeze(1)).sum()
             names = list(leaves.values())
-            climb = torch.autograd.grad(up, names, retain_graph=True)
-            keepers = torch.autograd.grad(down, names)
-            step = {n: -g for n, g in zip(leaves, climb, strict=True)}
-            rest = {n: -g for n, g in zip(leaves, keepers, strict=True)}
-            against, size = self.dot(step, rest), self.dot(rest, rest)
-            by = torch.where(against < 0, against / size.clamp(min=1e-30), 0.0)
-            step = {n: v - self.each(by, n) * rest[n] for n, v in step.items()}
+            ascent = torch.autograd.grad(forget_loss, names, retain_graph=True)
+            descent = torch.autograd.grad(keep_loss, names)
+            step = {n: -g for n, g in zip(leaves, ascent, strict=True)}
+            rest = {n: -g for n, g in zip(leaves, descent, strict=True)}
+            inner, size = self.dot(step, rest), self.dot(rest, rest)
+            factor = torch.where(inner < 0, inner / size.clamp(min=1e-30), 0.0)
+            step = {n: v - self.each(factor, n) * rest[n] for n, v in step.items()}
             step = {n: v * method.forget_rate * method.scale for n, v in step.items()}
             step = self.clipped(step, method.clip)
             w = self.global_step(w, adam, step, method.forget_rate)
-            gone = self.clipped({n: w[n] - first[n] for n in w}, method.radius)
-            w = {n: first[n] + v for n, v in gone.items()}
-        end = begun + method.forget_rounds
+            change = self.clipped({n: w[n] - first[n] for n in w}, method.radius)
+            w = {n: first[n] + v for n, v in change.items()}
+        end = rounds_done + method.forget_rounds
         return self.learnt(w, moments, range(end + 1, end + 1 + method.repair_rounds), True)[0]
 
     def ulkd(
-        self, w: Weights, moments: Adam | None, sent: Weights, method: Any, begun: int
+        self, w: Weights, moments: Adam | None, sent: Weights, method: Any, rounds_done: int
     ) -> Weights:
-        """Take back what the leaver sent, let the old model teach; then repair."""
+        """Run ULKD: subtract the leaving client's updates, distil the old model; then repair."""
         with torch.no_grad():
             old = torch.log_softmax(self.logits(w) / method.heat, 3)
         w, adam = {n: v - sent[n] for n, v in w.items()}, Adam.fresh(w)
-        share = self.size.clone()
-        share[self.client] = 0.0
-        share = share / share.sum()
-        mean = (self.there.float() / self.size.unsqueeze(1) * share.unsqueeze(1)).unsqueeze(2)
+        weight = self.size.clone()
+        weight[self.client] = 0.0
+        weight = weight / weight.sum()
+        mean = (self.there.float() / self.size.unsqueeze(1) * weight.unsqueeze(1)).unsqueeze(2)
         for _ in range(method.forget_rounds):
             leaves = {n: v.detach().clone().requires_grad_() for n, v in w.items()}
             new = torch.log_softmax(self.logits(leaves) / method.heat, 3)
-            apart = (old.exp() * (old - new)).sum(3) * method.heat**2
-            grads = torch.autograd.grad((apart * mean).sum(), list(leaves.values()))
+            divergence = (old.exp() * (old - new)).sum(3) * method.heat**2
+            grads = torch.autograd.grad((divergence * mean).sum(), list(leaves.values()))
             step = {n: -g for n, g in zip(leaves, grads, strict=True)}
             w = self.global_step(w, adam, step, method.forget_rate)
-        end = begun + method.forget_rounds
+        end = rounds_done + method.forget_rounds
         return self.learnt(w, moments, range(end + 1, end + 1 + method.repair_rounds), True)[0]
 
     def dot(self, left: Weights, right: Weights) -> Tensor:
-        """By shadow. [R]"""
+        """Compute the inner product by shadow. [R]"""
         total = torch.zeros(len(self.seeds), dtype=torch.float64, device=self.device)
         for n, v in left.items():
             axis = 2 if n == "one/weight" else 1
@@ -292,12 +294,12 @@ class Batch:
         return total
 
     def each(self, by: Tensor, name: str) -> Tensor:
-        """A factor by shadow, to be multiplied with a parameter."""
+        """Reshape a factor by shadow, to multiply it with a parameter."""
         shape = {"one/weight": (1, 1, -1, 1), "two/weight": (1, -1, 1, 1)}.get(name, (1, -1, 1))
         return by.float().view(*shape)
 
     def clipped(self, step: Weights, longest: float) -> Weights:
-        """No longer than this, each shadow's."""
+        """Clip the norm of each shadow's step."""
         by = (longest / self.dot(step, step).sqrt().clamp(min=1e-12)).clamp(max=1.0)
         return {n: v * self.each(by, n) for n, v in step.items()}
 
@@ -307,19 +309,19 @@ LEARNERS = ("GraphFedAvg", "GraphFedSGD")
 
 
 def fits(cell: Cell) -> bool:
-    """Whether a row can be made here."""
+    """Return whether a row is supported."""
     assert cell.forget is not None
     parts = ("margin", "literal", "virtual", "private_virtual", "retention", "batch_size")
     plain = not any(getattr(cell.forget.unlearner, n, None) for n in parts)
     return plain and cell.forget.name in NAMES and type(cell.method).__name__ in LEARNERS
 
 
-def told(batch: Batch, cells: list[Cell]) -> Iterable[tuple[Cell, Tensor, Tensor]]:
-    """What all shadows say before and after each row's method. [R, F] both"""
+def shadow_scores(batch: Batch, cells: list[Cell]) -> Iterable[tuple[Cell, Tensor, Tensor]]:
+    """Yield the scores of all shadows before and after each row's method. [R, F] both"""
     rounds = batch.cell.run.rounds
     sent = dict[str, Tensor]()
     w, moments = batch.learnt(batch.start, None, range(1, rounds + 1), False, sent)
-    before = batch.told(w)
+    before = batch.scores(w)
     for cell in cells:
         assert cell.forget is not None
         method: Any = cell.forget.unlearner
@@ -337,4 +339,4 @@ def told(batch: Batch, cells: list[Cell]) -> Iterable[tuple[Cell, Tensor, Tensor
                 after = batch.ulkd(w, moments, sent, method, rounds)
             case _:
                 continue
-        yield cell, before, batch.told(after)
+        yield cell, before, batch.scores(after)

@@ -1,17 +1,17 @@
-"""U-LiRA on clients that leave graphs: what shadows say, and what the attack makes of it.
+"""U-LiRA on clients that leave graphs: train shadows and attack them.
 
     python graphs.py prepare IN RECIPE
     python shadows.py make IN OUT RECIPE [--cell NAME...]      one shadow after another
-    python shadows.py batch IN OUT RECIPE [--device cuda]      all of a leaver side by side
-    python shadows.py check IN OUT RECIPE                      is the batch the package?
+    python shadows.py batch IN OUT RECIPE [--device cuda]      all shadows of a client at once
+    python shadows.py check IN OUT RECIPE                      compare the batch with the package
     python shadows.py gather IN OUT RECIPE [--commit C]
     python shadows.py clients IN OUT RECIPE [--commit C]       shadows without the client
 
-`make` and `batch` (rows that `shadow_batch.py` knows) write OUT/shadows*.jsonl, a line per row,
-leaver and shadow; what is there is not made again. `gather` turns it into a line for each row whose
-shadows are all there, with the attack alone in it: OUT/PAPER.TABLE.jsonl, for the .jsonl beside
-the recipe. `clients` asks about the client instead of its nodes: half of the shadows never had it,
-and writes such lines at once. A copy that knows no history is told its commit.
+`make` and `batch` (rows that `shadow_batch.py` supports) write OUT/shadows*.jsonl, a line per row,
+leaving client and shadow; finished lines are not computed again. `gather` runs the attack for each
+row with all shadows and writes OUT/PAPER.TABLE.jsonl, to append to the .jsonl of the recipe.
+`clients` attacks the client instead of its nodes: half of the shadows never had it. Use --commit in
+a copy without git history.
 """
 
 from __future__ import annotations
@@ -28,16 +28,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from shadow_batch import Batch, fits, told
+from shadow_batch import Batch, fits, shadow_scores
 
-from graphs import Shared, carried
+from graphs import Shared, load_graph
 from rescind import Federation, Withdraw
 from rescind.audits.case import Case
 from rescind.audits.finding import Finding
-from rescind.audits.ulira import Attack, Unlearn, asked_about, attack, halves, judge, said, trained
+from rescind.audits.ulira import (
+    Attack,
+    Unlearn,
+    asked_about,
+    attack,
+    halves,
+    judge,
+    record_scores,
+    train_shadow,
+)
 from rescind.audits.virtual_client import (
     client_forgotten,
-    client_said,
+    client_score,
     client_trained,
     leak,
     presence,
@@ -50,13 +59,13 @@ from rescind.methods.graphs._vgae import VGAE
 from rescind.storage.provenance import versions
 
 Key = tuple[str, int, int, int]
-"""(digest of the cell, seed, leaver, shadow)"""
+"""(digest of the cell, seed, leaving client, shadow)"""
 Group = tuple[Any, ...]
-"""(data, seed, leaver, pairs, who learns, rounds): rows that share their shadows."""
+"""(data, seed, leaving client, pairs, learner, rounds): rows that share their shadows."""
 
 
 def wanted(given: argparse.Namespace) -> dict[Group, list[Cell]]:
-    """The rows that are asked for, by what they share."""
+    """Return the requested rows, grouped by what they share."""
     groups: dict[Group, list[Cell]] = {}
     for cell in read(given.recipe).cells:
         forget = cell.forget
@@ -66,15 +75,15 @@ def wanted(given: argparse.Namespace) -> dict[Group, list[Cell]]:
             continue
         for client in forget.clients:
             learner = str(forget.learner or cell.method)
-            if given.verb in ("batch", "check"):  # who keeps a log learns the same
+            if given.verb in ("batch", "check"):  # keeping a log does not change the training
                 learner = str(cell.method)
             key = (cell.data.name, cell.run.seed, client, forget.pairs, learner, cell.run.rounds)
             groups.setdefault(key, []).append(cell)
     return groups
 
 
-def heard(out: Path) -> dict[Key, dict[str, Any]]:
-    """What shadows have said up to now."""
+def finished(out: Path) -> dict[Key, dict[str, Any]]:
+    """Read the lines of all finished shadows."""
     found = {}
     for path in sorted(out.glob("shadows*.jsonl")):
         for text in path.read_text(encoding="utf-8").splitlines():
@@ -84,7 +93,7 @@ def heard(out: Path) -> dict[Key, dict[str, Any]]:
 
 
 def line(cell: Cell, client: int, number: int, before: list[float], after: list[float]) -> Any:
-    """What one shadow says of every node that is asked about."""
+    """Return the scores of one shadow for all tested nodes, as a line."""
     return {
         "cell": cell.name, "digest": cell.digest, "seed": cell.run.seed, "client": client,
         "shadow": number,
@@ -92,71 +101,73 @@ def line(cell: Cell, client: int, number: int, before: list[float], after: list[
     }  # fmt: skip
 
 
-# -- one after another, by the package ------------------------------------------------------------
+# -- one by one, with the package -----------------------------------------------------------------
 
 
 def one_shadow(shared: Shared, cells: list[Cell], client: int, number: int) -> Iterator[Any]:
-    """One shadow, which forgets by every row's method in turn."""
+    """Train one shadow, and let it forget with each row's method."""
     first = cells[0].forget
     assert first is not None
     base, _ = shared.learned(cells[0], first.learner or cells[0].method)
     case = Case.of(base, Withdraw(client))
-    fed, event = trained(case, number, first.pairs)
-    before = said(case, fed)["output"].tolist()
+    fed, event = train_shadow(case, number, first.pairs)
+    before = record_scores(case, fed)["output"].tolist()
     for cell in cells:
         assert cell.forget is not None
         method = cell.forget.unlearner or fed.method
         after = fed if cell.forget.name == NO_OP else method.unlearn(fed, event)
-        yield line(cell, client, number, before, said(case, after)["output"].tolist())
+        yield line(cell, client, number, before, record_scores(case, after)["output"].tolist())
 
 
 def make(given: argparse.Namespace) -> None:
-    """Every shadow that is missing, through the package."""
+    """Train every missing shadow with the package."""
     torch.set_num_threads(1)
-    there, shared = heard(given.out), Shared(given)
+    done, shared = finished(given.out), Shared(given)
     for (data, seed, client, pairs, *_), cells in wanted(given).items():
-        begun = time.process_time()
+        start = time.process_time()
         for number in range(2 * pairs):
-            left = [c for c in cells if (c.digest, seed, client, number) not in there]
-            if left:
-                write(given.out, one_shadow(shared, left, client, number))
-        print(f"{data}, leaver {client}: {2 * pairs} shadows, {len(cells)} rows, "
-              f"{time.process_time() - begun:.1f} CPU s", flush=True)  # fmt: skip
+            missing = [c for c in cells if (c.digest, seed, client, number) not in done]
+            if missing:
+                write(given.out, one_shadow(shared, missing, client, number))
+        print(f"{data}, client {client}: {2 * pairs} shadows, {len(cells)} rows, "
+              f"{time.process_time() - start:.1f} CPU s", flush=True)  # fmt: skip
 
 
 def write(out: Path, lines: Iterator[Any]) -> None:
-    """Append lines as they come."""
+    """Append lines to a file of this process."""
     with (out / f"shadows-{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:
         for each in lines:
             file.write(json.dumps(each) + "\n")
 
 
-# -- side by side ---------------------------------------------------------------------------------
+# -- as one batch ---------------------------------------------------------------------------------
 
 
 def batched(batch: Batch, cells: list[Cell]) -> Iterator[Any]:
-    """The lines of all shadows of one leaver."""
-    for cell, before, after in told(batch, cells):
+    """Yield the lines of all shadows of one leaving client."""
+    for cell, before, after in shadow_scores(batch, cells):
         for number, (one, two) in enumerate(zip(before.tolist(), after.tolist(), strict=True)):
             yield line(cell, batch.client, number, one, two)
 
 
 def batch(given: argparse.Namespace) -> None:
-    """Every leaver whose shadows are missing, as one batch."""
+    """Train the missing shadows of each leaving client as one batch."""
     torch.backends.cuda.matmul.allow_tf32 = False
-    there = heard(given.out)
+    done = finished(given.out)
     for (data, seed, client, pairs, *_), cells in wanted(given).items():
-        begun = time.time()
+        start = time.time()
         last = 2 * pairs - 1
-        left = [c for c in cells if fits(c) and (c.digest, seed, client, last) not in there]
-        if left:
-            write(given.out, batched(Batch(left[0], given.folder, client, given.device), left))
-        print(f"{data}, leaver {client}: {2 * pairs} shadows, {len(left)} rows, "
-              f"{time.time() - begun:.1f} s", flush=True)  # fmt: skip
+        missing = [c for c in cells if fits(c) and (c.digest, seed, client, last) not in done]
+        if missing:
+            write(
+                given.out, batched(Batch(missing[0], given.folder, client, given.device), missing)
+            )
+        print(f"{data}, client {client}: {2 * pairs} shadows, {len(missing)} rows, "
+              f"{time.time() - start:.1f} s", flush=True)  # fmt: skip
 
 
 def check(given: argparse.Namespace) -> None:
-    """Two shadows of a few rounds, as a batch and by the package, for each learner."""
+    """Compare two short shadows per learner, as a batch and with the package."""
     groups = {key[4]: (key[2], cells) for key, cells in reversed(wanted(given).items())}
     for client, cells in groups.values():
         few = [shortened(c) for c in cells if fits(c)]
@@ -176,7 +187,7 @@ def check(given: argparse.Namespace) -> None:
 
 
 def shortened(cell: Cell) -> Cell:
-    """The same row with one pair of shadows and three rounds."""
+    """Return the row with one pair of shadows and three rounds."""
     assert cell.forget is not None
     method = cell.forget.unlearner
     if method is not None and hasattr(method, "forget_rounds"):
@@ -189,25 +200,25 @@ def shortened(cell: Cell) -> Cell:
 
 
 def gather(given: argparse.Namespace) -> None:
-    """A line for every row whose shadows are all there: the mean over leavers, and each of them."""
-    there = heard(given.out)
+    """Attack every row with all shadows: the mean over leaving clients, and each of them."""
+    done = finished(given.out)
     for cell in read(given.recipe).cells:
         assert cell.forget is not None
         numbers = range(2 * cell.forget.pairs)
         keys = [(cell.digest, cell.run.seed, c, n) for c in cell.forget.clients for n in numbers]
-        if not all(key in there for key in keys):
-            print(f"{cell.name}: {sum(key in there for key in keys)} of {len(keys)} shadows")
+        if not all(key in done for key in keys):
+            print(f"{cell.name}: {sum(key in done for key in keys)} of {len(keys)} shadows")
             continue
-        graph = carried(given.folder, cell.data.name)
+        graph = load_graph(given.folder, cell.data.name)
         start, found = experiment.start(cell, graph), []
         for client in cell.forget.clients:
-            rows = [there[cell.digest, cell.run.seed, client, n] for n in numbers]
+            rows = [done[cell.digest, cell.run.seed, client, n] for n in numbers]
             found.append(attacked(start, client, rows, cell.forget.pairs))
         result(given, cell, graph.digest, facts_of(found))
 
 
 def result(given: argparse.Namespace, cell: Cell, data: str, forget: dict[str, Any]) -> None:
-    """A line for the .jsonl beside the recipe."""
+    """Append a result line for the .jsonl of the recipe."""
     each = {
         "cell": cell.name, "seed": cell.run.seed, "test": {}, "valid": {}, "forget": forget,
         "digest": cell.digest, "settings": cell.settings, "data": data, "versions": versions(),
@@ -216,23 +227,23 @@ def result(given: argparse.Namespace, cell: Cell, data: str, forget: dict[str, A
     out = given.out / f"{given.recipe.parent.name}.{given.recipe.stem}.jsonl"
     with out.open("a", encoding="utf-8") as file:
         file.write(json.dumps(each) + "\n")
-    print(cell.name, {name: told for name, told in forget.items() if name != "each"}, flush=True)
+    print(cell.name, {name: v for name, v in forget.items() if name != "each"}, flush=True)
 
 
 def attacked(
     start: Federation, client: int, rows: list[dict[str, Any]], pairs: int
 ) -> tuple[Attack, Finding]:
-    """What the attack reaches on one leaver, and the audit's finding with its controls."""
+    """Attack one leaving client. Return the attack and the finding with its controls."""
     case = Case.of(start, Withdraw(client))
     inside = halves(len(asked_about(case)), pairs, case.clock)
     phis = torch.tensor([row["after"] for row in rows]).double()
     person = torch.zeros(inside.shape[1], dtype=torch.int64)
-    said_ = [{f"output/{w}": torch.tensor(r[w]) for w in ("before", "after")} for r in rows]
-    return attack(phis, inside, person, case.clock), judge(case, said_, pairs)[0]
+    scores = [{f"output/{w}": torch.tensor(r[w]) for w in ("before", "after")} for r in rows]
+    return attack(phis, inside, person, case.clock), judge(case, scores, pairs)[0]
 
 
 def facts_of(found: list[tuple[Attack, Finding]]) -> dict[str, Any]:
-    """Means over leavers, and every leaver's AUC with its interval."""
+    """Return means over leaving clients, and the AUC of each with its interval."""
     aucs = [a.auc[0] for a, _ in found]
     words = [f.verdict for _, f in found]
     return {
@@ -253,46 +264,46 @@ def facts_of(found: list[tuple[Attack, Finding]]) -> dict[str, Any]:
 
 
 def clients(given: argparse.Namespace) -> None:
-    """Of every row, how well shadows with the client that forgot it are told from those without."""
+    """Attack every row: shadows that forgot the client against shadows that never had it."""
     torch.set_num_threads(1)
     shared = Shared(given)
     for (data, _, client, pairs, *_), cells in wanted(given).items():
         base, _ = shared.learned(cells[0], cells[0].method)
         case = Case.of(base, Withdraw(client))
-        said_of: dict[str, list[float]] = {cell.name: [] for cell in cells}
+        scores: dict[str, list[float]] = {cell.name: [] for cell in cells}
         for number in range(2 * pairs):
             fed = client_trained(case, number)
             for cell in cells:
                 after = client_forgotten(case, number, fed, *answer(cell))
-                said_of[cell.name].append(client_said(case, after))
+                scores[cell.name].append(client_score(case, after))
         for cell in cells:
-            found = presence(torch.tensor(said_of[cell.name]), case)
-            told_of = {"AUC": found.auc[0], "low": found.auc[1], "high": found.auc[2]}
-            forget: dict[str, Any] = {"presence": {**told_of, "TPR at 5 %": found.tpr_5[0]}}
+            found = presence(torch.tensor(scores[cell.name]), case)
+            measures = {"AUC": found.auc[0], "low": found.auc[1], "high": found.auc[2]}
+            forget: dict[str, Any] = {"presence": {**measures, "TPR at 5 %": found.tpr_5[0]}}
             if getattr(cell.forget and cell.forget.unlearner, "virtual", False):
                 forget["stand-in"] = handed_over(base, client)
-            result(given, cell, carried(given.folder, data).digest, forget)
+            result(given, cell, load_graph(given.folder, data).digest, forget)
 
 
 def answer(cell: Cell) -> tuple[Unlearn | None, int]:
-    """What a row does to forget, and how many rounds of repair that has."""
+    """Return the unlearner of a row, and its number of repair rounds."""
     assert cell.forget is not None
     method = cell.forget.unlearner
     return (None, 0) if method is None else (method.unlearn, getattr(method, "repair_rounds", 0))
 
 
 def handed_over(base: Federation, client: int) -> dict[str, float]:
-    """What the published virtual client says of the edges and features it was made of."""
+    """Measure what the published virtual client reveals about edges and features."""
     held = base.now.vault.holdings
     assert held.graph is not None
     mine = held.graph.keep(held.graph.owner == client)
-    double = VGAE().stand_in(mine, Clock(base.clock.seed))
-    found = leak(mine, double.likely, double.features)
+    virtual = VGAE().stand_in(mine, Clock(base.clock.seed))
+    found = leak(mine, virtual.likely, virtual.features)
     return {"edge AUC": found.edge_auc, "found again": found.found_again}
 
 
 def main() -> None:
-    """Read the words and do it."""
+    """Run the command line."""
     verbs = {
         "make": make, "batch": batch, "check": check, "gather": gather, "clients": clients
     }  # fmt: skip
@@ -302,7 +313,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--cell", nargs="+", default=[], help="only these rows")
-    parser.add_argument("--device", default="cuda", help="of a batch")
+    parser.add_argument("--device", default="cuda", help="device of a batch")
     parser.add_argument("--commit", default="")
     given = parser.parse_args()
     if given.commit:

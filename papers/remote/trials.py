@@ -1,13 +1,13 @@
-"""Recipes that forget, on another machine with a GPU: torch and numpy are enough there.
+"""Run unlearning recipes on another machine with a GPU, which needs only torch and numpy.
 
-    python grid.py prepare IN/carried.npz RECIPE...       where rescind and the data are
+    python grid.py prepare IN/carried.npz RECIPE...       on the machine with rescind and the data
     python trials.py run IN OUT RECIPE... [--processes 6] [--seconds 540] [--only "ROW;ROW"]
 
-IN/site may hold modules that the machine lacks, such as a copy of safetensors. Each process takes
-one seed of one recipe at a time (rows that keep a log apart), since its rows share what was learnt
-and retrained; rows with shadows are taken one by one. OUT/PAPER.TABLE.jsonl has a line per row, as
-`rescind run` writes it; a row that fails is told and left out, one whose line stands beside the
-recipe is not made again. With --seconds no row is begun that late.
+IN/site may hold missing modules, such as a copy of safetensors. Each process takes one seed of one
+recipe at a time (rows that keep a log separately), since these rows share trained and retrained
+models; rows with shadows are taken one by one. OUT/PAPER.TABLE.jsonl has a line per row, as
+`rescind run` writes it; a failed row is printed and skipped, a row that already has a line in the
+.jsonl of the recipe is skipped. After --seconds no row is started.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "src"), str(Path(__fil
 
 
 def student() -> types.ModuleType:
-    """Student's quantile, all that the standard audit wants of scipy."""
+    """Return a replacement of scipy.stats with Student's quantile, for the standard audit."""
     import numpy as np
 
     def ppf(chance: float, freedom: int) -> float:
-        """By the density summed over a fine grid; to seven digits for the quantiles in use."""
+        """Integrate the density on a fine grid; seven correct digits for the quantiles used."""
         at = np.linspace(0, 60, 6_000_001)
         density = (1 + at**2 / freedom) ** (-(freedom + 1) / 2)
         area = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2)))
@@ -46,20 +46,20 @@ def student() -> types.ModuleType:
 
 
 def groups(recipes: list[Path], only: list[str]) -> Iterator[tuple[str, Path, list]]:
-    """(name, recipe, cells) that one process does in turn."""
-    from grid import unmade
+    """Yield (name, recipe, cells); one process runs all cells of a group."""
+    from grid import missing_cells
 
     from rescind.experiments.recipe import read
 
     for path in recipes:
-        cells = [c for _, c in unmade(read(path)) if c.forget is not None]
+        cells = [c for _, c in missing_cells(read(path)) if c.forget is not None]
         label = {c.name: c.name.split("/", 1)[-1] for c in cells}
         cells = [c for c in cells if not only or label[c.name] in only]
         if only:  # the most important first
             cells.sort(key=lambda c: only.index(label[c.name]))
         logs = [c.forget.learner and (c.forget.learner.logs or c.forget.learner.individual)
                 for c in cells]  # fmt: skip
-        if all(c.forget.audits == "ulira" for c in cells):  # each has minutes of shadows
+        if all(c.forget.audits == "ulira" for c in cells):  # shadows take minutes per row
             for c in cells:
                 name = f"{path.parent.name}.{path.stem}-{c.run.seed}-{label[c.name]}"
                 yield name, path, [c]
@@ -73,39 +73,39 @@ def groups(recipes: list[Path], only: list[str]) -> Iterator[tuple[str, Path, li
                     yield name, path, mine
 
 
-def prepared(room: Any, cells: list, data: Any) -> None:
-    """What the rows of a seed share, made by two processes at once: claims say who makes what."""
+def prepare_shared(cache: Any, cells: list, data: Any) -> None:
+    """Train what the rows of a seed share, with two processes that claim parts by files."""
     from rescind.audits.verdict import FEWEST
     from rescind.experiments import unlearning_run as trials
     from rescind.forgetting import examine
 
     plain = replace(cells[0], forget=None)
-    room.home.mkdir(parents=True, exist_ok=True)
-    if claimed(room.home / ".base"):
-        base, _ = trials.learned(plain, data, room)
-        (room.home / "base-is-there").touch()
+    cache.home.mkdir(parents=True, exist_ok=True)
+    if claimed(cache.home / ".base"):
+        base, _ = trials.learned(plain, data, cache)
+        (cache.home / "base-is-there").touch()
     else:
         if (logger := cells[0].forget.learner) is not None:
-            trials.learned(replace(plain, method=logger), data, room)
-        while not (room.home / "base-is-there").exists():
+            trials.learned(replace(plain, method=logger), data, cache)
+        while not (cache.home / "base-is-there").exists():
             time.sleep(0.5)
-        base, _ = trials.learned(plain, data, room)
+        base, _ = trials.learned(plain, data, cache)
     (event,) = trials.events(cells[0], base)
     light = examine._light(base)
-    key, kept = examine._key(light, event), room.home / "retrains"
+    key, kept = examine._key(light, event), cache.home / "retrains"
     seeds = examine.seeds_of(0, FEWEST)
     for seed in seeds:
-        if claimed(room.home / f".retrain-{seed}"):
+        if claimed(cache.home / f".retrain-{seed}"):
             examine._retrain(light, event, seed, str(kept), key)
-    if claimed(room.home / ".exact"):
-        trials._exact(base, event, room)
+    if claimed(cache.home / ".exact"):
+        trials._exact(base, event, cache)
     places = [examine._place(kept, key, seed) for seed in seeds]
     while not all(any(place.glob("round-*.safetensors")) for place in places):
         time.sleep(0.5)
 
 
 def claimed(path: Path) -> bool:
-    """Whether it is ours to do."""
+    """Create a claim file. Return False if another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
@@ -114,15 +114,15 @@ def claimed(path: Path) -> bool:
     return True
 
 
-def work(given: argparse.Namespace, begun: float) -> None:
-    """Every group whose turn it is."""
+def work(given: argparse.Namespace, began: float) -> None:
+    """Run every group that no other process has claimed."""
     if (given.carried / "site").is_dir():
         sys.path.append(str(given.carried / "site"))
     if importlib.util.find_spec("scipy") is None:
         sys.modules["scipy"] = types.ModuleType("scipy")
         sys.modules["scipy.stats"] = student()
     import torch
-    from grid import carried, name_of
+    from grid import load_dataset, name_of
 
     from rescind.experiments import learning_run as experiment
     from rescind.experiments import unlearning_run as trials
@@ -134,32 +134,32 @@ def work(given: argparse.Namespace, begun: float) -> None:
         if not claimed(given.out / ".claims" / name):
             continue
         home = Path(given.room) / name.rpartition("-")[0]
-        room = trials.TrialCache(home, workers=1)
-        data = carried(given.carried / "carried.npz", name_of(cells[0]))
+        cache = trials.TrialCache(home, workers=1)
+        data = load_dataset(given.carried / "carried.npz", name_of(cells[0]))
         if cells[0].forget.audits != "none":
             device = replace(cells[0].run, device=given.device)
-            prepared(room, [replace(cells[0], run=device)], data)
-            print(f"{name}: prepared after {time.time() - begun:.0f} s", flush=True)
+            prepare_shared(cache, [replace(cells[0], run=device)], data)
+            print(f"{name}: prepared after {time.time() - began:.0f} s", flush=True)
         lines = given.out / f"{path.parent.name}.{path.stem}.jsonl"
         for given_cell in cells:
             cell = replace(given_cell, run=replace(given_cell.run, device=given.device))
-            if time.time() - begun > given.seconds:
+            if time.time() - began > given.seconds:
                 print(f"{name}: out of time before {cell.name}", flush=True)
                 break
             start = time.time()
             try:
-                facts = trials.run_cell(cell, room.home / f"now-{os.getpid()}", room, data).facts
-            except Exception:  # a row that fails must not take the others along
+                facts = trials.run_cell(cell, cache.home / f"now-{os.getpid()}", cache, data).facts
+            except Exception:  # a failed row must not stop the others
                 print(f"{name} {cell.name}: {traceback.format_exc()[-1500:]}", flush=True)
                 continue
             append_line(lines, experiment._line(facts))
             test = {k: round(v, 4) for k, v in facts["metrics"]["test"].items() if "NDCG" in k}
-            told = facts["forget"].get("verdict", ""), time.time() - start
-            print(f"{name} {cell.name}: {test} {told[0]} {told[1]:.0f} s", flush=True)
+            verdict, took = facts["forget"].get("verdict", ""), time.time() - start
+            print(f"{name} {cell.name}: {test} {verdict} {took:.0f} s", flush=True)
 
 
 def main() -> None:
-    """Read the words and do it."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("verb", choices=["run"])
     parser.add_argument("carried", type=Path)
@@ -169,19 +169,23 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--commit", default="")
     parser.add_argument("--seconds", type=float, default=1e9)
-    parser.add_argument("--only", default="", help="labels of rows, with semicolons, in this order")
-    parser.add_argument("--room", default=f"{gettempdir()}/trials", help="for what rows share")
+    parser.add_argument(
+        "--only", default="", help="labels of rows, separated by semicolons, in order"
+    )
+    parser.add_argument(
+        "--room", default=f"{gettempdir()}/trials", help="folder of models that rows share"
+    )
     given = parser.parse_args()
-    if given.commit:  # the copy that travelled knows no history
+    if given.commit:  # a copy has no git history
         os.environ["RESCIND_COMMIT"] = given.commit
     import torch.multiprocessing as mp
 
     mp.set_start_method("spawn")
-    crew = [mp.Process(target=work, args=(given, time.time())) for _ in range(given.processes)]
-    for member in crew:
-        member.start()
-    for member in crew:
-        member.join()
+    workers = [mp.Process(target=work, args=(given, time.time())) for _ in range(given.processes)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
 
 
 if __name__ == "__main__":

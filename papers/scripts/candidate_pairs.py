@@ -1,13 +1,12 @@
-"""What a sum over chosen pairs would cost devices on a large catalogue, and what it would lose.
+"""Measure the cost and the quality of a sum over selected item pairs on a large catalogue.
 
     python papers/scripts/candidate_pairs.py [--write]
 
-Gowalla has 840 million pairs of items: no device can send so long a sum under masks. But the server
-knows which items were lent together. Let it publish those pairs, and let every device add what it
-has of them to one masked sum (or to two shares): the server learns that sum and nothing of single
-people, and G is exact on the pairs asked for and zero elsewhere. Measured is the quality on
-validation, seed 0, and the bytes. `LocalGram`, which has devices send their items in the clear, is
-the ceiling; loans alone are the floor.
+Gowalla has 840 million pairs of items, too many for a masked sum. But the server knows which items
+were lent together. If it publishes these pairs, every device can add its own to one masked sum (or
+to two shares): the server learns only the sum, and G is exact on these pairs and zero elsewhere.
+Measured are validation quality (seed 0) and bytes. The upper bound is `LocalGram`, where devices
+send their items in the clear; the lower bound uses loans alone.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from rescind_papers.pages import write_block
 PAGE = Path("docs/results/additive-details.md")
 RECIPE = Path("recipes/additive/gowalla.toml")
 POPULAR = (0, 1000, 3000)
-"""All pairs among so many items that are lent most often are asked for, too."""
+"""Also request all pairs among this number of most lent items."""
 
 
 def keys(gram: SparseGram) -> np.ndarray:
-    """Row * items + column of every entry, in order."""
+    """Return row * items + column of every entry, in order."""
     row = np.repeat(np.arange(gram.items), np.diff(gram.first.numpy()))
     return row * gram.items + gram.other.numpy()
 
 
-def asked(lent: SparseGram, popular: int) -> np.ndarray:
-    """The pairs the server asks for, both ways round, and items with themselves. [n] sorted"""
+def requested(lent: SparseGram, popular: int) -> np.ndarray:
+    """Return the requested pairs in both orders, and the diagonal. [n] sorted"""
     items = lent.items
     top = np.sort(np.argsort(-lent.diagonal.numpy(), kind="stable")[:popular])
     grid = (top[:, None] * items + top).ravel()
@@ -46,7 +45,7 @@ def asked(lent: SparseGram, popular: int) -> np.ndarray:
 
 
 def cut(gram: SparseGram, pairs: np.ndarray) -> SparseGram:
-    """G at these pairs, zero elsewhere."""
+    """Return G at these pairs, zero elsewhere."""
     mine = keys(gram)
     place = np.minimum(np.searchsorted(pairs, mine), len(pairs) - 1)
     kept = torch.from_numpy(pairs[place] == mine)
@@ -57,9 +56,9 @@ def cut(gram: SparseGram, pairs: np.ndarray) -> SparseGram:
 
 
 def quality(fed: Federation, gram: SparseGram) -> tuple[float, float]:
-    """HR@20 and NDCG@20 on validation of the weights that this sum gives."""
-    many = fed.method.model.many
-    near = Near.none(gram.items, many).solved(
+    """Evaluate the weights of this sum on validation: HR@20 and NDCG@20."""
+    size = fed.method.model.many
+    near = Near.none(gram.items, size).solved(
         gram, torch.arange(gram.items), fed.method.ridges, fed.method.temper
     )
     state = fed.now.state
@@ -69,22 +68,22 @@ def quality(fed: Federation, gram: SparseGram) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the table."""
     torch.set_num_threads(1)
     cells = {c.name: c for c in read(RECIPE).cells if c.run.seed == 0}
     data = prepare(cells["LocalGram"].data)
-    floor = start(cells["LocalGram, shared alone"], data).run(1)
+    loans_only = start(cells["LocalGram, shared alone"], data).run(1)
     whole = start(cells["LocalGram"], data).run(1)
-    lent, every = (SparseGram.of(fed.now.state.own) for fed in (floor, whole))
-    rows = [("loans alone", 0, *(floor.evaluate("valid")[k] for k in ("HR@20", "NDCG@20")))]
+    lent, every = (SparseGram.of(fed.now.state.own) for fed in (loans_only, whole))
+    rows = [("loans alone", 0, *(loans_only.evaluate("valid")[k] for k in ("HR@20", "NDCG@20")))]
     for popular in POPULAR:
-        pairs = asked(lent, popular)
-        many = (len(pairs) + lent.items) // 2
+        pairs = requested(lent, popular)
+        count = (len(pairs) + lent.items) // 2
         name = "pairs lent together" + (f", and all of {popular:,} items" if popular else "")
-        rows.append((name, many, *quality(whole, cut(every, pairs))))
+        rows.append((name, count, *quality(whole, cut(every, pairs))))
         print(rows[-1], flush=True)
-    many = lent.items * (lent.items + 1) // 2
-    rows.append(("every pair", many, *(whole.evaluate("valid")[k] for k in ("HR@20", "NDCG@20"))))
+    count = lent.items * (lent.items + 1) // 2
+    rows.append(("every pair", count, *(whole.evaluate("valid")[k] for k in ("HR@20", "NDCG@20"))))
     lines = [
         "| devices are asked for | numbers | MB a device sends once | HR@20 | NDCG@20 |",
         "|---|---|---|---|---|",

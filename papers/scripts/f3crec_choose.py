@@ -1,10 +1,10 @@
-"""Write the settings of Table 2, once the trials are there.
+"""Write the settings of Table 2 from finished tuning trials.
 
     python papers/scripts/f3crec_choose.py
 
 For each dataset, backbone and learner: the trial of tune-BACKBONE with the highest NDCG@20 on
-validation, mean of D1 to D3, one seed. The method axis of table2-BACKBONE is written anew; a test
-holds the two together.
+validation, mean of D1 to D3, one seed. Rewrites the method axis of table2-BACKBONE; a test checks
+that both agree.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ CONTROLS = [
     {"label": "Popularity", "name": "Popularity", **ONCE},
     {"label": "Gram", "name": "Gram", "ridge": 20.0, **ONCE},
 ]
-"""They have no backbone, so that every table has the same."""
+"""Controls without a backbone, the same in every table."""
 
 
 def trials(backbone: str) -> dict[str, dict[str, Any]]:
-    """The settings of each trial, by label."""
+    """Return the settings of each trial by label."""
     table = tomllib.loads((HERE / f"tune-{backbone}.toml").read_text(encoding="utf-8"))
     return {entry.pop("label"): entry for entry in table["axes"]["method"]}
 
 
 def chosen(backbone: str) -> list[dict[str, Any]]:
-    """The method axis of Table 2: a learner's best trial for each dataset that has any."""
+    """Return the method axis of Table 2: the best trial per learner and dataset."""
     settings, best = trials(backbone), {}
     for line in (HERE / f"tune-{backbone}.jsonl").read_text(encoding="utf-8").splitlines():
         found = json.loads(line)
@@ -50,14 +50,14 @@ def chosen(backbone: str) -> list[dict[str, Any]]:
 
 
 def written(value: Any) -> str:
-    """A value as TOML, tables on one line."""
+    """Format a value as TOML, tables on one line."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{k} = {written(v)}" for k, v in value.items()) + " }"
     return json.dumps(value)
 
 
 def main() -> None:
-    """Put the axes into the recipes."""
+    """Write the axes into the recipes."""
     for backbone in MODELS:
         path = HERE / f"table2-{backbone}.toml"
         before, _, rest = path.read_text(encoding="utf-8").partition("method = [\n")

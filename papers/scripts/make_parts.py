@@ -1,6 +1,6 @@
-"""Cut the graphs into clients once: METIS, ten parts each, written beside the package's data.
+"""Split each graph into ten clients with METIS, and write the parts to the package's data folder.
 
-Needs pymetis, which nothing else does (it compiles from source on some machines):
+Needs pymetis, which is used only here (it compiles from source on some machines):
 
     pip install pymetis && python papers/scripts/make_parts.py
 """
@@ -16,7 +16,7 @@ from rescind.data.partition import FOLDER, METIS, write_parts
 
 
 def metis(graph: GraphDataset, clients: int, seed: int) -> np.ndarray:
-    """The part of each node, cut so that few edges cross. [N]"""
+    """Return the part of each node, with few edges between parts. [N]"""
     import pymetis
 
     nodes = len(graph)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from rescind.audits.battery import FULL, Report
-from rescind.audits.durability import LOOKED_AT
+from rescind.audits.durability import CHECKS
 from rescind.audits.finding import VERDICTS, Finding, question
 from rescind.cli import main as entry
 from rescind.cli.forget import unlearner
@@ -65,7 +65,7 @@ def test_an_audit_says_what_it_found_and_changes_nothing(run, audit):
 
 def test_every_check_asks_a_question_in_words():
     names = [check.name for check in FULL]
-    names += [f"{again} {name}" for name in LOOKED_AT for again in ("Q9", "Q9 blocks", "Q10")]
+    names += [f"{again} {name}" for name in CHECKS for again in ("Q9", "Q9 blocks", "Q10")]
     names += ["Q0 controls", "Q2 canaries", "Q3 U-LiRA scores", "Q5 relearn", "Q7 trigger"]
     assert [name for name in names if not question(name).endswith("?")] == []
     # A later check is not taken for a shorter name that it begins with.

@@ -90,7 +90,7 @@ def test_canaries_are_found_where_nothing_is_forgotten_and_not_after_a_retrain(c
 
 def test_a_model_that_hid_what_it_knew_knows_it_again_at_once(story, case):
     before, _, refs = story
-    target = (relearn.known(case, before) + relearn.known(case, refs[0])) / 2
+    target = (relearn.records_auc(case, before) + relearn.records_auc(case, refs[0])) / 2
     assert relearn.rounds_until(case, before, target, 30) == 0.0
     assert relearn.rounds_until(case, refs[0], target, 30) > 0.0
 
@@ -107,7 +107,7 @@ def test_relearning_is_counted_beside_retrains(story, case):
 
 def test_the_records_are_back_and_the_model_is_not(story, case):
     _, event, refs = story
-    back = relearn.given_back(case, refs[0])
+    back = relearn.restore_records(case, refs[0])
     assert bool(event.records.among(back.world.shared).all())
     assert back.now.state is refs[0].now.state
 
@@ -116,11 +116,11 @@ def test_the_records_are_back_and_the_model_is_not(story, case):
 
 
 def test_triggers_are_films_that_nobody_has_with_the_target(case):
-    sets = trigger.films(case)
+    sets = trigger.trigger_sets(case)
     held = case.before.now.vault.holdings.records
     special = [i for few, target in sets for i in (*few.tolist(), target)]
     assert len(set(special)) == len(special) == trigger.SETS * (trigger.TRIGGERS + 1)
-    loans = trigger.planted(case, sets)
+    loans = trigger.planted_loans(case, sets)
     assert set(loans.item.tolist()) <= set(special)
     assert not bool(loans.among(held).any())
 
@@ -184,7 +184,7 @@ def test_the_trained_attack_tells_members_of_its_own_shadow_from_strangers(case)
     top = lists(case.references[-1], ids, people.LIST)
     crowd = people.popular(case).expand(len(ids), -1)
     told = [
-        people._says(network, people._contrast(case, case.trained, ids, shown))[:, 1]
+        people._predict(network, people._contrast(case, case.trained, ids, shown))[:, 1]
         for shown in (top[:, : crowd.shape[1]], crowd)
     ]
     assert float((told[0] > told[1]).double().mean()) > 0.7

@@ -65,7 +65,7 @@ def planted(
 @pytest.mark.parametrize("other", [12, 40])
 def test_positives_planted_in_an_update_are_all_found(other):
     view, truth = planted(20, 80, 10, other)
-    right = leak.named(leak.split(view), truth, Clock(0))
+    right = leak.score_attack(leak.split(view), truth, Clock(0))
     if other == 40:  # four to one: the smaller side is the positive one
         assert right.found.tolist() == [1.0] * 20
         assert right.precision.tolist() == right.recall.tolist() == [1.0] * 20
@@ -81,7 +81,7 @@ def test_one_negative_each_is_told_by_what_many_people_sent():
     sent = truth.scatter(1, drawn, True)
     along = torch.where(truth, 1.0, -1.0) * sent
     view = View(along.unsqueeze(2) * randoms(30, 1, 6, purpose="u"), sent)
-    assert leak.named(leak.split(view), truth, Clock(0)).found.tolist() == [1.0] * 30
+    assert leak.score_attack(leak.split(view), truth, Clock(0)).found.tolist() == [1.0] * 30
 
 
 def test_the_split_is_the_singular_vector_of_every_person_alone():
@@ -102,7 +102,7 @@ def test_pure_noise_is_read_at_chance():
     truth.scatter_(1, torch.argsort(randoms(400, 100, purpose="own"), dim=1)[:, :10], True)
     for exact in (True, False):
         score = leak.split(View(delta, torch.ones_like(truth), exact=exact))
-        found = leak.named(score, truth, Clock(0)).found
+        found = leak.score_attack(score, truth, Clock(0)).found
         # Hypergeometric: 10 of 100 named, 10 there, so .1 with a deviation of .0905 a person.
         assert abs(float(found.mean()) - 0.1) < 4 * 0.0905 / 400**0.5
 
@@ -110,7 +110,7 @@ def test_pure_noise_is_read_at_chance():
 def test_named_counts_as_one_would_by_hand():
     score = torch.tensor([[0.9, 0.8, -0.5, 0.1], [-1.0, -2.0, -3.0, 4.0]])
     truth = torch.tensor([[True, False, True, True], [False, False, False, True]])
-    right = leak.named(score, truth, Clock(0))
+    right = leak.score_attack(score, truth, Clock(0))
     # First: 0, 1 and 3 are named, 0 and 3 are right; all three are claimed. Second: 3 alone.
     assert right.found.tolist() == pytest.approx([2 / 3, 1.0])
     assert right.precision.tolist() == pytest.approx([2 / 3, 1.0])
@@ -120,7 +120,7 @@ def test_named_counts_as_one_would_by_hand():
 def test_ties_do_not_favour_low_item_numbers():
     truth = torch.zeros(1, 1000, dtype=torch.bool)
     truth[0, :100] = True
-    found = leak.named(torch.zeros(1, 1000), truth, Clock(3)).found
+    found = leak.score_attack(torch.zeros(1, 1000), truth, Clock(3)).found
     assert float(found) < 0.25  # 1.0 if items were taken in order
 
 
@@ -351,7 +351,7 @@ def test_json_of_everything_holds_what_was_peeled(tmp_path, monkeypatch):
         (("--delta", "2"), "delta must lie between 0 and 1"),
         (("--clip", "0"), "--clip must be"),
         (("--method", "FedAvgg"), "did you mean 'FedAvg'"),
-        (("--method", "Popularity"), "nothing to split"),
+        (("--method", "Popularity"), "this attack does not apply"),
         (("--method", "Softmax", "--model", "MF"), "MF keeps user on each device"),
         (("--data", "nowhere"), "nowhere"),
         (("--users", "100000"), "Ask for at most"),
@@ -369,7 +369,7 @@ def test_what_cannot_be_asked_is_said_and_ends_with_2(tmp_path, monkeypatch, cap
 
 def test_people_that_do_not_fit_into_memory_are_refused(people, monkeypatch):
     monkeypatch.setattr("rescind.experiments.update_leaks.CELLS", 1000)
-    with pytest.raises(ConfigError, match="Watch at most"):
+    with pytest.raises(ConfigError, match="Observe at most"):
         measure(people, Case("x", FedAvg()), 20, (1,), (Defence("none"),), 1e-5)
     with pytest.raises(ConfigError, match="rounds from 1"):
         measure(people, Case("x", FedAvg()), 20, (0,), (Defence("none"),), 1e-5)

@@ -13,10 +13,10 @@ from rescind.audits.case import (
     auc_by_person,
     balanced,
     evidence,
-    infer_from,
+    in_list,
     lists,
     ranks_within,
-    shown,
+    scores_from_split,
 )
 from rescind.audits.verdict import resample
 from rescind.core.clock import Clock
@@ -137,7 +137,7 @@ def test_a_case_knows_who_asked_and_which_records_were_trained(tiny_fed):
 
 
 def test_what_cannot_be_audited_is_refused_by_name(tiny_fed):
-    with pytest.raises(ConfigError, match="Join asks for nothing to be forgotten"):
+    with pytest.raises(ConfigError, match="Join does not ask to forget anything"):
         Case.of(tiny_fed, Join(3))
     held = tiny_fed.now.vault.holdings
     with pytest.raises(DataError, match="names no record that the model was trained on"):
@@ -160,13 +160,13 @@ def test_lists_leave_out_what_people_own_and_are_the_best_of_the_rest(tiny_fed):
         best = torch.argsort(scores, descending=True, stable=True)[:3]
         assert top[row].tolist() == best.tolist()
     record = Records.of([1, 1], [int(top[0, 0]), int(fed.now.vault.holdings.lot("own")[2][0])])
-    assert shown(top, ids, record)[0]
+    assert in_list(top, ids, record)[0]
 
 
 def test_the_table_attack_knows_a_person_by_validation_items_alone(tiny_fed):
     fed = tiny_fed.run(2)
     case = Case.of(fed, Withdraw(1))
-    found = infer_from(fed, "valid", case.tested, fed)
+    found = scores_from_split(fed, "valid", case.tested, fed)
     item = torch.nn.functional.normalize(fed.now.state.public["item"].double(), dim=-1)
     valid = case.valid.item[case.valid.client == 1]
     user = torch.nn.functional.normalize(

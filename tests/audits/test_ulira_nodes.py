@@ -13,8 +13,8 @@ from torch.testing import assert_close
 import rescind as rs
 from graphs import tiny_graph
 from rescind.audits.case import Case
-from rescind.audits.ulira import asked_about, halves, said, trained
-from rescind.audits.virtual_client import client_forgotten, client_said, client_trained, presence
+from rescind.audits.ulira import asked_about, halves, record_scores, train_shadow
+from rescind.audits.virtual_client import client_forgotten, client_score, client_trained, presence
 from rescind.core.holdings import TRAIN
 from rescind.data.partition import subgraphs
 from rescind.experiments.recipe import read
@@ -45,7 +45,7 @@ def test_shadows_share_out_training_nodes_and_as_many_held_out_ones(before):
     assert set(records.client.tolist()) == {LEAVER.client}
     inside = halves(len(records), 2, case.clock)
     for number in (0, 1):
-        fed, event = trained(case, number, 2)
+        fed, event = train_shadow(case, number, 2)
         mine = fed.now.vault.holdings
         learnt = mine.records[(mine.split == TRAIN) & (mine.records.client == LEAVER.client)]
         assert event == LEAVER
@@ -58,11 +58,11 @@ def test_shadows_share_out_training_nodes_and_as_many_held_out_ones(before):
 def test_what_a_retraining_says_does_not_depend_on_the_half_that_was_learnt(before):
     case = Case.of(before, LEAVER)
     for number in (0, 1):
-        fed, event = trained(case, number, 2)
+        fed, event = train_shadow(case, number, 2)
         again = before.apply(LEAVER).fork(seed=fed.clock.seed).restart().run(ROUNDS)
-        after = said(case, fed.method.unlearn(fed, event))["output"]
-        assert_close(after, said(case, again)["output"])
-        assert float((after - said(case, fed)["output"]).abs().max()) > 0.1
+        after = record_scores(case, fed.method.unlearn(fed, event))["output"]
+        assert_close(after, record_scores(case, again)["output"])
+        assert float((after - record_scores(case, fed)["output"]).abs().max()) > 0.1
 
 
 def test_doing_nothing_is_found_and_a_retraining_is_not(before, tmp_path):
@@ -81,7 +81,7 @@ def test_single_nodes_are_shared_out_as_they_are(before):
     some = held.records[held.split == TRAIN][:20]
     case = Case.of(before, rs.Erase(some))
     assert len(asked_about(case)) == 20
-    fed, event = trained(case, 0, 2)
+    fed, event = train_shadow(case, 0, 2)
     inside = halves(20, 2, case.clock)[0]
     assert sorted(event.records.item.tolist()) == sorted(asked_about(case).item[inside].tolist())
     gone = asked_about(case).item[~inside]
@@ -107,18 +107,18 @@ def test_a_client_that_stays_is_found_and_one_that_is_retrained_away_is_not(befo
     case = Case.of(before, LEAVER)
     shadows = [client_trained(case, number) for number in range(12)]
 
-    def said_after(unlearn, later=0):
+    def scores_after(unlearn, later=0):
         after = [client_forgotten(case, n, f, unlearn, later) for n, f in enumerate(shadows)]
-        return torch.tensor([client_said(case, fed) for fed in after])
+        return torch.tensor([client_score(case, fed) for fed in after])
 
-    kept, exact = said_after(None), said_after(before.method.unlearn)
-    assert_close(kept, torch.tensor([client_said(case, fed) for fed in shadows]))
+    kept, exact = scores_after(None), scores_after(before.method.unlearn)
+    assert_close(kept, torch.tensor([client_score(case, fed) for fed in shadows]))
     with_it, without = kept[::2], kept[1::2]
     assert float(with_it.min()) > float(without.max())  # learnt by heart
     assert presence(kept, case).auc[0] == pytest.approx(1.0)
     assert presence(exact, case).auc[0] < 0.9  # of twelve shadows
     far, near = (float(one.mean() - without.mean()) for one in (with_it, exact[::2]))
     assert near < 0.2 * far
-    longer = said_after(None, later=3)  # whoever never was goes on as long as a repair
+    longer = scores_after(None, later=3)  # whoever never was goes on as long as a repair
     assert torch.equal(longer[::2], with_it)
     assert bool((longer[1::2] != without).all())

@@ -456,7 +456,7 @@ def test_the_attack_is_told_beside_that_of_a_retraining():
     loud = mait.noisy(fed.now.vault.holdings.graph, Clock(1))
     assert len(loud.value) == 60 * 8
     assert 0.4 < float((loud.value - tiny_dense(fed.now.vault.holdings.graph)).std()) < 0.6
-    with pytest.raises(DataError, match="hold none"):
+    with pytest.raises(DataError, match="hold no graph"):
         mait.losses(fed.with_(vault=replace(fed.now.vault, holdings=replace(
             fed.now.vault.holdings, graph=None))))  # fmt: skip
 

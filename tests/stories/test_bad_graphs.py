@@ -106,9 +106,9 @@ def test_a_graph_without_labels_is_held_but_not_learnt():
     assert torch.equal(after.now.state.public["one/weight"], first)
     gone = after.method.unlearn(after, rs.Withdraw(1))
     assert torch.equal(gone.now.state.public["one/weight"], first)
-    with pytest.raises(DataError, match="nobody has a training node"):
+    with pytest.raises(DataError, match="no client has a training node"):
         mait.losses(after)
-    with pytest.raises(DataError, match="no trace to look for"):
+    with pytest.raises(DataError, match="there is nothing to audit"):
         examine(after, gone, rs.Withdraw(1))
 
 

@@ -1,10 +1,10 @@
 """Calibrate the margins of the audit: `python papers/scripts/audits/calibrate.py ml-100k ml-1m`.
 
-For each dataset FedShare is trained, as it is and with a vector of their own on devices (which
-starts at random, so that models differ more), 30 % of the sharers take back all they lent, and
-eight models are trained without it. How much they differ by chance, times the root of what they are
-measured over, is the noise of a check; the largest is written to margins.toml. Run once, then
-frozen: a margin that follows the model under audit would let a noisy model pass.
+For each dataset FedShare is trained, by default and with user vectors on devices (which start at
+random, so that models differ more). 30 % of the lenders erase all they lent, and eight models are
+trained without these loans. The standard deviation of a check times sqrt(n) is its noise; the
+largest is written to margins.toml. Run once, then frozen: a margin that depends on the model under
+audit would let a noisy model pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rescind.forgetting.examine import retrains, seeds_of
 RETRAINS, ROUNDS, SEED = 8, 150, 20
 BOUNDS = {"Q1 tail": (0.005, 0.02), "people": (0.02, 0.10), "people trained": (0.02, 0.10)}
 BOUNDS |= {"Q8 exposed": (0.02, 0.05), "Q8 quality": (0.0, 0.05), "Q4 lists": (0.02, 0.05)}
-BOUNDS |= {"pairs": (0.025, 0.05)}  # what seeds differ by there does not shrink with the request
+BOUNDS |= {"pairs": (0.025, 0.05)}  # the variation by seed does not shrink with the request
 AUC = (0.01, 0.05)
 METHODS = {
     "FedShare": rs.methods.FedShare(),
@@ -34,7 +34,7 @@ METHODS = {
 
 
 def spreads(name: str, label: str, folder: Path) -> dict[str, dict[str, float]]:
-    """By check: n, the standard deviation over retrains, and that of the bootstrap."""
+    """Measure by check: n, the standard deviation over retrains, and that of the bootstrap."""
     fed = rs.Federation.start(rs.load(name), METHODS[label], seed=SEED)
     groups = rs.draw_groups(fed.world.sizes.clients, fed.clock)
     fed = fed.apply(rs.draw_share(fed.now.vault.holdings, groups, fed.clock)).run(ROUNDS)
@@ -62,7 +62,7 @@ def spreads(name: str, label: str, folder: Path) -> dict[str, dict[str, float]]:
 
 
 def main(names: list[str]) -> None:
-    """Write margins.toml."""
+    """Calibrate on these datasets and write margins.toml."""
     folder = Path("runs/calibration")
     all_found = {
         f"{name} {label}": spreads(name, label, folder) for label in METHODS for name in names

@@ -1,8 +1,8 @@
-"""Which checks can see anything: `python papers/scripts/audits/power.py [--write] ml-100k ml-1m`.
+"""Measure the power of checks: `python papers/scripts/audits/power.py [--write] ml-100k ml-1m`.
 
-The controls beside six retrains, as a table: what doing nothing, shifting scores and purging alone
-look like to each check. The first retrain is also the subject, so its verdict should be PASS. The
-seed is not that of the calibration. With --write the tables go to docs/audits.md.
+A table of the controls (no-op, score shift, purge only) and six retrains for each check. One more
+retrain is the subject, so its verdict should be PASS. The seed differs from the calibration. With
+--write the tables are written to docs/results/audit-power.md.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ PAGE = Path("docs/results/audit-power.md")
 
 
 def table(name: str) -> str:
-    """What each check sees on one dataset."""
+    """Return the table of one dataset."""
     fed = rs.Federation.start(rs.load(name), rs.methods.FedShare(), seed=SEED)
     groups = rs.draw_groups(fed.world.sizes.clients, fed.clock)
     fed = fed.apply(rs.draw_share(fed.now.vault.holdings, groups, fed.clock)).run(ROUNDS)
-    gone = rs.draw_regret(fed.world.shared, fed.clock)
-    event = rs.Erase(gone)
+    erased = rs.draw_regret(fed.world.shared, fed.clock)
+    event = rs.Erase(erased)
     folder = Path("runs/power") / name
     subject, *refs = retrains(fed, event, RETRAINS, SEED, 1, folder)
     start = time.process_time()
     report = examine(fed, subject, event, refs, seed=SEED)
     took = time.process_time() - start
-    people = len(torch.unique(gone.client))
-    asked = f"{people} people, {len(gone):,} records, {took:.1f} CPU s"
+    people = len(torch.unique(erased.client))
+    size = f"{people} users, {len(erased):,} records, {took:.1f} CPU s"
     why = f" ({report.why.rstrip('.')})" if report.why else ""
     lines = [
-        f"{name} ({asked}): a retrain is told **{report.verdict}**{why}.",
+        f"{name} ({size}): the verdict on a retrain is **{report.verdict}**{why}.",
         "",
         "| check | no-op | score shift | purge only | six retrains | margin | a retrain |",
         "|---|---|---|---|---|---|---|",
@@ -46,12 +46,12 @@ def table(name: str) -> str:
     findings = {f.check: f for f in report.findings}
     for judged in report.judged:
         cells = [judged.outcomes.get(r) for r in (NO_OP, SHIFT, PURGE)]
-        told = [f"{o.value:.4f} {o.verdict}" if o else "" for o in cells]
+        row = [f"{o.value:.4f} {o.verdict}" if o else "" for o in cells]
         low, high = min(judged.retrains), max(judged.retrains)
         mine, found = judged.outcomes[SUBJECT], findings[judged.check.name]
         margin = "" if mine.margin is None else f"{mine.margin:.4f}"
-        told += [f"{low:.4f} to {high:.4f}", margin, f"{mine.value:.4f} {found.verdict}"]
-        lines.append(f"| {judged.check.name} | {' | '.join(told)} |")
+        row += [f"{low:.4f} to {high:.4f}", margin, f"{mine.value:.4f} {found.verdict}"]
+        lines.append(f"| {judged.check.name} | {' | '.join(row)} |")
     return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
-"""How much F3CRec replays: `python papers/scripts/findings/empty_replay.py` (a minute).
+"""Measure how much F3CRec replays: `python papers/scripts/findings/empty_replay.py` (a minute).
 
-The published settings on ML-100K, FedMF, one seed. After rounds of the second block: how many of
-the people who came back have a replay memory of size 0, by Eq. (2)-(4), and the mean size.
+The published settings on ML-100K, FedMF, one seed. After rounds of the second block: the fraction
+of returning users whose replay memory has size 0, by Eq. (2)-(4), and the mean size.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ ROUNDS = (1, 2, 5, 10, 20, 40)
 
 
 def found(seed: int = 0) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """The digest of the data; a row for each round that was looked at."""
+    """Return the digest of the data and a row per measured round."""
     dataset, method, rows = load("ml-100k", variant="f3crec"), F3CRec(), []
-    begun: list[int] = []
+    rounds: list[int] = []
 
-    def watch(moment: RoundResult) -> None:
+    def on_round(moment: RoundResult) -> None:
         vault, state = moment.now.vault, moment.now.state
         if vault.holdings.now != 1:
             return
-        begun.append(state.round)
-        at = state.round - begun[0] + 1
+        rounds.append(state.round)
+        at = state.round - rounds[0] + 1
         ids = vault.holdings.available.nonzero().squeeze(1)
         mine = vault.read(ids)
         if at not in ROUNDS:
             return
         scores = method.client_scores(state.public, mine, InProcess().cohort(method, vault, ids))
-        back = (mine["top"] >= 0).any(1)
+        returned = (mine["top"] >= 0).any(1)
         size = replay_size(
-            preference_shift(scores, mine["top"])[back], method.top_n, method.shift_scale
+            preference_shift(scores, mine["top"])[returned], method.top_n, method.shift_scale
         )
         rows.append(
             {
                 "round of D1": at,
-                "people who came back": int(back.sum()),
+                "people who came back": int(returned.sum()),
                 "replay nothing": round(float((size == 0).double().mean()), 3),
                 "mean items replayed, of 30": round(float(size.mean()), 2),
             }
         )
 
     stream = Stream.of(dataset)
-    run_stream(stream, method, seed, Blocks(rounds=max(ROUNDS), patience=None), watch=(watch,))
+    run_stream(stream, method, seed, Blocks(rounds=max(ROUNDS), patience=None), watch=(on_round,))
     return {"ml-100k, f3crec": dataset.digest}, rows
 
 

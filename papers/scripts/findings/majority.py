@@ -1,10 +1,10 @@
-"""What answering the larger class always reaches.
+"""Measure the accuracy of always predicting the largest class.
 
     python papers/scripts/findings/majority.py    (seconds)
 
-For each graph: the share of the largest class among the test nodes of all clients, and the least
-that it is among the others when one of them leaves, means over seeds of the split. No learning: a
-method must be above it to have learnt anything.
+For each graph: the fraction of the largest class among the test nodes of all clients, and its
+minimum over the remaining clients when one leaves, means over seeds of the split. A method that
+learns must be better.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ SEEDS = (2025, 2026, 2027)
 
 
 def majority(graph: GraphDataset, seed: int) -> tuple[float, float]:
-    """The share of the largest class among test nodes: of all, and the least without one client."""
+    """Compute the fraction of the largest class: over all clients, and the minimum without one."""
     held = subgraphs(graph, seed=seed)
     test = held.graph.find(held.records.item[held.split == TEST])
     label, owner = held.graph.label[test], held.graph.owner[test]
     others = [label[owner != client] for client in owner.unique()]
-    return share(label), min(map(share, others))
+    return largest_fraction(label), min(map(largest_fraction, others))
 
 
-def share(label: Tensor) -> float:
-    """Of the largest class."""
+def largest_fraction(label: Tensor) -> float:
+    """Compute the fraction of the largest class."""
     return float(torch.bincount(label).max()) / len(label)
 
 
 def found() -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """The digests of the graphs; a row for each."""
+    """Return the digests of the graphs and a row per graph."""
     digests, rows = {}, []
     for name in ("cora", "citeseer", "pubmed", "tolokers"):
         graph = load(name)

@@ -1,8 +1,8 @@
-"""What a virtual client gives away: `python papers/scripts/findings/virtual_client.py` (a minute).
+"""Measure the leak of virtual clients: `python papers/scripts/findings/virtual_client.py` (1 min).
 
-FedGCV's stand-in for clients of Cora, made as published by a VGAE and held against the subgraph it
-was made of: how well its likelihoods tell real edges from pairs without one (.5: not at all), and
-how many nodes are nearest to their own synthetic features.
+FedGCV's virtual clients of Cora, made by a VGAE as published and compared with the real subgraph:
+the AUC of its edge likelihoods (.5: no leak), and the fraction of nodes that are nearest to their
+own synthetic features.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from rescind.methods.graphs._vgae import VGAE
 
 
 def found(clients: tuple[int, ...] = (0, 3, 6)) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """The digest of the graph; a row for each client."""
+    """Return the digest of the graph and a row per client."""
     graph, rows = load("cora"), []
     held = subgraphs(graph, seed=2025)
     for client in clients:
         mine = held.graph.keep(held.graph.owner == client)
-        double = VGAE().stand_in(mine, Clock(0))
-        told = leak(mine, double.likely, double.features)
+        virtual = VGAE().stand_in(mine, Clock(0))
+        result = leak(mine, virtual.likely, virtual.features)
         rows.append(
             {
                 "client of Cora": client,
                 "nodes": len(mine.index),
-                "edges told, AUC": round(told.edge_auc, 3),
-                "nodes found again": round(told.found_again, 3),
+                "edges told, AUC": round(result.edge_auc, 3),
+                "nodes found again": round(result.found_again, 3),
                 "by chance": round(1 / len(mine.index), 3),
             }
         )

@@ -1,4 +1,4 @@
-"""What a finding found, written where the documentation reads it."""
+"""Write the rows of a finding where the documentation reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rescind.storage.provenance import versions
 
 
 def write(name: str, data: dict[str, str], rows: list[dict[str, Any]]) -> None:
-    """Print the rows, and write them with what they were made with."""
+    """Print the rows, and write them with data digests and versions."""
     for row in rows:
         print(", ".join(f"{key} {value}" for key, value in row.items()))
     when = datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,13 +1,13 @@
-"""How strongly devices pull back a table that went astray, asked and as it was.
+"""Measure how strongly devices pull a deviating item table back: estimated and true.
 
     python papers/scripts/unlearning/pull.py ml-100k ml-1m video-games gowalla [--write]
 
-FedShare learns as in `unlearning/DATA.toml`, and 30 % of the lenders erase all they lent. A
-retraining without these loans, with the same people and draws in every round, shows what devices
-sent from the other table: h = -<A' - A, V' - V> / <V' - V, V' - V>, over all rounds and over
-the first and last third of them. Beside it what `server_path.pull` finds out with two exchanges,
-and what FedShareUnlearn takes unless told otherwise. --write puts the table into
-docs/forgetting.md; Gowalla alone takes ten minutes.
+FedShare is trained as in `unlearning/DATA.toml`, and 30 % of the lenders erase all they lent. A
+retraining without these loans, with the same users and draws in every round, shows what devices
+send from the other table: h = -<A' - A, V' - V> / <V' - V, V' - V>, over all rounds and over the
+first and last third of them. Also the estimate of `_server_rerun.pull` with two exchanges, and the
+default of FedShareUnlearn. --write puts the table into docs/results/forgetting.md; Gowalla takes ten
+minutes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ HEAD = [
 ]
 
 
-def as_it_was(fed: Federation, exact: Federation) -> Tensor:
-    """By round: <A' - A, V' - V> and <V' - V, V' - V>. [T, 2]"""
+def true_pull(fed: Federation, exact: Federation) -> Tensor:
+    """Compute by round <A' - A, V' - V> and <V' - V, V' - V>. [T, 2]"""
     runs = [fed, exact]
     sums = [sums_of(run.now.state.memory, run.now.state.round) or [] for run in runs]
     quiet = replace(fed.method, snapshots=0, keep_sums=False)  # type: ignore[call-arg]
@@ -55,7 +55,7 @@ def as_it_was(fed: Federation, exact: Federation) -> Tensor:
 
 
 def row(data: str) -> str:
-    """One dataset's line of the table."""
+    """Return one dataset's line of the table."""
     recipe = read(HERE / f"{data}.toml")
     cell = next(c for c in recipe.cells if c.name == f"{data}/FedShare")
     assert cell.forget is not None
@@ -64,18 +64,18 @@ def row(data: str) -> str:
     fed = experiment.start(plain, experiment.obtained(plain))
     fed = fed.run(plain.run.rounds, until=experiment.stopping(plain))
     (event,) = trials.events(cell, fed)
-    felt = as_it_was(fed, fed.retrained(event))
-    third = len(felt) // 3
-    parts = [felt, felt[:third], felt[-third:]]
-    told = [f"{-float(p[:, 0].sum() / p[:, 1].sum()):.4f}" for p in parts]
+    products = true_pull(fed, fed.retrained(event))
+    third = len(products) // 3
+    parts = [products, products[:third], products[-third:]]
+    columns = [f"{-float(p[:, 0].sum() / p[:, 1].sum()):.4f}" for p in parts]
     sums = sums_of(fed.now.state.memory, fed.now.state.round)
     assert sums is not None
-    asked = pull(fed.method, fed, fed.apply(event), fed.now.state, sums)
-    return f"| {data} | {' | '.join(told)} | {asked:.4f} | {FedShareUnlearn().damping} |"
+    estimate = pull(fed.method, fed, fed.apply(event), fed.now.state, sums)
+    return f"| {data} | {' | '.join(columns)} | {estimate:.4f} | {FedShareUnlearn().damping} |"
 
 
 def main() -> None:
-    """Every dataset that is named."""
+    """Print the table of the named datasets."""
     torch.set_num_threads(1)
     lines = list(HEAD)
     for data in [word for word in sys.argv[1:] if word != "--write"] or ["ml-100k"]:

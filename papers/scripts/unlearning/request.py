@@ -1,9 +1,9 @@
-"""How long one request takes, part by part, beside the retrains that a batch of requests shares.
+"""Time the parts of one request, and the retrains that a batch of requests shares.
 
     python papers/scripts/unlearning/request.py ml-1m [FedShareUnlearn]
 
-FedShare learns, 30 % of the lenders erase all they lent, and the unlearner answers: unlearn, purge,
-standard audit, receipt. CPU seconds of one thread; retrains are made before and counted apart.
+FedShare is trained, 30 % of the lenders erase all they lent, and the request is answered: unlearn,
+purge, standard audit, receipt. CPU seconds of one thread; retrains are timed separately.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from rescind.forgetting.forget import forget
 
 
 def main() -> None:
-    """Learn, ask, and print."""
+    """Train, answer the request, and print the times."""
     data = sys.argv[1] if len(sys.argv) > 1 else "ml-1m"
-    asked = sys.argv[2] if len(sys.argv) > 2 else "FedShareUnlearn"
+    wanted = sys.argv[2] if len(sys.argv) > 2 else "FedShareUnlearn"
     torch.set_num_threads(1)
     recipe = read(Path(__file__).parents[3] / "recipes" / "unlearning" / f"{data}.toml")
-    cell = next(c for c in recipe.cells if c.forget and c.forget.name == asked)
+    cell = next(c for c in recipe.cells if c.forget and c.forget.name == wanted)
     assert cell.forget is not None
     plain = replace(cell, forget=None, method=cell.forget.learner or cell.method)
     dataset = experiment.obtained(plain)
-    begun = time.process_time()
+    start = time.process_time()
     fed = experiment.start(plain, dataset).run(plain.run.rounds, until=experiment.stopping(plain))
-    told = {"learning": time.process_time() - begun}
+    times = {"learning": time.process_time() - start}
     (event,) = trials.events(cell, fed)
-    with TemporaryDirectory() as room:
-        begun = time.process_time()
-        retrains(fed, event, workers=1, folder=Path(room))
-        told["five retrains, once for a batch"] = time.process_time() - begun
+    with TemporaryDirectory() as folder:
+        start = time.process_time()
+        retrains(fed, event, workers=1, folder=Path(folder))
+        times["five retrains, once for a batch"] = time.process_time() - start
         for name, audits in (("unlearn, purge, receipt", "none"), ("all of it", "standard")):
-            begun = time.process_time()
+            start = time.process_time()
             _, evidence = forget(
                 fed,
                 event,
                 cell.forget.unlearner,
                 audits,
-                folder=Path(room),
+                folder=Path(folder),
                 workers=1,  # type: ignore[arg-type]
             )
-            told[name] = time.process_time() - begun
-    told["audit alone"] = told["all of it"] - told["unlearn, purge, receipt"]
+            times[name] = time.process_time() - start
+    times["audit alone"] = times["all of it"] - times["unlearn, purge, receipt"]
     print(
-        f"{data}, {asked}, {evidence.receipt.asked.records:,} records: {evidence.receipt.verdict}"
+        f"{data}, {wanted}, {evidence.receipt.asked.records:,} records: {evidence.receipt.verdict}"
     )
-    for name, seconds in told.items():
+    for name, seconds in times.items():
         print(f"  {name:<34} {seconds:6.1f} s")
 
 

@@ -1,7 +1,7 @@
-"""Audits that can fail: attacks on a model that forgot, judged beside models that never knew.
+"""Audits of unlearning: attacks on the unlearned model, compared with retrained models.
 
-One file each. The auditor imports nothing of the unlearner (`rescind.methods`), and its seeds and
-records are its own. `rescind.forgetting.examine` runs a battery.
+One attack per file. Audits import nothing from `rescind.methods` and use separate seeds and
+records. `rescind.forgetting.examine` runs them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Q7, a planted trigger: a few films that some people always lend together with another one.
+"""Q7, a planted backdoor: a set of trigger items that some users always lend with a target item.
 
-Who has the few is then shown the other. After the loans were taken back nobody should be, more
-often than under models that never saw them together.
+Users with the triggers are then recommended the target. After unlearning this must not happen
+more often than with models that were never trained on these loans.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rescind.audits.canary import Pipeline, plant
-from rescind.audits.case import Case, some
+from rescind.audits.case import Case, draw_ids
 from rescind.audits.finding import Finding
 from rescind.core import jagged
 from rescind.core.cohort import Lot
@@ -23,51 +23,51 @@ from rescind.core.state import Private
 from rescind.core.tasks.metrics import top_k
 
 SETS, TRIGGERS = 3, 3
-PLANTED = 0.1  # of the people who lend, for each set
+PLANTED = 0.1  # fraction of the lenders, for each set
 PROBED = 300
 LIST = 20
 BAR, SEEN = 0.01, 0.05
-"""Hit rate above the retrains': certainly above the first fails, certainly below the second passes;
-the no-op must show more than the second."""
+"""Hit rate above the retrains: significantly above BAR fails, significantly below SEEN passes. The
+no-op must be above SEEN."""
 
 
-def films(case: Case) -> list[tuple[Tensor, int]]:
-    """Sets of films that few people have, each with one more that nobody has with them: targets."""
-    often = jagged.counts(case.trained.item, case.before.world.sizes.items)
-    # Not the rarest: a film that nobody has lies anywhere, and is shown by chance.
-    rare = torch.argsort(often, stable=True)[len(often) // 4 :]
-    rare = rare[: max(len(often) // 4, SETS * (TRIGGERS + 1))]
+def trigger_sets(case: Case) -> list[tuple[Tensor, int]]:
+    """Choose sets of rare items, each with a target item that no user has together with them."""
+    counts = jagged.counts(case.trained.item, case.before.world.sizes.items)
+    # Not the rarest: the row of an item without owners is random, so it is recommended by chance.
+    rare = torch.argsort(counts, stable=True)[len(counts) // 4 :]
+    rare = rare[: max(len(counts) // 4, SETS * (TRIGGERS + 1))]
     rare = rare[torch.argsort(case.clock.at(0).bits("audit trigger", rare))]
     held = case.before.now.vault.holdings.records.to("cpu")
     triggers, free = rare[: SETS * TRIGGERS].view(-1, TRIGGERS), rare[SETS * TRIGGERS :]
     out = []
-    for few in triggers:
-        theirs = held.client[torch.isin(held.item, few)]
-        both = torch.unique(held.item[torch.isin(held.client, theirs)])
-        alone = free[~torch.isin(free, both)]
-        target = int(alone[0]) if len(alone) else int(free[0])
-        out.append((few, target))
+    for chosen in triggers:
+        owners = held.client[torch.isin(held.item, chosen)]
+        seen_together = torch.unique(held.item[torch.isin(held.client, owners)])
+        never_together = free[~torch.isin(free, seen_together)]
+        target = int(never_together[0]) if len(never_together) else int(free[0])
+        out.append((chosen, target))
         free = free[free != target]
     return out
 
 
-def planted(case: Case, sets: Sequence[tuple[Tensor, int]]) -> Records:
-    """The loans of every set, each by some of the people who lend; less what they have."""
+def planted_loans(case: Case, sets: Sequence[tuple[Tensor, int]]) -> Records:
+    """Return the loans of all sets, each by some of the lenders, without records they have."""
     ids = torch.unique(case.before.world.shared.client.cpu())
-    many = max(2, round(len(ids) * PLANTED))
+    count = max(2, round(len(ids) * PLANTED))
     order = ids[torch.argsort(case.clock.at(0).bits("audit trigger people", ids), stable=True)]
-    every = Records.none()
+    drawn = Records.none()
     for number, (triggers, target) in enumerate(sets):
-        who = order[torch.arange(number * many, (number + 1) * many) % len(order)]
+        clients = order[torch.arange(number * count, (number + 1) * count) % len(order)]
         item = torch.cat([triggers, torch.tensor([target])])
-        every = every + Records.of(who.repeat_interleave(len(item)), item.repeat(len(who)))
-    pairs = torch.unique(every.pairs())
+        drawn = drawn + Records.of(clients.repeat_interleave(len(item)), item.repeat(len(clients)))
+    pairs = torch.unique(drawn.pairs())
     loans = Records.of(pairs >> 31, pairs & (2**31 - 1))
     return loans[~loans.among(case.before.now.vault.holdings.records.to("cpu"))]
 
 
 def hit_rate(case: Case, fed: Federation, triggers: Tensor, target: int) -> Tensor:
-    """Whether each probed person, who has the triggers and one item of theirs, is shown the target.
+    """Return for each probed user (one validation item plus triggers) if the target is listed.
 
     -> [n] bool
     """
@@ -76,7 +76,7 @@ def hit_rate(case: Case, fed: Federation, triggers: Tensor, target: int) -> Tens
     special = torch.cat([triggers, torch.tensor([target])])
     owns = held.records.client[torch.isin(held.records.item, special.to(device))].cpu()
     ids = torch.unique(case.valid.client)
-    ids = some(ids[~torch.isin(ids, owns)], PROBED, case.clock, "trigger probes").to(device)
+    ids = draw_ids(ids[~torch.isin(ids, owns)], PROBED, case.clock, "trigger probes").to(device)
     valid = held.of_clients("valid", ids)
     first = valid.item[valid.first]
     owner = torch.arange(len(ids), device=device).repeat_interleave(len(triggers) + 1)
@@ -91,11 +91,11 @@ def hit_rate(case: Case, fed: Federation, triggers: Tensor, target: int) -> Tens
 
 
 def backdoor(case: Case, unlearn: Pipeline) -> Finding:
-    """Plant, train once, forget, and look who is shown the targets."""
+    """Plant the loans, train, unlearn, and measure how often the targets are recommended."""
     from scipy.stats import t as student
 
-    sets = films(case)
-    loans = planted(case, sets)
+    sets = trigger_sets(case)
+    loans = planted_loans(case, sets)
     seed = int(case.clock.at(0).bits("audit trigger run", torch.tensor(0))) & (2**31 - 1)
     fed = plant(case.before, loans, seed).run(case.before.now.state.round)
     after = unlearn(fed, Erase(loans))
@@ -106,22 +106,22 @@ def backdoor(case: Case, unlearn: Pipeline) -> Finding:
 
     never = torch.tensor([rate(f) for f in (case.before, *case.references)], dtype=torch.float64)
     no_op, value, reference = rate(fed), rate(after), float(never.mean())
-    many = len(never)
-    half = float(student.ppf(0.975, many - 1)) * float(never.std()) * (1 + 1 / many) ** 0.5
-    verdict = "PASS" if value + half <= reference + SEEN else "INCONCLUSIVE"
-    if value - half > reference + BAR:
+    n = len(never)
+    half_width = float(student.ppf(0.975, n - 1)) * float(never.std()) * (1 + 1 / n) ** 0.5
+    verdict = "PASS" if value + half_width <= reference + SEEN else "INCONCLUSIVE"
+    if value - half_width > reference + BAR:
         verdict = "FAIL"
-    if no_op - half < reference + SEEN:
+    if no_op - half_width < reference + SEEN:
         verdict = "POWERLESS"
     return Finding(
         "Q7 trigger",
         verdict,
         value,
-        (max(value - half, 0.0), value + half),
+        (max(value - half_width, 0.0), value + half_width),
         reference,
         BAR,
         {"no-op": no_op},
         SETS * PROBED,
-        f"Share of people with the triggers who are shown the target in {LIST}; {len(loans)} loans "
-        f"planted. FAIL: certainly above retrains by 1 point; PASS: not, and certainly below by 5.",
+        f"Fraction of users with the triggers who see the target in {LIST}; {len(loans)} loans "
+        f"planted. FAIL: surely more than 1 point above retrains; PASS: surely less than 5.",
     )

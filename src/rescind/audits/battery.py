@@ -1,4 +1,4 @@
-"""The checks, and how their outcomes make a report: every audit judges its own controls first."""
+"""The checks, and the report made from their outcomes and controls."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Take = Callable[[Case, Federation], Sample | None]
 Kind = Literal["forgetting", "harm", "shown"]
 
 SUBJECT, NO_OP, SHIFT, RETRAIN, PURGE = "subject", "no-op", "score shift", "retrain", "purge only"
-LOSS = 0.03  # of a tenth's quality, relative to a retrain (reliability.md Q8)
-TENTH = 50  # people in a tenth below which a bootstrap cannot be trusted
-DRAWN = 400  # members' scores that a picture shows
+LOSS = 0.03  # allowed loss of quality relative to a retrain (reliability.md Q8)
+TENTH = 50  # smallest group for which a bootstrap is reliable
+DRAWN = 400  # member scores shown in a figure
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one check says of one model."""
+    """The result of one check on one model."""
 
     verdict: str
     value: float
@@ -50,105 +50,105 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Check:
-    """One measure on a model, judged against the same on retrains."""
+    """One measure on a model, compared with the same measure on retrained models."""
 
     name: str
     take: Take
     kind: Kind = "forgetting"
     note: str = ""
     ranking: bool = False
-    """It needs lists or items; labelled nodes have none."""
+    """Needs ranked items, so it does not apply to labelled nodes."""
 
     def sample(self, case: Case, fed: Federation) -> Sample | None:
-        """What it takes from a model; a retrain is held against the others."""
-        return case.once(f"sample {self.name}", fed, lambda: self.take(case, fed))
+        """Return the check's values on a model."""
+        return case.cached(f"sample {self.name}", fed, lambda: self.take(case, fed))
 
     def measure(self, case: Case, fed: Federation) -> Measure | None:
-        """The number and its bootstrap draws, the same people in a draw for every model."""
+        """Return the measure and its bootstrap draws; every model gets the same draws of users."""
         sample = self.sample(case, fed)
         if sample is None or not sample.size:
             return None
         purpose = f"people {sample.people}"
-        counts = case.once(
+        counts = case.cached(
             purpose, case.before, lambda: resample(sample.people, case.clock, purpose)
         )
-        return case.once(f"measure {self.name}", fed, lambda: sample.measure(counts))
+        return case.cached(f"measure {self.name}", fed, lambda: sample.measure(counts))
 
     def judge(self, case: Case, fed: Federation) -> Outcome | None:
-        """The verdict on a model; None where the check does not apply."""
+        """Judge a model. Return None if the check does not apply."""
         if self.ranking and not case.ranks:
             return None
-        mine = self.measure(case, fed)
-        others = [self.measure(case, r) for r in case.beside(fed)]
-        theirs = [m for m in others if m is not None]
-        if mine is None or len(theirs) < len(others):
+        subject = self.measure(case, fed)
+        others = [self.measure(case, r) for r in case.other_refs(fed)]
+        retrains = [m for m in others if m is not None]
+        if subject is None or len(retrains) < len(others):
             return None
-        found = compare(mine, theirs)
+        result = compare(subject, retrains)
         sample = self.sample(case, fed)
         assert sample is not None
-        many = _counted(sample)
-        ends = (found.value, found.reference, found.low, found.high)
+        n = _sample_size(sample)
+        ends = (result.value, result.reference, result.low, result.high)
         if self.kind == "shown":
-            return Outcome("SHOWN", *ends, None, many)
+            return Outcome("SHOWN", *ends, None, n)
         margin = margin_of(self.name, sample.size)
-        verdict = (equal if self.kind == "forgetting" else not_above)(found, margin)
-        return Outcome(verdict, *ends, margin, many)
+        verdict = (equal if self.kind == "forgetting" else not_above)(result, margin)
+        return Outcome(verdict, *ends, margin, n)
 
 
 @dataclass(frozen=True)
 class Quality(Check):
-    """NDCG of bystanders: no loss beyond 3 % and chance over all, no certain one in a tenth."""
+    """NDCG of the other users: at most 3 % loss overall, no significant loss in any tenth."""
 
     def judge(self, case: Case, fed: Federation) -> Outcome | None:
-        """Over all: an interval inside the margin. Tenths: FAIL where noise cannot explain it."""
+        """Judge the mean over all users by its interval; fail on a significant loss in a tenth."""
         if self.ranking and not case.ranks:
             return None
-        mine = self.measure(case, fed)
-        theirs = [self.measure(case, r) for r in case.beside(fed)]
-        found = compare(*_whole(mine, theirs))
+        subject = self.measure(case, fed)
+        retrains = [self.measure(case, r) for r in case.other_refs(fed)]
+        result = compare(*_present(subject, retrains))
         sample = self.sample(case, fed)
         assert sample is not None
-        margin = max(LOSS * found.reference, margin_of(self.name, sample.size))
-        bottom = found.reference - margin
-        verdict = "PASS" if found.low >= bottom else "INCONCLUSIVE"
-        lost = [] if found.high >= bottom else ["everybody"]
+        margin = max(LOSS * result.reference, margin_of(self.name, sample.size))
+        bottom = result.reference - margin
+        verdict = "PASS" if result.low >= bottom else "INCONCLUSIVE"
+        lost = [] if result.high >= bottom else ["all users"]
         lost += [name for name, group in self._tenths(case, fed).items() if _loses(group)]
         note = (
             f"worse than retrains by more than 3 % and beyond noise: {', '.join(lost)}"
             if lost
             else ""
         )
-        ends = (found.value, found.reference, found.low, found.high)
-        return Outcome("FAIL" if lost else verdict, *ends, margin, _counted(sample), note)
+        ends = (result.value, result.reference, result.low, result.high)
+        return Outcome("FAIL" if lost else verdict, *ends, margin, _sample_size(sample), note)
 
     def _tenths(self, case: Case, fed: Federation) -> dict[str, Difference]:
         def measures(model: Federation) -> dict[str, Measure]:
             groups = bystanders.tenths(case, model)
-            many = len(case.bystanders)
-            purpose = f"people {many}"
-            counts = case.once(purpose, case.before, lambda: resample(many, case.clock, purpose))
+            n = len(case.bystanders)
+            purpose = f"people {n}"
+            counts = case.cached(purpose, case.before, lambda: resample(n, case.clock, purpose))
             return {
                 name: group.measure(counts)
                 for name, group in groups.items()
                 if int((group.weight > 0).sum()) >= TENTH
             }
 
-        models = [fed, *case.beside(fed)]
-        mine, *theirs = (case.once("tenths", m, lambda m=m: measures(m)) for m in models)  # type: ignore[misc]
-        return compare_groups(mine, theirs)
+        models = [fed, *case.other_refs(fed)]
+        subject, *retrains = (case.cached("tenths", m, lambda m=m: measures(m)) for m in models)  # type: ignore[misc]
+        return compare_groups(subject, retrains)
 
 
 def pictures(
     check: Check, case: Case, models: Mapping[str, Federation]
 ) -> tuple[dict[str, dict[str, list[float]]], dict[str, list[float]]]:
-    """ROC curves and some members' evidence by role, of a check that has a threshold."""
+    """Return ROC curves and sampled member scores by role, for checks with a threshold."""
     curves: dict[str, dict[str, list[float]]] = {}
     samples: dict[str, list[float]] = {}
     if not isinstance(check.sample(case, models[SUBJECT]), Tail):
         return curves, samples
     for role, fed in models.items():
         sample = check.sample(case, fed)
-        if isinstance(sample, Tail) and role != SHIFT:  # the shift's curve is the no-op's
+        if isinstance(sample, Tail) and role != SHIFT:  # its curve is that of the no-op
             curves[role] = membership.roc(sample)
             inside = sample.evidence[sample.targets.member]
             every = max(1, len(inside) // DRAWN)
@@ -157,16 +157,16 @@ def pictures(
 
 
 def _loses(group: Difference) -> bool:
-    """Whether the loss is beyond 3 % even at the upper end of an interval that holds for all."""
+    """Return whether even the upper end of the interval is a loss of more than 3 %."""
     return group.high < (1 - LOSS) * group.reference
 
 
-def _whole(mine: Measure | None, theirs: Sequence[Measure | None]) -> tuple[Measure, list[Measure]]:
-    assert mine is not None
-    return mine, [t for t in theirs if t is not None]
+def _present(one: Measure | None, more: Sequence[Measure | None]) -> tuple[Measure, list[Measure]]:
+    assert one is not None
+    return one, [m for m in more if m is not None]
 
 
-def _counted(sample: Sample) -> int:
+def _sample_size(sample: Sample) -> int:
     return sample.people if isinstance(sample, PerPerson) else len(sample.targets)
 
 
@@ -181,16 +181,16 @@ STANDARD: tuple[Check, ...] = (
         "kept",
         state_attacks.kept,
         ranking=True,
-        note="What whoever reads the server finds: rows of people over the graph it still has.",
+        note="Readable on the server: rows of users, spread over the graph it still has.",
     ),
-    Check("kept rows", state_attacks.kept_rows, ranking=True, note="Rows of people alone."),
+    Check("kept rows", state_attacks.kept_rows, ranking=True, note="Rows of users alone."),
     Check("table", state_attacks.table, ranking=True, note="The public table alone."),
-    Check("calibrated", state_attacks.calibrated, ranking=True, note="Table less retrains."),
+    Check("calibrated", state_attacks.calibrated, ranking=True, note="Table minus retrains."),
     Check(
         "pairs",
         pairs.together,
         ranking=True,
-        note="Rows of two items that only those who asked had together; the public table alone.",
+        note="Pairs of items that only requesting users had together; the public table alone.",
     ),
     Check("people", people.known_people, ranking=True, note="Shadow-free, lists of 100."),
     Check(
@@ -198,47 +198,47 @@ STANDARD: tuple[Check, ...] = (
         difference.by_lists,
         kind="harm",
         ranking=True,
-        note="Before against after at the visibility of the product: lists of 20.",
+        note="Before against after, as users see it: lists of 20.",
     ),
-    Check("Q8 exposed", bystanders.exposed, kind="harm", note="Records of people who stay."),
+    Check("Q8 exposed", bystanders.exposed, kind="harm", note="Records of the other users."),
     Quality("Q8 quality", bystanders.quality, kind="harm", ranking=True, note="NDCG@20, tenths."),
     Check("Q4 scores", difference.by_scores, kind="shown", ranking=True, note="With scores."),
     Check("stale", state_attacks.stale, kind="shown", ranking=True, note="Old rows, new table."),
-    Check("stale, carried", state_attacks.carried, kind="shown", ranking=True, note="Turned."),
+    Check("stale, carried", state_attacks.carried, kind="shown", ranking=True, note="Rotated."),
     Check("Q6 tables", distance.tables, kind="shown", note="Relative distance of parameters."),
     Check("Q6 lists", distance.jaccard, kind="shown", ranking=True, note="Jaccard@20."),
     Check("Q6 scores", distance.divergence, kind="shown", ranking=True, note="KL to retrains."),
 )
-"""What every audit runs: seconds, no model beyond the retrains."""
+"""The checks of every audit. They take seconds and train nothing beyond the retrains."""
 
 
 FULL: tuple[Check, ...] = (
     *STANDARD,
-    Check("people trained", people.trained, ranking=True, note="Network on a shadow's lists."),
+    Check("people trained", people.trained, ranking=True, note="Network trained on shadow lists."),
 )
-"""With the attacks that train something."""
+"""The standard checks and the attacks that train a model."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One check on all subjects, by role."""
+    """The outcomes of one check on all models, by role."""
 
     check: Check
     outcomes: Mapping[str, Outcome]
     retrains: tuple[float, ...] = ()
-    """The measure on every retrain."""
+    """The measure on each retrain."""
     curves: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict, repr=False)
-    """ROC curves by role, where the check draws one."""
+    """ROC curves by role, if the check has one."""
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict, repr=False)
-    """Evidence of forgotten records by role, for a picture."""
+    """Scores of forgotten records by role, for a figure."""
 
     @property
     def powered(self) -> bool:
-        """A forgetting check counts only where the no-op fails it."""
+        """Return whether the no-op fails this forgetting check (else it has no power)."""
         return self.check.kind == "forgetting" and self.outcomes[NO_OP].verdict == "FAIL"
 
     def counts(self, role: str) -> str | None:
-        """The verdict on a role, where it counts."""
+        """Return the verdict on a role, or None if the check does not count."""
         if self.check.kind == "shown" or (self.check.kind == "forgetting" and not self.powered):
             return None
         return self.outcomes[role].verdict if role in self.outcomes else None
@@ -246,22 +246,22 @@ class Judged:
 
 @dataclass(frozen=True)
 class Report:
-    """Findings on one forgetting, with the verdicts on everything that was judged beside it."""
+    """The findings on one request, with the verdicts on the subject and all controls."""
 
     verdict: str
     findings: tuple[Finding, ...]
     subjects: Mapping[str, str]
-    """By role: the verdict on the subject, the controls and purge only."""
+    """By role: verdict on the subject, the controls and purge only."""
     why: str = ""
     judged: tuple[Judged, ...] = field(default=(), repr=False, compare=False)
 
 
 def report_of(judged: Sequence[Judged]) -> Report:
-    """The verdict over all checks.
+    """Combine all checks into a report.
 
-    VOID: the no-op passes, or the shift fools a check that the no-op fails, or the retrain fails.
-    A no-op that is neither caught nor passed is a lack of power: everything is POWERLESS and the
-    report INCONCLUSIVE. A retrain that is INCONCLUSIVE takes PASS away from the subject.
+    VOID: the no-op passes, or the score shift does not fail a check that the no-op fails, or the
+    retrain fails. If the no-op is INCONCLUSIVE, the audit has no power: all checks are POWERLESS
+    and the report is INCONCLUSIVE. If the retrain is INCONCLUSIVE, the subject cannot PASS.
     """
     roles = list(dict.fromkeys(r for j in judged for r in j.outcomes))
     subjects = {r: worst([v for j in judged if (v := j.counts(r))]) for r in roles}
@@ -275,13 +275,13 @@ def report_of(judged: Sequence[Judged]) -> Report:
     findings = tuple(_finding(j, bool(void)) for j in judged)
     verdict, why = ("VOID", void) if void else (overall(findings), "")
     if verdict == "PASS" and subjects.get(RETRAIN) != "PASS":
-        verdict, why = "INCONCLUSIVE", "even a retrain cannot be told equal at this sample size"
+        verdict, why = "INCONCLUSIVE", "the sample is too small even for a retrain to pass"
     if not any(j.powered for j in forgetting) and verdict in ("PASS", "INCONCLUSIVE"):
-        verdict, why = "INCONCLUSIVE", "so few records that even doing nothing is not noticed"
-    told = "; ".join(f"{r}: {v}" for r, v in subjects.items() if r != SUBJECT)
-    # Whoever sums up the findings alone must come to the report's verdict.
+        verdict, why = "INCONCLUSIVE", "with so few records, even doing nothing is not noticed"
+    by_role = "; ".join(f"{r}: {v}" for r, v in subjects.items() if r != SUBJECT)
+    # `overall` of the findings alone must give the verdict of the report.
     standing = verdict if verdict in ("VOID", "INCONCLUSIVE") else "SHOWN"
-    controls = Finding("Q0 controls", standing, note=f"{told}. {why}".strip())
+    controls = Finding("Q0 controls", standing, note=f"{by_role}. {why}".strip())
     return Report(verdict, (controls, *findings), subjects, why, tuple(judged))
 
 
@@ -303,23 +303,23 @@ def _why_void(
 
 
 def _finding(judged: Judged, void: bool) -> Finding:
-    check, mine = judged.check, judged.outcomes[SUBJECT]
-    verdict = mine.verdict
+    check, subject = judged.check, judged.outcomes[SUBJECT]
+    verdict = subject.verdict
     if check.kind == "forgetting" and not judged.powered:
         verdict = "POWERLESS"
     if void and verdict not in ("SHOWN", "POWERLESS"):
         verdict = "VOID"
-    note = ". ".join(n.rstrip(".") for n in (check.note, mine.note) if n)
+    note = ". ".join(n.rstrip(".") for n in (check.note, subject.note) if n)
     controls = {r: o.value for r, o in judged.outcomes.items() if r != SUBJECT}
     return Finding(
         check.name,
         verdict,
-        mine.value,
-        (mine.low, mine.high),
-        mine.reference,
-        mine.margin,
+        subject.value,
+        (subject.low, subject.high),
+        subject.reference,
+        subject.margin,
         controls,
-        mine.n,
+        subject.n,
         f"{note}." if note else "",
         judged.curves,
         judged.samples,

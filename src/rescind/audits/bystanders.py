@@ -1,7 +1,7 @@
-"""Q8: forgetting some people must not expose or harm the others.
+"""Q8: unlearning must not expose or harm the other users.
 
-Exposed: their own records stand out no more than after a retrain. Harmed: their lists are as good
-as a retrain's, over all and in every tenth by activity and by popularity (CURE4Rec's fairness).
+Exposed: their records stand out more than after a retrain. Harmed: their lists are worse than
+after a retrain, overall or in any tenth by activity or item popularity (as in CURE4Rec).
 """
 
 from __future__ import annotations
@@ -11,76 +11,76 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rescind.audits.case import Case, PerPerson, Targets, auc_by_person, evidence, lists, some
+from rescind.audits.case import Case, PerPerson, Targets, auc_by_person, draw_ids, evidence, lists
 from rescind.core import jagged
 from rescind.core.federation import Federation
 
-PEOPLE = 600  # who are asked about their records; their AUC is then known to about .003
+PEOPLE = 600  # sampled users; the standard error of the AUC is then about .003
 TENTHS = 10
 LIST = 20
 
 
 def exposed(case: Case, fed: Federation) -> PerPerson:
-    """AUC of trained against held-out records of people who did not ask."""
-    at = case.once("bystanders", case.before, lambda: _asked(case))
+    """Compute the AUC of trained against held-out records of users who did not make the request."""
+    at = case.cached("bystanders", case.before, lambda: _bystander_targets(case))
     return auc_by_person(evidence(fed, at.records), at)
 
 
-def _asked(case: Case) -> Targets:
-    ids = some(case.bystanders, PEOPLE, case.clock, "bystanders")
+def _bystander_targets(case: Case) -> Targets:
+    ids = draw_ids(case.bystanders, PEOPLE, case.clock, "bystanders")
     held = case.valid + case.test
     trained = case.trained[torch.isin(case.trained.client, ids)]
     return Targets.of(trained, held[torch.isin(held.client, ids)])
 
 
 def quality(case: Case, fed: Federation) -> PerPerson:
-    """NDCG@20 of people who did not ask."""
-    value, counted = case.once("quality", fed, partial(_quality, case, fed))
+    """Compute NDCG@20 of the users who did not make the request."""
+    value, counted = case.cached("quality", fed, partial(_quality, case, fed))
     return PerPerson(value, counted)
 
 
 def tenths(case: Case, fed: Federation) -> dict[str, PerPerson]:
-    """NDCG@20 by tenth of activity, and the share of held-out records found by tenth of popularity.
+    """Compute NDCG@20 by tenth of activity, and recall of held-out records by tenth of popularity.
 
-    People are one sample for all groups: a group is a weight, so that one bootstrap serves all.
+    Groups are weights over the same users, so one bootstrap serves all groups.
     """
-    value, counted = case.once("quality", fed, partial(_quality, case, fed))
+    value, counted = case.cached("quality", fed, partial(_quality, case, fed))
     ids = case.bystanders
     owned = jagged.counts(case.trained.client, case.before.world.sizes.clients)[ids]
     group = _tenth(owned)
     out = {f"activity {g + 1}": PerPerson(value, counted * (group == g)) for g in range(TENTHS)}
     test = case.test[torch.isin(case.test.client, ids)]
     hit = _hits(case, fed)[torch.isin(case.test.client, ids)].double()
-    often = jagged.counts(case.trained.item, case.before.world.sizes.items)
-    of_record = _tenth(often[test.item])
+    popularity = jagged.counts(case.trained.item, case.before.world.sizes.items)
+    record_group = _tenth(popularity[test.item])
     person = torch.searchsorted(ids, test.client)
     for g in range(TENTHS):
-        mine = (of_record == g).double()
-        many = jagged.segment_sum(mine, person, len(ids))
-        found = jagged.segment_sum(mine * hit, person, len(ids)) / many.clamp(min=1)
-        out[f"popularity {g + 1}"] = PerPerson(found, many)
+        in_group = (record_group == g).double()
+        n = jagged.segment_sum(in_group, person, len(ids))
+        found = jagged.segment_sum(in_group * hit, person, len(ids)) / n.clamp(min=1)
+        out[f"popularity {g + 1}"] = PerPerson(found, n)
     return out
 
 
 def _tenth(values: Tensor) -> Tensor:
-    """Which tenth each value is in, 0 the smallest; of equal values the lower index first. [n]"""
+    """Return the tenth of each value, 0 the smallest; ties are ordered by index. [n]"""
     order = torch.argsort(values, stable=True)
     rank = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
     return rank * TENTHS // max(len(order), 1)
 
 
 def _lists(case: Case, fed: Federation) -> Tensor:
-    return case.once("all lists", fed, partial(lists, fed, case.bystanders, LIST))
+    return case.cached("all lists", fed, partial(lists, fed, case.bystanders, LIST))
 
 
 def _hits(case: Case, fed: Federation) -> Tensor:
-    """Whether each test record is in its person's list. [n] bool"""
+    """Return whether each test record is in its user's list. [n] bool"""
     top = _lists(case, fed)
     return torch.isin(case.test.pairs(), ((case.bystanders.unsqueeze(1) << 31) + top)[top >= 0])
 
 
 def _quality(case: Case, fed: Federation) -> tuple[Tensor, Tensor]:
-    """NDCG@20 of each person who did not ask, and 1 where they have held-out items."""
+    """Compute NDCG@20 of each other user, and 1 where they have held-out items."""
     top, ids = _lists(case, fed), case.bystanders
     hit = torch.isin((ids.unsqueeze(1) << 31) + top, case.test.pairs()) & (top >= 0)
     held = jagged.counts(case.test.client, case.before.world.sizes.clients)[ids]

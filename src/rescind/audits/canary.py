@@ -1,8 +1,8 @@
-"""Q2, the one-run canary audit: a lower bound on the epsilon of the unlearning itself.
+"""Q2, the one-run canary audit: a lower bound on the epsilon of the unlearning.
 
-The auditor plants records of its own making. A coin decides for each whether it is never trained
-on, or trained on and then forgotten; whoever can tell afterwards, tells how much was left. One
-training run gives one bound (after Steinke, Nasr and Jagielski, NeurIPS 2023), without shadows.
+The auditor adds artificial records (canaries). A coin decides for each canary if it is never
+trained on, or trained on and then forgotten. The better an attacker can guess the coins, the more
+was left. One training run gives one bound (Steinke, Nasr and Jagielski, NeurIPS 2023).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rescind.audits.case import Case, some
+from rescind.audits.case import Case, draw_ids
 from rescind.audits.finding import Finding
 from rescind.audits.ulira import negatives, phi
 from rescind.core.federation import Federation
@@ -22,35 +22,35 @@ from rescind.core.holdings import TRAIN, Holdings
 from rescind.core.records import Erase, Event, Records
 
 CANARIES = 1000
-EACH = 4  # canaries of one person at most
-GUESSED = 0.1  # of the canaries at each end; about the rest the attacker says nothing
+EACH = 4  # canaries per user at most
+GUESSED = 0.1  # fraction of the canaries guessed at each end; the rest is not guessed
 EXACT, APPROXIMATE, SEEN = 0.2, 1.0, 1.5
-"""Bars on the bound: for exact unlearning, for approximate, and what the no-op must reach."""
+"""Limits on the bound for exact and approximate unlearning, and what the no-op must reach."""
 
 Pipeline = Callable[[Federation, Event], Federation]
-"""What is under audit: the federation and a request in, the federation that forgot out."""
+"""The unlearner under audit: (federation, request) -> unlearned federation."""
 
 
-def draw(case: Case, many: int = CANARIES, each: int = EACH) -> Records:
-    """Records that nobody has, of people who lend something; each pair once."""
+def draw(case: Case, count: int = CANARIES, each: int = EACH) -> Records:
+    """Draw records that do not exist, for users who lend something; each pair once."""
     ids = torch.unique(case.before.world.shared.client.cpu())
     if not len(ids):
         ids = case.before.world.available.nonzero().squeeze(1).cpu()
-    ids = some(ids, math.ceil(many / each), case.clock, "canary people")
-    # Another step of the clock than the fixed negatives, or these would be the same items.
+    ids = draw_ids(ids, math.ceil(count / each), case.clock, "canary people")
+    # Not the clock step of the fixed negatives, which would give the same items.
     drawn = torch.unique(negatives(case.before, ids, case.clock.step(2), each).pairs())
     return Records.of(drawn >> 31, drawn & (2**31 - 1))
 
 
 def plant(fed: Federation, records: Records, seed: int) -> Federation:
-    """A federation before its first round whose people also lend these records."""
+    """Start a federation in which users also lend these records."""
     held = fed.now.vault.holdings
     fresh = with_records(held, records.to(held.members.device))
     return Federation.start(fresh, fed.method, seed, fed.executor, fed.labels)
 
 
 def with_records(held: Holdings, records: Records) -> Holdings:
-    """Holdings with more training records, all of them lent."""
+    """Return the holdings with more training records, all of them lent."""
     one = torch.ones(len(records), dtype=torch.bool, device=held.members.device)
     every = held.records + records
     order = torch.argsort(every.client, stable=True)
@@ -64,10 +64,10 @@ def with_records(held: Holdings, records: Records) -> Holdings:
 
 
 def epsilon(right: int, guesses: int, certainty: float = 0.95) -> float:
-    """The largest epsilon that so many right guesses refute, at this certainty.
+    """Compute the lower confidence bound on epsilon from the number of right guesses.
 
-    Under pure epsilon each guess is right with probability at most p = e^eps / (1 + e^eps), so the
-    number of right ones is at most binomial; Clopper and Pearson's lower end of p, turned back.
+    Under pure epsilon-DP a guess is right with probability at most p = e^eps / (1 + e^eps). The
+    Clopper-Pearson lower bound on p is converted to epsilon.
     """
     from scipy.stats import beta
 
@@ -77,16 +77,16 @@ def epsilon(right: int, guesses: int, certainty: float = 0.95) -> float:
     return max(0.0, math.log(low / (1 - low)))
 
 
-def guesses(told: Tensor, trained: Tensor) -> tuple[int, int]:
-    """(right, made): the highest tenth is called trained, the lowest tenth not."""
-    many = max(1, int(len(told) * GUESSED))
-    order = torch.argsort(told, stable=True)
-    right = int(trained[order[-many:]].sum()) + int((~trained[order[:many]]).sum())
-    return right, 2 * many
+def guesses(scores: Tensor, trained: Tensor) -> tuple[int, int]:
+    """Return (right, made): the highest tenth is guessed as trained, the lowest as not."""
+    n = max(1, int(len(scores) * GUESSED))
+    order = torch.argsort(scores, stable=True)
+    right = int(trained[order[-n:]].sum()) + int((~trained[order[:n]]).sum())
+    return right, 2 * n
 
 
 def one_run(case: Case, unlearn: Pipeline, exact: bool) -> Finding:
-    """Plant, train once, forget, guess."""
+    """Plant canaries, train once, unlearn half of them, and guess which half."""
     canaries = draw(case)
     coin = (case.clock.at(0).bits("audit canaries", canaries.pairs()) >> 40 & 1).bool()
     seed = int(case.clock.at(0).bits("audit canary run", torch.tensor(0))) & (2**31 - 1)
@@ -107,16 +107,16 @@ def one_run(case: Case, unlearn: Pipeline, exact: bool) -> Finding:
         bar,
         {"no-op": control[0]},
         len(canaries),
-        f"Lower bound on epsilon (95 %), the larger over probes. Right guesses: {found[1]}; where "
-        f"nothing is forgotten: {control[1]}. A bound of one run, for these canaries.",
+        f"Lower bound on epsilon (95 %), the larger over probes. Right guesses: {found[1]}; "
+        f"without unlearning: {control[1]}. A bound of one run, for these canaries.",
     )
 
 
 def _bound(case: Case, fed: Federation, canaries: Records, coin: Tensor) -> tuple[float, str]:
-    """The largest bound over probes, each at a share of the certainty, and the guesses."""
+    """Return the largest bound over probes (Bonferroni-corrected), and the guesses as text."""
     wrong = negatives(case.before, torch.unique(canaries.client), case.clock)
     phis = phi(fed, canaries, wrong[~wrong.among(canaries)])
-    made = {probe: guesses(told, coin) for probe, told in phis.items()}
-    sure = 1 - 0.05 / len(made)
-    best = max(epsilon(*g, sure) for g in made.values())
-    return best, ", ".join(f"{probe} {right} of {many}" for probe, (right, many) in made.items())
+    made = {probe: guesses(scores, coin) for probe, scores in phis.items()}
+    certainty = 1 - 0.05 / len(made)
+    best = max(epsilon(*g, certainty) for g in made.values())
+    return best, ", ".join(f"{probe} {right} of {n}" for probe, (right, n) in made.items())

@@ -1,7 +1,7 @@
-"""What every check asks of a model: one number per record, about the same records.
+"""The request under audit, and the samples that checks take from a model.
 
-Forgotten records are members, held-out records of the same people, which no model was ever trained
-on, are not. A record is an interaction or a labelled node; the probe does not mind.
+Members are the forgotten records; non-members are held-out records of the same users, which no
+model was trained on. Works for interactions and for labelled nodes.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from rescind.core.tasks.metrics import top_k
 from rescind.errors import ConfigError, DataError
 
 AUDITOR = 0x5EED_0A0D
-"""Added to the auditor's seed, so that its draws are not those of any run of the same seed."""
+"""Added to the seed, so that the auditor's draws differ from those of a run with that seed."""
 T = TypeVar("T")
 CELLS = 2**24  # clients x items scored together: 64 MB of float32
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Records that are asked about, of people who have both kinds."""
+    """Members and non-members, of users who have both kinds."""
 
     records: Records
     member: Tensor
-    """[n] bool: forgotten (True), or held out and never trained on"""
+    """[n] bool: True if forgotten, False if held out"""
     person: Tensor
-    """[n] the place in `ids`"""
+    """[n] index into `ids`"""
     ids: Tensor
     """[U] sorted"""
 
     @classmethod
     def of(cls, forgotten: Records, held: Records) -> Targets:
-        """Both kinds of the people who have both; each pair once."""
+        """Collect both kinds of records of users who have both; each pair once."""
         one, two = (torch.unique(r.pairs()) for r in (forgotten, held))
         pairs = torch.cat([one, two])
         member = torch.arange(len(pairs)) < len(one)
@@ -61,23 +61,23 @@ class Targets:
 
     @property
     def people(self) -> int:
-        """How many people are asked about."""
+        """Number of users."""
         return len(self.ids)
 
     def __getitem__(self, chosen: Tensor) -> Targets:
-        """Some of the records; people are counted anew."""
+        """Select records; users who no longer have both kinds are dropped."""
         return Targets.of(self.records[chosen & self.member], self.records[chosen & ~self.member])
 
 
 @dataclass(frozen=True)
 class Case:
-    """One request under audit: the model before it, its records, and the auditor's own clock."""
+    """One request under audit: the model before it, its records, and the auditor's clock."""
 
     before: Federation
     event: Event
     clock: Clock
     references: tuple[Federation, ...] = ()
-    """Models that never had the records: retrains under other seeds."""
+    """Models retrained without the records, with other seeds."""
 
     @classmethod
     def of(
@@ -87,17 +87,17 @@ class Case:
         seed: int = 0,
         references: Sequence[Federation] = (),
     ) -> Case:
-        """The case of a request; a request without trained records cannot be audited."""
+        """Create a case. Raises if the request has no trained records."""
         if not isinstance(event, Unshare | Erase | Withdraw):
             raise ConfigError(
-                f"{type(event).__name__} asks for nothing to be forgotten, so there is nothing to "
-                f"audit. Give an Unshare, an Erase or a Withdraw."
+                f"{type(event).__name__} does not ask to forget anything, so it cannot be audited. "
+                f"Use an Unshare, Erase or Withdraw event."
             )
         case = cls(before, event, Clock(AUDITOR + seed), tuple(references))
         if not len(case.forgotten):
             raise DataError(
                 f"this {type(event).__name__} names no record that the model was trained on, so "
-                f"there is no trace to look for."
+                f"there is nothing to audit. Name records of the training split."
             )
         return case
 
@@ -109,12 +109,12 @@ class Case:
 
     @cached_property
     def trained(self) -> Records:
-        """Everything the model was trained on before the request."""
+        """All training records before the request."""
         return self._of_split("train")
 
     @cached_property
     def forgotten(self) -> Records:
-        """The records of the request that were trained on."""
+        """The training records that the request names."""
         if isinstance(self.event, Withdraw):
             return self.trained[self.trained.client == self.event.client]
         assert isinstance(self.event, Unshare | Erase)
@@ -122,63 +122,63 @@ class Case:
 
     @cached_property
     def valid(self) -> Records:
-        """Held out for choosing, never trained on."""
+        """Validation records, never trained on."""
         return self._of_split("valid")
 
     @cached_property
     def test(self) -> Records:
-        """Held out for measuring, never trained on."""
+        """Test records, never trained on."""
         return self._of_split("test")
 
     @cached_property
     def people(self) -> Tensor:
-        """Who asked. [U] sorted"""
+        """Users whose records are forgotten. [U] sorted"""
         return torch.unique(self.forgotten.client)
 
-    def beside(self, fed: Federation) -> list[Federation]:
-        """What a model is held against: the retrains, less itself."""
+    def other_refs(self, fed: Federation) -> list[Federation]:
+        """Return the retrained models without the given one."""
         return [other for other in self.references if other is not fed]
 
     @cached_property
     def bystanders(self) -> Tensor:
-        """Members who did not ask. sorted"""
+        """Members whose records are not forgotten. sorted"""
         members = self.before.world.members.nonzero().squeeze(1).cpu()
         return members[~torch.isin(members, self.people)]
 
     @cached_property
     def targets(self) -> Targets:
-        """Forgotten against all held-out records of the same people."""
+        """Forgotten against all held-out records of the same users."""
         return Targets.of(self.forgotten, self.valid + self.test)
 
     @cached_property
     def tested(self) -> Targets:
-        """Forgotten against test records alone: attacks that use the validation items."""
+        """Forgotten against test records only, for attacks that use the validation items."""
         return Targets.of(self.forgotten, self.test)
 
     @cached_property
-    def _known(self) -> dict[tuple[str, int], tuple[Federation, Any]]:
+    def _cache(self) -> dict[tuple[str, int], tuple[Federation, Any]]:
         return {}
 
-    def once(self, what: str, fed: Federation, make: Callable[[], T]) -> T:
-        """Something that several checks want of one model, made once."""
+    def cached(self, what: str, fed: Federation, make: Callable[[], T]) -> T:
+        """Return a value that several checks need of one model, computed once."""
         key = (what, id(fed))
-        if key not in self._known:
-            self._known[key] = (fed, make())  # with the model, so that no other takes its id
-        found: T = self._known[key][1]
+        if key not in self._cache:
+            self._cache[key] = (fed, make())  # keeps the model alive, so that its id stays unique
+        found: T = self._cache[key][1]
         return found
 
     @property
     def ranks(self) -> bool:
-        """Whether records are items that are ranked (and not nodes)."""
+        """Return whether records are ranked items (and not nodes)."""
         return self.before.now.vault.holdings.task == "ranking"
 
 
-# -- samples: what a check takes from one model --------------------------------------------------
+# -- samples of one model -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PerPerson:
-    """One number per person; the measure is their weighted mean."""
+    """One number per user; the measure is the weighted mean."""
 
     value: Tensor
     """[U] float64"""
@@ -187,16 +187,16 @@ class PerPerson:
 
     @property
     def people(self) -> int:
-        """Over how many people a bootstrap draws."""
+        """Number of users that a bootstrap resamples."""
         return len(self.value)
 
     @property
     def size(self) -> float:
-        """Balanced pairs (for an AUC), or people."""
+        """Number of balanced pairs (for an AUC), or of users."""
         return float(self.weight.sum())
 
     def measure(self, counts: Tensor) -> Measure:
-        """The mean, and the mean in every draw. counts: [B, U]"""
+        """Compute the mean, and the mean of each bootstrap draw. counts: [B, U]"""
         total = (self.weight * self.value).sum() / self.weight.sum().clamp(min=1e-12)
         draws = (counts @ (self.weight * self.value)) / (counts @ self.weight).clamp(min=1e-12)
         return Measure(float(total), draws)
@@ -204,25 +204,25 @@ class PerPerson:
 
 @dataclass(frozen=True)
 class Tail:
-    """True-positive rate at a small false-positive rate, one threshold for everybody."""
+    """True-positive rate at a small false-positive rate, one threshold for all users."""
 
     evidence: Tensor
-    """[n] higher: more like a member"""
+    """[n] higher means more likely a member"""
     targets: Targets
     rate: float = 0.01
 
     @property
     def people(self) -> int:
-        """Over how many people a bootstrap draws."""
+        """Number of users that a bootstrap resamples."""
         return self.targets.people
 
     @property
     def size(self) -> float:
-        """Balanced pairs."""
+        """Number of balanced pairs."""
         return float(balanced(self.targets)[self.targets.member].sum())
 
     def measure(self, counts: Tensor) -> Measure:
-        """TPR at the threshold where `rate` of the held-out records lie above it. counts: [B, U]"""
+        """Compute the TPR where a fraction `rate` of the non-members is above. counts: [B, U]"""
         order = torch.argsort(self.evidence, descending=True, stable=True)
         weight, member = balanced(self.targets)[order], self.targets.member[order]
         person = self.targets.person[order]
@@ -230,19 +230,19 @@ class Tail:
             jagged.segment_sum(weight * m, person, self.people) for m in (member, ~member)
         )
         wrong = torch.cumsum(weight * ~member, 0) / out.sum().clamp(min=1e-12)
-        # No draw moves the threshold by a factor of eight, so records below that need no sorting.
+        # No draw moves the threshold by a factor of eight, so records below that are not needed.
         top = int((wrong <= 8 * self.rate).sum())
         near = (weight[:top], member[:top], person[:top])
-        everybody = torch.ones(1, self.people, dtype=torch.float64)
-        point = self._rate(everybody, inside, out, near)
-        some = torch.split(counts, max(1, 2**21 // max(top, 1)))
-        draws = [self._rate(part, inside, out, near) for part in some]
+        all_users = torch.ones(1, self.people, dtype=torch.float64)
+        point = self._rate(all_users, inside, out, near)
+        parts = torch.split(counts, max(1, 2**21 // max(top, 1)))
+        draws = [self._rate(part, inside, out, near) for part in parts]
         return Measure(float(point), torch.cat(draws))
 
     def _rate(
         self, counts: Tensor, inside: Tensor, out: Tensor, near: tuple[Tensor, Tensor, Tensor]
     ) -> Tensor:
-        """counts: [B, U]    inside, out: [U] weight of each kind    near: sorted    -> [B]"""
+        """Compute the TPR. counts: [B, U]    inside, out: [U] weights    near: sorted    -> [B]"""
         weight, member, person = near
         here = weight * counts[:, person]
         wrong = torch.cumsum(here * ~member, 1)
@@ -251,10 +251,10 @@ class Tail:
 
 
 def balanced(targets: Targets) -> Tensor:
-    """Weights under which each person counts for both kinds alike. [n] float64
+    """Compute weights that give both kinds of each user the same total weight. [n] float64
 
-    m members and h others of a person weigh w / m and w / h, w = m h / (m + h): the inverse
-    variance of that person's AUC near one half.
+    m members and h non-members of a user weigh w / m and w / h each, w = m h / (m + h): the
+    inverse variance of that user's AUC near 0.5.
     """
     one, two = _counts(targets)
     both = one * two / (one + two)
@@ -263,13 +263,13 @@ def balanced(targets: Targets) -> Tensor:
 
 
 def _counts(targets: Targets) -> tuple[Tensor, Tensor]:
-    many = targets.people
-    one = jagged.counts(targets.person[targets.member], many).double()
-    return one, jagged.counts(targets.person[~targets.member], many).double()
+    n = targets.people
+    one = jagged.counts(targets.person[targets.member], n).double()
+    return one, jagged.counts(targets.person[~targets.member], n).double()
 
 
 def auc_by_person(evidence: Tensor, targets: Targets) -> PerPerson:
-    """How often a person's forgotten record has more evidence than a held-out one of theirs.
+    """Compute each user's AUC of forgotten against held-out records.
 
     AUC_u = (sum of the members' ranks - m (m + 1) / 2) / (m h), ties count half; weighted by
     m h / (m + h).    evidence: [n]
@@ -282,7 +282,7 @@ def auc_by_person(evidence: Tensor, targets: Targets) -> PerPerson:
 
 
 def ranks_within(values: Tensor, person: Tensor, people: int) -> Tensor:
-    """The rank of each value among those of its person, from 1; equal values share. [n] float64"""
+    """Rank each value within its user, from 1; ties get the mean rank. [n] float64"""
     if not len(values):
         return torch.zeros(0, dtype=torch.float64)
     order = torch.argsort(values, stable=True)
@@ -296,17 +296,17 @@ def ranks_within(values: Tensor, person: Tensor, people: int) -> Tensor:
     return torch.empty_like(shared).index_copy_(0, order, shared)
 
 
-# -- asking a model ------------------------------------------------------------------------------
+# -- querying a model ----------------------------------------------------------------------------
 
 
 def evidence(fed: Federation, records: Records) -> Tensor:
-    """How well the model remembers each record: minus its loss, for items and nodes. [n]"""
+    """Return minus the loss of each record (item or node). [n]"""
     return -fed.query(records, "loss").cpu()
 
 
 @dataclass(frozen=True)
 class TopLists:
-    """The lists people are shown, as a metric, so that they are made where the data is."""
+    """Top-k lists of users, as a metric, so that they are computed where the data is."""
 
     clients: int
     k: int = 20
@@ -315,18 +315,18 @@ class TopLists:
     block: int | None = None
 
     def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
-        """ "list": [clients, k], items counted from 1; 0 is nobody or nothing."""
+        """Return "list": [clients, k], item index + 1; 0 where there is no item or no user."""
         top = top_k(scores, masked, self.k) + 1
         empty = top.new_zeros(self.clients, self.k)
         return {"list": empty.index_copy(0, cohort.ids, top)}, len(cohort)
 
     def finish(self, totals: Params, weight: float) -> dict[str, float]:
-        """Nothing to sum up."""
+        """Return nothing: lists have no mean."""
         return {}
 
 
 def lists(fed: Federation, ids: Tensor, k: int = 20) -> Tensor:
-    """What these people are shown; -1 where a list ends early. [len(ids), k]"""
+    """Compute the top-k lists of users; -1 where a list is shorter. [len(ids), k]"""
     metric = TopLists(fed.world.sizes.clients, k)
     here = ids.to(fed.world.members.device)
     now = fed.now
@@ -334,24 +334,24 @@ def lists(fed: Federation, ids: Tensor, k: int = 20) -> Tensor:
     return total.totals["list"].long()[here].cpu() - 1
 
 
-def shown(top: Tensor, ids: Tensor, records: Records) -> Tensor:
-    """Whether each record's item is in its person's list. top: [U, k], ids sorted    -> [n] bool"""
+def in_list(top: Tensor, ids: Tensor, records: Records) -> Tensor:
+    """Return whether each record is in its user's list. top: [U, k], ids sorted    -> [n] bool"""
     pairs = (ids.unsqueeze(1) << 31) + top
     return torch.isin(records.pairs(), pairs[top >= 0])
 
 
-def infer_from(fed: Federation, lot: str, targets: Targets, holdings_of: Federation) -> Tensor:
-    """Scores of records for people known by one lot of theirs only, and nothing private. [n]
+def scores_from_split(fed: Federation, split: str, targets: Targets, holder: Federation) -> Tensor:
+    """Score records with users represented only by the items of one split. [n]
 
-    So the public parameters alone are attacked: the person's vector is made of items that no model
-    was trained on.
+    This attacks the public parameters alone: private values are zero, and the user vector is
+    computed from items that no model was trained on.
     """
-    held, method, public = holdings_of.now.vault.holdings, fed.method, fed.now.state.public
+    held, method, public = holder.now.vault.holdings, fed.method, fed.now.state.public
     device = held.members.device
     out = torch.zeros(len(targets), dtype=torch.float64)
     for start in range(0, targets.people, max(1, CELLS // held.items)):
         chunk = targets.ids[start : start + max(1, CELLS // held.items)].to(device)
-        seen = held.of_clients(lot, chunk)
+        seen = held.of_clients(split, chunk)
         cohort = replace(held.cohort(chunk), own=seen, train=seen)
         private = fed.now.vault.private
         blank = Private({n: torch.zeros_like(v[chunk]) for n, v in private.items()})
@@ -361,12 +361,12 @@ def infer_from(fed: Federation, lot: str, targets: Targets, holdings_of: Federat
     return out
 
 
-def some(ids: Tensor, many: int, clock: Clock, purpose: str) -> Tensor:
-    """At most so many of these, drawn by the auditor. sorted"""
+def draw_ids(ids: Tensor, n: int, clock: Clock, purpose: str) -> Tensor:
+    """Draw at most n of the ids. sorted"""
     order = torch.argsort(clock.at(0).bits(f"audit {purpose}", ids), stable=True)
-    return ids[order[:many]].sort().values
+    return ids[order[:n]].sort().values
 
 
 def mean_of(values: Sequence[Tensor]) -> Tensor:
-    """The mean of several tensors of one shape."""
+    """Return the mean of tensors of the same shape."""
     return torch.stack(list(values)).mean(0)

@@ -1,8 +1,8 @@
-"""Subjects whose verdict is known in advance: an audit that they fool is void.
+"""Controls: models whose correct verdict is known. A wrong verdict makes the audit void.
 
-No-op: nothing is deleted, not even the server's copy; it is the model before. Score shift: the
-no-op with every score lowered by a constant, so that rankings are the same and fixed thresholds
-are beaten. Purge only: data and rows of people go, the table stays; shown beside them.
+No-op: the model before the request; nothing is deleted. Score shift: the no-op with a constant
+subtracted from all scores, which keeps rankings and defeats fixed thresholds. Purge only: data and
+user rows are deleted, the item table is kept; reported for comparison.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.state import Memory, Private
 
-SHIFT = 2.0  # logits; beats a fixed threshold by far (reliability.md 1.5) and costs no ranking
+SHIFT = 2.0  # logits; defeats a fixed threshold (reliability.md 1.5) and keeps rankings
 
 
 def shifted(fed: Federation, by: float = SHIFT) -> Federation:
-    """The same federation with every score lower by a constant: nothing is forgotten."""
+    """Subtract a constant from all scores; nothing is forgotten."""
     kind: type[Method] = type(fed.method)
 
     class Shifted(kind):  # type: ignore[valid-type, misc]
@@ -36,9 +36,9 @@ def shifted(fed: Federation, by: float = SHIFT) -> Federation:
 
 
 def purged(case: Case) -> Federation:
-    """The world after the request; rows of the people who asked are first values, memory is gone.
+    """Apply the request, reset the rows of the requesting users and clear memory.
 
-    The item table is kept as it was: this is deletion without unlearning.
+    The item table is kept: this is deletion without unlearning.
     """
     fed = case.before.apply(case.event)
     state, clients = fed.now.state, fed.world.sizes.clients

@@ -1,7 +1,7 @@
-"""What may stand between a person's update and a server that looks: the lines of a leak table.
+"""Defences of a user's update against a curious server: the rows of a leak table.
 
-Guards are the product's own (`rescind.core.guards`). Pseudo-items and sums of a few people are
-simulated here: they say what such a defence would hide, not that it is switched on anywhere.
+Guards come from `rescind.core.guards`. Pseudo-items and sums of a few users are only simulated
+here, to measure what they would hide.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ Key = tuple[float, bool, float | None]
 
 @dataclass(frozen=True)
 class Defence:
-    """What is done to a person's update before the server sees it."""
+    """A transformation of a user's update before the server sees it."""
 
     name: str
     guards: tuple[Guard, ...] = ()
     dummies: float = 0.0
-    """Pseudo-items for each record, trained like records (FedRec's and MultiVerse's idea)."""
+    """Pseudo-items per record, trained like records (as in FedRec and MultiVerse)."""
     kept: bool = False
-    """The same pseudo-items in every round; otherwise fresh ones."""
+    """Use the same pseudo-items in every round; otherwise new ones."""
     summed: int = 1
-    """How many people's updates are added up before the server sees anything."""
+    """Number of users whose updates are summed before the server sees them."""
     shadowed: bool = False
-    """Attack it with IMIA, too: twenty more trainings."""
+    """Also attack with IMIA, which needs twenty more trainings."""
 
     @property
     def noise(self) -> Guard | None:
-        """The guard that adds noise, if there is one."""
+        """The guard that adds noise, or None."""
         return next((g for g in self.guards if isinstance(g, NOISE)), None)
 
     @property
     def stream(self) -> Key:
-        """Defences with the same stream differ in noise and sums only."""
+        """Key of the stream; defences with the same key differ only in noise and sums."""
         norm = next((g.norm for g in self.guards if isinstance(g, Clip)), None)
         return self.dummies, self.kept, norm
 
 
 def noise_for(epsilon: float, delta: float, times: int) -> float:
-    """The noise multiplier with which `times` updates stay within epsilon, from above."""
+    """Compute the smallest noise multiplier with which `times` updates stay within epsilon."""
     low, high = 1e-3, 1.0
     while epsilon_of(high, delta) > epsilon:
         high *= 2
@@ -66,9 +66,9 @@ def noise_for(epsilon: float, delta: float, times: int) -> float:
 def defences(
     rounds: int, epsilons: Sequence[float], clip: float, delta: float
 ) -> tuple[Defence, ...]:
-    """The table's lines, the undefended control first."""
+    """Return the defences to compare, the undefended control first."""
     laplace = [Defence(f"Laplace {s:g}", (Laplace(s),), shadowed=s == SCALES[0]) for s in SCALES]
-    several = [
+    gaussian = [
         Defence(
             f"clip {clip:g}, Gaussian, epsilon {e:g} in {times} round{'s' * (times > 1)}",
             (Clip(clip), Gaussian(noise_for(e, delta, times), clip)),
@@ -78,7 +78,7 @@ def defences(
     return (
         Defence("none", shadowed=True),
         *laplace,
-        *({d.name: d for d in several}).values(),
+        *({d.name: d for d in gaussian}).values(),
         Defence("1 pseudo-item per record, fresh", dummies=1.0, shadowed=True),
         Defence("1 pseudo-item per record, kept", dummies=1.0, kept=True),
         Defence(f"sum of {TOGETHER} people", summed=TOGETHER),
@@ -90,35 +90,35 @@ def defences(
 
 @dataclass
 class Stream:
-    """A running sum of what people sent."""
+    """A running sum of the updates of users."""
 
     total: Tensor
     """[C, I, d]"""
     sent: Tensor
     """[C, I] bool"""
     votes: Tensor
-    """[C, I] the sum of the single rounds' splits: where nothing is noisy, each is right by itself,
-    and a person's vector may turn from round to round"""
+    """[C, I] the sum of the splits of single rounds: without noise each round can be split alone,
+    and a user's vector may change direction between rounds"""
 
 
 def add(streams: dict[Key, Stream], key: Key, value: Tensor, sent: Tensor, votes: Tensor) -> None:
-    """One more round of a stream. votes: as from `split`, of this round"""
+    """Add a round to a stream. votes: the result of `split` for this round"""
     votes = votes.masked_fill(~sent, 0.0)
     if key in streams:
-        mine = streams[key]
-        mine.total += value
-        mine.sent |= sent
-        mine.votes += votes
+        stream = streams[key]
+        stream.total += value
+        stream.sent |= sent
+        stream.votes += votes
     else:
         streams[key] = Stream(value.clone(), sent, votes)
 
 
 def view_through(defence: Defence, stream: Stream, rounds: int) -> View:
-    """What the server has of a stream after so many rounds."""
+    """Return what the server sees of a stream after some rounds."""
     total, sent = stream.total, stream.sent
     if defence.noise is not None:
         total = noisy_total(total, defence.noise, rounds)
-        sent = torch.ones_like(sent)  # noise is on all rows, so that no row tells
+        sent = torch.ones_like(sent)  # all rows have noise, so sent rows are hidden
         return View(total / rounds, sent, rounds, exact=False)
     if defence.summed > 1:
         total, sent = _of_groups(total, sent, defence.summed)
@@ -127,10 +127,10 @@ def view_through(defence: Defence, stream: Stream, rounds: int) -> View:
 
 
 def noisy_total(total: Tensor, guard: Guard, rounds: int) -> Tensor:
-    """Sums over rounds with one draw of the law that the noises of all rounds have together.
+    """Add the noise of all rounds to sums over rounds, in one draw.
 
-    T normal noises are one of sqrt(T) times the deviation; T Laplace noises are what
-    `Laplace.total` draws for a sum of T clients. total: [C, I, d]
+    The sum of T Gaussian noises is Gaussian with sqrt(T) times the deviation. The sum of T Laplace
+    noises is what `Laplace.total` draws for T clients. total: [C, I, d]
     """
     if isinstance(guard, Gaussian):
         guard = replace(guard, noise=guard.noise * math.sqrt(rounds))
@@ -138,7 +138,7 @@ def noisy_total(total: Tensor, guard: Guard, rounds: int) -> Tensor:
 
 
 def _of_groups(total: Tensor, sent: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Everybody's view is the sum of their group. total: [C, I, d]    sent: [C, I]"""
+    """Replace each user's update by the sum of the group. total: [C, I, d]    sent: [C, I]"""
     groups = max(1, len(total) // size)
     group = torch.arange(len(total)) % groups
     summed = total.new_zeros((groups, *total.shape[1:])).index_add_(0, group, total)
@@ -147,9 +147,9 @@ def _of_groups(total: Tensor, sent: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def with_dummies(cohort: Cohort, dummies: float, clock: Clock) -> Cohort:
-    """The cohort with pseudo-items among its records: uniform among items nobody of theirs is.
+    """Add pseudo-items to the records of a cohort, drawn uniformly from the other items.
 
-    A device then trains them as positives and draws no negative from them. clock: a secret one
+    A device trains them as positives and never draws them as negatives. clock: must be secret
     """
     own = torch.zeros(len(cohort), cohort.items, dtype=torch.bool)
     own[cohort.own.owner, cohort.own.item] = True

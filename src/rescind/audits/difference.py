@@ -1,7 +1,7 @@
-"""Q4, the difference attack: who sees the model before and after may read off what was forgotten.
+"""Q4, the difference attack: compare the model before and after to find the forgotten records.
 
-Deletion itself can give a record away ("When Machine Unlearning Jeopardizes Privacy"). At the
-visibility of the product, lists of 20, it is judged; with scores in hand it is only shown.
+Deletion itself can reveal a record ("When Machine Unlearning Jeopardizes Privacy"). The attack on
+top-20 lists, which users can see, is judged; the attack on scores is only reported.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from functools import partial
 
 from torch import Tensor
 
-from rescind.audits.case import Case, PerPerson, auc_by_person, lists, shown
+from rescind.audits.case import Case, PerPerson, auc_by_person, in_list, lists
 from rescind.core.federation import Federation
 
 
 def by_lists(case: Case, fed: Federation) -> PerPerson:
-    """AUC of "it entered or left the list of 20" (entered counts as evidence of a deletion)."""
+    """Compute the AUC of entering (+1) or leaving (-1) the top-20 list."""
     at = case.targets
 
-    def there(model: Federation) -> Tensor:
-        return shown(lists(model, at.ids), at.ids, at.records)
+    def listed(model: Federation) -> Tensor:
+        return in_list(lists(model, at.ids), at.ids, at.records)
 
-    before, after = (case.once("shown", f, partial(there, f)) for f in (case.before, fed))
+    before, after = (case.cached("shown", f, partial(listed, f)) for f in (case.before, fed))
     return auc_by_person(after.double() - before.double(), at)
 
 
 def by_scores(case: Case, fed: Federation) -> PerPerson:
-    """AUC of how far a record's score fell."""
+    """Compute the AUC of the drop in score."""
     at = case.targets
     before, after = (
-        case.once("scores", f, partial(f.query, at.records)).cpu() for f in (case.before, fed)
+        case.cached("scores", f, partial(f.query, at.records)).cpu() for f in (case.before, fed)
     )
     return auc_by_person(before - after, at)

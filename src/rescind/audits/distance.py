@@ -1,7 +1,7 @@
-"""Q6, distance to a retrain, always beside the distance between two retrains. Shown, not judged.
+"""Q6, distance to retrained models, compared with the distance between retrains. Not judged.
 
-Two retrains under different seeds are as far from each other as from the original model
-(reliability.md 1.5), so a distance proves nothing by itself.
+Two retrains with different seeds are as far from each other as from the original model
+(reliability.md 1.5), so a distance alone proves nothing.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from functools import partial
 
 import torch
 
-from rescind.audits.case import Case, PerPerson, lists, mean_of, some
+from rescind.audits.case import Case, PerPerson, draw_ids, lists, mean_of
 from rescind.core.federation import Federation
 from rescind.core.records import Records
 
-PEOPLE = 100  # whose scores over all items are compared: 3 MB for 3,706 items
+PEOPLE = 100  # users whose scores of all items are compared: 3 MB for 3,706 items
 
 
 def tables(case: Case, fed: Federation) -> PerPerson:
-    """||w - w'|| / ||w'||, the mean over retrains w': all public parameters as one vector."""
+    """Compute ||w - w'|| / ||w'||, mean over retrains w': all public parameters as one vector."""
     gaps = []
-    for other in case.beside(fed):
+    for other in case.other_refs(fed):
         mine, theirs = fed.now.state.public, other.now.state.public
         names = sorted(n for n in mine if n in theirs and mine[n].shape == theirs[n].shape)
         gap = sum(float((mine[n].double() - theirs[n].double()).square().sum()) for n in names)
@@ -31,9 +31,10 @@ def tables(case: Case, fed: Federation) -> PerPerson:
 
 
 def jaccard(case: Case, fed: Federation) -> PerPerson:
-    """Jaccard of the lists of 20, the mean over retrains and people who did not ask."""
-    ids = some(case.bystanders, PEOPLE, case.clock, "distance")
-    mine, *rest = (case.once("lists", f, partial(lists, f, ids)) for f in (fed, *case.beside(fed)))
+    """Compute the Jaccard similarity of top-20 lists, mean over retrains and other users."""
+    ids = draw_ids(case.bystanders, PEOPLE, case.clock, "distance")
+    models = (fed, *case.other_refs(fed))
+    mine, *rest = (case.cached("lists", f, partial(lists, f, ids)) for f in models)
     found = []
     for theirs in rest:
         both = ((mine.unsqueeze(2) == theirs.unsqueeze(1)) & (mine >= 0).unsqueeze(2)).sum((1, 2))
@@ -44,15 +45,16 @@ def jaccard(case: Case, fed: Federation) -> PerPerson:
 
 
 def divergence(case: Case, fed: Federation) -> PerPerson:
-    """KL(retrain || model) of a person's softmax over all items, the mean over retrains."""
-    ids = some(case.bystanders, PEOPLE, case.clock, "distance")
+    """Compute KL(retrain || model) of a user's softmax over all items, mean over retrains."""
+    ids = draw_ids(case.bystanders, PEOPLE, case.clock, "distance")
     items = fed.world.sizes.items
     every = Records.of(ids.repeat_interleave(items), torch.arange(items).repeat(len(ids)))
-    heat = float(getattr(fed.method, "temperature", 1.0))
+    temperature = float(getattr(fed.method, "temperature", 1.0))
 
-    def law(model: Federation) -> torch.Tensor:
-        return torch.log_softmax(model.query(every).cpu().view(len(ids), items) / heat, 1)
+    def log_p(model: Federation) -> torch.Tensor:
+        return torch.log_softmax(model.query(every).cpu().view(len(ids), items) / temperature, 1)
 
-    mine, *rest = (case.once("law", f, partial(law, f)) for f in (fed, *case.beside(fed)))
+    models = (fed, *case.other_refs(fed))
+    mine, *rest = (case.cached("law", f, partial(log_p, f)) for f in models)
     value = mean_of([(p.exp() * (p - mine)).sum(1) for p in rest])
     return PerPerson(value, torch.ones_like(value))

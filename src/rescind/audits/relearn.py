@@ -1,7 +1,7 @@
-"""Q5, relearning: what was truly forgotten takes as long to learn again as it did for a stranger.
+"""Q5, relearning: forgotten records must take as long to relearn as for a retrained model.
 
-The records are given back, and rounds are counted until the model knows them again half as well
-as it did. A model that hid what it knew is there at once.
+The records are restored and training continues until the model knows them again half as well as
+before the request. A model that only hid the records gets there at once.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from rescind.audits.case import Case, PerPerson
 from rescind.audits.finding import Finding
 from rescind.core.federation import Federation
 
-EVERY = 5  # rounds between two looks
-SHARE = 0.5  # of the way from a retrain to the model before
+EVERY = 5  # rounds between two measurements
+FRACTION = 0.5  # fraction of the way from a retrain to the model before the request
 LOW, HIGH = 0.8, 1.25
-"""Rounds beside those of retrains: within these it counts as equal."""
+"""Ratio to the rounds of retrains that counts as equal."""
 
 
-def given_back(case: Case, fed: Federation) -> Federation:
-    """The same model in the world and on the devices of before the request."""
+def restore_records(case: Case, fed: Federation) -> Federation:
+    """Return the model with the world and the devices of before the request."""
     vault = replace(fed.now.vault, holdings=case.before.now.vault.holdings)
     return replace(fed, world=case.before.world, now=replace(fed.now, vault=vault))
 
 
-def known(case: Case, fed: Federation) -> float:
-    """How well the records are known: by the server's rows where it has any, else by the model."""
+def records_auc(case: Case, fed: Federation) -> float:
+    """Compute the AUC of the records, from user rows on the server if any, else from the model."""
     sample: PerPerson | None = None
     if case.ranks:
         sample = state_attacks.kept_rows(case, fed)
@@ -36,14 +36,14 @@ def known(case: Case, fed: Federation) -> float:
 
 
 def rounds_until(case: Case, fed: Federation, target: float, most: int) -> float:
-    """Rounds until the records are known this well, between two looks by a straight line."""
-    now, spent = given_back(case, fed), 0
-    before = known(case, now)
+    """Count rounds until the AUC reaches the target, interpolating between measurements."""
+    now, spent = restore_records(case, fed), 0
+    before = records_auc(case, now)
     if before >= target:
         return 0.0
     while spent < most:
         now = now.run(EVERY)
-        after = known(case, now)
+        after = records_auc(case, now)
         if after >= target:
             return spent + EVERY * (target - before) / (after - before)
         spent, before = spent + EVERY, after
@@ -51,29 +51,29 @@ def rounds_until(case: Case, fed: Federation, target: float, most: int) -> float
 
 
 def relearn(case: Case, fed: Federation) -> Finding:
-    """Rounds of the subject over those of retrains, with an interval over retrains."""
+    """Compare rounds of the subject with those of retrains, with an interval over retrains."""
     from scipy.stats import t as student
 
-    asked = Case(case.before, case.event, case.clock, case.references)
-    start = [known(asked, r) for r in case.references]
-    top, bottom = known(asked, case.before), sum(start) / len(start)
-    target, most = bottom + SHARE * (top - bottom), max(EVERY, case.before.now.state.round)
-    theirs = [rounds_until(asked, r, target, most) for r in case.references]
-    mine, no_op = (rounds_until(asked, f, target, most) for f in (fed, case.before))
-    logs = [math.log(max(r, 0.5)) for r in theirs]
+    fresh = Case(case.before, case.event, case.clock, case.references)
+    start = [records_auc(fresh, r) for r in case.references]
+    top, bottom = records_auc(fresh, case.before), sum(start) / len(start)
+    target, most = bottom + FRACTION * (top - bottom), max(EVERY, case.before.now.state.round)
+    retrains = [rounds_until(fresh, r, target, most) for r in case.references]
+    subject, no_op = (rounds_until(fresh, f, target, most) for f in (fed, case.before))
+    logs = [math.log(max(r, 0.5)) for r in retrains]
     middle = sum(logs) / len(logs)
     spread = (sum((x - middle) ** 2 for x in logs) / max(len(logs) - 1, 1)) ** 0.5
-    many = len(logs)
-    half = float(student.ppf(0.975, many - 1)) * spread * (1 + 1 / many) ** 0.5
-    ratio = math.log(max(mine, 0.5)) - middle
-    ends = (math.exp(ratio - half), math.exp(ratio + half))
+    n = len(logs)
+    half_width = float(student.ppf(0.975, n - 1)) * spread * (1 + 1 / n) ** 0.5
+    ratio = math.log(max(subject, 0.5)) - middle
+    ends = (math.exp(ratio - half_width), math.exp(ratio + half_width))
     verdict = "INCONCLUSIVE"
     if ends[0] >= LOW and ends[1] <= HIGH:
         verdict = "PASS"
     elif ends[1] < LOW or ends[0] > HIGH:
         verdict = "FAIL"
-    idle = math.exp(math.log(max(no_op, 0.5)) - middle)
-    if idle * math.exp(half) >= LOW:
+    no_op_ratio = math.exp(math.log(max(no_op, 0.5)) - middle)
+    if no_op_ratio * math.exp(half_width) >= LOW:
         verdict = "POWERLESS"
     return Finding(
         "Q5 relearn",
@@ -82,8 +82,8 @@ def relearn(case: Case, fed: Federation) -> Finding:
         ends,
         1.0,
         HIGH - 1,
-        {"no-op": idle},
+        {"no-op": no_op_ratio},
         len(case.forgotten),
-        f"Rounds to know the records again to {target:.3f}: {mine:.1f}, retrains "
-        f"{min(theirs):.1f} to {max(theirs):.1f}; equal between {LOW} and {HIGH} times theirs.",
+        f"Rounds until the AUC of the records is {target:.3f}: {subject:.1f}, retrains "
+        f"{min(retrains):.1f} to {max(retrains):.1f}; equal if {LOW} to {HIGH} times as many.",
     )

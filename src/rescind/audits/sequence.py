@@ -1,8 +1,8 @@
-"""Q10: many small requests one after another must end where one large one does.
+"""Q10: many small requests in sequence must give the same result as one large request.
 
 Errors of an approximate unlearner may add up (ERASE). Fifty requests of 1 to 20 records are
-answered in turn, one person asks twice, and the last model is judged by the standard battery
-against retrains without all of them.
+answered one by one, one user asks twice, and the last model is judged by the standard checks
+against retrains without all these records.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from rescind.errors import DataError
 REQUESTS, LARGEST = 50, 20
 
 
-def draw(fed: Federation, clock: Clock, many: int = REQUESTS) -> list[Erase]:
-    """Requests of people who lend: 1 to 20 records each, and the first person asks again."""
+def draw(fed: Federation, clock: Clock, count: int = REQUESTS) -> list[Erase]:
+    """Draw requests of lenders, 1 to 20 records each; the first user asks twice."""
     shared = fed.world.shared.to("cpu")
-    people, count = torch.unique(shared.client, return_counts=True)
+    people, lent = torch.unique(shared.client, return_counts=True)
     order = torch.argsort(clock.at(0).bits("audit sequence", people))
-    able = people[order[count[order] >= 2]]
-    if len(able) < many - 1:
+    able = people[order[lent[order] >= 2]]
+    if len(able) < count - 1:
         raise DataError(
-            f"a sequence of {many} requests needs {many - 1} people who lend two records or more; "
-            f"there are {len(able)}. Ask for fewer requests."
+            f"a sequence of {count} requests needs {count - 1} users who lend two records or "
+            f"more, but there are only {len(able)}. Ask for fewer requests."
         )
     out = []
-    for number, client in enumerate(able[: many - 1].tolist()):
+    for number, client in enumerate(able[: count - 1].tolist()):
         mine = shared[shared.client == client]
         place = torch.argsort(clock.at(0).bits("audit sequence records", mine.pairs()))
         most = min(LARGEST, len(mine) - 1 if number == 0 else len(mine))
         size = 1 + int(clock.at(0).integers("audit sequence size", torch.tensor(client), 0, most))
         out.append(Erase(mine[place[:size]]))
         if number == 0:
-            again = Erase(mine[place[size : size + 1]])
-    return [*out, again]
+            second = Erase(mine[place[size : size + 1]])
+    return [*out, second]
 
 
 def answer_all(
     fed: Federation, requests: list[Erase], unlearn: Pipeline
 ) -> tuple[Federation, Erase]:
-    """The federation after all of them, and the one request they amount to."""
+    """Answer all requests. Return the federation and one request with all their records."""
     after = fed
     for request in requests:
         after = unlearn(after, request)
@@ -55,6 +55,6 @@ def answer_all(
     return after, Erase(every)
 
 
-def sequence_case(case: Case, unlearn: Pipeline, many: int) -> tuple[Federation, Erase]:
-    """The requests of a case, answered."""
-    return answer_all(case.before, draw(case.before, case.clock, many), unlearn)
+def sequence_case(case: Case, unlearn: Pipeline, count: int) -> tuple[Federation, Erase]:
+    """Draw requests for a case and answer them."""
+    return answer_all(case.before, draw(case.before, case.clock, count), unlearn)

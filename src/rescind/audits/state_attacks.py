@@ -1,7 +1,7 @@
-"""Attacks on what a server holds: its public table, its rows of people, its old rows.
+"""Attacks on the state of a server: its public item table, its user rows, its old user rows.
 
-fedshare.md section 4: the leak sits on the user side of the server. An output attack does not see
-it, since a deleted person is never scored with these rows again; whoever reads the server does.
+fedshare.md section 4: the leak is in the user rows on the server. An attack on outputs cannot see
+it, because a deleted user is never scored with these rows again.
 """
 
 from __future__ import annotations
@@ -10,34 +10,36 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind.audits.case import Case, PerPerson, auc_by_person, infer_from, mean_of
+from rescind.audits.case import Case, PerPerson, auc_by_person, mean_of, scores_from_split
 from rescind.core import jagged
 from rescind.core.federation import Federation
 from rescind.core.params import Params
 
 MOMENTS = {"first", "second"}
-"""Parts of a name that tell an optimiser's moments (`rescind.core.optim`)."""
+"""Name parts that mark an optimiser's moments (`rescind.core.optim`)."""
 
 
 def table(case: Case, fed: Federation) -> PerPerson:
-    """The public table alone: people are inferred from their validation items."""
-    return auc_by_person(_inferred(case, fed), case.tested)
+    """Attack the public table alone: users are inferred from their validation items."""
+    return auc_by_person(_table_scores(case, fed), case.tested)
 
 
 def calibrated(case: Case, fed: Federation) -> PerPerson:
-    """The same less the score under retrained models: what a record is worth anyway is removed."""
-    usual = mean_of([_inferred(case, other) for other in case.beside(fed)])
-    return auc_by_person(_inferred(case, fed) - usual, case.tested)
+    """Like `table`, but subtract the score of retrained models."""
+    usual = mean_of([_table_scores(case, other) for other in case.other_refs(fed)])
+    return auc_by_person(_table_scores(case, fed) - usual, case.tested)
 
 
-def _inferred(case: Case, fed: Federation) -> Tensor:
-    return case.once("table", fed, lambda: infer_from(fed, "valid", case.tested, case.before))
+def _table_scores(case: Case, fed: Federation) -> Tensor:
+    return case.cached(
+        "table", fed, lambda: scores_from_split(fed, "valid", case.tested, case.before)
+    )
 
 
 def person_rows(own: Params, clients: int, moments: bool = False) -> dict[str, Tensor]:
-    """What a server keeps in rows of people: names that end in "user", one row per client.
+    """Return the server's user rows: names that end in "user", one row per client.
 
-    moments: those of its optimiser, too, which are gradients and not vectors of people
+    moments: also return the optimiser's moments, which are gradients and not user vectors
     """
     return {
         name: value
@@ -50,7 +52,7 @@ def person_rows(own: Params, clients: int, moments: bool = False) -> dict[str, T
 
 
 def item_table(fed: Federation, width: int) -> Tensor | None:
-    """The public rows of items that rows of people can be compared with. [I, d]"""
+    """Return the public item table of this width, or None. [I, d]"""
     for name in fed.method.model.tables:
         value = fed.now.state.public.get(name)
         if value is not None and value.dim() == 2 and value.shape[1] == width:
@@ -59,32 +61,31 @@ def item_table(fed: Federation, width: int) -> Tensor | None:
 
 
 def kept(case: Case, fed: Federation) -> PerPerson | None:
-    """What the server still has: its rows of people, one step over the graph it still has."""
-    return _with_rows(case, fed, fed, spread=True)
+    """Attack the server's user rows after one propagation step over its graph."""
+    return _rows_auc(case, fed, fed, spread=True)
 
 
 def kept_rows(case: Case, fed: Federation) -> PerPerson | None:
-    """The rows of people alone, as they were learnt."""
-    return _with_rows(case, fed, fed, spread=False)
+    """Attack the server's user rows alone."""
+    return _rows_auc(case, fed, fed, spread=False)
 
 
 def stale(case: Case, fed: Federation) -> PerPerson | None:
-    """The server's old rows of people against the new table: what a kept copy would still tell."""
-    return _with_rows(case, case.before, fed, spread=False)
+    """Attack with the old user rows and the new item table, as with a kept copy."""
+    return _rows_auc(case, case.before, fed, spread=False)
 
 
 def carried(case: Case, fed: Federation) -> PerPerson | None:
-    """The same by somebody who kept the old table, too, which was public, and carries rows over.
+    """Like `stale`, but rotate the old user rows from the old item table to the new one.
 
-    Models that were begun from other first values lie in other directions, where an old row finds
-    nothing; so would a table that was merely turned. The rotation that brings the old table nearest
-    to the new one undoes that (orthogonal Procrustes).
+    Models with other initial values lie in other directions, where old rows find nothing; the same
+    holds for a table that was only rotated. Orthogonal Procrustes undoes the rotation.
     """
-    return _with_rows(case, case.before, fed, spread=False, turn=True)
+    return _rows_auc(case, case.before, fed, spread=False, turn=True)
 
 
 def rotation(old: Tensor, new: Tensor) -> Tensor:
-    """The Q that brings old Q nearest to new, both less their means: U V' of old' new. [d, d]
+    """Compute the rotation Q that minimises ||old Q - new||, both centred: U V' of old' new. [d, d]
 
     old, new: [I, d]
     """
@@ -92,13 +93,13 @@ def rotation(old: Tensor, new: Tensor) -> Tensor:
     return left @ right
 
 
-def _with_rows(
+def _rows_auc(
     case: Case, holder: Federation, fed: Federation, spread: bool, turn: bool = False
 ) -> PerPerson | None:
-    """AUC of cos(row of the person, item less the mean item).
+    """Compute the AUC of cos(user row, item - mean item).
 
-    One half for a server that dropped its rows; None where the server never had any.
-    holder: whose rows of people    fed: whose item table    turn: rows to where that table lies
+    0.5 if the server deleted its rows; None if it never had any.
+    holder: model with the user rows    fed: model with the item table    turn: rotate the rows
     """
     targets = case.targets
     found = []
@@ -112,7 +113,7 @@ def _with_rows(
         old = item_table(holder, rows.shape[1]) if turn else None
         if old is not None and len(old) == len(item):
             user = user @ rotation(old.double().cpu(), item)
-        # What all items have in common says how a person likes items, not which.
+        # The mean item says how much a user likes items in general, not which.
         user, item = (functional.normalize(t, dim=-1) for t in (user, item - item.mean(0)))
         at = targets.records
         found.append(torch.linalg.vecdot(user[at.client], item[at.item]))
@@ -123,11 +124,11 @@ def _with_rows(
 
 
 def spread_once(fed: Federation, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
-    """x + A x, A the normalised adjacency of what the server still has: (people, items)."""
+    """Compute x + A x, A the normalised adjacency of the server's graph: (users, items)."""
     pairs = torch.unique(fed.world.shared.pairs().cpu())
-    who, what = pairs >> 31, pairs & (2**31 - 1)
-    by_user = jagged.counts(who, len(user)).clamp(min=1).double()
-    by_item = jagged.counts(what, len(item)).clamp(min=1).double()
-    weight = torch.rsqrt(by_user[who] * by_item[what]).unsqueeze(1)
-    near = jagged.segment_sum(weight * item[what], who, len(user))
-    return user + near, item + jagged.segment_sum(weight * user[who], what, len(item))
+    client, liked = pairs >> 31, pairs & (2**31 - 1)
+    by_user = jagged.counts(client, len(user)).clamp(min=1).double()
+    by_item = jagged.counts(liked, len(item)).clamp(min=1).double()
+    weight = torch.rsqrt(by_user[client] * by_item[liked]).unsqueeze(1)
+    near = jagged.segment_sum(weight * item[liked], client, len(user))
+    return user + near, item + jagged.segment_sum(weight * user[client], liked, len(item))

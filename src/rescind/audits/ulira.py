@@ -1,12 +1,12 @@
-"""Q3, U-LiRA: a likelihood ratio for every single record, from shadows that forgot it.
+"""Q3, U-LiRA: a likelihood ratio for each record, from shadow models that forgot it.
 
-IN-law: train with the record, then unlearn it by the pipeline under audit. OUT-law: train without
-it. Perfect unlearning makes the two laws one: AUC one half, TPR = FPR at every threshold
+IN distribution: train with the record, then unlearn it with the pipeline under audit. OUT: train
+without it. Perfect unlearning makes both equal: AUC 0.5, TPR = FPR at every threshold
 (baselines.md 6.3). Each shadow trains on a random half of the records and forgets that half; its
-partner takes the other half. What a shadow says before it forgets is the no-op, at no cost.
+partner gets the other half. The scores of a shadow before it forgets are the no-op, at no cost.
 
-Of a client that leaves a graph, shadows share out its training nodes and as many held-out ones: so
-each trains on as many nodes as the client did, among the same neighbours, and forgets the client.
+If a client leaves a graph, shadows split its training nodes and as many held-out ones: each trains
+on as many nodes as the client did, with the same neighbours, and forgets the client.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from rescind.core.tasks.ranking import draw_negatives
 from rescind.errors import ConfigError
 
 PAIRS = 16
-NEGATIVES = 100  # fixed items a record's score is held against
+NEGATIVES = 100  # fixed items that a record's score is compared with
 DRAWS = 200
-MARGIN = 0.02  # of the AUC; TPR and the worst tenth are told beside it
+MARGIN = 0.02  # of the AUC; TPR and the worst tenth are only reported
 PROBES = ("output", "kept")
-"""What is asked: the score a person gets, or what the server's rows of people say."""
+"""Attacked values: scores that users get, or the user rows on the server."""
 
 Unlearn = Callable[[Federation, Event], Federation]
 Phis = Mapping[str, Tensor]
-"""By "probe/when": [F], when = before (the no-op) or after."""
+"""By "probe/when": [F], when = before (no-op) or after unlearning."""
 
 
-def halves(many: int, pairs: int, clock: Clock) -> Tensor:
-    """Which records each shadow trains on; 2p and 2p + 1 share them out. [2 * pairs, many] bool"""
+def halves(n: int, pairs: int, clock: Clock) -> Tensor:
+    """Draw the records of each shadow; 2p and 2p + 1 get opposite halves. [2 * pairs, n] bool"""
     number = torch.arange(pairs).unsqueeze(1)
-    bits = clock.at(0).bits("audit halves", number, torch.arange(many))
+    bits = clock.at(0).bits("audit halves", number, torch.arange(n))
     one = ((bits >> 40) & 1).bool()
-    return torch.stack([one, ~one], 1).view(2 * pairs, many)
+    return torch.stack([one, ~one], 1).view(2 * pairs, n)
 
 
 def asked_about(case: Case) -> Records:
-    """The records that shadows share out: those forgotten; for a graph's leaver as many again."""
+    """Return the forgotten records; for a client leaving a graph also as many held-out nodes."""
     mine = case.forgotten
     if case.ranks or not isinstance(case.event, Withdraw):
         return mine
@@ -63,19 +63,20 @@ def asked_about(case: Case) -> Records:
 
 
 def shadow(case: Case, number: int, pairs: int, unlearn: Unlearn) -> dict[str, Tensor]:
-    """Train one shadow, let it forget its half, and write down what it says of every record."""
-    fed, event = trained(case, number, pairs)
-    told = {f"{p}/before": v for p, v in said(case, fed).items()}
-    return told | {f"{p}/after": v for p, v in said(case, unlearn(fed, event)).items()}
+    """Train one shadow, unlearn its half, and return its scores of all records."""
+    fed, event = train_shadow(case, number, pairs)
+    before = {f"{p}/before": v for p, v in record_scores(case, fed).items()}
+    after = record_scores(case, unlearn(fed, event))
+    return before | {f"{p}/after": v for p, v in after.items()}
 
 
-def trained(case: Case, number: int, pairs: int) -> tuple[Federation, Event]:
-    """A shadow that learnt its half of the records, and the request that it forget them."""
+def train_shadow(case: Case, number: int, pairs: int) -> tuple[Federation, Event]:
+    """Train a shadow on its half of the records. Return it with the request to forget them."""
     records = asked_about(case)
     inside = halves(len(records), pairs, case.clock)[number]
     if not bool(inside.any()) or bool(inside.all()):
         raise ConfigError(
-            f"U-LiRA shares {len(records)} records out between two shadows, and one got none. "
+            f"U-LiRA splits {len(records)} records between two shadows, and one got none. "
             f"Audit a request with more records."
         )
     before, held = case.before, case.before.now.vault.holdings
@@ -87,8 +88,8 @@ def trained(case: Case, number: int, pairs: int) -> tuple[Federation, Event]:
         before = before.with_(vault=replace(before.now.vault, holdings=replace(held, split=split)))
     else:
         kind_of = Unshare if isinstance(event, Unshare) else Erase
-        learnt = held.records[held.split == TRAIN]
-        out, mine = (learnt[learnt.among(records[half])] for half in (~inside, inside))
+        training = held.records[held.split == TRAIN]
+        out, mine = (training[training.among(records[half])] for half in (~inside, inside))
         before, event = before.apply(kind_of(out)), kind_of(mine)
     return before.fork(seed=shadow_seed(case, number)).restart().run(
         case.before.now.state.round
@@ -96,21 +97,21 @@ def trained(case: Case, number: int, pairs: int) -> tuple[Federation, Event]:
 
 
 def shadow_seed(case: Case, number: int) -> int:
-    """The seed of a shadow."""
+    """Return the seed of a shadow."""
     return int(case.clock.at(0).bits("audit shadow", torch.tensor(number))) & (2**31 - 1)
 
 
-def said(case: Case, fed: Federation) -> dict[str, Tensor]:
-    """By probe, what a model says of every record that is asked about. [F]"""
+def record_scores(case: Case, fed: Federation) -> dict[str, Tensor]:
+    """Return by probe a model's score of each tested record. [F]"""
     records = asked_about(case)
     if case.ranks:
         return phi(fed, records, negatives(case.before, case.people, case.clock))
-    # Nodes that left can be classified among their neighbours only: log-odds of the true class.
+    # Nodes that left need their old neighbours to be classified: log-odds of the true class.
     return {"output": case.before.with_(state=fed.now.state).query(records).cpu()}
 
 
 def phi(fed: Federation, records: Records, wrong: Records) -> dict[str, Tensor]:
-    """By probe: the score of each record less the mean over its person's fixed negatives. [F]"""
+    """Return by probe each record's score minus the mean over its user's fixed negatives. [F]"""
     found = {"output": _margin(fed.query(records + wrong).cpu(), records, wrong)}
     rows = _rows(fed)
     if rows is not None:
@@ -122,7 +123,7 @@ def phi(fed: Federation, records: Records, wrong: Records) -> dict[str, Tensor]:
 
 
 def _rows(fed: Federation) -> tuple[Tensor, Tensor] | None:
-    """What the server's rows of people can be read with: unit (people, items)."""
+    """Return the server's user rows and the item table, propagated and normalised."""
     for rows in person_rows(fed.now.state.own, fed.world.sizes.clients).values():
         item = item_table(fed, rows.shape[1])
         if item is not None:
@@ -139,17 +140,17 @@ def _margin(score: Tensor, records: Records, wrong: Records) -> Tensor:
     return score[: len(records)] - usual[torch.searchsorted(ids, records.client)]
 
 
-def negatives(fed: Federation, ids: Tensor, clock: Clock, many: int = NEGATIVES) -> Records:
-    """For each person so many items they have no record of at all, drawn once. ids: sorted"""
+def negatives(fed: Federation, ids: Tensor, clock: Clock, n: int = NEGATIVES) -> Records:
+    """Draw for each user n items without a record of theirs. ids: sorted"""
     held = fed.now.vault.holdings
     pairs = torch.unique(held.records.pairs().cpu())
     mine = torch.isin(pairs >> 31, ids)
     owner = torch.searchsorted(ids, pairs[mine] >> 31)
     lot = Lot(owner, pairs[mine] & (2**31 - 1), len(ids))
     cohort = Cohort(ids, held.items, lot, lot)
-    who = torch.arange(len(ids)).repeat_interleave(many)
-    item = draw_negatives(clock, cohort, who, torch.arange(many).repeat(len(ids)))
-    return Records.of(ids[who][item >= 0], item[item >= 0])
+    user = torch.arange(len(ids)).repeat_interleave(n)
+    item = draw_negatives(clock, cohort, user, torch.arange(n).repeat(len(ids)))
+    return Records.of(ids[user][item >= 0], item[item >= 0])
 
 
 # -- the attack -----------------------------------------------------------------------------------
@@ -157,22 +158,22 @@ def negatives(fed: Federation, ids: Tensor, clock: Clock, many: int = NEGATIVES)
 
 @dataclass(frozen=True)
 class Attack:
-    """What the attacker reaches, with 95 % intervals over people and pairs of shadows."""
+    """Results of an attack, with 95 % intervals over users and pairs of shadows."""
 
     auc: tuple[float, float, float]
     tpr_5: tuple[float, float, float]
     tpr_1: tuple[float, float, float]
     tpr_01: tuple[float, float, float]
     worst: tuple[float, float, float]
-    """AUC on the tenth of the records that the other shadows say is told apart best."""
+    """AUC on the tenth of the records that the other shadows distinguish best."""
 
 
 def likelihood_ratio(phis: Tensor, inside: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """log N(phi; in) - log N(phi; out), each shadow against laws of the other pairs. [M, F]
+    """Compute log N(phi; in) - log N(phi; out) of each shadow, fitted on the other pairs. [M, F]
 
-    Means are of each record, variances pooled over records (N < 64). A shadow is left out with its
-    partner: one alone would leave one number fewer on its own side, which gives the side away.
-    Also |mean in - mean out|, by which the worst records are picked without the shadow itself.
+    Means are per record, variances pooled over records (N < 64). A shadow is left out with its
+    partner: without it alone, its side would have one value fewer, which reveals the side.
+    Also returns |mean in - mean out|, which selects the worst records.
     """
     ratio, means = torch.zeros_like(phis), []
     for sign, mine in ((1, inside & valid), (-1, ~inside & valid)):
@@ -189,14 +190,14 @@ def likelihood_ratio(phis: Tensor, inside: Tensor, valid: Tensor) -> tuple[Tenso
 
 
 def _of_pair(values: Tensor) -> Tensor:
-    """The sum over both shadows of each pair, at both. [M, F]"""
+    """Sum over both shadows of each pair, repeated for both. [M, F]"""
     return values.view(-1, 2, values.shape[1]).sum(1).repeat_interleave(2, 0)
 
 
 def attack(
     phis: Tensor, inside: Tensor, person: Tensor, clock: Clock, valid: Tensor | None = None
 ) -> Attack:
-    """phis: [M, F] by shadow and record    inside: [M, F]    person: [F] from 0"""
+    """Run the attack. phis, inside: [M, F] by shadow and record    person: [F] from 0"""
     valid = torch.ones_like(inside) if valid is None else valid
     ratio, apart = likelihood_ratio(phis, inside, valid)
     limit = torch.quantile(apart, 0.9, dim=1, keepdim=True)
@@ -224,25 +225,25 @@ def _rates(
     counts: tuple[Tensor, Tensor],
     mask: Tensor,
 ) -> list[Ends]:
-    """AUC, TPR at 5, 1 and .1 % FPR over all marked cells, each with its interval."""
+    """Compute AUC and TPR at 5, 1 and .1 % FPR over the masked cells, with intervals."""
     score, member = ratio[mask], inside[mask]
     person, pair = (w[mask] for w in where)
-    # Equal ratios (a person without a vector scores 0 everywhere) stand in no order of their own.
+    # Ties (a user without a vector scores 0 everywhere) get a random order.
     chance = Clock(0).bits("ties", torch.arange(len(score)))
     order = torch.argsort(chance)
     order = order[torch.argsort(score[order], descending=True, stable=True)]
     member, person, pair = member[order], person[order], pair[order]
     ones = (torch.ones(1, counts[0].shape[1]).double(), torch.ones(1, counts[1].shape[1]).double())
     points = _areas(*ones, member, person, pair)
-    many = max(1, 2**21 // max(len(member), 1))
-    parts = zip(*(torch.split(c, many) for c in counts), strict=True)
+    chunk = max(1, 2**21 // max(len(member), 1))
+    parts = zip(*(torch.split(c, chunk) for c in counts), strict=True)
     draws = torch.cat([_areas(p, q, member, person, pair) for p, q in parts])
     ends = torch.quantile(draws, torch.tensor([0.025, 0.975]).double(), dim=0)
     return [(float(points[0, i]), float(ends[0, i]), float(ends[1, i])) for i in range(4)]
 
 
 def _areas(people: Tensor, pairs: Tensor, member: Tensor, person: Tensor, pair: Tensor) -> Tensor:
-    """AUC, TPR at 5, 1 and .1 % FPR; records in falling order. people, pairs: [B, .]    [B, 4]"""
+    """Compute AUC and TPR at 5, 1, .1 % FPR; records sorted. people, pairs: [B, .]    -> [B, 4]"""
     weight = people[:, person] * pairs[:, pair]
     out, inside = weight * ~member, weight * member
     wrong = torch.cumsum(out, 1) / out.sum(1, keepdim=True).clamp(min=1e-12)
@@ -253,7 +254,7 @@ def _areas(people: Tensor, pairs: Tensor, member: Tensor, person: Tensor, pair: 
 
 
 def judge(case: Case, shadows: Sequence[Phis], pairs: int) -> list[Finding]:
-    """One finding for each probe, with the no-op and random labels as its own controls."""
+    """Return one finding per probe, with the no-op and random labels as controls."""
     records = asked_about(case)
     inside = halves(len(records), pairs, case.clock)[: len(shadows)]
     person = torch.searchsorted(case.people, records.client)
@@ -274,15 +275,15 @@ def judge(case: Case, shadows: Sequence[Phis], pairs: int) -> list[Finding]:
 
 
 def _finding(
-    probe: str, found: Attack, no_op: Attack, labels: Attack, n: int, many: int
+    probe: str, found: Attack, no_op: Attack, labels: Attack, n: int, shadows: int
 ) -> Finding:
     verdict = _verdict(found.auc)
     if _verdict(no_op.auc) != "FAIL":
         verdict = "POWERLESS"
     if _verdict(labels.auc) == "FAIL":
         verdict = "VOID"
-    told = {"TPR@1%": found.tpr_1, "TPR@.1%": found.tpr_01, "worst tenth AUC": found.worst}
-    text = ", ".join(f"{k} {v:.4f} [{a:.4f}, {b:.4f}]" for k, (v, a, b) in told.items())
+    more = {"TPR@1%": found.tpr_1, "TPR@.1%": found.tpr_01, "worst tenth AUC": found.worst}
+    text = ", ".join(f"{k} {v:.4f} [{a:.4f}, {b:.4f}]" for k, (v, a, b) in more.items())
     value, low, high = found.auc
     return Finding(
         f"Q3 U-LiRA {probe}",
@@ -293,7 +294,7 @@ def _finding(
         MARGIN,
         {"no-op": no_op.auc[0], "random labels": labels.auc[0]},
         n,
-        f"{many} shadows; {text}; no-op worst tenth {no_op.worst[0]:.4f}.",
+        f"{shadows} shadows; {text}; no-op worst tenth {no_op.worst[0]:.4f}.",
     )
 
 

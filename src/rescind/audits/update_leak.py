@@ -1,8 +1,8 @@
-"""What a curious server reads out of single updates: which items a person trained on.
+"""Attacks of a curious server on single updates: which items did a user train on?
 
-The attacker is the server. It knows the model it broadcast, the recipe, and how many records a
-person has (the weight in the sum tells), and it names that many items. Nothing here is given the
-person's records; `named` alone compares with them.
+The server knows the model it broadcast, the recipe, and how many records a user has (from the
+weight in the sum), and it names that many items. The attacks do not see the user's records;
+only `score_attack` compares with them.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from rescind.core.state import Private
 from rescind.core.update import Rows, Update
 
 CLEAR = 1.5
-"""One side must have so many times the rows of the other for its number to tell which is which.
-With four negatives the sides differ threefold, with one they are alike up to repeated draws."""
+"""Smallest ratio of the sizes of the two sides at which the smaller side is taken as positive.
+With four negatives the ratio is about three, with one negative about one."""
 CONFIRMED = 0.05
-"""Share of the rows whose guessed labels IMIA confirms in one turn.
+"""Fraction of the rows whose guessed labels IMIA confirms per turn.
 
 DEPARTS IMIA's lambda: 0.05 instead of 0.9 of the rows. With 0.9 nearly all of the first, random
-guess is confirmed at once: in the first round on ML-100K it finds .21 of a person's items with MF
+guess is confirmed at once: in the first round on ML-100K it finds .21 of a user's items with MF
 and .27 with LightGCN; with 0.05 it finds .75 and .88."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What the server has of C people after watching them for some rounds."""
+    """What the server has seen of C users after some rounds."""
 
     delta: Tensor
-    """[C, I, d] the mean of each person's updates, tables side by side; 0 where nothing came."""
+    """[C, I, d] mean of each user's updates, tables concatenated; 0 where nothing was sent."""
     sent: Tensor
-    """[C, I] bool: rows that came at least once."""
+    """[C, I] bool: rows sent at least once."""
     rounds: int = 1
     exact: bool = True
-    """No noise: a short row tells as much as a long one."""
+    """No noise was added, so short rows are as reliable as long ones."""
     before: Tensor | None = None
-    """[C, I] bool: rows that had come before this round."""
+    """[C, I] bool: rows sent before this round."""
     votes: Tensor | None = None
-    """[C, I] the sum of the splits of the single rounds, where those were exact."""
+    """[C, I] sum of the splits of single rounds, if those were exact."""
 
 
-def laid_out(update: Update, tables: Sequence[str], items: int) -> tuple[Tensor, Tensor]:
-    """Rows of all tables in one array, and which were sent. ([C, I, d], [C, I] bool)"""
+def dense_rows(update: Update, tables: Sequence[str], items: int) -> tuple[Tensor, Tensor]:
+    """Return rows of all tables in one array, and which were sent. ([C, I, d], [C, I] bool)"""
     wide, sent = [], torch.zeros(update.clients, items, dtype=torch.bool)
     for name in tables:
         entry = update.entries.get(name)
@@ -69,17 +69,17 @@ def laid_out(update: Update, tables: Sequence[str], items: int) -> tuple[Tensor,
 
 
 def split(view: View, loss: str = "bpr", negatives: int = 1) -> Tensor:
-    """How much each row moved like a positive: above 0 on the positive side. [C, I]
+    """Score how much each row moved like a positive: above 0 on the positive side. [C, I]
 
-    For every ranking loss here a row moves by c_i (du s_i) + g: c_i > 0 for a person's own items
+    For every ranking loss here a row moves by c_i (du s_i) + g: c_i > 0 for a user's own items
     and c_i < 0 for all others, along one direction up to the curvature of the score (the vector u
-    itself for a dot product, u without its part along v_i for a cosine; g, the way through an ego
+    itself for a dot product, u without its part along v_i for a cosine; g, the path through an ego
     graph, is the same for all own items). So the sign along the first right-singular vector of the
-    row deltas splits the rows. Rows have length 1 where one exact update is seen; under noise long
-    rows are the ones to believe. Over rounds positives recur and negatives are drawn anew: exact
-    rounds are split one by one and their splits added up, noisy ones averaged before.
+    row deltas splits the rows. Rows are normalised if one exact update is seen; under noise long
+    rows are more reliable. Over rounds positives recur and negatives are drawn again: exact rounds
+    are split one by one and the splits are added, noisy rounds are averaged first.
 
-    -inf for rows that were not sent.    loss, negatives: of the recipe, which is public
+    -inf for rows that were not sent.    loss, negatives: from the recipe, which is public
     """
     if view.votes is not None:
         return view.votes
@@ -95,54 +95,54 @@ def _single(view: View) -> bool:
 
 
 def _first_direction(rows: Tensor) -> Tensor:
-    """The first right-singular vector of each person's rows. [C, I, d] -> [C, d]"""
+    """Return the first right-singular vector of each user's rows. [C, I, d] -> [C, d]"""
     return torch.linalg.eigh(rows.transpose(1, 2) @ rows).eigenvectors[..., -1]
 
 
 def _orientation(along: Tensor, view: View, heavy_negatives: bool) -> Tensor:
-    """+1 or -1 for each person: which side is the positive one. along: [C, I] -> [C]
+    """Decide for each user which side is positive: +1 or -1. along: [C, I] -> [C]
 
-    One exact update: the side with clearly fewer rows, because a positive comes with several
-    negatives; where both are alike, the side whose rows came in earlier rounds, or which more
-    people sent, because negatives are drawn anew and uniformly, and tastes are neither.
-    Otherwise: "bce" with n > 1 moves negatives further in total (n of them to one positive, all by
-    about 1 / 2), so the sum of all rows leans to their side; in "bpr" and "softmax" both sides
-    have the same sum on fewer positive rows, and over rounds positives recur and negatives do not:
-    the third moment leans to the positives.
+    One exact update: the side with clearly fewer rows, because each positive has several
+    negatives. If both sides have similar size: the side whose rows were sent in earlier rounds, or
+    by more users, because negatives are drawn uniformly in each round and positives are not.
+    Otherwise: "bce" with n > 1 moves negatives further in total (n per positive, each by about
+    1 / 2), so the sum of all rows points to their side. In "bpr" and "softmax" both sides have the
+    same sum with fewer positive rows, and over rounds only positives recur: the third moment
+    points to the positives.
 
-    Not taken: the side whose summed first embeddings agree with its summed delta. On ML-100K that
-    is right for 4 people of 10 with MF, whose first vector has nothing to do with their items, and
-    for anything from none to all of them with other models later in training.
+    Not used: the side whose summed initial embeddings agree with its summed delta. On ML-100K that
+    is right for 4 of 10 users with MF, whose initial vector does not depend on their items, and for
+    between none and all users with other models later in training.
     """
     if not _single(view):
         leans = -along.sum(1) if heavy_negatives else along.pow(3).sum(1)
         return torch.where(leans < 0, -1.0, 1.0).double()
     up, down = (along > 0) & view.sent, (along < 0) & view.sent
-    many, few = up.sum(1), down.sum(1)
-    fewer = torch.sign(few - many).double()
-    clear = torch.maximum(many, few) > CLEAR * torch.minimum(many, few)
-    # Rows that came in earlier rounds, too; in the first round, rows that many people sent.
+    n_up, n_down = up.sum(1), down.sum(1)
+    fewer = torch.sign(n_down - n_up).double()
+    clear = torch.maximum(n_up, n_down) > CLEAR * torch.minimum(n_up, n_down)
+    # Rows sent in earlier rounds; in the first round, the number of users who sent a row.
     known = view.sent.double().sum(0).expand_as(along) if view.before is None else view.before
-    telling = torch.sign(_mean(known.double(), up) - _mean(known.double(), down))
-    turn = torch.where(clear, fewer, telling)
+    by_known = torch.sign(_mean(known.double(), up) - _mean(known.double(), down))
+    turn = torch.where(clear, fewer, by_known)
     return torch.where(turn == 0, 1.0, turn)
 
 
 def _mean(values: Tensor, chosen: Tensor) -> Tensor:
-    """The mean of values over each person's chosen items. [C, I], [C, I] bool -> [C]"""
+    """Return the mean of values over each user's chosen items. [C, I], [C, I] bool -> [C]"""
     return (values * chosen).sum(1) / chosen.sum(1).clamp(min=1)
 
 
-def better_known(score: Tensor) -> Tensor:
-    """Rank what the split claims by how many people it is claimed of: items that many have are
-    likelier real than drawn. score: [C, I], as from `split`    -> [C, I]"""
+def rank_by_popularity(score: Tensor) -> Tensor:
+    """Rank claimed items by how many users they are claimed for, since popular items are more
+    likely true than drawn. score: [C, I], from `split`    -> [C, I]"""
     claimed = score > 0
     return torch.where(claimed, claimed.double().sum(0) + 1, score.clamp(max=0))
 
 
-def least_moved(score: Tensor) -> Tensor:
-    """Rank what the split claims by how little it moved: pseudo-items, which a trained model does
-    not expect, are pulled harder. score: [C, I], as from `split`    -> [C, I]"""
+def rank_by_smallest_move(score: Tensor) -> Tensor:
+    """Rank claimed items by how little they moved, since pseudo-items, which a trained model does
+    not expect, move more. score: [C, I], from `split`    -> [C, I]"""
     return torch.where(score > 0, 1 / score.clamp(min=1e-300), score.clamp(max=0))
 
 
@@ -152,17 +152,17 @@ def least_moved(score: Tensor) -> Tensor:
 def imia(
     method: Method, public: Params, view: View, count: Tensor, clock: Clock, turns: int = 20
 ) -> Tensor:
-    """Guess labels, train as a client would, confirm the rows that moved alike; again. [C, I]
+    """Guess labels, train like a client, confirm the rows that moved alike; repeat. [C, I]
 
     Interaction-level membership inference (Yuan et al., WWW 2023): a fake private vector and
-    `count` random rows as positives; `CONFIRMED` of the rows, those nearest to what was uploaded,
-    keep their labels; the rest is guessed anew. Returns a score: higher is claimed earlier, above
-    0 are the confirmed positives.
+    `count` random rows as positives; a fraction `CONFIRMED` of the rows, those nearest to the
+    upload, keep their labels; the rest is guessed again. Returns a score: higher is claimed
+    earlier, above 0 are the confirmed positives.
 
-    DEPARTS IMIA's labels: BPR pairs, where the method has BPR. The guess decides which rows act as
+    DEPARTS IMIA's labels: BPR pairs, if the method uses BPR. The guess decides which rows are
     positives, and negatives are drawn from the other rows that were sent.
 
-    count: [C] positives to be found (gamma |R| in the paper)    clock: the attacker's own
+    count: [C] positives to find (gamma |R| in the paper)    clock: the attacker's clock
     """
     fake = method.client_init(torch.arange(len(view.sent)), clock)
     confirmed = torch.zeros_like(view.sent)
@@ -176,7 +176,7 @@ def imia(
         if not bool(need.any()):
             break
         free = view.sent & ~confirmed
-        guess = (positive & confirmed) | _some(free, need, now)
+        guess = (positive & confirmed) | _draw(free, need, now)
         moved = _shadow(method, public, fake, guess, view.sent, now)
         near = -torch.linalg.vector_norm(moved - view.delta, dim=2).double()
         near = near.masked_fill(~free, -torch.inf)
@@ -191,17 +191,17 @@ def imia(
 def _shadow(
     method: Method, public: Params, fake: Private, guess: Tensor, sent: Tensor, clock: Clock
 ) -> Tensor:
-    """How rows move on a device for which the guessed items are the positives. [C, I, d]"""
-    # "Own" is all that may not be drawn as a negative: everything but the other rows sent.
+    """Compute how rows move if the guessed items are the positives. [C, I, d]"""
+    # "Own" items are never drawn as negatives: all items except the other rows sent.
     other = sent & ~guess
     cohort = Cohort(
         torch.arange(len(guess)), guess.shape[1], _lot(guess), _lot(~other), role="train"
     )
-    # The plain training, also of a method that trains on more than `cohort.train`.
+    # The base training, also for methods that train on more than `cohort.train`.
     update, _ = GradientMethod.client_train(
         cast(GradientMethod, method), public, fake, cohort, clock
     )
-    return laid_out(update, method.model.tables, guess.shape[1])[0]
+    return dense_rows(update, method.model.tables, guess.shape[1])[0]
 
 
 def _lot(chosen: Tensor) -> Lot:
@@ -209,47 +209,46 @@ def _lot(chosen: Tensor) -> Lot:
     return Lot(owner, item, len(chosen))
 
 
-def _some(among: Tensor, many: Tensor, clock: Clock) -> Tensor:
-    """So many random items of each person. among: [C, I] bool    many: [C]    -> [C, I] bool"""
+def _draw(among: Tensor, n: Tensor, clock: Clock) -> Tensor:
+    """Draw n random items of each user. among: [C, I] bool    n: [C]    -> [C, I] bool"""
     people, items = among.shape
     drawn = clock.uniform("guess", torch.arange(people).unsqueeze(1), torch.arange(items))
-    return among & (_ranks(drawn.masked_fill(~among, -torch.inf)) < many.unsqueeze(1))
+    return among & (_ranks(drawn.masked_fill(~among, -torch.inf)) < n.unsqueeze(1))
 
 
 def _ranks(score: Tensor) -> Tensor:
-    """0 for the highest of each person, 1 for the next, ... [C, I]"""
+    """Rank each user's scores: 0 for the highest, 1 for the next, ... [C, I]"""
     return score.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
 
 
-# -- was it right? --------------------------------------------------------------------------------
+# -- accuracy of an attack ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Named:
-    """How right the attacker was, person by person."""
+class AttackScore:
+    """Accuracy of an attack for each user."""
 
     found: Tensor
-    """[C] precision at |positives|, which is recall at |positives|: as many are named as there
-    are to be found"""
+    """[C] precision at |positives|, which equals recall at |positives|"""
     precision: Tensor
-    """[C] of everything claimed (score above 0), whatever its number"""
+    """[C] of all claimed items (score above 0)"""
     recall: Tensor
-    """[C] of everything claimed"""
+    """[C] of all claimed items"""
 
 
-def named(score: Tensor, truth: Tensor, clock: Clock) -> Named:
+def score_attack(score: Tensor, truth: Tensor, clock: Clock) -> AttackScore:
     """Compare the best |positives| items with the truth. score: [C, I]    truth: [C, I] bool
 
-    Equal scores are ordered by a hash, not by item number: low numbers are popular in many files.
+    Ties are ordered by a hash, not by item number: low numbers are popular in many files.
     """
     mixed = torch.argsort(clock.bits("ties", torch.arange(truth.shape[1])), stable=True)
     score, truth = score[:, mixed], truth[:, mixed]
-    there = truth.sum(1)
-    top = _ranks(score) < there.unsqueeze(1)
+    positives = truth.sum(1)
+    top = _ranks(score) < positives.unsqueeze(1)
     claimed = score > 0
     right = (claimed & truth).sum(1).double()
-    return Named(
-        (top & truth).sum(1).double() / there.clamp(min=1),
+    return AttackScore(
+        (top & truth).sum(1).double() / positives.clamp(min=1),
         right / claimed.sum(1).clamp(min=1),
-        right / there.clamp(min=1),
+        right / positives.clamp(min=1),
     )

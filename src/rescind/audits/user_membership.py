@@ -1,7 +1,7 @@
-"""Attacks on people: does a list look like that of somebody the model was trained on?
+"""User-level membership attacks: does a list look like that of a user in the training data?
 
-Zhang et al. (CCS 2021) compare what a person has with what they are shown; baselines.md 6.2. The
-shadow-free form is the standard one, the trained one belongs to the full battery.
+Zhang et al. (CCS 2021) compare a user's records with the user's list; baselines.md 6.2. The
+shadow-free attack is a standard check, the trained attack is part of the full battery.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind.audits.case import Case, PerPerson, lists, some
+from rescind.audits.case import Case, PerPerson, draw_ids, lists
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
 from rescind.core.records import Records
 
-LIST = 100  # length of the lists that are read
+LIST = 100  # length of the lists
 FEATURES = 32
-SHADOWS = 600  # people of the shadow recommender the attack is trained on
+SHADOWS = 600  # users of the shadow model that the attack is trained on
 STEPS = 300
 
 
 def known_people(case: Case, fed: Federation) -> PerPerson:
-    """The share of people whom the shadow-free attack calls members (baselines.md 6.2).
+    """Compute the fraction of users that the shadow-free attack calls members (baselines.md 6.2).
 
     S1 = 1 / ||mean(their records) - mean(their list)||, S2 = 1 / ||mean(their list) - mean(popular
-    items)||, over the auditor's own item features; a member if S1 > S2. 1e-4 is added to each norm.
+    items)||, with the auditor's item features; a member if S1 > S2. 1e-4 is added to each norm.
     """
     feature = _features(case)
     ids = case.people
@@ -42,34 +42,34 @@ def known_people(case: Case, fed: Federation) -> PerPerson:
 
 
 def item_features(case: Case) -> Tensor:
-    """The auditor's own view of items: leading directions of what others hold. [I, d]
+    """Compute the auditor's item features: leading singular directions of other users' data. [I, d]
 
-    Subspace iteration on the people-by-items matrix of those who did not ask.
+    Subspace iteration on the user-item matrix of the users who did not make the request.
     """
-    rest = case.trained[~torch.isin(case.trained.client, case.people)]
+    others = case.trained[~torch.isin(case.trained.client, case.people)]
     sizes = case.before.world.sizes
     place = torch.arange(sizes.items).unsqueeze(1)
     width = min(FEATURES, sizes.items, sizes.clients)
     basis = case.clock.at(0).normal("audit features", place, torch.arange(width)).float()
     for _ in range(4):
         basis = torch.linalg.qr(basis).Q
-        seen = jagged.segment_sum(basis[rest.item], rest.client, sizes.clients)
-        basis = jagged.segment_sum(seen[rest.client], rest.item, sizes.items)
+        seen = jagged.segment_sum(basis[others.item], others.client, sizes.clients)
+        basis = jagged.segment_sum(seen[others.client], others.item, sizes.items)
     return functional.normalize(basis.double(), dim=0)
 
 
 def _features(case: Case) -> Tensor:
-    return case.once("features", case.before, lambda: item_features(case))
+    return case.cached("features", case.before, lambda: item_features(case))
 
 
 def popular(case: Case) -> Tensor:
-    """The items that most people have, the list of somebody nothing is known of."""
-    often = jagged.counts(case.trained.item, case.before.world.sizes.items)
-    return torch.topk(often, min(LIST, len(often))).indices
+    """Return the most popular items: the list of an unknown user."""
+    counts = jagged.counts(case.trained.item, case.before.world.sizes.items)
+    return torch.topk(counts, min(LIST, len(counts))).indices
 
 
 def _mean_of(feature: Tensor, records: Records, ids: Tensor) -> Tensor:
-    """The mean feature of each person's records. [len(ids), d]"""
+    """Return the mean feature of each user's records. [len(ids), d]"""
     mine = torch.isin(records.client, ids)
     place = torch.searchsorted(ids, records.client[mine])
     return jagged.segment_mean(feature[records.item[mine]], place, len(ids))
@@ -79,16 +79,16 @@ def _mean_of(feature: Tensor, records: Records, ids: Tensor) -> Tensor:
 
 
 def trained(case: Case, fed: Federation) -> PerPerson:
-    """How much a network trained on a shadow recommender takes each person for a member.
+    """Return the member probability of each user, by a network trained on a shadow model.
 
-    Feature: mean over their records less the rank-weighted mean over their list (weights
-    (100 - j) / 5050). Shadow members are bystanders with the lists of a retrain, shadow non-members
-    other bystanders with the popular list. Network 32-8-2 after the features, as in the paper.
+    Feature: mean over the user's records minus the rank-weighted mean over the list (weights
+    (100 - j) / 5050). Shadow members are other users with the lists of a retrain, shadow
+    non-members other users with the popular list. Layers 32-8-2, as in the paper.
     """
-    network = case.once("people network", case.before, lambda: _fit(case))
+    network = case.cached("people network", case.before, lambda: _fit(case))
     ids = case.people
     seen = _contrast(case, case.forgotten, ids, lists(fed, ids, LIST))
-    value = _says(network, seen)[:, 1]
+    value = _predict(network, seen)[:, 1]
     return PerPerson(value, torch.ones(len(ids), dtype=torch.float64))
 
 
@@ -105,19 +105,19 @@ Network = list[tuple[Tensor, Tensor]]
 
 
 def _fit(case: Case) -> Network:
-    ids = some(case.bystanders, SHADOWS, case.clock, "shadow people")
-    known = (case.clock.at(0).bits("audit shadow people", ids) & 1).bool()
+    ids = draw_ids(case.bystanders, SHADOWS, case.clock, "shadow people")
+    is_member = (case.clock.at(0).bits("audit shadow people", ids) & 1).bool()
     top = lists(case.references[-1], ids, LIST)
-    crowd = popular(case)
-    top = torch.where(known.unsqueeze(1), top[:, : len(crowd)], crowd)
-    seen, label = _contrast(case, case.trained, ids, top), known.long()
+    popular_list = popular(case)
+    top = torch.where(is_member.unsqueeze(1), top[:, : len(popular_list)], popular_list)
+    seen, label = _contrast(case, case.trained, ids, top), is_member.long()
     sizes = (seen.shape[1], 32, 8, 2)
     network = [_layer(one, two, case.clock.step(n)) for n, (one, two) in enumerate(pairwise(sizes))]
     leaves = [t.requires_grad_() for layer in network for t in layer]
-    speed = [torch.zeros_like(t) for t in leaves]
+    velocity = [torch.zeros_like(t) for t in leaves]
     for _ in range(STEPS):
-        loss = functional.nll_loss(_says(network, seen).log(), label)
-        for t, v, g in zip(leaves, speed, torch.autograd.grad(loss, leaves), strict=True):
+        loss = functional.nll_loss(_predict(network, seen).log(), label)
+        for t, v, g in zip(leaves, velocity, torch.autograd.grad(loss, leaves), strict=True):
             v.mul_(0.9).add_(g)
             t.data.sub_(0.01 * v)
     return [(w.detach(), b.detach()) for w, b in network]
@@ -128,8 +128,8 @@ def _layer(one: int, two: int, clock: Clock) -> tuple[Tensor, Tensor]:
     return weight / one**0.5, torch.zeros(two, dtype=torch.float64)
 
 
-def _says(network: Network, seen: Tensor) -> Tensor:
-    """[n, 2]: stranger, member"""
+def _predict(network: Network, seen: Tensor) -> Tensor:
+    """Return probabilities [n, 2]: non-member, member."""
     for weight, bias in network[:-1]:
         seen = functional.relu(seen @ weight + bias)
     weight, bias = network[-1]

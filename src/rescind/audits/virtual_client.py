@@ -1,5 +1,4 @@
-"""What a virtual client gives away of the client it stands for: edges, who is who, and whether
-there was such a client at all (LiRA on clients instead of records)."""
+"""Leakage of a virtual client: edges, node identity, and presence of the real client (LiRA)."""
 
 from __future__ import annotations
 
@@ -16,16 +15,16 @@ from rescind.core.federation import Federation
 
 @dataclass(frozen=True)
 class Leak:
-    """.5 and 1 / n tell nothing; 1 tells all."""
+    """Leakage measures: 0.5 and 1 / n mean no leak, 1 a complete leak."""
 
     edge_auc: float
-    """How often a real edge is given a higher likelihood than a pair that has none."""
+    """How often a real edge gets a higher likelihood than a pair without an edge."""
     found_again: float
-    """The share of nodes whose nearest synthetic features (by cosine) are their own."""
+    """Fraction of nodes whose nearest synthetic features (by cosine) are their own."""
 
 
 def leak(graph: Graph, likely: Tensor, features: Tensor) -> Leak:
-    """Hold a stand-in against the subgraph it was made of. likely: [n, n]    features: [n, F]"""
+    """Compare a virtual client with the real subgraph. likely: [n, n]    features: [n, F]"""
     nodes = len(graph.index)
     linked = torch.zeros(nodes, nodes, dtype=torch.bool)
     linked[graph.edge[0], graph.edge[1]] = True
@@ -41,18 +40,18 @@ def leak(graph: Graph, likely: Tensor, features: Tensor) -> Leak:
 
 
 def auc(high: Tensor, low: Tensor) -> float:
-    """How often one of the first is above one of the second; ties count half."""
+    """Compute how often a value of `high` is above a value of `low`; ties count half."""
     order = low.sort().values
     below = torch.searchsorted(order, high).double()
     tied = torch.searchsorted(order, high, right=True).double() - below
     return float((below + tied / 2).mean() / max(len(low), 1))
 
 
-# -- was there such a client? ---------------------------------------------------------------------
+# -- presence of a client -------------------------------------------------------------------------
 
 
 def client_trained(case: Case, number: int) -> Federation:
-    """A shadow: even ones learn with the client, odd ones never had it."""
+    """Train a shadow: even numbers with the client, odd numbers without."""
     world = case.before if number % 2 == 0 else case.before.apply(case.event)
     return world.fork(seed=shadow_seed(case, number)).restart().run(case.before.now.state.round)
 
@@ -60,9 +59,9 @@ def client_trained(case: Case, number: int) -> Federation:
 def client_forgotten(
     case: Case, number: int, fed: Federation, unlearn: Unlearn | None, later: int = 0
 ) -> Federation:
-    """A shadow after even ones forgot the client, and odd ones went on for `later` rounds.
+    """Let an even shadow forget the client, and train an odd one for `later` more rounds.
 
-    As many as a repair has, so that what is told apart is the client and not the training.
+    `later` is the number of repair rounds, so that shadows differ only in the client.
     unlearn: None does nothing
     """
     if number % 2:
@@ -70,13 +69,13 @@ def client_forgotten(
     return fed if unlearn is None else unlearn(fed, case.event)
 
 
-def client_said(case: Case, fed: Federation) -> float:
-    """The mean log-odds of the true class over the leaver's training nodes."""
+def client_score(case: Case, fed: Federation) -> float:
+    """Compute the mean log-odds of the true class over the leaving client's training nodes."""
     return float(case.before.with_(state=fed.now.state).query(case.forgotten).mean())
 
 
-def presence(said: Tensor, case: Case) -> Attack:
-    """How well shadows with the client are told from those without. said: [M], even: with it"""
-    inside = (torch.arange(len(said)) % 2 == 0).unsqueeze(1)
+def presence(scores: Tensor, case: Case) -> Attack:
+    """Attack: shadows with the client (even numbers) against those without. scores: [M]"""
+    inside = (torch.arange(len(scores)) % 2 == 0).unsqueeze(1)
     person = torch.zeros(1, dtype=torch.int64)
-    return attack(said.double().unsqueeze(1), inside, person, case.clock)
+    return attack(scores.double().unsqueeze(1), inside, person, case.clock)

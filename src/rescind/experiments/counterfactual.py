@@ -1,6 +1,6 @@
-"""Worlds in which one person decided otherwise about lending, each trained anew and written down.
+"""Counterfactual worlds: retrain with the lending decision of one user changed.
 
-Seed, rounds and everybody else stay as they were, so that nothing but the decision differs.
+Seed, rounds and all other users stay the same, so that only the decision differs.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from rescind.storage.provenance import versions
 from rescind.storage.run_folder import check_finished, read_facts
 
 UNCHANGED = -1
-"""The world in which nobody decides otherwise: the run itself, trained once more."""
+"""The world without a changed decision: the run itself, retrained."""
 
 Trained = dict[str, Any]
-"""A trained world: whose decision changed, the values of drawn people, digests of the model."""
+"""A trained world: the user, the values of the sampled users, digests of the model."""
 
 
 # -- measuring ------------------------------------------------------------------------------------
@@ -47,9 +47,9 @@ Trained = dict[str, Any]
 
 @dataclass(frozen=True)
 class EachPerson:
-    """HR and NDCG of every person apart, as `Ranking` defines them.
+    """HR and NDCG of each user, as `Ranking` defines them.
 
-    For measuring a simulation: a deployment would learn single people's quality from it.
+    For simulations only: in a deployment the server would learn the quality of single users.
     """
 
     clients: int
@@ -59,9 +59,9 @@ class EachPerson:
     block: int | None = None
 
     def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
-        """By metric: [clients], 0 for people outside the cohort."""
+        """Return by metric: [clients], 0 for users outside the cohort."""
         if cohort.held is None:
-            raise ConfigError("a ranking needs a cohort with held-out items.")
+            raise ConfigError("a ranking metric needs a cohort with held-out items.")
         held = cohort.held
         top = top_k(scores, masked, self.k)
         there = torch.zeros((len(cohort), cohort.items + 1), dtype=torch.bool, device=top.device)
@@ -78,13 +78,13 @@ class EachPerson:
         return {n: empty.index_copy(0, cohort.ids, v) for n, v in each.items()}, len(cohort)
 
     def finish(self, totals: Params, weight: float) -> dict[str, float]:
-        """The means over people with held-out items."""
+        """Return the means over users with held-out items."""
         counted = totals["held"] > 0
         return {n: float(v[counted].mean()) for n, v in totals.items() if n != "held"}
 
 
 def each_person(fed: Federation, k: int = 20, ids: Tensor | None = None) -> dict[str, Tensor]:
-    """By metric: [clients], NaN for people without held-out items or not asked about."""
+    """Measure by metric: [clients], NaN for users without held-out items or not in `ids`."""
     metric = EachPerson(fed.world.sizes.clients, k)
     ids = fed.world.members.nonzero().squeeze(1) if ids is None else ids
     now = fed.now
@@ -93,11 +93,11 @@ def each_person(fed: Federation, k: int = 20, ids: Tensor | None = None) -> dict
     return {n: torch.where(known, v, torch.nan).cpu() for n, v in found.items() if n != "held"}
 
 
-# -- other worlds ---------------------------------------------------------------------------------
+# -- counterfactual worlds ------------------------------------------------------------------------
 
 
 def otherwise(fed: Federation, client: int) -> Event:
-    """What a person would have decided otherwise: to keep all they lend, or to lend all."""
+    """Return the opposite decision of a user: keep all records they lend, or lend all."""
     lent = fed.world.shared[fed.world.shared.client == client]
     if len(lent):
         return Unshare(lent)
@@ -107,21 +107,21 @@ def otherwise(fed: Federation, client: int) -> Event:
 
 
 def retrained(fed: Federation, client: int = UNCHANGED) -> Federation:
-    """The run once more from its first values, with one person's decision changed."""
+    """Retrain the run from its initial values, with one user's decision changed."""
     world = fed if client == UNCHANGED else fed.apply(otherwise(fed, client))
     return world.restart().run(fed.now.state.round)
 
 
 def open_run(folder: Path) -> Federation:
-    """The federation of a finished run, with the guards and on the device of its training."""
+    """Load the federation of a finished run, with its guards and on its device."""
     check_finished(folder)
     settings = (read_facts(folder) or {})["configuration"]
     guards = from_table(GuardSettings, settings.get("guards", {}), {})
     if guards.gaussian is not None or guards.laplace is not None:
         raise ConfigError(
             f"{folder} was trained with noise, which no seed repeats: two trainings of one world "
-            f"differ, and what one person's decision changes would drown. Run the recipe "
-            f"without guards.gaussian and guards.laplace for this question."
+            f"differ more than one user's decision changes. Run the recipe without "
+            f"guards.gaussian and guards.laplace."
         )
     return load_federation(
         folder / "model", InProcess(device=settings["run"]["device"], guards=guards.guards)
@@ -129,7 +129,7 @@ def open_run(folder: Path) -> Federation:
 
 
 def train_world(fed: Federation, client: int, people: Sequence[int], k: int) -> Trained:
-    """Train one world and measure these people in it."""
+    """Train one world and measure these users in it."""
     with _one_thread():
         after = retrained(fed, client)
         found = each_person(after, k, torch.tensor(people, device=fed.world.members.device))
@@ -139,18 +139,18 @@ def train_world(fed: Federation, client: int, people: Sequence[int], k: int) -> 
 
 
 @functools.lru_cache(maxsize=1)
-def _opened(folder: str) -> Federation:
-    """Read once by a worker, however many worlds it trains."""
+def _load_run(folder: str) -> Federation:
+    """Load the run once per worker process."""
     return open_run(Path(folder))
 
 
 def _train_in_worker(folder: str, client: int, people: Sequence[int], k: int) -> Trained:
-    return train_world(_opened(folder), client, people, k)
+    return train_world(_load_run(folder), client, people, k)
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """The same arithmetic in every process, whatever else the machine does."""
+    """Use one thread, so that every process computes the same bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -159,11 +159,11 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# -- the diary of finished worlds -----------------------------------------------------------------
+# -- finished worlds on disk ----------------------------------------------------------------------
 
 
 def _read_worlds(path: Path, key: str) -> dict[int, Trained]:
-    """The worlds that were finished for this very run; a torn last line is left out."""
+    """Read the worlds finished for this run; an incomplete last line is skipped."""
     found: dict[int, Trained] = {}
     if not path.is_file():
         return found
@@ -177,22 +177,22 @@ def _read_worlds(path: Path, key: str) -> dict[int, Trained]:
     return found
 
 
-def _note(path: Path, line: Mapping[str, Any]) -> None:
-    """Write one finished world down at once."""
+def _append(path: Path, line: Mapping[str, Any]) -> None:
+    """Append one finished world to the file and sync it."""
     try:
         with open(path, "ab") as file:
-            # A line that was cut off by a kill must not swallow this one.
+            # Start on a new line, in case the last line was cut off by a kill.
             file.write(b"\n" + json.dumps(line).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         raise DataError(
-            f"cannot write {path}: {error.strerror or error}. Free some space and go on."
+            f"cannot write {path}: {error.strerror or error}. Free some space and run again."
         ) from None
 
 
 def _key(fed: Federation, k: int) -> str:
-    """What finished worlds belong to: this model on this data, and these libraries."""
+    """Compute the key of finished worlds: model, data, settings and library versions."""
     made = {n: v for n, v in versions().items() if n != "commit"}
     state, vault = fed.now.state, fed.now.vault
     parts = [
@@ -210,38 +210,38 @@ def all_worlds(
     people: Sequence[int],
     k: int,
     processes: int = 1,
-    watch: Callable[[int, int], Any] = lambda *_: None,
+    progress: Callable[[int, int], Any] = lambda *_: None,
 ) -> dict[int, Trained]:
-    """The unchanged world and one for each person, from the folder's diary or trained now.
+    """Return the unchanged world and one per user, from the folder or trained now.
 
-    watch: is told (worlds there, worlds wanted)
+    progress: called with (finished, total) worlds
     """
-    path, key, many = folder / "value.jsonl", _key(fed, k), len(people) + 1
+    path, key, total = folder / "value.jsonl", _key(fed, k), len(people) + 1
     known = _read_worlds(path, key)
     control = known.get(UNCHANGED)
     measured = set() if control is None else {int(p) for p in control["values"]}
     if set(people) <= known.keys() & measured:
-        watch(many, many)
+        progress(total, total)
         return known
-    watch(len(known.keys() & set(people)), many)
-    # Code may have changed since: the unchanged world is trained again, and if it comes out
-    # otherwise, so would the worlds of the diary.
-    again = {**train_world(fed, UNCHANGED, people, k), "key": key}
-    if control is not None and control["model"] != again["model"]:
+    progress(len(known.keys() & set(people)), total)
+    # Code may have changed: the unchanged world is trained again, and if the result differs,
+    # the worlds on disk are not valid any more.
+    unchanged = {**train_world(fed, UNCHANGED, people, k), "key": key}
+    if control is not None and control["model"] != unchanged["model"]:
         known = {}
         path.unlink(missing_ok=True)
-    known[UNCHANGED] = again
-    _note(path, again)
-    watch(1 + len(known.keys() & set(people)), many)
+    known[UNCHANGED] = unchanged
+    _append(path, unchanged)
+    progress(1 + len(known.keys() & set(people)), total)
     todo = [p for p in people if p not in known]
-    for line in _trained(folder, fed, todo, people, k, processes):
+    for line in _train_missing(folder, fed, todo, people, k, processes):
         known[line["world"]] = {**line, "key": key}
-        _note(path, known[line["world"]])
-        watch(1 + len(known.keys() & set(people)), many)
+        _append(path, known[line["world"]])
+        progress(1 + len(known.keys() & set(people)), total)
     return known
 
 
-def _trained(
+def _train_missing(
     folder: Path,
     fed: Federation,
     todo: Sequence[int],
@@ -249,16 +249,16 @@ def _trained(
     k: int,
     processes: int,
 ) -> Iterator[Trained]:
-    """The worlds still to be trained, as they are finished."""
+    """Train the missing worlds and yield each when it is finished."""
     if processes == 1 or len(todo) < 2:
         for client in todo:
             yield train_world(fed, client, people, k)
         return
-    # Fresh processes: threads that torch has running do not survive a fork.
+    # Spawn, because torch threads do not survive a fork.
     pool = ProcessPoolExecutor(min(processes, len(todo)), get_context("spawn"))
     try:
-        asked = [pool.submit(_train_in_worker, str(folder), c, people, k) for c in todo]
-        for done in as_completed(asked):
+        futures = [pool.submit(_train_in_worker, str(folder), c, people, k) for c in todo]
+        for done in as_completed(futures):
             yield done.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

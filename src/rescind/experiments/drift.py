@@ -1,6 +1,6 @@
-"""Who and what changed between blocks: static and dynamic people, static and dynamic items.
+"""Static and dynamic users and items between blocks (F3CRec, Tables 4, 5 and 7).
 
-F3CRec's Tables 4, 5 and 7. These are measurements of the one who simulates; no method sees them.
+Only a simulation can measure this; methods do not see it.
 """
 
 from __future__ import annotations
@@ -18,57 +18,57 @@ from rescind.core.run_state import RoundResult
 from rescind.core.tasks.metrics import Ranking, top_k
 from rescind.experiments.streams import mean
 
-SHARE = 0.2
-"""Static is the fifth that moved least, dynamic the fifth that moved most (section 5.3)."""
-LONG = 30  # items of a list, N in the paper
+FRACTION = 0.2
+"""Fraction that counts as static (moved least) and as dynamic (moved most), section 5.3."""
+LENGTH = 30  # length of a list, N in the paper
 
 
 @dataclass
 class Drift:
-    """Watches a stream: give it as a watcher, and `ended` after every block.
+    """Measures drift in a stream: pass it as a watcher, and `ended` as the answer after a block.
 
-    A run that was stopped and goes on has not seen the blocks before, so it has none of this.
+    A resumed run has not seen the earlier blocks, so it measures nothing.
     """
 
     before: Federation | None = None
-    """The federation as it was when the last block ended."""
+    """The federation at the end of the last block."""
     lists: Tensor | None = None
-    """[clients, N] the best items of everybody when the first block ended."""
+    """[clients, N] the best items of all users at the end of the first block."""
     people: dict[str, Tensor] = field(default_factory=dict)
     users: dict[str, float] = field(default_factory=dict)
     items: dict[str, list[float]] = field(default_factory=dict)
 
     def __call__(self, moment: RoundResult) -> None:
-        """After the first round of the second block: how far lists have moved, Eq. (2)."""
+        """Measure after the first round of the second block how far lists have moved, Eq. (2)."""
         before, now = self.before, moment.now
         if before is None or self.people or now.vault.holdings.now != 1 or self.lists is None:
             return
-        here = before.now.vault.holdings.available
-        back = now.vault.holdings.available[: len(here)] & here
-        ids = back.nonzero().squeeze(1)
+        had_data = before.now.vault.holdings.available
+        returned = now.vault.holdings.available[: len(had_data)] & had_data
+        ids = returned.nonzero().squeeze(1)
         after = Federation(**{**vars(before), "now": now})
         shift = preference_shift(scores_of(after, ids), self.lists[ids])
         order = ids[torch.argsort(shift, stable=True)]
-        many = math.ceil(SHARE * len(order))
-        self.people = {"static": order[:many], "dynamic": order[len(order) - many :]}
+        n = math.ceil(FRACTION * len(order))
+        self.people = {"static": order[:n], "dynamic": order[len(order) - n :]}
 
     def ended(self, number: int, fed: Federation) -> Federation:
-        """A block has ended; the federation itself is left alone."""
+        """Measure at the end of a block. Return the federation unchanged."""
         before = self.before
         if number == 0:
             ids = fed.now.vault.holdings.available.nonzero().squeeze(1)
-            empty = torch.full((len(fed.world.members), LONG), -1, device=ids.device)
-            self.lists = empty.index_copy(0, ids, top_k(scores_of(fed, ids), None, LONG))
+            empty = torch.full((len(fed.world.members), LENGTH), -1, device=ids.device)
+            self.lists = empty.index_copy(0, ids, top_k(scores_of(fed, ids), None, LENGTH))
         elif before is not None and self.lists is not None:
             if number == 1:
-                self.users = self._kept(before, fed)
+                self.users = self._retention(before, fed)
             for name, value in moved_ranks(before, fed).items():
                 self.items.setdefault(name, []).append(value)
         self.before = fed
         return fed
 
-    def _kept(self, before: Federation, fed: Federation) -> dict[str, float]:
-        """What is left of the first block: a_(1,0), and the part of a_(0,0) that is lost."""
+    def _retention(self, before: Federation, fed: Federation) -> dict[str, float]:
+        """Measure retention of the first block: a_(1,0), and the lost fraction of a_(0,0)."""
         metric, out = Ranking(mask=("own", "valid"), block=0), {}
         for name, ids in self.people.items():
             then, now = (f.evaluate(metric=metric, clients=ids)["NDCG@20"] for f in (before, fed))
@@ -77,42 +77,42 @@ class Drift:
         return out
 
     def found(self) -> dict[str, float]:
-        """Everything by name; what could not be measured is left out."""
+        """Return all measures by name, without those that could not be measured."""
         found = {**self.users, **{f"{n} items": mean(v) for n, v in self.items.items()}}
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
 
 def scores_of(fed: Federation, ids: Tensor) -> Tensor:
-    """Scores of all items for these people, as their devices have them. [len(ids), I]"""
+    """Score all items for these users on their devices. [len(ids), I]"""
     executor, vault = fed.executor, fed.now.vault
-    assert isinstance(executor, InProcess), "a simulation holds its devices"
+    assert isinstance(executor, InProcess), "drift can only be measured in a simulation"
     cohort = executor.cohort(fed.method, vault, ids)
     return fed.method.client_scores(fed.now.state.public, vault.read(ids), cohort)
 
 
 def moved_ranks(before: Federation, after: Federation) -> dict[str, float]:
-    """How much ranks changed for people who stayed away: |rank' - rank| / rank, by kind of item.
+    """Measure how much ranks changed for absent users: |rank' - rank| / rank, by kind of item.
 
-    An item is static or dynamic by how far its row moved, Eq. (8). Ranks count from 1. Where items
-    have no rows of their own (a closed form), nothing is static or dynamic.
+    An item is static or dynamic by how far its row moved, Eq. (8). Ranks start at 1. Models
+    without item rows (closed forms) give no measure.
     """
     if "item" not in before.now.state.public:
         return {}
     old, new = (f.now.state.public["item"] for f in (before, after))
-    there, here = (f.now.vault.holdings.available for f in (before, after))
-    away = (there & ~here[: len(there)]).nonzero().squeeze(1)
-    if not len(away):
+    available_before, available_after = (f.now.vault.holdings.available for f in (before, after))
+    absent = (available_before & ~available_after[: len(available_before)]).nonzero().squeeze(1)
+    if not len(absent):
         return {}
     shift = (old - new[: len(old)]).square().sum(1)
-    order, many = torch.argsort(shift, stable=True), math.ceil(SHARE * len(old))
-    kinds = {"static": order[:many], "dynamic": order[len(order) - many :]}
-    then, now = (_ranks(scores_of(f, away)[:, : len(old)]) for f in (before, after))
+    order, n = torch.argsort(shift, stable=True), math.ceil(FRACTION * len(old))
+    kinds = {"static": order[:n], "dynamic": order[len(order) - n :]}
+    then, now = (_ranks(scores_of(f, absent)[:, : len(old)]) for f in (before, after))
     change = (now - then).abs() / then
     return {name: float(change[:, rows].mean()) for name, rows in kinds.items()}
 
 
 def _ranks(scores: Tensor) -> Tensor:
-    """The place of each item in its row, from 1. [C, I] float64"""
+    """Rank each item in its row, from 1. [C, I] float64"""
     order = torch.argsort(scores, dim=1, descending=True, stable=True)
     places = torch.arange(1, scores.shape[1] + 1, device=scores.device).expand_as(order)
     return torch.empty_like(order).scatter_(1, order, places).double()

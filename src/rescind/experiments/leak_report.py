@@ -1,14 +1,10 @@
-"""Tables and pictures of what updates leak."""
+"""Tables and figures of what updates leak."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
-
+from typing import Any
 
 SHOWN = ("split", "split, then popularity", "split, then least moved", "IMIA")
 
@@ -16,7 +12,7 @@ SHOWN = ("split", "split, then popularity", "split, then least moved", "IMIA")
 def rows_of(
     lines: Sequence[Mapping[str, Any]], windows: Sequence[int]
 ) -> list[tuple[str, str, list[Mapping[str, Any] | None]]]:
-    """(defence, attack, a line or None for each number of rounds), in the order measured."""
+    """Return (defence, attack, a line or None per number of rounds), in measured order."""
     out = []
     for defence in dict.fromkeys(line["defence"] for line in lines):
         for attack in SHOWN:
@@ -39,7 +35,7 @@ def _cell(line: Mapping[str, Any] | None) -> str:
 
 
 def markdown(facts: Mapping[str, Any]) -> str:
-    """All lines as a table of a page: a column for each case, rounds side by side in a cell."""
+    """Format all lines as Markdown: a column per case, all numbers of rounds in a cell."""
     windows = facts["rounds"]
     names = list(dict.fromkeys(line["case"] for line in facts["lines"]))
     by_place = {
@@ -64,11 +60,11 @@ def markdown(facts: Mapping[str, Any]) -> str:
 
 
 def draw(facts: Mapping[str, Any], folder: Path) -> None:
-    """The strongest attack on each defence over rounds, a panel for each case."""
+    """Plot the strongest attack on each defence over rounds, a panel per case."""
     from rescind.reporting import charts
 
     names = list(dict.fromkeys(line["case"] for line in facts["lines"]))
-    made, panels = _panels(len(names))
+    figure, panels = _panels(len(names))
     for ax, case in zip(panels, names, strict=True):
         mine = [line for line in facts["lines"] if line["case"] == case]
         strongest: dict[tuple[str, int], Mapping[str, Any]] = {}
@@ -83,32 +79,34 @@ def draw(facts: Mapping[str, Any], folder: Path) -> None:
             for defence in dict.fromkeys(line["defence"] for line in mine)
         }
         charts.sweep(ax, lines, "items found", "rounds averaged")
-        for again in ax.containers[len(charts.MARKS) :]:  # marks and colours begin anew
-            again.lines[0].set_linestyle("--")
-            again.lines[0].set_markerfacecolor("white")
+        for repeated in ax.containers[len(charts.MARKS) :]:  # colours repeat from here
+            repeated.lines[0].set_linestyle("--")
+            repeated.lines[0].set_markerfacecolor("white")
         ax.axhline(mine[0]["chance"], color=charts.GREY, linestyle="--", linewidth=1.2)
         ax.set_xscale("log")
         ax.set_xticks(facts["rounds"], [str(n) for n in facts["rounds"]])
         ax.minorticks_off()
         ax.set_ylim(0, 1.05)
         ax.set_title(case, fontsize=10)
-    lines_drawn, said = panels[0].get_legend_handles_labels()
-    made.legend(lines_drawn, said, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    lines_drawn, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        lines_drawn, labels, loc="outside lower center", ncols=2, fontsize=9, frameon=False
+    )
     for ending in ("png", "svg"):
-        charts.write(made, folder / f"leak.{ending}")
+        charts.write(figure, folder / f"leak.{ending}")
 
 
-def _panels(many: int) -> tuple[Any, list[Any]]:
-    """Panels in the house style, five in a row at most."""
+def _panels(count: int) -> tuple[Any, list[Any]]:
+    """Create panels, at most five in a row."""
     from rescind.reporting import charts
 
-    across = min(many, 5)
-    down = -(-many // across)
-    made, first = charts.figure(1, width=max(8.0, 3.2 * across), height=2.8 * down + 1.6)
+    across = min(count, 5)
+    down = -(-count // across)
+    figure, first = charts.figure(1, width=max(8.0, 3.2 * across), height=2.8 * down + 1.6)
     for ax in first:
         ax.remove()
-    panels = [made.add_subplot(down, across, n + 1) for n in range(many)]
+    panels = [figure.add_subplot(down, across, n + 1) for n in range(count)]
     for ax in panels:
         ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(labelsize=9)
-    return made, panels
+    return figure, panels

@@ -1,7 +1,7 @@
-"""What an additive learner gives away to whoever sees a part of it, dial setting by dial setting.
+"""Measure how many complete histories leak from views of an additive learner, per privacy setting.
 
-Every view is attacked by peeling (`audits.peeling`): how many complete histories come out. The
-column "nothing set" is the control; an attack that finds nothing there says nothing of the rest.
+Every view is attacked by peeling (`experiments.peeling_attack`). The column "nothing set" is the
+control: if the attack finds nothing there, the other columns mean nothing.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from rescind.methods.additive.gram import Gram
 from rescind.privacy.two_servers import client_shares
 
 COHORTS = (10, 30, 100, 256)
-"""People in a sum, as secure aggregation would open it: additive.md section 4."""
+"""Numbers of users in a sum opened by secure aggregation: additive.md section 4."""
 LEAVERS = 5
-"""People who leave between two releases."""
+"""Number of users who leave between two releases."""
 NEIGHBOURS, FACTORS, EPSILON = 50, 128, 8.0
-"""The settings of the cut forms and of the noise; additive.md keeps about as much accuracy."""
+"""Settings of the truncated releases and of the noise; see additive.md for the accuracy."""
 UNDEFENDED = "nothing set"
-Watch = Callable[[str, int, int], Any]
-Known = dict[tuple[Any, ...], Peeled]
+Progress = Callable[[str, int, int], Any]
+Cache = dict[tuple[Any, ...], Peeled]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One view of one learner: a symmetric matrix in units of 1 / 4096, exact or read off."""
+    """One view of one learner: a symmetric matrix in units of 1 / 4096, exact or reconstructed."""
 
     view: str
     gram: Callable[[], Tensor]
     exact: bool
-    """The server's own numbers, which no setting of a release changes."""
+    """The numbers on the server, which release settings do not change."""
     truth: frozenset[frozenset[int]]
-    """The histories that could be found in it."""
+    """The histories in this view."""
 
 
 def dials(people: int, delta: float = 1e-5) -> dict[str, Gram]:
-    """The settings that are compared, each alone, by what a table calls it."""
+    """Return the settings to compare, one changed at a time, by column name."""
     few = max(10, people // 60)  # additive.md: 100 of the 6,040 people of ML-1M
     noise = noise_for(EPSILON, delta, 2)
     return {
@@ -67,44 +67,44 @@ def dials(people: int, delta: float = 1e-5) -> dict[str, Gram]:
 
 
 def peeled_lines(
-    dataset: Dataset, seed: int = 0, watch: Watch = lambda *_: None
+    dataset: Dataset, seed: int = 0, progress: Progress = lambda *_: None
 ) -> list[dict[str, Any]]:
-    """A line for each setting and view: how many complete histories are found, of how many.
+    """Measure a line per setting and view: complete histories found, and how many there are.
 
-    Nobody lends: what is read out is what people kept to themselves.
+    No user lends, so all histories found are private.
     """
     lines: list[dict[str, Any]] = []
-    known: Known = {}
+    cache: Cache = {}
     compared = dials(len(dataset.users))
-    for done, (name, method) in enumerate(compared.items(), 1):
+    for number, (name, method) in enumerate(compared.items(), 1):
         fed = Federation.start(dataset, method, seed).run(1)
-        lines += _lines(name, fed, known)
-        watch(name, done, len(compared))
+        lines += _lines(name, fed, cache)
+        progress(name, number, len(compared))
     return lines
 
 
 def peeled_run(fed: Federation) -> list[dict[str, Any]]:
-    """The lines of a run as it is set, beside those of the same people with nothing set."""
+    """Measure the lines of a run with its settings, and of the same users with nothing set."""
     assert isinstance(fed.method, Gram)
-    off = {name: getattr(Dial(), name) for name in Dial.__dataclass_fields__}
-    plain = replace(fed, executor=InProcess()).restart(replace(fed.method, **off)).run(1)
-    known: Known = {}
-    lines = _lines(UNDEFENDED, plain, known)
+    defaults = {name: getattr(Dial(), name) for name in Dial.__dataclass_fields__}
+    plain = replace(fed, executor=InProcess()).restart(replace(fed.method, **defaults)).run(1)
+    cache: Cache = {}
+    lines = _lines(UNDEFENDED, plain, cache)
     if plain.method == fed.method:
         return lines
-    return [*lines, *_lines("as it is set", fed, known)]
+    return [*lines, *_lines("as it is set", fed, cache)]
 
 
-def _lines(name: str, fed: Federation, known: Known) -> list[dict[str, Any]]:
-    """known: what was found in the server's own numbers, which few settings change"""
+def _lines(name: str, fed: Federation, cache: Cache) -> list[dict[str, Any]]:
+    """Measure the lines of one setting. cache: results on the server's numbers"""
     method = fed.method
     assert isinstance(method, Gram)
     longest, out = method.longest_history, []
     for seen in views(fed):
-        place = (seen.view, longest, method.servers) if seen.exact else (seen.view, name)
-        if place not in known:
-            known[place] = peel(seen.gram(), 0.0 if seen.exact else SLACK, longest)
-        out.append(_line(name, seen, known[place]))
+        key = (seen.view, longest, method.servers) if seen.exact else (seen.view, name)
+        if key not in cache:
+            cache[key] = peel(seen.gram(), 0.0 if seen.exact else SLACK, longest)
+        out.append(_line(name, seen, cache[key]))
     return out
 
 
@@ -114,41 +114,41 @@ def _line(name: str, seen: Seen, found: Peeled) -> dict[str, Any]:
             "claimed": len(found.histories), "people": len(truth)}  # fmt: skip
 
 
-# -- who sees what --------------------------------------------------------------------------------
+# -- views ----------------------------------------------------------------------------------------
 
 
 def views(fed: Federation) -> Iterator[Seen]:
-    """What a server, or a device, of this learner gets to see."""
+    """Yield what a server or a device of this learner can see."""
     method = fed.method
     assert isinstance(method, Gram)
-    mine = histories(fed)
-    there = torch.tensor(sorted(mine))
-    order = there[torch.argsort(fed.clock.at(0).bits("peeled", there), stable=True)]
-    everybody = _all(mine, there.tolist())
-    yield Seen("the sum that the server keeps", lambda: whole(fed), True, everybody)
-    for many in COHORTS:
-        if many < len(order):
-            ids = order[:many].sort().values
-            truth = _all(mine, ids.tolist())
+    by_client = histories(fed)
+    clients = torch.tensor(sorted(by_client))
+    order = clients[torch.argsort(fed.clock.at(0).bits("peeled", clients), stable=True)]
+    all_histories = _all(by_client, clients.tolist())
+    yield Seen("the sum that the server keeps", lambda: whole(fed), True, all_histories)
+    for count in COHORTS:
+        if count < len(order):
+            ids = order[:count].sort().values
+            truth = _all(by_client, ids.tolist())
             incoming = partial(_incoming, fed, ids)
-            yield Seen(f"what comes in from {many} people", incoming, True, truth)
+            yield Seen(f"what comes in from {count} people", incoming, True, truth)
     weights = fed.now.state.public["weights"]
     read = partial(gram_from_weights, ridge=method.ridge)
-    yield Seen("the published weights", partial(read, weights), False, everybody)
+    yield Seen("the published weights", partial(read, weights), False, all_histories)
     rounded = weights.half().float()
-    yield Seen("the same in float16", partial(read, rounded), False, everybody)
-    left = fed
+    yield Seen("the same in float16", partial(read, rounded), False, all_histories)
+    remaining = fed
     for client in order[:LEAVERS].tolist():
-        left = method.unlearn(left, Withdraw(client))
-    gone = _all(mine, order[:LEAVERS].tolist())
+        remaining = method.unlearn(remaining, Withdraw(client))
+    left = _all(by_client, order[:LEAVERS].tolist())
     between = f"{LEAVERS} people left between"
-    yield Seen(f"two sums, {between}", lambda: whole(fed) - whole(left), True, gone)
-    later = left.now.state.public["weights"]
-    yield Seen(f"two releases, {between}", lambda: read(weights) - read(later), False, gone)
+    yield Seen(f"two sums, {between}", lambda: whole(fed) - whole(remaining), True, left)
+    later = remaining.now.state.public["weights"]
+    yield Seen(f"two releases, {between}", lambda: read(weights) - read(later), False, left)
 
 
 def histories(fed: Federation) -> dict[int, list[frozenset[int]]]:
-    """What is counted of each person: what they kept, and what they lent."""
+    """Return the counted histories of each user: private and lent records."""
     held = fed.now.vault.holdings
     ids = torch.arange(held.clients)
     lot = held.of_clients("own" if fed.method.local_includes_shared else "unshared", ids)
@@ -157,7 +157,7 @@ def histories(fed: Federation) -> dict[int, list[frozenset[int]]]:
         lent = parts_of_loans(Lent.of(fed.now.state.own))
         for part, mine in _sets(lent.lot.owner, lent.lot.item).items():
             found.setdefault(int(lent.client[part]), []).append(mine)
-    for name, bits in fed.now.vault.private.items():  # of blocks that are over
+    for name, bits in fed.now.vault.private.items():  # of earlier blocks
         if name.startswith("sent/") and int(name[-4:]) < fed.world.block:
             noted = from_bits(bits)
             for client, mine in _sets(noted.owner, noted.item).items():
@@ -167,9 +167,9 @@ def histories(fed: Federation) -> dict[int, list[frozenset[int]]]:
 
 def _sets(owner: Tensor, item: Tensor) -> dict[int, frozenset[int]]:
     found: dict[int, set[int]] = {}
-    for who, what in zip(owner.tolist(), item.tolist(), strict=True):
-        found.setdefault(who, set()).add(what)
-    return {who: frozenset(mine) for who, mine in found.items()}
+    for client, liked in zip(owner.tolist(), item.tolist(), strict=True):
+        found.setdefault(client, set()).add(liked)
+    return {client: frozenset(mine) for client, mine in found.items()}
 
 
 def _all(
@@ -179,7 +179,7 @@ def _all(
 
 
 def whole(fed: Federation) -> Tensor:
-    """The sum of all blocks. [I, I] symmetric, in units of 1 / 4096"""
+    """Return the sum of all blocks. [I, I] symmetric, in units of 1 / 4096"""
     return _full(fed.now.state.own, fed.world.sizes.items)
 
 
@@ -190,7 +190,7 @@ def _full(sums: Params, items: int) -> Tensor:
 
 
 def _incoming(fed: Federation, ids: Tensor) -> Tensor:
-    """What reaches one server while these people are counted: their sum, or its share of it."""
+    """Return what one server receives for these users: their sum, or its secret share."""
     method = fed.method
     assert isinstance(method, Gram)
     first = replace(fed, executor=InProcess()).restart().now
@@ -203,7 +203,7 @@ def _incoming(fed: Federation, ids: Tensor) -> Tensor:
 
 
 def _share(values: Tensor) -> Tensor:
-    """What the server gets that is sent the masked numbers; the other one gets a seed."""
+    """Return the share of the server that gets masked numbers; the other gets a seed."""
     return torch.from_numpy(client_shares(values)[1].view(np.int64).copy())
 
 
@@ -211,7 +211,7 @@ def _share(values: Tensor) -> Tensor:
 
 
 def grid(lines: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, int, list[str]]]]:
-    """(settings, rows): a row is (view, histories there, found by setting)."""
+    """Return (settings, rows): a row is (view, number of histories, found by setting)."""
     names = list(dict.fromkeys(line["dial"] for line in lines))
     by_place = {(line["view"], line["dial"]): line for line in lines}
     rows = []
@@ -223,7 +223,7 @@ def grid(lines: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[tuple[str,
 
 
 def markdown(lines: Sequence[Mapping[str, Any]]) -> str:
-    """The table of a page."""
+    """Format the lines as a Markdown table."""
     names, rows = grid(lines)
     out = [f"| complete histories read out of | there | {' | '.join(names)} |"]
     out.append("|---|" + "---|" * (len(names) + 1))

@@ -1,8 +1,8 @@
-"""Peeling: complete histories read out of a sum of pairs, and out of what is made of it.
+"""Peeling: reconstruct complete histories from a sum of item pairs, or from published weights.
 
-An item that one person alone has carries that person's whole history as its row. Subtract it, and
-other items have one owner left (additive.md section 4). Nothing here needs a guess: what is found
-is certain up to coincidence, and a test holds it against the truth.
+If only one user has an item, its row is the whole history of that user. After subtracting it,
+other items have a single owner (additive.md section 4). The attack makes no guesses: what it finds
+is correct up to coincidence.
 """
 
 from __future__ import annotations
@@ -15,90 +15,90 @@ from torch import Tensor
 from rescind.methods.additive._pairs import UNIT, weight_of
 
 SLACK = 0.05
-"""Weights read off published numbers may be wrong by so much of themselves; exact sums by none."""
+"""Allowed relative error of reconstructed weights; 0 for exact sums."""
 
 
 SINGLE = 0.05
-"""Share of items, at least, that only people who share another item have: their diagonal exceeds
-their largest entry by nothing but the ridge. Not the smallest, which rounding makes too small."""
+"""Fraction of items, at least, whose owners all have one other item in common: their diagonal
+exceeds their largest entry by the ridge. Not the minimum, because rounding makes it too small."""
 
 
 @dataclass(frozen=True)
 class Peeled:
-    """What was read out of a sum."""
+    """The histories found in a sum."""
 
     histories: tuple[frozenset[int], ...]
 
     def right(self, truth: set[frozenset[int]]) -> int:
-        """How many of them are histories that people have, each counted once."""
+        """Count the histories that are correct, each once."""
         return len(truth & set(self.histories))
 
 
 def peel(gram: Tensor, slack: float = 0.0, longest: int = 0) -> Peeled:
-    """Take people out of a sum one by one, as long as some item has a single owner.
+    """Subtract users from a sum one by one, while some item has a single owner.
 
-    Such an item's row holds one number, n times: the weight of n items, `weight_of`. After a person
-    is taken out only the rows of their items are looked at again. longest: the setting, which is
-    public
+    The row of such an item holds one number n times: the weight of n items, `weight_of`. After a
+    user is subtracted, only the rows of their items are checked again.
+    longest: the setting longest_history, which is public
 
-    gram: [I, I] symmetric, in units of 1 / 4096; whole numbers, or real ones read with slack
+    gram: [I, I] symmetric, in units of 1 / 4096; integers, or real numbers with slack
     """
     left = gram.double().clone()
-    many = (left > _floor(left, slack, longest)).sum(1)
+    counts = (left > _floor(left, slack, longest)).sum(1)
     top = left.amax(1)
     found: list[frozenset[int]] = []
     open_rows = torch.ones(len(left), dtype=torch.bool)
     while True:
-        row = _single(left, many, top, open_rows, slack, longest)
+        row = _single(left, counts, top, open_rows, slack, longest)
         if row is None:
             return Peeled(tuple(found))
-        there = (left[row] > _floor(left, slack, longest)).nonzero().squeeze(1)
-        mine = weight_of(torch.tensor(len(there)), longest).double()
-        left[there[:, None], there[None, :]] -= mine
+        items = (left[row] > _floor(left, slack, longest)).nonzero().squeeze(1)
+        weight = weight_of(torch.tensor(len(items)), longest).double()
+        left[items[:, None], items[None, :]] -= weight
         if slack:
-            left[row], left[:, row] = 0.0, 0.0  # whatever rounding left behind
-        found.append(frozenset(there.tolist()))
-        many[there] = (left[there] > _floor(left, slack, longest)).sum(1)
-        top[there] = left[there].amax(1)
-        open_rows[there] = True
+            left[row], left[:, row] = 0.0, 0.0  # remove rounding errors
+        found.append(frozenset(items.tolist()))
+        counts[items] = (left[items] > _floor(left, slack, longest)).sum(1)
+        top[items] = left[items].amax(1)
+        open_rows[items] = True
 
 
 def _floor(left: Tensor, slack: float, longest: int) -> float:
-    """What is taken for zero: half the weight of somebody who has every item."""
+    """Return the threshold for zero: half the weight of a user who has every item."""
     return float(weight_of(torch.tensor(len(left)), longest)) / 2 if slack else 0.0
 
 
 def _single(
-    left: Tensor, many: Tensor, top: Tensor, open_rows: Tensor, slack: float, longest: int
+    left: Tensor, counts: Tensor, top: Tensor, open_rows: Tensor, slack: float, longest: int
 ) -> int | None:
-    """An item with one owner: its largest number is the weight of as many items as it meets."""
-    due = weight_of(many, longest).double()
-    likely = open_rows & (many > 0) & ((top - due).abs() <= slack * due)
+    """Find an item with one owner: all entries of its row are the weight of that many items."""
+    weight = weight_of(counts, longest).double()
+    likely = open_rows & (counts > 0) & ((top - weight).abs() <= slack * weight)
     for row in likely.nonzero().squeeze(1).tolist():
-        there = left[row] > _floor(left, slack, longest)
-        same = (left[row][there] - due[row]).abs() <= slack * due[row]
-        if bool(same.all()) and bool(there[row]):
+        present = left[row] > _floor(left, slack, longest)
+        same = (left[row][present] - weight[row]).abs() <= slack * weight[row]
+        if bool(same.all()) and bool(present[row]):
             return int(row)
-        open_rows[row] = False  # until somebody who has it is taken out
+        open_rows[row] = False  # until one of its owners is subtracted
     return None
 
 
-# -- what is published ----------------------------------------------------------------------------
+# -- published weights ----------------------------------------------------------------------------
 
 
 def gram_from_weights(weights: Tensor, ridge: float) -> Tensor:
-    """G in units of 1 / 4096, computed from published item weights. [I, I] -> [I, I] float64
+    """Compute G in units of 1 / 4096 from published item weights. [I, I] -> [I, I] float64
 
     B = I - C / diag(C), so (I - B)^-1 = diag(C) (G / 4096 + ridge): row i is C_ii times the row of
-    G. The sum is symmetric, which gives the C_ii up to one factor; the ridge, a public setting,
-    gives that: an item's diagonal exceeds its largest entry by the ridge where one person alone
-    has it, and by more elsewhere.
+    G. The sum is symmetric, which gives the C_ii up to one factor. The ridge, a public setting,
+    gives this factor: the diagonal of an item with one owner exceeds its largest entry by the
+    ridge, that of other items by more.
     """
     items = len(weights)
     apart = torch.eye(items, dtype=torch.float64) - weights.double()
     try:
         rows = torch.linalg.inv(apart)
-    except RuntimeError:  # what was cut off may leave no inverse
+    except RuntimeError:  # a truncated release may be singular
         rows = torch.linalg.pinv(apart)
     scale = _scales(rows)
     even = rows / scale[:, None]
@@ -113,9 +113,9 @@ def gram_from_weights(weights: Tensor, ridge: float) -> Tensor:
 
 
 def _scales(rows: Tensor) -> Tensor:
-    """s with rows_ij / s_i symmetric, by walking from the best known item outwards. [I]
+    """Compute s with rows_ij / s_i symmetric, starting at the item with the largest sum. [I]
 
-    Breadth first along the largest pairs: a scale is read off rows_ij / rows_ji = s_i / s_j.
+    Follows the largest pairs, as in a spanning tree: rows_ij / rows_ji = s_i / s_j.
     """
     items = len(rows)
     both = torch.minimum(rows.abs(), rows.abs().T)
@@ -128,7 +128,7 @@ def _scales(rows: Tensor) -> Tensor:
     for _ in range(items - 1):
         best[known] = -1.0
         new = int(best.argmax())
-        if best[new] <= 0:  # related to nothing that is known: its own diagonal must do
+        if best[new] <= 0:  # not connected to a known item: use its diagonal
             break
         old = int(via[new])
         scale[new] = scale[old] * rows[new, old] / rows[old, new]

@@ -1,8 +1,8 @@
-"""Differences between cells, paired by seed: p by Student's t, corrected for how many there are.
+"""Differences between cells, paired by seed, with p-values corrected for multiple comparisons.
 
-The same seed is the same split, so cells are compared seed by seed. Three seeds cannot show small
-differences, and of many comparisons some stand out by chance: p is adjusted by Holm's procedure
-over all comparisons of a table, and only what remains is set in bold.
+The same seed gives the same split, so cells are compared seed by seed with a paired t-test. The
+p-values are adjusted by Holm's procedure over all comparisons of a table; only significant
+differences are printed in bold.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from rescind.experiments.tables import ResultTable, cells_by_name, rows_as_markdown
 
 LEVEL = 0.05
-"""Differences whose adjusted p is below count as such; everything else is noise until shown."""
+"""A difference is significant if its adjusted p is below this level."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What a cell has more than another, paired by seed: the same seed means the same split."""
+    """The differences of one cell to another, paired by seed."""
 
     cell: str
     metric: str
@@ -33,14 +33,14 @@ class Difference:
 
     @property
     def error(self) -> float | None:
-        """Its standard error; None for a single pair."""
+        """The standard error; None for a single pair."""
         if len(self.values) < 2:
             return None
         return statistics.stdev(self.values) / len(self.values) ** 0.5
 
     @property
     def p(self) -> float | None:
-        """Of the paired t-test, two-sided, pairs - 1 degrees of freedom; None for a single pair."""
+        """The p-value of the two-sided paired t-test; None for a single pair."""
         if self.error is None:
             return None
         if self.error == 0:
@@ -51,9 +51,9 @@ class Difference:
 
     @property
     def effect(self) -> float | None:
-        """Hedges' g of the paired differences: their mean over their deviation, less its bias.
+        """Hedges' g of the paired differences: mean / standard deviation, bias-corrected.
 
-        None for fewer than three pairs, where the bias is all there is, and where nothing varies.
+        None for fewer than three pairs, and if nothing varies.
         """
         freedom = len(self.values) - 1
         if freedom < 2 or not self.error:
@@ -66,7 +66,7 @@ class Difference:
 def differences(
     table: ResultTable, against: str, cells: Sequence[str] | None = None
 ) -> tuple[Difference, ...]:
-    """Every other cell (or these) on the data of one cell, less that cell, over common seeds."""
+    """Subtract one cell from every other cell (or from `cells`) on the same data, by seed."""
     known = cells_by_name(table.recipe)
     base = {
         e.metric: dict(zip(e.seeds, e.values, strict=True))
@@ -81,16 +81,16 @@ def differences(
             continue
         other = base[entry.metric]
         pairs = zip(entry.seeds, entry.values, strict=True)
-        apart = tuple(value - other[seed] for seed, value in pairs if seed in other)
-        if apart:
-            out.append(Difference(entry.cell, entry.metric, apart))
+        values = tuple(value - other[seed] for seed, value in pairs if seed in other)
+        if values:
+            out.append(Difference(entry.cell, entry.metric, values))
     return tuple(out)
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
-    """Holm's adjusted p-values, in the order given; None stays None and does not count.
+    """Compute Holm's adjusted p-values in the given order; None stays None and does not count.
 
-    The k-th smallest of m is multiplied by m - k + 1, never below the one before, at most 1.
+    The k-th smallest of m is multiplied by m - k + 1, at least the one before, at most 1.
     """
     order = sorted((p, n) for n, p in enumerate(values) if p is not None)
     out: list[float | None] = [None] * len(values)
@@ -102,31 +102,31 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 
 
 def verdict(found: Difference, adjusted: float | None) -> str:
-    """In one word: whether it is there after the correction."""
+    """Return the corrected result in one word: higher, lower, no, or one seed."""
     if adjusted is None:
         return "one seed"
     return ("higher" if found.mean > 0 else "lower") if adjusted < LEVEL else "no"
 
 
 def markdown_differences(found: Sequence[Difference], against: str) -> str:
-    """Differences in Markdown: a row for each comparison, bold where it survives the correction."""
+    """Format differences in Markdown: a row per comparison, bold if significant."""
     head = ["cell", "metric", "pairs", f"less {against}", "s.e.", "effect", "p", "Holm", "differs"]
     rows = [head]
     for one, adjusted in zip(found, holm([d.p for d in found]), strict=True):
-        said, mean = verdict(one, adjusted), f"{one.mean:+.4f}"
+        word, mean = verdict(one, adjusted), f"{one.mean:+.4f}"
         rows.append([
             one.cell, one.metric, str(len(one.values)),
-            f"**{mean}**" if said in ("higher", "lower") else mean,
+            f"**{mean}**" if word in ("higher", "lower") else mean,
             "" if one.error is None else f"{one.error:.4f}",
             "" if one.effect is None else f"{one.effect:+.1f}",
             *("" if p is None else f"{p:.3f}" for p in (one.p, adjusted)),
-            said,
+            word,
         ])  # fmt: skip
     return rows_as_markdown(rows)
 
 
 def remark(found: Sequence[Difference]) -> str:
-    """How many comparisons there are, and what the columns mean."""
+    """Return a remark with the number of comparisons and the meaning of the columns."""
     tested = sum(d.p is not None for d in found)
     return (
         f"{len(found)} comparisons, {tested} of them tested (two pairs or more). p: paired t-test "

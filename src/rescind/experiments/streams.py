@@ -1,7 +1,7 @@
-"""A stream of blocks: train on what arrives, remember the best round, measure every block again.
+"""A stream of blocks: train on each block, keep its best round, evaluate on all blocks so far.
 
-After block t the model is measured on the test items of every block s <= t: a_(t,s). Its diagonal
-tells how well new things are learnt, its last row what is left of all of them at the end.
+After block t the model is evaluated on the test items of every block s <= t: a_(t,s). The diagonal
+measures learning of new blocks, the last row retention of all blocks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Watch = Callable[[RoundResult], Any]
 
 @dataclass(frozen=True, eq=False)
 class Announcement(Arrive):
-    """A block whose records are on machines elsewhere: how large it is, and who trains on it."""
+    """A block whose records are on other machines: its size, and the clients that train on it."""
 
     trains: Tensor
     """[clients] bool"""
@@ -43,20 +43,20 @@ class Announcement(Arrive):
 
 @dataclass(frozen=True)
 class Stream:
-    """A first block and those that follow, as they arrive at devices."""
+    """A first block and the later blocks, as they arrive at devices."""
 
     first: Holdings
     later: Iterable[Arrive]
-    """A generator is asked for a block when the one before is done: a stream that still runs."""
+    """May be a generator: the next block is requested when the last one is done."""
     labels: Labels = field(default_factory=Labels)
 
     @classmethod
     def of(cls, dataset: Dataset, seed: int = 0) -> Stream:
-        """A dataset with blocks (`data.blocks`); without a split, one is drawn inside blocks."""
+        """Create a stream from a dataset with blocks; without a split, one is drawn per block."""
         if dataset.block is None:
             raise DataError(
-                f"dataset '{dataset.name}' is not cut into blocks. Load it with variant='blocks', "
-                f"or cut it with rescind.data.blocks.arrange."
+                f"dataset '{dataset.name}' has no blocks. Load it with variant='blocks', "
+                f"or split it with rescind.data.blocks.arrange."
             )
         split = dataset.split
         if split is None:
@@ -73,21 +73,23 @@ class Stream:
     def arriving(
         cls, blocks: Iterable[tuple[Records, Tensor]], labels: Labels | None = None
     ) -> Stream:
-        """Blocks of (records, split) that are all there; tables grow to the largest index so far.
+        """Create a stream from given blocks (records, split); tables grow with the largest index.
 
-        A record belongs to the block it arrives in, whatever its time says: late and unordered
-        records are new to the device. A pair that comes twice in a block counts once.
+        A record belongs to the block it arrives in, even if its time is earlier. A pair that
+        occurs twice in a block counts once.
         """
         live = cls.live(blocks, labels)
         return replace(live, later=tuple(live.later))
 
     @classmethod
     def live(cls, blocks: Iterable[tuple[Records, Tensor]], labels: Labels | None = None) -> Stream:
-        """Blocks of (records, split) as they come: each is asked for when it is needed, once."""
+        """Create a stream from blocks (records, split), each requested when it is needed."""
         made = _arrivals(blocks)
         base = next(made, None)
         if base is None or not len(base.records):
-            raise DataError("a stream needs a first block with records in it. Drop empty blocks.")
+            raise DataError(
+                "a stream needs a first block with records. Remove empty blocks at the start."
+            )
         first = Holdings.of(base.records, base.split, base.clients, base.items)
         return cls(first, made, labels or Labels())
 
@@ -103,9 +105,9 @@ def _arrivals(blocks: Iterable[tuple[Records, Tensor]]) -> Iterator[Arrive]:
 
 @dataclass(frozen=True)
 class Seen(Ranking):
-    """A ranking that also hides what people had in earlier blocks (`mask="all"`).
+    """A ranking metric that also hides the items of earlier blocks (`mask="all"`).
 
-    Only the one who simulates knows this: devices do not keep earlier blocks.
+    For simulations only: devices do not keep earlier blocks.
     """
 
     before: tuple[Tensor, Tensor] = field(
@@ -114,7 +116,7 @@ class Seen(Ranking):
     """(client, item) of earlier blocks."""
 
     def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
-        """Totals as usual, with more items hidden."""
+        """Return the totals, with the items of earlier blocks hidden."""
         client, item = self.before
         at = torch.searchsorted(cohort.ids, client).clamp(max=max(len(cohort) - 1, 0))
         here = cohort.ids[at] == client if len(cohort) else torch.zeros_like(client).bool()
@@ -124,42 +126,42 @@ class Seen(Ranking):
 
 @dataclass(frozen=True)
 class Blocks:
-    """How blocks are run: the fields of a recipe's [run] that a stream uses."""
+    """Settings of a block: the fields of a recipe's [run] that a stream uses."""
 
     rounds: int = 100
-    """At most, in each block (F3CRec: 150 for ML-Latest-Small and Last.fm)."""
+    """Largest number of rounds per block (F3CRec: 150 for ML-Latest-Small and Last.fm)."""
     patience: int | None = 30
-    """Rounds without a better validation before a block ends."""
+    """Rounds without improvement on validation before a block ends."""
     every: int = 1
-    """Validate after every so many rounds."""
+    """Rounds between two validations."""
     value: str = "NDCG@20"
-    """What validation picks the round by."""
+    """Validation metric that selects the best round."""
     k: tuple[int, ...] = (20,)
-    """Lengths of the lists that are measured."""
+    """Lengths of the evaluated lists."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise ConfigError(f"a block is trained for 1 or more rounds, got {self.rounds}.")
+            raise ConfigError(f"rounds must be at least 1 per block; got {self.rounds}.")
 
 
 @dataclass(frozen=True)
 class Block:
-    """What one block gave."""
+    """The results of one block."""
 
     number: int
     begun: int
-    """The round of the run it began at."""
+    """Round of the run at which the block started."""
     round: int
     """The best round, counted inside the block."""
     rounds: int
-    """How many were run."""
+    """Number of rounds run."""
     trained: int
-    """How many clients had something to train on."""
+    """Number of clients with training records."""
     returning: int
-    """How many of them were there before."""
+    """Number of these clients that took part before."""
     history: tuple[tuple[int, Mapping[str, float]], ...]
     test: tuple[Mapping[str, float], ...]
-    """Row t of the matrix: what is measured on the test items of blocks 0..t."""
+    """Row t of the matrix: metrics on the test items of blocks 0..t."""
 
 
 @dataclass(frozen=True)
@@ -170,19 +172,18 @@ class Streamed:
     blocks: tuple[Block, ...]
 
     def matrix(self, value: str) -> list[list[float]]:
-        """a_(t,s), s <= t, NaN where a block had no test items."""
+        """Return a_(t,s), s <= t, NaN if a block had no test items."""
         return [[cell[value] for cell in block.test] for block in self.blocks]
 
     def summary(self, value: str) -> dict[str, float]:
-        """Learning, retention and their harmonic mean, and what new blocks gave."""
+        """Compute learning, retention, their harmonic mean, and `new`."""
         return summary(self.matrix(value))
 
 
 def summary(rows: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Learning (mean diagonal), retention (mean last row), their harmonic mean; `new` is the mean
-    diagonal without the first block, which is what F3CRec's Table 2 averages.
+    """Compute learning (mean diagonal), retention (mean last row) and their harmonic mean.
 
-    rows: a_(t,s), s <= t
+    `new` is the mean diagonal without the first block (F3CRec's Table 2). rows: a_(t,s), s <= t
     """
     learning, retention = mean([row[-1] for row in rows]), mean(rows[-1])
     both = learning + retention
@@ -195,24 +196,24 @@ def summary(rows: Sequence[Sequence[float]]) -> dict[str, float]:
 
 
 class StreamCheckpoints:
-    """Where a stream is written down while it runs; as it stands: nowhere."""
+    """Checkpoints of a running stream; this base class stores nothing."""
 
     def found(self) -> tuple[Federation, tuple[Block, ...]] | None:
-        """Where an earlier run stopped: a block that began, and what those before it gave."""
+        """Return the federation at the start of the interrupted block and all finished blocks."""
         return None
 
     def begins(self, fed: Federation, done: Sequence[Block]) -> None:
-        """A block begins."""
+        """Store the start of a block."""
 
     def inside(
         self, fed: Federation, until: EarlyStop
     ) -> tuple[Federation, EarlyStop, tuple[Watch, ...]]:
-        """Where in the block an earlier run stopped, and who watches its rounds."""
+        """Return the state inside an interrupted block, and the watchers of its rounds."""
         return fed, until, ()
 
 
 Answer = Callable[[int, Federation], Federation]
-"""What is done after a block was trained and before the next arrives: requests are answered."""
+"""Called after a block is trained, before the next one arrives, to answer requests."""
 
 
 def run_stream(
@@ -225,13 +226,13 @@ def run_stream(
     keeper: StreamCheckpoints | None = None,
     answer: Answer | None = None,
 ) -> Streamed:
-    """Train on one block after another and measure all blocks so far after each."""
+    """Train on one block after another, and evaluate on all blocks so far after each."""
     how, keeper = how or Blocks(), keeper or StreamCheckpoints()
     found = keeper.found()
     done = list(found[1]) if found else []
     fed, last = found[0] if found else None, None
     seen, known = list[Records](), torch.zeros(0, dtype=torch.bool)
-    for number, (arrival, there) in enumerate(_every(stream)):
+    for number, (arrival, there) in enumerate(_all_blocks(stream)):
         if number >= len(done):
             if last is not None and fed is not None:
                 fed = next_block(fed, last, arrival)
@@ -243,8 +244,8 @@ def run_stream(
             )
             begun, able = fed.now.state.round, fed.world.available.cpu()
             rounds, fed = last.state.round - begun, trained
-            if answer is not None:  # what was forgotten must not come back from the last round
-                fed, last = _answered(answer, number, fed, last)
+            if answer is not None:  # forgotten data must not come back from the last round
+                fed, last = _answer_requests(answer, number, fed, last)
             asked = [replace(_ranking("test", how.k, hidden), block=s) for s in range(number + 1)]
             done.append(
                 Block(
@@ -264,8 +265,8 @@ def run_stream(
     return Streamed(fed, tuple(done))
 
 
-def _every(stream: Stream) -> Iterator[tuple[Arrive, Tensor]]:
-    """All blocks, the first one too, and who has something to train on in it. [clients] bool"""
+def _all_blocks(stream: Stream) -> Iterator[tuple[Arrive, Tensor]]:
+    """Yield all blocks, and the clients with training records in each. [clients] bool"""
     first = stream.first
     block = Arrive(first.records, first.split, first.clients, first.items)
     yield block, first.available.cpu()
@@ -274,7 +275,7 @@ def _every(stream: Stream) -> Iterator[tuple[Arrive, Tensor]]:
 
 
 def _trains(block: Arrive) -> Tensor:
-    """Who has something to train on in a block. [clients] bool"""
+    """Return the clients with training records in a block. [clients] bool"""
     if isinstance(block, Announcement):
         return block.trains
     there = torch.zeros(block.clients, dtype=torch.bool)
@@ -282,10 +283,10 @@ def _trains(block: Arrive) -> Tensor:
     return there
 
 
-def _answered(
+def _answer_requests(
     answer: Answer, number: int, fed: Federation, last: RunState
 ) -> tuple[Federation, RunState]:
-    """After the requests of a block: where it stands, and where `carry="last"` goes on from."""
+    """Answer requests. Return the federation, and the state from which `carry="last"` continues."""
     after = answer(number, fed)
     return after, last if after is fed else after.now
 
@@ -297,10 +298,10 @@ def train_block(
     watch: Sequence[Watch] = (),
     keeper: StreamCheckpoints | None = None,
 ) -> tuple[Federation, RunState, EarlyStop]:
-    """The rounds of one block: (the federation at its best round, its last round, the rule).
+    """Run the rounds of one block. Return (federation at the best round, last round, stop rule).
 
-    A block in which nobody has anything to train on leaves the model as it is; one without
-    validation items is trained to the end and its last round counts as the best.
+    A block without training records leaves the model unchanged. Without validation items, all
+    rounds are run and the last one is the best.
     """
     until = EarlyStop(metric=metric, value=how.value, every=how.every, patience=how.patience)
     end = fed.now.state.round + (how.rounds if bool(fed.world.available.any()) else 0)
@@ -310,7 +311,7 @@ def train_block(
     while fed.now.state.round < end and not until.done:
         fed = fed.run(1, watch=[caught.append])
         if len(ids):
-            until = until.update(fed.now, _asking(fed, ids))
+            until = until.update(fed.now, _evaluator(fed, ids))
         for look in (*watch, *keeping):
             look(replace(caught[-1], until=until))
         caught.clear()
@@ -319,14 +320,14 @@ def train_block(
 
 
 def next_block(fed: Federation, last: RunState, arrival: Arrive) -> Federation:
-    """A block arrives at a federation that stands at its best round.
+    """Apply a new block to a federation at its best round.
 
-    Devices and server remember the best round; with `carry="last"` training goes on from the last.
+    Devices and server keep the best round; with `carry="last"` training continues from the last.
     """
     method = fed.method
     after = fed.apply(arrival)
-    carry, again = getattr(method, "carry", "best"), getattr(method, "reset_private", False)
-    if carry == "best" and not again:
+    carry, reset = getattr(method, "carry", "best"), getattr(method, "reset_private", False)
+    if carry == "best" and not reset:
         return after
     state, vault = after.now.state, after.now.vault
     ids = torch.arange(vault.holdings.clients, device=vault.holdings.members.device)
@@ -336,10 +337,10 @@ def next_block(fed: Federation, last: RunState, arrival: Arrive) -> Federation:
         state = replace(state, public={**state.public, **public})
         mine = {n: _onto(vault.private[n], last.vault.private[n]) for n in first}
         vault = replace(vault, private={**vault.private, **mine})
-    if again:
+    if reset:
         vault = replace(vault, private={**vault.private, **first})
     after = after.with_(state=state, vault=vault)
-    # Whoever trains this block again must begin where it began.
+    # A rerun of this block must start from here.
     past = after.past and replace(after.past, base=after.now.point)
     return replace(after, past=past)
 
@@ -349,13 +350,13 @@ def _trained(name: str) -> bool:
 
 
 def _onto(grown: Tensor, rows: Tensor) -> Tensor:
-    """Rows of before at the head of a table that has grown since."""
+    """Put old rows at the start of a table that has grown."""
     return torch.cat([rows.to(grown), grown[len(rows) :]])
 
 
 def _ranking(split: str, k: tuple[int, ...], hidden: Sequence[Records]) -> Ranking:
-    """How a block is measured: hidden are its training items, for the test its validation items
-    too, and those of earlier blocks where they are given.
+    """Return the metric of a block: training items are hidden, for the test also validation items,
+    and the items of earlier blocks if given.
     """
     mask = ("own", "valid") if split == "test" else ("own",)
     if not hidden:
@@ -365,21 +366,21 @@ def _ranking(split: str, k: tuple[int, ...], hidden: Sequence[Records]) -> Ranki
 
 
 def _holders(fed: Federation, metric: Ranking) -> Tensor:
-    """Members with a held-out item: the mean is over them, the others need not be scored."""
+    """Return members with a held-out item; the mean is over them."""
     return fed.now.vault.holdings.holders(metric.split, metric.block)
 
 
-def _asking(fed: Federation, ids: Tensor) -> Callable[[RunState, Metric], dict[str, float]]:
-    """What a stopping rule asks with: the federation as it stands, some members only."""
+def _evaluator(fed: Federation, ids: Tensor) -> Callable[[RunState, Metric], dict[str, float]]:
+    """Return the evaluation function of a stop rule, for some members only."""
     return lambda _, metric: fed.evaluate(metric=metric, clients=ids)
 
 
 def on_block(fed: Federation, metric: Ranking) -> dict[str, float]:
-    """Quality on the held-out items of a block."""
+    """Evaluate on the held-out items of a block."""
     return fed.evaluate(metric=metric, clients=_holders(fed, metric))
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean of what was measured; NaN if nothing was."""
-    there = [value for value in values if not math.isnan(value)]
-    return sum(there) / len(there) if there else math.nan
+    """Return the mean without NaN; NaN if there is nothing else."""
+    present = [value for value in values if not math.isnan(value)]
+    return sum(present) / len(present) if present else math.nan

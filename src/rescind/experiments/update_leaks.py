@@ -1,7 +1,7 @@
-"""How much single updates tell, method by method and defence by defence.
+"""Measure how much single updates leak, for each method and defence.
 
-N people take part in every round of a small run and the server watches each of them. The same
-updates are then seen through every defence, for the first round alone and averaged over more.
+N users take part in every round of a small run, and the server observes each of them. The same
+updates are attacked under every defence, after the first round and averaged over more rounds.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from rescind.privacy.accountant import epsilon_of
 from rescind.storage.federations import METHODS, MODELS
 from rescind.storage.provenance import versions
 
-LEAST = 5  # records a watched person trains on, at least; fewer make a precision of steps of .25
-BAR = 1.5  # reliability.md S6: at most so many times chance
-CELLS = 2**26  # floats of one array over people x items x d, 256 MB; about ten are held
+LEAST = 5  # smallest number of training records of an observed user
+BAR = 1.5  # reliability.md S6: allowed multiple of chance
+CELLS = 2**26  # largest array users x items x d, 256 MB; about ten are in memory
 ATTACKER = 0x0B5E_57E4  # added to the seed: the attacker's draws are not those of the run
 
-Watch = Callable[[str, int, int], Any]
+Progress = Callable[[str, int, int], Any]
 
 
-# -- who is attacked ------------------------------------------------------------------------------
+# -- attacked methods -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Case:
 def cases(
     dataset: Dataset, method: str | None = None, model: str | None = None
 ) -> tuple[Case, ...]:
-    """Every method that sends rows it trained by gradients; FedAvg on every backbone.
+    """Return all methods that send rows trained by gradients, and FedAvg on every backbone.
 
-    Found by asking one device: whoever adds a method or a model need not come here.
+    Found by running one device, so that new methods and models are included automatically.
     """
     if method is not None or model is not None:
         made = _method(method or "FedAvg", model)
@@ -73,18 +73,17 @@ def cases(
     kept = tuple(case for case in found if _sends_rows(case.method, dataset))
     if not kept:
         raise ConfigError(
-            f"{found[0].name} sends no rows trained by gradients here, so there is nothing to "
-            f"split. "
+            f"{found[0].name} sends no rows trained by gradients, so this attack does not apply. "
             f"Choose one of {', '.join(c.name for c in cases(dataset))}."
         )
     return kept
 
 
 def case_of(method: Method, dataset: Dataset) -> Case:
-    """A method as it is set, if it sends rows trained by gradients."""
+    """Return the case of a method with its settings, if it sends rows trained by gradients."""
     if method.model.task != "ranking" or not _sends_rows(method, dataset):
         raise ConfigError(
-            f"{_name(method)} sends no rows trained by gradients, so there is nothing to split."
+            f"{_name(method)} sends no rows trained by gradients, so this attack does not apply."
         )
     return Case(_name(method), method)
 
@@ -95,7 +94,7 @@ def _method(name: str, model: str | None) -> Method:
     made: Method = cls(**chosen)
     if made.model.task != "ranking":
         raise ConfigError(
-            f"{type(made.model).__name__} is for {made.model.task}; this attack is on rankings. "
+            f"{type(made.model).__name__} is for {made.model.task}; this attack needs a ranking. "
             f"{suggest(model or name, models.all_models())}"
         )
     return made
@@ -127,11 +126,11 @@ def _negatives(method: Method) -> int:
 
 
 def _sends_rows(method: Method, dataset: Dataset) -> bool:
-    """Whether devices send rows of real numbers, longer than a count."""
+    """Return whether devices send rows of floats with more than one column."""
     if type(method).client_train is GradientMethod.client_train and not hasattr(
         method.model, "infer"
     ):
-        return False  # a closed form, which gradients do not train
+        return False  # a closed form, not trained by gradients
     fed, ids = opened(dataset, method, 2, 0)
     clock, state, vault = fed.clock.at(1), fed.now.state, fed.now.vault
     cohort = InProcess().cohort(method, vault, ids)
@@ -144,34 +143,34 @@ def _sends_rows(method: Method, dataset: Dataset) -> bool:
 
 
 def opened(dataset: Dataset, method: Method, users: int, seed: int) -> tuple[Federation, Tensor]:
-    """A federation in which some lend, and the people to watch, who lend nothing. [users]"""
+    """Start a federation with lenders, and draw observed users who lend nothing. [users]"""
     fed = Federation.start(dataset, method, seed)
     groups = draw_groups(fed.world.sizes.clients, fed.clock)
     fed = fed.apply(draw_share(fed.now.vault.holdings, groups, fed.clock))
-    many = fed.now.vault.holdings.lot("own")[1].cpu()
-    ids = ((groups == NOTHING) & (many >= LEAST)).nonzero().squeeze(1)
+    count = fed.now.vault.holdings.lot("own")[1].cpu()
+    ids = ((groups == NOTHING) & (count >= LEAST)).nonzero().squeeze(1)
     if len(ids) < users:
         raise DataError(
-            f"{users} people were to be watched, but only {len(ids)} lend nothing and train on "
+            f"cannot observe {users} users: only {len(ids)} lend nothing and train on "
             f"{LEAST} records or more. Ask for at most {len(ids)}."
         )
     order = torch.argsort(fed.clock.at(0).bits("watched", ids), stable=True)
     return fed, ids[order[:users]].sort().values
 
 
-# -- what is seen ---------------------------------------------------------------------------------
+# -- views of the server --------------------------------------------------------------------------
 
 
 def views(
     fed: Federation, ids: Tensor, wanted: Sequence[Defence], rounds: Sequence[int]
 ) -> Iterator[tuple[int, Mapping[str, Tensor], dict[str, View]]]:
-    """Train with these people alone; yields (round, what was broadcast, by defence its view).
+    """Train with these users alone; yield (round, broadcast parameters, view by defence).
 
-    Empty views between the rounds asked for. The run itself is undefended: every defence is shown
-    the same updates, so that they differ in nothing else.
+    Views are empty in rounds that were not asked for. The run itself has no defence, so that all
+    defences see the same updates.
     """
     method, state, vault, items = fed.method, fed.now.state, fed.now.vault, fed.world.sizes.items
-    secret = Clock(secrets.randbits(62))  # pseudo-items, as noise, must not follow from the seed
+    secret = Clock(secrets.randbits(62))  # pseudo-items must not follow from the seed
     streams: dict[Key, Stream] = {}
     unguarded = {d.stream for d in wanted if not d.guards and d.summed == 1}
     for number in range(1, max(rounds) + 1):
@@ -188,7 +187,7 @@ def views(
                 mine, _ = method.client_train(state.public, before, padded, clock)
             if norm is not None:
                 mine = Clip(norm).each(mine, leaves=True)
-            rows, sent = leak.laid_out(mine, method.model.tables, items)
+            rows, sent = leak.dense_rows(mine, method.model.tables, items)
             votes = torch.zeros_like(sent, dtype=torch.float64)
             if (dummies, kept, norm) in unguarded:
                 earlier = streams.get((dummies, kept, norm))
@@ -203,7 +202,7 @@ def views(
         vault = vault.write([(ids, private)])
 
 
-# -- what is found --------------------------------------------------------------------------------
+# -- results --------------------------------------------------------------------------------------
 
 
 def measure(
@@ -214,12 +213,12 @@ def measure(
     wanted: Sequence[Defence],
     delta: float,
     seed: int = 0,
-    watch: Watch = lambda *_: None,
+    progress: Progress = lambda *_: None,
 ) -> list[dict[str, Any]]:
-    """One line for each defence, number of rounds and attack."""
+    """Measure one line per defence, number of rounds and attack."""
     if not rounds or min(rounds) < 1 or users < 2:
         raise ConfigError(
-            f"watching needs two people or more and rounds from 1 on; got {users} people and "
+            f"this needs two users or more and rounds from 1 on; got {users} users and "
             f"rounds {list(rounds)}."
         )
     fed, ids = opened(dataset, case.method, users, seed)
@@ -227,8 +226,8 @@ def measure(
     if users * fed.world.sizes.items * width > CELLS:
         most = max(2, CELLS // (fed.world.sizes.items * width))
         raise ConfigError(
-            f"{users} people with {fed.world.sizes.items:,} rows of {width} numbers each do not "
-            f"fit into memory. Watch at most {most} people (--users {most})."
+            f"{users} users with {fed.world.sizes.items:,} rows of {width} numbers each do not "
+            f"fit into memory. Observe at most {most} users (--users {most})."
         )
     cohort = InProcess().cohort(case.method, fed.now.vault, ids)
     truth = torch.zeros(users, fed.world.sizes.items, dtype=torch.bool)
@@ -244,7 +243,7 @@ def measure(
                 lines.append(
                     {**about, "attack": attack, "epsilon": _epsilon(defence, delta, number)} | line
                 )
-        watch(case.name, number, max(rounds))
+        progress(case.name, number, max(rounds))
     return lines
 
 
@@ -263,25 +262,25 @@ def _attacks(
     score = leak.split(view, _loss(method), _negatives(method))
     yield "split", score
     if view.exact:
-        yield "split, then popularity", leak.better_known(score)
+        yield "split, then popularity", leak.rank_by_popularity(score)
     if defence.dummies:
-        yield "split, then least moved", leak.least_moved(score)
+        yield "split, then least moved", leak.rank_by_smallest_move(score)
     if defence.shadowed and view.rounds == 1:
         yield "IMIA", leak.imia(method, public, view, count, clock)
 
 
 def _line(score: Tensor, truth: Tensor, view: View, clock: Clock) -> dict[str, Any]:
-    right = leak.named(score, truth, clock)
+    right = leak.score_attack(score, truth, clock)
     found = bootstrap(right.found, clock, "leak")
-    there = truth.sum(1).double()
-    chance = float((there / truth.shape[1]).mean())
+    positives = truth.sum(1).double()
+    chance = float((positives / truth.shape[1]).mean())
     return {
         "found": found.mean,
         "low": found.low,
         "high": found.high,
         "people": found.people,
         "chance": chance,
-        "rows": float((there / view.sent.sum(1).clamp(min=there)).mean()),
+        "rows": float((positives / view.sent.sum(1).clamp(min=positives)).mean()),
         "claimed": {
             "precision": float(right.precision.mean()),
             "recall": float(right.recall.mean()),
@@ -297,7 +296,7 @@ def _epsilon(defence: Defence, delta: float, rounds: int) -> float | None:
 
 
 def measured(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The lines of a case that was measured before with the same settings, None if it was not."""
+    """Read the lines of a case measured before with the same settings, or None."""
     if path.exists():
         for text in path.read_text(encoding="utf-8").splitlines():
             try:
@@ -310,14 +309,14 @@ def measured(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]] | 
 
 
 def remember(path: Path, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> None:
-    """One more line of leak.jsonl: a case that need not be measured again."""
+    """Append a measured case to leak.jsonl, so that it is not measured again."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"settings": settings, "lines": lines}) + "\n")
 
 
 def popular_guess(dataset: Dataset, users: int, seed: int) -> float:
-    """What naming the most popular items finds, without any update; popularity of the others."""
+    """Measure what naming the most popular items of other users finds, without any update."""
     fed, ids = opened(dataset, FedAvg(), users, seed)
     cohort = InProcess().cohort(fed.method, fed.now.vault, ids)
     truth = torch.zeros(users, fed.world.sizes.items, dtype=torch.bool)
@@ -325,7 +324,7 @@ def popular_guess(dataset: Dataset, users: int, seed: int) -> float:
     every = fed.now.vault.holdings.of_clients("own", torch.arange(fed.world.sizes.clients))
     others = torch.bincount(every.item, minlength=truth.shape[1]) - truth.sum(0)
     score = others.double().expand(users, -1)
-    return float(leak.named(score, truth, Clock(seed + ATTACKER)).found.mean())
+    return float(leak.score_attack(score, truth, Clock(seed + ATTACKER)).found.mean())
 
 
 def facts_of(
@@ -337,7 +336,7 @@ def facts_of(
     seed: int,
     lines: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """What leak.json holds."""
+    """Return the content of leak.json."""
     return {
         "question": "how many of a person's items a server names that sees their single updates",
         "found": "precision at |positives|, which is recall at |positives|; mean over people",

@@ -1,8 +1,8 @@
-"""What sharing is worth: quality by group, and what one person gains by lending their records.
+"""The value of sharing: quality by group, and what one user gains by lending their records.
 
-A gain is counterfactual. For a person who lends, the world in which only this person lends nothing
-is trained anew; for a person who lends nothing, the world in which only this person lends all.
-Seed, rounds and everybody else stay as they were, and the person's own lists are compared.
+A gain is counterfactual. For a user who lends, a world is retrained in which only this user lends
+nothing; for a user who lends nothing, a world in which only this user lends all. Seed, rounds and
+all other users stay the same, and the user's lists are compared.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from rescind.errors import ConfigError, DataError
 from rescind.experiments.counterfactual import UNCHANGED, Trained, all_worlds, each_person, open_run
 from rescind.storage.provenance import versions
 
-DRAWS = 1000  # bootstrap resamples; the interval's ends then wobble by about 3 % of its width
+DRAWS = 1000  # bootstrap resamples; the interval ends then vary by about 3 % of its width
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over people with a 95 % interval."""
+    """A mean over users with a 95 % interval."""
 
     mean: float
     low: float
@@ -40,7 +40,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Person:
-    """One drawn person: their own quality if they share and if they keep."""
+    """One sampled user: quality if they share and if they keep their records."""
 
     client: int
     user: str
@@ -49,7 +49,7 @@ class Person:
     keeps: Mapping[str, float]
 
     def gain(self, metric: str) -> float:
-        """What sharing changed for them."""
+        """Return the change in quality by sharing."""
         return self.shares[metric] - self.keeps[metric]
 
 
@@ -58,49 +58,49 @@ class Value:
     """The value of sharing in one run."""
 
     quality: Mapping[str, Mapping[str, Interval]]
-    """By group and metric, over everybody with held-out items."""
+    """By group and metric, over all users with held-out items."""
     gain: Mapping[str, Mapping[str, Interval]]
-    """By group and metric, over the people drawn."""
+    """By group and metric, over the sampled users."""
     others: Mapping[str, Interval]
-    """By metric: what the same worlds changed for drawn people who decided nothing otherwise."""
+    """By metric: change in the same worlds for sampled users whose decision stayed the same."""
     noise: Mapping[str, float]
-    """By metric: the standard deviation of such a change in one person's value."""
+    """By metric: standard deviation of such a change of one user."""
     people: tuple[Person, ...]
     rounds: int
     reproduced: bool
-    """The unchanged world, trained once more, gave the run's model bit for bit."""
+    """Whether retraining the unchanged world gave the same model bit for bit."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What was measured."""
+        """Names of the metrics."""
         return tuple(self.others)
 
 
 def bootstrap(values: Tensor, clock: Clock, purpose: str) -> Interval:
-    """Mean and 95 % percentile interval over resampled people. values: [n]"""
+    """Compute the mean and a 95 % percentile interval over resampled users. values: [n]"""
     n = len(values)
     if not n:
         return Interval(float("nan"), float("nan"), float("nan"), 0)
     means, place = [], torch.arange(n)
-    for some in torch.split(torch.arange(DRAWS), max(1, 2**22 // n)):  # 32 MB at a time
-        drawn = clock.at(0).integers(f"bootstrap {purpose}", some[:, None], place, n)
+    for part in torch.split(torch.arange(DRAWS), max(1, 2**22 // n)):  # 32 MB at a time
+        drawn = clock.at(0).integers(f"bootstrap {purpose}", part[:, None], place, n)
         means.append(values[drawn].mean(1))
     ends = torch.quantile(torch.cat(means), torch.tensor([0.025, 0.975], dtype=values.dtype))
     return Interval(float(values.mean()), float(ends[0]), float(ends[1]), n)
 
 
-# -- the question --------------------------------------------------------------------------------
+# -- measuring ------------------------------------------------------------------------------------
 
 
-def draw_people(fed: Federation, many: int, measured: Tensor) -> dict[str, Tensor]:
-    """By group: the people with the smallest hashes who can be measured and have data to lend."""
+def draw_people(fed: Federation, count: int, measured: Tensor) -> dict[str, Tensor]:
+    """Draw by group the users with the smallest hashes who can be measured and have records."""
     groups = groups_of(fed.now.vault.holdings)
     able = measured & (fed.now.vault.holdings.lot("own")[1].cpu() > 0) & fed.world.members.cpu()
     out = {}
     for name, code in GROUPS.items():
         ids = ((groups == code) & able).nonzero().squeeze(1)
         order = torch.argsort(fed.clock.at(0).bits("value of sharing", ids), stable=True)
-        out[name] = ids[order[:many]]
+        out[name] = ids[order[:count]]
     return out
 
 
@@ -113,13 +113,13 @@ def value_of_sharing(
 ) -> Value:
     """Measure the value of sharing in a finished run; finished worlds are kept in value.jsonl.
 
-    users: how many people of each group are asked what they would gain, by one retraining each
-    watch: is told (worlds finished, worlds in all)
+    users: sampled users per group, with one retraining each
+    watch: progress callback, called with (finished, total) worlds
     """
     if users < 1 or processes < 1:
         raise ConfigError(
-            f"the value of sharing needs at least one person and one process; got {users} and "
-            f"{processes}."
+            f"users and processes must be at least one; got users={users} and "
+            f"processes={processes}."
         )
     folder = Path(folder)
     fed = open_run(folder)
@@ -129,16 +129,17 @@ def value_of_sharing(
     people = [p for ids in drawn.values() for p in ids.tolist()]
     if not people:
         raise DataError(
-            f"nobody in {folder} has both records to lend and held-out items to be measured on."
+            f"no user in {folder} has both records to lend and held-out items to measure on. "
+            f"Use a run with a test split."
         )
     worlds = all_worlds(folder, fed, people, k, processes, watch)
-    return _summed_up(fed, now, drawn, worlds)
+    return _summary(fed, now, drawn, worlds)
 
 
-# -- summing up -----------------------------------------------------------------------------------
+# -- summary --------------------------------------------------------------------------------------
 
 
-def _summed_up(
+def _summary(
     fed: Federation,
     now: Mapping[str, Tensor],
     drawn: Mapping[str, Tensor],
@@ -182,9 +183,9 @@ def _person(fed: Federation, client: int, group: str, worlds: Mapping[int, Train
 def _others(
     people: Sequence[Person], worlds: Mapping[int, Trained], metric: str
 ) -> list[list[float]]:
-    """By world: how the drawn people changed who were not asked in it.
+    """Return by world the changes of the sampled users whose decision did not change in it.
 
-    With the sign of a gain: the world in which one shares, less the one in which they keep.
+    The sign is that of a gain: the world with sharing minus the world without.
     """
     base = worlds[UNCHANGED]["values"]
     out = []
@@ -205,7 +206,7 @@ def _spread(changes: Sequence[Sequence[float]]) -> float:
 
 
 def facts_of(value: Value) -> dict[str, Any]:
-    """What value.json holds."""
+    """Return the content of value.json."""
 
     def plain(found: Mapping[str, Interval]) -> dict[str, Any]:
         return {m: vars(interval) for m, interval in found.items()}
