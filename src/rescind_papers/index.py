@@ -1,6 +1,6 @@
 """The map from every table and figure of the papers to the recipes behind it (recipes/papers.toml).
 
-shelf = Shelf(Path("recipes"))
+shelf = Shelf(folder_with(MAP))
 for exhibit in chosen(shelf.folder, "fedshare/table3"):
     for part in exhibit.parts:
         shelf.table(part)            ours beside the paper's, mean and spread
@@ -161,7 +161,9 @@ def exhibits(folder: Path) -> tuple[Exhibit, ...]:
     try:
         papers = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"there is no {path}. Go to the folder that has recipes/.") from None
+        raise ConfigError(
+            f"there is no {path}. Change to the top folder of a checkout, which has recipes/."
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}. Mend that line.") from None
     return tuple(

@@ -27,12 +27,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from rescind.core.files import write_atomically
-from rescind.errors import ConfigError, suggest
+from rescind.errors import ConfigError, RescindError, suggest
 from rescind.experiments.recipe import COLUMNS, Column, Recipe
+from rescind.experiments.recipe_file import RECIPES
 from rescind.experiments.significance import differences, markdown_differences, remark
 from rescind.experiments.tables import ResultTable, collect, lines, markdown, rows_as_markdown
 from rescind_papers import departures, exhibits, figures, leaderboard
-from rescind_papers.index import Exhibit, Part, Shelf, chosen, finding
+from rescind_papers.index import MAP, Exhibit, Part, Shelf, chosen, finding
 from rescind_papers.index import shown as cells_that_fit
 
 BLOCK = re.compile(
@@ -69,6 +70,8 @@ def with_block(text: str, name: str, body: str) -> str:
 
 def write_block(page: Path, name: str, body: str) -> None:
     """Put what a script printed into its place on a page."""
+    if not page.is_file():
+        raise ConfigError(f"there is no {page}. Change to the top folder of a checkout.")
     page.write_text(with_block(page.read_text(encoding="utf-8"), name, body), encoding="utf-8")
 
 
@@ -156,7 +159,12 @@ def on_validation(recipe: Recipe) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Fill the pages that are named, or all of them."""
-    every, shelf = list(arguments) == ["--all"], Shelf(Path("recipes"))
+    if not (RECIPES / MAP).is_file() or not Path("docs").is_dir():
+        raise ConfigError(
+            "pages are written in a checkout of rescind, from its recipes/ into its docs/. Change "
+            "to the top folder of a checkout."
+        )
+    every, shelf = list(arguments) == ["--all"], Shelf(RECIPES)
     pages = sorted(Path("docs").rglob("*.md")) if every else [Path(name) for name in arguments]
     for path in pages:
         text = path.read_text(encoding="utf-8")
@@ -183,4 +191,8 @@ def draw(shelf: Shelf, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except RescindError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -23,6 +23,9 @@ def command(
     clients (32 of them, scaled to all). One thread, CPU time, medians of turns taken in
     alternation. Needs ML-100K and ML-1M (rescind data get NAME).
     """
+    from rescind.cli.reproduce import check_installed
+
+    check_installed()
     from rescind_papers.bench.speed import everything
 
     figures = []

@@ -43,13 +43,16 @@ def command(
     everything takes many hours; --list says how many runs each table needs.
     """
     from rescind.errors import ConfigError, DataError
-    from rescind_papers.index import Shelf, chosen
+    from rescind.experiments.recipe_file import folder_with
+
+    check_installed()
+    from rescind_papers.index import MAP, Shelf, chosen
 
     if committed and (quick or seeds is not None):
         raise ConfigError("--committed runs nothing, so --quick and --seeds mean nothing with it.")
     if quick and seeds is not None:
         raise ConfigError("--quick takes one seed. Leave --seeds out, or --quick.")
-    shelf = Shelf(Path("recipes"))
+    shelf = Shelf(folder_with(MAP))
     wanted = chosen(shelf.folder, what)
     from rescind_papers import reproduction  # loads torch; a wrong name has answered before
 
@@ -77,6 +80,19 @@ def command(
         runs = {"runs": len(plan.jobs), "done": 0 if at is None else at.done}
         told = {**runs, "failed": failed, "files": [str(path) for path in files]}
         typer.echo(json.dumps(told))
+
+
+def check_installed() -> None:
+    """Refuse where rescind_papers, which reproduces papers and measures speed, is missing."""
+    from importlib.util import find_spec
+
+    from rescind.errors import ConfigError
+
+    if find_spec("rescind_papers") is None:
+        raise ConfigError(
+            "this command needs the package rescind_papers, which is missing. It comes with "
+            "rescind: install its wheel, or a checkout, again."
+        )
 
 
 def _list(wanted: tuple[Exhibit, ...], shelf, home: Path) -> None:

@@ -40,17 +40,22 @@ def command(
     workers: Annotated[
         int, typer.Option(min=1, help="Processes for an audit's retrains, where cells forget.")
     ] = 2,
+    record: Annotated[
+        bool,
+        typer.Option("--record", help="Add a line per run to the results next to the recipe."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print final metrics as JSON on the last line.")
     ] = False,
 ) -> None:
-    """Run a recipe, or one cell of it, and write run.json, the model and a line of results.
+    """Run a recipe, or one cell of it, and write run.json and the model to the run's folder.
 
-    Every run appends one line to the .jsonl file beside the recipe (not when --set changed more
-    than the seed), from which `rescind table` prints ours beside the paper's.
+    With --record, each run also adds one line to the .jsonl file next to the recipe. `rescind
+    table` prints these lines with the paper's numbers. Runs with other settings than the recipe's
+    (--set, except for the seed) and recipes of an installed package cannot be recorded.
     """
     from rescind.errors import ConfigError
-    from rescind.experiments.recipe_file import check, locate
+    from rescind.experiments.recipe_file import check, check_record, locate
 
     if seeds is not None and any(
         c.partition("=")[0].strip() in ("seed", "run.seed") for c in change or ()
@@ -58,6 +63,9 @@ def command(
         raise ConfigError("--seeds and --set seed=K were both given. Give one of them.")
     path = locate(recipe)
     check(path, change or (), cell)  # before torch is loaded: an error answers at once
+    if record:
+        check_record(path, change or ())
+    from rescind.experiments.learning_run import append_facts
     from rescind.experiments.recipe import read
 
     found = read(path, change or (), cell)
@@ -75,7 +83,9 @@ def command(
         title = f"{chosen.name} seed {chosen.run.seed}"
         if len(cells) > 1:
             title = f"[{number}/{len(cells)}] {title}"
-        facts = _one(found, chosen, folder, resume, title, room)
+        facts = _one(chosen, folder, resume, title, room)
+        if record:
+            append_facts(found, facts)
         finished.append(
             {
                 "cell": chosen.name,
@@ -86,7 +96,7 @@ def command(
         )
         typer.echo(f"{chosen.name} seed {chosen.run.seed}: {_told(facts)} -> {folder}")
         _warn(facts)
-    _next(found, finished)
+    _next(found, finished, record)
     if as_json:
         last: Any = {**finished[-1]["metrics"]} if len(finished) == 1 else {"runs": finished}
         typer.echo(json.dumps(last))
@@ -118,11 +128,9 @@ def _warn(facts: dict[str, Any]) -> None:
         typer.echo(f'  privacy: epsilon {epsilon:.3g} (see "privacy" in run.json)', err=True)
 
 
-def _one(
-    recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str, room: TrialCache
-) -> dict[str, Any]:
+def _one(cell: Cell, folder: Path, resume: bool, title: str, room: TrialCache) -> dict[str, Any]:
     from rescind.experiments import stream_run as stream_cell
-    from rescind.experiments.learning_run import append_facts, tidy
+    from rescind.experiments.learning_run import tidy
     from rescind.experiments.run import run_one
     from rescind.reporting.progress import BlockBar, RoundBar
     from rescind.storage.run_folder import read_facts
@@ -131,8 +139,6 @@ def _one(
     if done is not None and (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed):
         typer.echo(f"{title}: finished before", err=True)
         tidy(folder)
-        if not recipe.changed:
-            append_facts(recipe, done)
         return done
     try:
         bar_of = BlockBar if cell.data.variant else RoundBar
@@ -143,8 +149,6 @@ def _one(
     except KeyboardInterrupt:
         typer.echo("\nstopped. Give the same command with --resume to go on.", err=True)
         raise typer.Exit(130) from None
-    if not recipe.changed:
-        append_facts(recipe, result.facts)
     return result.facts
 
 
@@ -181,20 +185,31 @@ def _heard() -> Iterator[None]:
         source.setLevel(level)
 
 
-def _next(recipe: Recipe, finished: list[dict[str, Any]]) -> None:
+def _how_to_record(recipe: Recipe) -> str:
+    from rescind.experiments.recipe_file import copy_command, in_package
+
+    if recipe.changed:
+        return "The recipe's results take runs of its own settings only; --set changed them."
+    again = "give the same command with --resume --record"
+    if in_package(recipe.path):
+        return f"To add it to results of your own, {again}, after:\n  {copy_command(recipe.path)}"
+    return f"To add it to {recipe.results}, {again}."
+
+
+def _next(recipe: Recipe, finished: list[dict[str, Any]], recorded: bool) -> None:
     where = finished[-1]["out"]
     trial = recipe.cells[-1].forget is not None
     typer.echo(f"\nWritten: {where}/run.json" + ("" if trial else f" and {where}/model/"))
     if recipe.cells[-1].data.variant and not trial:
         typer.echo(f"Drawn: {where}/matrix.svg, every block measured again after each")
-    if recipe.changed:
-        typer.echo("Settings were changed, so no line was added to the recipe's results.")
-    else:
+    if recorded:
         typer.echo(
-            f"One line per run was added to {recipe.results}, which keeps the recipe's results. "
-            f"Where git tracks it: commit it\nwith the pages that show it "
-            f"(python -m rescind_papers.pages --all), or undo it (git restore {recipe.results})."
+            f"Recorded: one line per run in {recipe.results}. Where git tracks it, commit it with "
+            f"the pages that show it\n(python -m rescind_papers.pages --all), or undo it "
+            f"(git restore {recipe.results})."
         )
         typer.echo(f"Next: rescind table {recipe.path}")
+    else:
+        typer.echo(f"Not recorded. {_how_to_record(recipe)}")
     if not trial and recipe.cells[-1].method.model.task == "ranking":
         typer.echo(f"Next: rescind recommend {where} --user ID")

@@ -71,7 +71,7 @@ def command(
     if plot is not None:
         typer.echo(f"Written: {plot}")
     if not any(e.values for e in table.entries):
-        typer.echo(f"Nothing was run yet. Next: rescind run {found.path}")
+        typer.echo(f"No results are recorded yet. Next: rescind run {recipe} --record")
 
 
 def _compare(apart: tuple[Difference, ...], against: str, shown: Callable[[str], str]) -> None:

@@ -337,11 +337,6 @@ def _by_group(fed: Federation, k: tuple[int, ...]) -> dict[str, dict[str, float]
     return {name: fed.evaluate("test", k, ids) for name, ids in found.items() if len(ids)}
 
 
-def append_result(recipe: Recipe, result: Result) -> None:
-    """Add one line to the results beside the recipe."""
-    append_facts(recipe, result.facts)
-
-
 def append_facts(recipe: Recipe, facts: dict[str, Any]) -> None:
     """Add the line of a finished run to the results beside the recipe, unless it is there."""
     append_line(recipe.results, _line(facts))

@@ -50,6 +50,7 @@ from rescind.experiments.recipe_file import (
     check_cell,
     combinations,
     label,
+    packaged,
     parsed,
 )
 from rescind.storage.federations import METHODS, MODELS
@@ -157,11 +158,14 @@ def _also(path: Path, table: Mapping[str, Any]) -> tuple[Path, ...]:
     names = table.get("also", [])
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
         raise ConfigError(f'{path}: also is a list of recipes, such as also = ["basics/floor"].')
-    found = [path.parent.parent / f"{name}.toml" for name in names]
-    for name, other in zip(names, found, strict=True):
-        if not other.is_file():
-            raise ConfigError(f"{path}: there is no recipe '{name}' ({other}) to count in.")
-    return tuple(other.with_suffix(".jsonl") for other in found)
+    found = []
+    for name in names:
+        places = [folder / f"{name}.toml" for folder in (path.parent.parent, packaged())]
+        other = next((place for place in places if place.is_file()), None)
+        if other is None:
+            raise ConfigError(f"{path}: there is no recipe '{name}' ({places[0]}) to count in.")
+        found.append(other.with_suffix(".jsonl"))
+    return tuple(found)
 
 
 def _write(tables: Table, parts: list[str], value: Any) -> None:

@@ -10,11 +10,16 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rescind.errors import ConfigError, suggest
 
 Table = dict[str, Any]
+
+PACKAGE = Path(__file__).resolve().parents[1]
+RECIPES = Path("recipes")
+"""The folder of recipes in the working directory."""
 
 SETTINGS = ("data", "sharing", "method", "guards", "run", "forget")
 TABLES = (*SETTINGS, "axes", "paper", "plot", "table")
@@ -75,22 +80,65 @@ class PlotSettings:
     """Whether it compares cells by name: bars in place of lines."""
 
 
+def packaged() -> Path:
+    """Return the folder of the recipes that come with rescind.
+
+    A wheel has them inside the package (setup.py), a checkout at its top.
+    """
+    inside = PACKAGE / "recipes"
+    return inside if inside.is_dir() else PACKAGE.parents[1] / "recipes"
+
+
+def in_package(path: Path) -> bool:
+    """Return whether a recipe lies in the installed package, where no run may write."""
+    return path.resolve().is_relative_to(PACKAGE)
+
+
+def folder_with(file: str) -> Path:
+    """Return ./recipes if it holds this file, else the folder that comes with rescind."""
+    return RECIPES if (RECIPES / file).is_file() else packaged()
+
+
 def locate(name: str) -> Path:
-    """The file of a recipe given by path, or by its name under `recipes/` (paper/table)."""
-    given = Path(name)
-    tried = [given, given.with_suffix(".toml"), Path("recipes") / f"{name}.toml"]
+    """Return the file of a recipe, given by path or by name (paper/table).
+
+    A name is looked up in ./recipes first, then in the recipes that come with rescind.
+    """
+    given, file = Path(name), f"{name}.toml"
+    tried = dict.fromkeys([given, given.with_suffix(".toml"), RECIPES / file, packaged() / file])
     for path in tried:
         if path.is_file() and path.suffix == ".toml":
             return path
-    known = sorted(
-        str(p.relative_to("recipes").with_suffix("")) for p in Path("recipes").glob("*/*.toml")
+    known = {
+        str(path.relative_to(folder).with_suffix(""))
+        for folder in (RECIPES, packaged())
+        for path in folder.glob("*/*.toml")
+    }
+    raise ConfigError(
+        f"there is no recipe '{name}' (looked for {', '.join(map(str, tried))}). "
+        f"{suggest(name, known)}"
     )
-    next_ = suggest(name, known) if known else (
-        "There is no folder recipes/ here either: go to the one that has it, or give the path of "
-        "a .toml file of your own (docs/recipes.md)."
-    )  # fmt: skip
-    looked = ", ".join(dict.fromkeys(map(str, tried)))
-    raise ConfigError(f"there is no recipe '{name}' (looked for {looked}). {next_}")
+
+
+def check_record(path: Path, changes: Sequence[str]) -> None:
+    """Refuse to record results that do not belong to the recipe, or in the installed package."""
+    changed = [text for text in changes if change({}, text) is not None]
+    if changed:
+        raise ConfigError(
+            f"--record adds results of the recipe as it is written, and --set {changed[0]} changes "
+            f"it. Leave out --record, or change the setting in a recipe of your own."
+        )
+    if in_package(path):
+        raise ConfigError(
+            f"{path} is part of the installed package, where results cannot be recorded. "
+            f"Copy it first: {copy_command(path)}"
+        )
+
+
+def copy_command(path: Path) -> str:
+    """Return the shell command that copies a recipe of the package to ./recipes."""
+    mine = RECIPES / path.parent.name
+    return f"mkdir -p {mine} && cp {quote(str(path.with_suffix('')))}.* {mine}/"
 
 
 def parsed(path: Path) -> Table:

@@ -38,7 +38,8 @@ def sweeps(table: ResultTable) -> tuple[Sweep, ...]:
     swept = {name: setting(cells[name], plot.x) for name in table.recipe.names}
     if not any(entry.values for entry in table.entries):
         raise DataError(
-            f"{table.recipe.results} has no results to draw. Next: rescind run {table.recipe.path}"
+            f"{table.recipe.results} has no results to draw. "
+            f"Next: rescind run {table.recipe.path} --record"
         )
     places, ticks = _places(list(swept.values()))
     axis = _axis(plot.x, cells)

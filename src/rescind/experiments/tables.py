@@ -122,7 +122,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError as error:
             raise DataError(
                 f"{path}:{number}:{error.colno}: not a line of JSON. "
-                f"Remove the line; `rescind run` writes it anew."
+                f"Remove the line; `rescind run --record` adds it again."
             ) from None
     return out
 
