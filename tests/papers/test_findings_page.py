@@ -28,8 +28,8 @@ def mean(recipe: str, cell: str, path: str) -> float:
 
 
 def script(name: str):
-    """A script of recipes/findings/ as a module."""
-    folder = ROOT / "recipes" / "findings"
+    """A script of papers/scripts/findings/ as a module."""
+    folder = ROOT / "papers" / "scripts" / "findings"
     sys.path.insert(0, str(folder))
     try:
         spec = importlib.util.spec_from_file_location(f"finding_{name}", folder / f"{name}.py")
