@@ -358,7 +358,7 @@ def test_the_demonstration_runs_without_any_data(rescind):
     user = out.split("User ")[1].split()[0]
     # The report has the subtraction, too, with the digest the receipt states.
     stated = json.loads(Path(f"{additive}/receipt.json").read_text())["claims"]["sum after"]
-    assert page.count(stated) == 2, "by subtraction, and added up anew"
+    assert page.count(stated) == 2, "by subtraction, and summed again"
     assert "exact, bit for bit" in page
     assert f"User {user} holds" in page
     code, out, _ = rescind("recommend", "demo", "--user", user, "-k", "5", "--json")

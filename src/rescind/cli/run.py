@@ -1,4 +1,4 @@
-"""`rescind run`: the cells of a recipe."""
+"""`rescind run`: run the cells of a recipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def command(
-    recipe: Annotated[str, typer.Argument(help="A TOML file, or paper/table under recipes/.")],
+    recipe: Annotated[
+        str, typer.Argument(help="A TOML file, or the name of a recipe (paper/table).")
+    ],
     change: Annotated[
         list[str] | None,
         typer.Option(
@@ -32,13 +34,12 @@ def command(
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0 to N-1.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where to write; runs/PAPER/TABLE unless given.")
+        Path | None, typer.Option(help="Output folder. Default: runs/PAPER/TABLE.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes for an audit's retrains, where cells forget.")
+        int,
+        typer.Option(min=1, help="Processes that train reference models, for cells that forget."),
     ] = 2,
     record: Annotated[
         bool,
@@ -72,7 +73,7 @@ def command(
     cells = found.choose(cell, None if seeds is None else range(seeds))
     stem = f"{found.path.stem}-changed" if found.changed else found.path.stem
     home = out or Path("runs") / found.path.parent.name / stem
-    room = _room(home, resume, workers)
+    cache = _cache(home, resume, workers)
     finished = []
     for number, chosen in enumerate(cells, 1):
         folder = home
@@ -83,7 +84,7 @@ def command(
         title = f"{chosen.name} seed {chosen.run.seed}"
         if len(cells) > 1:
             title = f"[{number}/{len(cells)}] {title}"
-        facts = _one(chosen, folder, resume, title, room)
+        facts = _one(chosen, folder, resume, title, cache)
         if record:
             append_facts(found, facts)
         finished.append(
@@ -94,7 +95,7 @@ def command(
                 "metrics": facts["metrics"]["test"],
             }
         )
-        typer.echo(f"{chosen.name} seed {chosen.run.seed}: {_told(facts)} -> {folder}")
+        typer.echo(f"{chosen.name} seed {chosen.run.seed}: {_summary(facts)} -> {folder}")
         _warn(facts)
     _next(found, finished, record)
     if as_json:
@@ -102,8 +103,8 @@ def command(
         typer.echo(json.dumps(last))
 
 
-def _told(facts: dict[str, Any]) -> str:
-    """The figures of a finished run in one line."""
+def _summary(facts: dict[str, Any]) -> str:
+    """Return the figures of a finished run in one line."""
     test = facts["metrics"]["test"]
     named = ("HR", "NDCG", "Recall", "accuracy", "ROC")
     shown = ", ".join(f"{k} {v:.4f}" for k, v in test.items() if k.startswith(named))
@@ -116,7 +117,7 @@ def _told(facts: dict[str, Any]) -> str:
 
 
 def _warn(facts: dict[str, Any]) -> None:
-    """Say what a number alone would hide: refused updates, and what the guards promise."""
+    """Print refused updates and the epsilon of the guards, which the metrics do not show."""
     refused = facts.get("refused") or {}
     if refused:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in refused.items())
@@ -128,8 +129,8 @@ def _warn(facts: dict[str, Any]) -> None:
         typer.echo(f'  privacy: epsilon {epsilon:.3g} (see "privacy" in run.json)', err=True)
 
 
-def _one(cell: Cell, folder: Path, resume: bool, title: str, room: TrialCache) -> dict[str, Any]:
-    from rescind.experiments import stream_run as stream_cell
+def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) -> dict[str, Any]:
+    from rescind.experiments import stream_run
     from rescind.experiments.learning_run import tidy
     from rescind.experiments.run import run_one
     from rescind.reporting.progress import BlockBar, RoundBar
@@ -142,46 +143,46 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, room: TrialCache) -
         return done
     try:
         bar_of = BlockBar if cell.data.variant else RoundBar
-        with bar_of(title, cell.run.rounds, cell.run.measure) as bar, _heard():
-            result = run_one(cell, folder, replace(room, watch=(bar,)), again=resume)
+        with bar_of(title, cell.run.rounds, cell.run.measure) as bar, _log_to_stderr():
+            result = run_one(cell, folder, replace(cache, watch=(bar,)), resume)
             if cell.data.variant and cell.forget is None:
-                stream_cell.draw(result.facts, folder / stream_cell.PICTURE)
+                stream_run.draw(result.facts, folder / stream_run.PICTURE)
     except KeyboardInterrupt:
-        typer.echo("\nstopped. Give the same command with --resume to go on.", err=True)
+        typer.echo("\nstopped. To resume, give the same command with --resume.", err=True)
         raise typer.Exit(130) from None
     return result.facts
 
 
-def _room(home: Path, resume: bool, workers: int) -> TrialCache:
-    """Where cells that forget keep what they share."""
+def _cache(home: Path, resume: bool, workers: int) -> TrialCache:
+    """Return the cache that cells with unlearners share: trained models and reference models."""
     from rescind.experiments.unlearning_run import TrialCache
 
     return TrialCache(home, resume, workers, told=_retrains)
 
 
-def _retrains(there: int, wanted: int) -> None:
-    if there < wanted:
-        typer.echo(f"  {there} of {wanted} retrained models to compare with", err=True)
+def _retrains(finished: int, total: int) -> None:
+    if finished < total:
+        typer.echo(f"  {finished} of {total} retrained models to compare with", err=True)
 
 
-class _Aloud(logging.Handler):
-    """Says on stderr what the package has to say."""
+class _StderrHandler(logging.Handler):
+    """Writes log records to stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         typer.echo(f"  {record.getMessage()}", err=True)
 
 
 @contextmanager
-def _heard() -> Iterator[None]:
-    """Let a person hear which checkpoint a run goes on from, and which were torn."""
-    voice, source = _Aloud(), logging.getLogger("rescind")
+def _log_to_stderr() -> Iterator[None]:
+    """Report which checkpoint a run resumes from, and which ones were damaged."""
+    handler, source = _StderrHandler(), logging.getLogger("rescind")
     level = source.level
-    source.addHandler(voice)
+    source.addHandler(handler)
     source.setLevel(logging.INFO)
     try:
         yield
     finally:
-        source.removeHandler(voice)
+        source.removeHandler(handler)
         source.setLevel(level)
 
 
@@ -201,7 +202,7 @@ def _next(recipe: Recipe, finished: list[dict[str, Any]], recorded: bool) -> Non
     trial = recipe.cells[-1].forget is not None
     typer.echo(f"\nWritten: {where}/run.json" + ("" if trial else f" and {where}/model/"))
     if recipe.cells[-1].data.variant and not trial:
-        typer.echo(f"Drawn: {where}/matrix.svg, every block measured again after each")
+        typer.echo(f"Drawn: {where}/matrix.svg, each block measured after every later block")
     if recorded:
         typer.echo(
             f"Recorded: one line per run in {recipe.results}. Where git tracks it, commit it with "
