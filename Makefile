@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 # that does not build with newer setuptools. Older pip reads the first, pip 25.3 and newer the second.
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet
-STATED := pyproject.toml constraints.txt
+STATED := pyproject.toml setup.py constraints.txt
 
 .PHONY: help install demo test test-slow lint bench docs clean
 
@@ -63,9 +63,9 @@ test-slow: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/installed-dev
-	@$(BIN)/ruff check src tests bench papers
-	@$(BIN)/ruff format --check --quiet src tests bench papers || \
-		{ echo "run: $(BIN)/ruff format src tests bench papers"; exit 1; }
+	@$(BIN)/ruff check src tests bench papers setup.py
+	@$(BIN)/ruff format --check --quiet src tests bench papers setup.py || \
+		{ echo "run: $(BIN)/ruff format src tests bench papers setup.py"; exit 1; }
 	@$(BIN)/mypy
 
 bench: $(VENV)/installed

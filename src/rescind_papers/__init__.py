@@ -1,1 +1,1 @@
-"""The three papers again: exhibits, figures, leaderboards, pages, departures, reproduction."""
+"""Reproduction of the papers: exhibits, figures, leaderboards, pages and departures."""

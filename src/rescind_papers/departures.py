@@ -1,9 +1,9 @@
-"""The page "Departures from the papers", made from the marks in docstrings.
+"""The page "Departures from the papers", generated from marks in docstrings.
 
     python -m rescind_papers.departures docs/departures.md
 
-A mark is a paragraph of a docstring: DEPARTS, the place in the paper, a colon, then what is done
-instead and the reason, measured where it could be. Sources are read, not imported.
+A mark is a paragraph of a docstring: DEPARTS, the place in the paper, a colon, then what the code
+does instead and why. Sources are read, not imported.
 """
 
 from __future__ import annotations
@@ -28,44 +28,44 @@ PAPERS = {
     "FedGCV": "arXiv 2605.02297",
     "IMIA": "Yuan et al., WWW 2023",
 }
-"""Papers that a docstring may name before their method is here; a method's own `paper` wins."""
+"""Papers that docstrings name without a method. A method's own `paper` comes first."""
 
 INTRO = """# Departures from the papers
 
 Where the code does something else than a paper says, its docstring marks it with `DEPARTS`: the
-place in the paper, what we do instead, and the reason, measured where it could be. This page is
-made from the marks by `python -m rescind_papers.departures docs/departures.md`; a test fails when
-it is stale.
+place in the paper, what we do instead, and the reason, with a measurement if there is one. This
+page is generated from the marks by `python -m rescind_papers.departures docs/departures.md`; a test
+fails if it is out of date.
 """
 
 
 @dataclass(frozen=True)
 class Departure:
-    """One mark."""
+    """One mark in a docstring."""
 
     paper: str
     owner: str
     """The class, function or setting that departs."""
     source: str
-    """Its file, below the package."""
+    """Its file, relative to the package."""
     place: str
-    """Where in the paper."""
+    """Place in the paper."""
     text: str
 
 
 @dataclass(frozen=True)
 class _Docstring:
-    """A docstring with the names around it, the nearest last."""
+    """A docstring and the names around it, innermost last."""
 
     owner: tuple[str, ...]
     around: tuple[str, ...]
-    """The docstrings it stands in, its own last."""
+    """The docstrings around it, its own last."""
     paper: str | None
-    """What the class it stands in says its paper is."""
+    """The `paper` of the class around it."""
 
 
 def departures(package: Path = PACKAGE) -> tuple[Departure, ...]:
-    """Every mark in the package, in the order of its files."""
+    """Return every mark in the package, in the order of its files."""
     trees = {path: _parsed(path) for path in sorted(package.rglob("*.py"))}
     named = dict(PAPERS)
     for tree in trees.values():
@@ -86,7 +86,7 @@ def departures(package: Path = PACKAGE) -> tuple[Departure, ...]:
 
 
 def page(found: tuple[Departure, ...]) -> str:
-    """The page in Markdown, by paper and by what departs."""
+    """Return the page in Markdown, by paper and by owner."""
     lines = [INTRO]
     papers = sorted({d.paper for d in found}, key=lambda name: (name == ELSEWHERE, name))
     for paper in papers:
@@ -104,22 +104,22 @@ def _parsed(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_text(encoding="utf-8"))
     except SyntaxError as error:
-        raise DataError(f"{path}:{error.lineno}: {error.msg}. Mend that line.") from None
+        raise DataError(f"{path}:{error.lineno}: {error.msg}. Fix that line.") from None
 
 
 def _paper(node: ast.ClassDef) -> str | None:
-    """What a class writes as `paper`."""
+    """Return the value of a class's field `paper`."""
     for part in node.body:
-        said = part.value if isinstance(part, ast.AnnAssign) else None
-        if isinstance(said, ast.Constant) and _assigned(part) == "paper":
-            return str(said.value)
+        value = part.value if isinstance(part, ast.AnnAssign) else None
+        if isinstance(value, ast.Constant) and _assigned(part) == "paper":
+            return str(value.value)
     return None
 
 
 def _docstrings(
     node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, outer: _Docstring
 ) -> Iterator[_Docstring]:
-    """Docstrings of a module, its classes and functions, and of what is assigned in them."""
+    """Yield the docstrings of a module, its classes, functions and assignments."""
     name = () if isinstance(node, ast.Module) else (node.name,)
     paper = _paper(node) if isinstance(node, ast.ClassDef) else None
     own = inspect.cleandoc(ast.get_docstring(node, clean=False) or "")
@@ -143,7 +143,7 @@ def _assigned(node: ast.stmt | None) -> str | None:
 
 
 def _mentioned(texts: tuple[str, ...], named: dict[str, str]) -> str:
-    """The paper whose name is mentioned nearest to a mark; the longest name that fits."""
+    """Return the paper that is named nearest to a mark. The longest name that fits wins."""
     for text in texts:
         there = [name for name in named if re.search(rf"\b{name}\b", text)]
         if there:
@@ -152,7 +152,7 @@ def _mentioned(texts: tuple[str, ...], named: dict[str, str]) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the page, or write it where the first argument says."""
+    """Print the page, or write it to the file given as first argument."""
     text = page(departures())
     if not arguments:
         print(text, end="")

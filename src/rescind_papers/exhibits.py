@@ -1,4 +1,4 @@
-"""Tables of the papers beside ours: each number with a verdict, as Markdown, CSV and LaTeX."""
+"""Tables of the papers and our numbers, each with a verdict, as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ VERDICTS = {
     ALONE: "the paper prints no number here (a control of ours, or a figure that is only drawn), "
     "so ours is held against nothing",
 }
-"""Every verdict and what it means."""
+"""Every verdict and its meaning."""
 CLOSE = 0.01
-"""With one seed there is no standard error: within this part of the paper's number is reached."""
+"""With one seed there is no standard error: this relative difference counts as reached."""
 
 
 @dataclass(frozen=True)
@@ -46,29 +46,29 @@ class Row:
     entry: Entry
     verdict: str
     quick: str = ""
-    """How it was made, where that was a quick form of the recipe."""
+    """What was made smaller, if it is a quick run."""
 
     @property
     def ours(self) -> str:
-        """As it is printed; a quick one says so."""
+        """Return our number as text. Quick ones are marked."""
         return f"{self.entry.ours()} (quick)" if self.quick else self.entry.ours()
 
 
 def rows(exhibit: Exhibit, shelf: Shelf, quick: Mapping[str, str] | None = None) -> list[Row]:
-    """Every number of a table or figure, in order.
+    """Return every number of a table or figure, in order.
 
-    quick: by recipe and cell ("paper/table: cell"), what was made smaller; nothing if left out
+    quick: by recipe and cell ("paper/table: cell"), what was made smaller
     """
     tables = [(part, shelf.table(part)) for part in exhibit.parts]
     if exhibit.derive:
         tables = [(part, _gains(table)) for part, table in tables]
-    beneath = [
+    floor_tables = [
         shelf.table(Part(name, columns=part.columns))
         for part in exhibit.parts
         for name in part.floors
         if not exhibit.derive
     ]
-    floors = _floors([*beneath, *(table for _, table in tables)])
+    floors = _floors([*floor_tables, *(table for _, table in tables)])
     out = []
     for part, table in tables:
         shown = picked(table.recipe, part)
@@ -81,20 +81,21 @@ def rows(exhibit: Exhibit, shelf: Shelf, quick: Mapping[str, str] | None = None)
             if entry.floor is None and data is not None and counts:
                 entry = replace(entry, floor=floors.get((data, entry.metric)))  # noqa: PLW2901
             if data is not None and (data.name, entry.metric) in largest:
-                share = largest[data.name, entry.metric]
-                entry = replace(entry, floor=share, floor_name="the largest class")  # noqa: PLW2901
+                floor = largest[data.name, entry.metric]
+                entry = replace(entry, floor=floor, floor_name="the largest class")  # noqa: PLW2901
             name = entry.cell.split("/", maxsplit=1)[0] if data is None else data.name
             how = "" if quick is None else quick.get(f"{part.recipe}: {entry.cell}", "quick")
-            said = verdict(entry, entry.metric in lower, name in exhibit.absent)
-            judged = said if not how or said in (ABSENT, LATER) else QUICK
+            found = verdict(entry, entry.metric in lower, name in exhibit.absent)
+            judged = found if not how or found in (ABSENT, LATER) else QUICK
             out.append(Row(part, entry, judged, how if entry.values or entry.words else ""))
     return out
 
 
 def _largest_class(part: Part, table: ResultTable, shelf: Shelf) -> dict[tuple[str, str], float]:
-    """The accuracy of answering the largest class always, by graph and title of the column.
+    """Return the accuracy of always answering the largest class, by graph and column title.
 
-    The least when a client leaves: those who stay are measured, and who leaves is not always told.
+    It is the minimum over leaving clients: only the others are measured, and the paper does not
+    always say which client leaves.
     """
     if not part.floor:
         return {}
@@ -104,7 +105,7 @@ def _largest_class(part: Part, table: ResultTable, shelf: Shelf) -> dict[tuple[s
 
 
 def _data(table: ResultTable, name: str) -> DataSettings | None:
-    """The data of a cell; of one that is only printed, that of its neighbours of the same label."""
+    """Return the data of a cell; for a cell that is only printed, of cells with the same label."""
     cells = cells_by_name(table.recipe)
     if name in cells:
         return cells[name].data
@@ -114,7 +115,7 @@ def _data(table: ResultTable, name: str) -> DataSettings | None:
 
 
 def _floors(tables: Sequence[ResultTable]) -> dict[tuple[DataSettings, str], float]:
-    """What predictors without learning reach, by data and measure, in any part of an exhibit."""
+    """Return the values of predictors without learning, by data and metric."""
     return {
         (cells_by_name(table.recipe)[e.cell].data, e.metric): e.mean
         for table in tables
@@ -124,9 +125,9 @@ def _floors(tables: Sequence[ResultTable]) -> dict[tuple[DataSettings, str], flo
 
 
 def verdict(entry: Entry, lower: bool = False, absent: bool = False) -> str:
-    """Ours held against the paper's number, by the rules of `VERDICTS`.
+    """Compare ours with the paper's number, by the rules of `VERDICTS`.
 
-    lower: less is better
+    lower: lower is better
     """
     if entry.mean is None and not entry.words:
         return ABSENT if absent else LATER
@@ -143,7 +144,7 @@ def verdict(entry: Entry, lower: bool = False, absent: bool = False) -> str:
 
 
 def _gains(table: ResultTable) -> ResultTable:
-    """F3CRec's Fig. 3: what F3CRec and the second best gain over fine-tuning, in percent of it."""
+    """Return the gains of F3CRec and the second best over fine-tuning in percent (its Fig. 3)."""
     out = []
     found = {e.cell: e for e in table.entries}
     groups = dict.fromkeys(e.cell.rsplit("/", 1)[0] for e in table.entries)
@@ -172,7 +173,7 @@ def _gains(table: ResultTable) -> ResultTable:
 
 
 def _gain(mine: Entry, base: Entry) -> tuple[float, ...]:
-    """By seed, in percent."""
+    """Return the gain by seed, in percent."""
     under = dict(zip(base.seeds, base.values, strict=True))
     pairs = zip(mine.seeds, mine.values, strict=True)
     return tuple(100 * (value / under[seed] - 1) for seed, value in pairs if seed in under)
@@ -191,7 +192,7 @@ def _printed(row: Row) -> list[str]:
 
 
 def markdown(exhibit: Exhibit, found: Sequence[Row]) -> str:
-    """Every part as a table below the recipe that made it."""
+    """Return every part as a Markdown table below the name of its recipe."""
     said = [exhibit.notes] if exhibit.notes else []
     if exhibit.says:
         said.insert(0, f"The paper: {exhibit.says}")
@@ -204,13 +205,13 @@ def markdown(exhibit: Exhibit, found: Sequence[Row]) -> str:
 
 
 def legend(found: Sequence[Row]) -> str:
-    """What the verdicts of these rows mean, as Markdown: one line for each that was given."""
+    """Return the meaning of the verdicts of these rows, as a Markdown list."""
     given = dict.fromkeys(row.verdict.removesuffix(ONE_SEED) for row in found)
     return "\n".join(f"- *{one}*: {VERDICTS[one]}." for one in given if one in VERDICTS)
 
 
 def compared(exhibit: Exhibit, shelf: Shelf) -> str:
-    """Differences between rows of each part, paired by seed and corrected, as Markdown."""
+    """Return differences between rows, paired by seed and corrected, as Markdown."""
     said = []
     for part in exhibit.parts if not exhibit.derive else ():
         table = shelf.table(part)
@@ -224,7 +225,7 @@ def compared(exhibit: Exhibit, shelf: Shelf) -> str:
 
 
 def as_csv(exhibit: Exhibit, found: Iterable[Row]) -> str:
-    """A line per number."""
+    """Return the numbers as CSV, a line per number."""
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n")
     write.writerow(
@@ -249,7 +250,7 @@ LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "$": r"
 
 
 def latex(exhibit: Exhibit, found: Sequence[Row]) -> str:
-    """Every part as a tabular of plain LaTeX."""
+    """Return every part as a plain LaTeX tabular."""
     said = [f"% {exhibit.place}: {exhibit.title}. {exhibit.source}"]
     for part in exhibit.parts:
         mine = [list(HEAD), *(_printed(row) for row in found if row.part == part)]
@@ -268,13 +269,13 @@ def _escaped(text: str) -> str:
 
 
 def summary(every: Sequence[Exhibit], shelf: Shelf) -> str:
-    """How often each verdict was given, by table and figure, as Markdown."""
+    """Return the count of each verdict by table and figure, as Markdown."""
     kinds = [EXCEEDED, REACHED, MISSED, TRIVIAL, ABSENT, LATER]
     out = [["table or figure", "numbers printed", *kinds]]
     for exhibit in every:
         found = [r for r in rows(exhibit, shelf) if r.entry.paper is not None]
-        told = [r.verdict.removesuffix(ONE_SEED) for r in found]
+        verdicts = [r.verdict.removesuffix(ONE_SEED) for r in found]
         page = f"[{exhibit.paper} {exhibit.title.split(':')[0]}]({exhibit.paper}.md#{exhibit.name})"
-        out.append([page, str(len(found)), *(str(told.count(kind) or "") for kind in kinds)])
+        out.append([page, str(len(found)), *(str(verdicts.count(kind) or "") for kind in kinds)])
     totals = [sum(int(row[n] or 0) for row in out[1:]) for n in range(1, len(out[0]))]
     return rows_as_markdown([*out, ["all", *map(str, totals)]])

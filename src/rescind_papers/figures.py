@@ -1,4 +1,4 @@
-"""Figures of the papers drawn from our results, each with a digest of the numbers it shows."""
+"""Figures of the papers drawn from our results, each with a digest of its numbers."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from rescind.reporting import charts
 from rescind_papers.exhibits import Row, as_csv
 from rescind_papers.index import Exhibit, Part, Shelf
 
-QUICK = "quick: made in small; it shows that the code runs, no more"
+QUICK = "quick: a small run; it only shows that the code runs"
 
 
 def names(exhibit: Exhibit) -> dict[Part, str]:
-    """What the files are called: one for each part, or one for all where they are computed."""
+    """Return the file name of each part; a derived figure has one file."""
     stem = f"{exhibit.paper}-{exhibit.name}"
     if exhibit.derive:
         return {exhibit.parts[0]: stem}
-    many = len(exhibit.parts) > 1
-    return {p: f"{stem}-{n}" if many else stem for n, p in enumerate(exhibit.parts, 1)}
+    several = len(exhibit.parts) > 1
+    return {p: f"{stem}-{n}" if several else stem for n, p in enumerate(exhibit.parts, 1)}
 
 
 def about(exhibit: Exhibit, part: Part, found: list[Row]) -> str:
-    """What a picture says of itself: a digest of its numbers, which it is held against later."""
+    """Return the note stored in a picture: a digest of its numbers, to detect old pictures."""
     mine = found if exhibit.derive else [row for row in found if row.part == part]
     return f"{exhibit.place} sha256:{sha256(as_csv(exhibit, mine).encode()).hexdigest()}"
 
 
-def told(path: Path) -> str | None:
-    """What a PNG says of itself; None where there is none."""
+def stored_note(path: Path) -> str | None:
+    """Return the note stored in a PNG; None if there is no file."""
     if not path.is_file():
         return None
     from PIL import Image
@@ -40,7 +40,7 @@ def told(path: Path) -> str | None:
 
 
 def drawable(exhibit: Exhibit, found: list[Row]) -> dict[Part, str]:
-    """The parts that can be drawn, with the names of their files."""
+    """Return the parts that have results, with their file names."""
     if not exhibit.figure:
         return {}
     ran = {row.part.recipe for row in found if row.entry.values}
@@ -52,7 +52,7 @@ def drawable(exhibit: Exhibit, found: list[Row]) -> dict[Part, str]:
 def draw(
     exhibit: Exhibit, shelf: Shelf, found: list[Row], folder: Path, endings: tuple[str, ...]
 ) -> list[Path]:
-    """Write what can be drawn of a figure, once for each ending; a quick one says so."""
+    """Draw the parts of a figure that have results, in each file format. Quick ones are marked."""
     below = QUICK if any(row.quick for row in found) else ""
     out = []
     for part, name in drawable(exhibit, found).items():
@@ -71,7 +71,7 @@ def draw(
 
 
 def _gains(exhibit: Exhibit, found: list[Row], path: Path, note: str, below: str) -> None:
-    """A panel for each part: ours as bars, the paper's numbers as marks."""
+    """Draw a panel for each part: ours as bars, the paper's numbers as marks."""
     made, axes = charts.figure(len(exhibit.parts), width=4.6)
     for ax, part in zip(axes, exhibit.parts, strict=True):
         mine = [row.entry for row in found if row.part == part]

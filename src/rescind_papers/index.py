@@ -1,9 +1,9 @@
-"""The map from every table and figure of the papers to the recipes behind it (recipes/papers.toml).
+"""The map from tables and figures of the papers to their recipes (recipes/papers.toml).
 
-shelf = Shelf(Path("recipes"))
+shelf = Shelf(folder_with(MAP))
 for exhibit in chosen(shelf.folder, "fedshare/table3"):
     for part in exhibit.parts:
-        shelf.table(part)            ours beside the paper's, mean and spread
+        shelf.table(part)            ours and the paper's, mean and spread
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ MAP = "papers.toml"
 
 @dataclass(frozen=True)
 class Part:
-    """A recipe, as far as a table or figure shows it."""
+    """The part of a recipe that a table or figure shows."""
 
     recipe: str
-    """As paper/table under recipes/."""
+    """Name of the recipe: paper/table."""
     title: str = ""
     cells: tuple[str, ...] = ("*",)
-    """Patterns of the names of cells."""
+    """Patterns of cell names."""
     columns: tuple[str, ...] = ()
-    """Paths of columns; the recipe's unless given."""
+    """Paths of columns. Default: those of the recipe."""
     against: tuple[str, ...] = ()
-    """Cells that the others on their data are tested against."""
+    """Cells that other cells on the same data are compared with."""
     lower: tuple[str, ...] = ()
-    """Paths of columns in which less is better."""
+    """Paths of columns in which lower is better."""
     plot: PlotSettings | None = None
-    """How it is drawn, where the recipe does not say."""
+    """Plot settings, if the recipe has none."""
     floor: str = ""
-    """The finding that says what a predictor without learning reaches, by data."""
+    """The finding with the values of a predictor without learning, by data."""
     floors: tuple[str, ...] = ()
-    """Recipes whose cells of item popularity are floors here, where the data is the same."""
+    """Recipes whose popularity cells are floors here, on the same data."""
     printed: Mapping[str, Mapping[str, float]] = field(default_factory=dict, hash=False)
-    """Published numbers by cell that the recipe does not carry."""
+    """Published numbers by cell that the recipe does not have."""
 
 
 @dataclass(frozen=True)
@@ -61,35 +61,35 @@ class Exhibit:
     source: str
     parts: tuple[Part, ...]
     says: str = ""
-    """What the paper reads from it."""
+    """The paper's conclusion from it."""
     notes: str = ""
     derive: str = ""
-    """What is computed from the parts rather than shown of them."""
+    """What is computed from the parts, if they are not shown directly."""
     absent: tuple[str, ...] = ()
-    """Names of data that cannot be had here."""
+    """Names of datasets that are not available here."""
 
     @property
     def place(self) -> str:
-        """As one asks for it: paper/name."""
+        """Return its name for commands: paper/name."""
         return f"{self.paper}/{self.name}"
 
     @property
     def figure(self) -> bool:
-        """Whether it is drawn."""
+        """Return whether it is a figure."""
         return self.name.startswith("fig")
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """The recipes of a folder, each read once, perhaps changed before anything is made of them."""
+    """The recipes of a folder, each read once. Some may be replaced by changed ones."""
 
     folder: Path
     changed: Mapping[str, Recipe] = field(default_factory=dict)
-    """Recipes that stand in for those of the folder, such as quick ones."""
+    """Recipes that replace those of the folder, such as quick ones."""
     _read: dict[str, Recipe] = field(default_factory=dict, compare=False)
 
     def recipe(self, name: str) -> Recipe:
-        """The recipe of this name."""
+        """Return the recipe of this name."""
         from rescind.experiments.recipe import read  # loads torch, which reading the map does not
 
         if name in self.changed:
@@ -97,12 +97,12 @@ class Shelf:
         if name not in self._read:
             path = self.folder / f"{name}.toml"
             if not path.is_file():
-                raise ConfigError(f"{MAP} names the recipe '{name}', and there is no {path}.")
+                raise ConfigError(f"{MAP} names the recipe '{name}', but there is no {path}.")
             self._read[name] = read(path)
         return self._read[name]
 
     def table(self, part: Part) -> ResultTable:
-        """The results of a part: its cells and columns, those that are only printed last."""
+        """Return the results of a part. Rows with only a published number come last."""
         from rescind.experiments.tables import Entry, collect
 
         recipe = self.recipe(part.recipe)
@@ -124,7 +124,7 @@ class Shelf:
 
 
 def finding(folder: Path, name: str) -> list[dict[str, Any]]:
-    """The rows that a script of recipes/findings/ wrote down."""
+    """Return the rows of a finding, written by a script of papers/scripts/findings/."""
     path = folder / "findings" / f"{name}.json"
     if not path.is_file():
         known = [other.stem for other in path.parent.glob("*.json")]
@@ -134,13 +134,13 @@ def finding(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def picked(recipe: Recipe, part: Part) -> tuple[Column, ...]:
-    """The columns a part shows."""
+    """Return the columns of a part."""
     known = {column.path: column for column in recipe.columns or COLUMNS}
     return tuple(known.get(path, Column(path)) for path in part.columns or known)
 
 
 def shown(recipe: Recipe, part: Part) -> list[Cell]:
-    """One cell of each name that a part shows, in the recipe's order."""
+    """Return one cell of each name that a part shows, in the recipe's order."""
     from rescind.experiments.tables import cells_by_name
 
     cells = cells_by_name(recipe)
@@ -149,21 +149,23 @@ def shown(recipe: Recipe, part: Part) -> list[Cell]:
 
 
 def _published(entry: Entry, columns: tuple[Column, ...], part: Part) -> Entry:
-    """With the number that the map has for it, where the recipe has none."""
+    """Return the entry with the map's published number, if the recipe has none."""
     path = next(c.path for c in columns if c.name == entry.metric)
     number = part.printed.get(entry.cell, {}).get(path)
     return entry if number is None or entry.paper is not None else replace(entry, paper=number)
 
 
 def exhibits(folder: Path) -> tuple[Exhibit, ...]:
-    """Every table and figure of the map, in its order."""
+    """Return every table and figure of the map, in order."""
     path = folder / MAP
     try:
         papers = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"there is no {path}. Go to the folder that has recipes/.") from None
+        raise ConfigError(
+            f"there is no {path}. Change to the top folder of a checkout, which has recipes/."
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}. Mend that line.") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}. Fix that line.") from None
     return tuple(
         _exhibit(name, paper, one) for name, paper in papers.items() for one in paper["exhibit"]
     )
@@ -189,7 +191,7 @@ def _part(table: Mapping[str, Any]) -> Part:
 
 
 def chosen(folder: Path, what: str | None) -> tuple[Exhibit, ...]:
-    """All of the map, those of a paper, or one as paper/table."""
+    """Return all tables and figures, those of one paper, or one (paper/table)."""
     every = exhibits(folder)
     if what is None:
         return every
@@ -203,12 +205,12 @@ def chosen(folder: Path, what: str | None) -> tuple[Exhibit, ...]:
 
 
 def behind(exhibit: Exhibit) -> tuple[str, ...]:
-    """The recipes that a table or figure is made of, each once."""
+    """Return the recipes of a table or figure, each once."""
     return tuple(dict.fromkeys(part.recipe for part in exhibit.parts))
 
 
 def _only_a_recipe(name: str, every: tuple[Exhibit, ...]) -> str:
-    """What to do with the name of a recipe where that of a table or figure is wanted."""
+    """Return the error message for the name of a recipe instead of a table or figure."""
     alone = f"`rescind run {name}` runs the recipe alone, `rescind table {name}` prints its results"
     places = [e.place for e in every if name in behind(e)]
     if not places:

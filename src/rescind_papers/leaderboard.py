@@ -1,8 +1,7 @@
-"""A page for each task: every method on every dataset, from the committed results of all recipes.
+"""Leaderboards: every method on every dataset, from the committed results of all recipes.
 
-Whoever adds a method file and a recipe that names it has a row as soon as the recipe has results.
-Left out are searches for settings (recipes called tun...) and sweeps of one setting, whose cells
-are many forms of one method.
+A new method has a row as soon as a recipe with it has results. Searches for settings (recipes
+named tun...) and sweeps of one setting are left out: their cells are variants of one method.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ FORGETS = (
     Column("forget.online.others", "others online", 0),
 )  # fmt: skip
 TASKS = {"learning": LEARNS, "continual": STREAMS, "unlearning": FORGETS}
-"""What stands on the page of each task: utility, forgetting, time, storage, communication."""
+"""Columns of each task: utility, forgetting, time, storage, communication."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One method, as a recipe has it, on one dataset."""
+    """One method of a recipe on one dataset."""
 
     task: str
     data: str
@@ -58,23 +57,23 @@ class Standing:
     label: str
     recipe: str
     exact: bool
-    """Whether what is taken back is forgotten exactly."""
+    """Whether it forgets exactly."""
     values: tuple[str, ...]
     seeds: int
     utility: float
 
 
 def task_of(cell: Cell) -> str:
-    """Which page a cell stands on."""
+    """Return the task of a cell."""
     if cell.forget is not None:
         return "unlearning"
     return "continual" if cell.data.variant else "learning"
 
 
 def standings(shelf: Shelf) -> list[Standing]:
-    """Every cell with results, in every recipe that is neither a search nor a sweep.
+    """Return every cell with results, of all recipes except searches and sweeps.
 
-    The same settings in two recipes are one row: that of more seeds.
+    The same settings in two recipes give one row, the one with more seeds.
     """
     found: dict[tuple[str, str], Standing] = {}
     for path in sorted(shelf.folder.glob("*/*.toml")):
@@ -120,7 +119,7 @@ def _standing(cell: Cell, recipe: str, newest: Newest) -> Standing | None:
 
 
 def data_label(data: DataSettings) -> str:
-    """A dataset with what was done to it."""
+    """Return the name of a dataset with its filters and splits."""
     plain = DataSettings()
     done = [
         str(value) if f.name in ("variant", "split", "parts") else f"{f.name} {value}"
@@ -131,18 +130,18 @@ def data_label(data: DataSettings) -> str:
 
 
 def _label(cell: Cell) -> str:
-    """Its labels along the axes other than data, or the method where there are none."""
-    told = [label for axis, label in cell.labels.items() if axis != "data"]
-    return "/".join(told) or type(cell.method).__name__
+    """Return the labels along the axes other than data, or the method if there are none."""
+    labels = [label for axis, label in cell.labels.items() if axis != "data"]
+    return "/".join(labels) or type(cell.method).__name__
 
 
 def _shown(column: Column, lines: Sequence[dict[str, Any]]) -> str:
-    """The mean over seeds, or the words with how often."""
+    """Return the mean over seeds, or the words with their counts."""
     found = [v for v in map(column.of, lines) if v is not None]
     words = [v for v in found if isinstance(v, str)]
     if words:
-        told = {word: words.count(word) for word in words}
-        return ", ".join(f"{w} {n}" if len(told) > 1 else w for w, n in told.items())
+        counts = {word: words.count(word) for word in words}
+        return ", ".join(f"{w} {n}" if len(counts) > 1 else w for w, n in counts.items())
     numbers = [v for v in found if not isinstance(v, str)]
     return f"{statistics.fmean(numbers):.{column.digits}f}" if numbers else ""
 
@@ -168,13 +167,13 @@ document.querySelectorAll("table").forEach(function (table) {
   });
 });
 </script>"""
-"""Sorts by a click on a heading, without asking anybody; numbers before words, empty cells last."""
+"""Sorts by a click on a heading, without network; numbers before words, empty cells last."""
 
 
 def markdown(task: str, shelf: Shelf) -> str:
-    """The page of one task: its rows, and which methods have none yet."""
+    """Return the table of one task, and the methods that have no row yet."""
     if task not in TASKS:
-        raise ConfigError(f"no leaderboard is called '{task}'; {suggest(task, TASKS)}")
+        raise ConfigError(f"there is no leaderboard '{task}'; {suggest(task, TASKS)}")
     every = standings(shelf)
     mine = [s for s in every if s.task == task]
     used = [n for n in range(len(TASKS[task])) if any(s.values[n] for s in mine)]
@@ -185,7 +184,7 @@ def markdown(task: str, shelf: Shelf) -> str:
         for s in mine
     ]  # fmt: skip
     there = {name for s in every for name in (s.method, s.learner)}
-    named = {"Nothing": NO_OP}  # trials have it as a control, under a name of its own
+    named = {"Nothing": NO_OP}  # trials have it as a control, under another name
     without = [name for name in classes(*METHODS) if named.get(name, name) not in there]
     last = (
         f"\n\n{SCRIPT}\n\nMethods without a result in any recipe: {', '.join(without) or 'none'}."

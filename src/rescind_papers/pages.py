@@ -1,20 +1,20 @@
-"""Pages whose tables are written by the results themselves.
+"""Fill the tables of the documentation from results. Needs a checkout.
 
-    python -m rescind_papers.pages docs/fedshare.md      fills the tables of a page anew
-    python -m rescind_papers.pages --all                 those of every page, and the departures
+    python -m rescind_papers.pages docs/fedshare.md      fill the tables of a page
+    python -m rescind_papers.pages --all                 of every page, and the departures
 
 A page holds lines like these, and `<!-- end -->` after each:
 
     <!-- table PAPER/TABLE [valid] [cells PATTERN; ...] [of COLUMN, ...] [against CELL] -->
 
-What stands between them is made from the committed results of that recipe, and a test fails when it
-is stale. `cells` picks rows, `of` some of the recipe's columns by their titles. Other blocks:
+The text between them is made from the committed results of that recipe, and a test fails if it is
+out of date. `cells` selects rows, `of` some of the recipe's columns by title. Other blocks:
 
-    <!-- exhibits PAPER -->        every table and figure of a paper, ours beside it
-    <!-- verdicts -->              how often each verdict was given
-    <!-- meanings -->              what the verdicts mean
+    <!-- exhibits PAPER -->        every table and figure of a paper, with our numbers
+    <!-- verdicts -->              the count of each verdict
+    <!-- meanings -->              the meaning of the verdicts
     <!-- leaderboard TASK -->      every method on every dataset
-    <!-- found NAME -->            what a script of papers/scripts/findings/ wrote down
+    <!-- found NAME -->            the rows of recipes/findings/NAME.json
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from rescind.core.files import write_atomically
-from rescind.errors import ConfigError, suggest
+from rescind.errors import ConfigError, RescindError, suggest
 from rescind.experiments.recipe import COLUMNS, Column, Recipe
+from rescind.experiments.recipe_file import RECIPES
 from rescind.experiments.significance import differences, markdown_differences, remark
 from rescind.experiments.tables import ResultTable, collect, lines, markdown, rows_as_markdown
 from rescind_papers import departures, exhibits, figures, leaderboard
-from rescind_papers.index import Exhibit, Part, Shelf, chosen, finding
+from rescind_papers.index import MAP, Exhibit, Part, Shelf, chosen, finding
 from rescind_papers.index import shown as cells_that_fit
 
 BLOCK = re.compile(
@@ -50,30 +51,32 @@ MADE = re.compile(
     re.S,
 )
 IMAGES = "images"
-"""The folder of pictures beside the pages that show them."""
+"""The folder of pictures, next to the pages that show them."""
 
 
 def has_blocks(text: str) -> bool:
-    """Whether anything on a page is made from results."""
+    """Return whether a page has blocks made from results."""
     return bool(BLOCK.search(text) or MADE.search(text))
 
 
 def with_block(text: str, name: str, body: str) -> str:
-    """The page with what a benchmark printed, between `<!-- name -->` and `<!-- end -->`."""
+    """Return the page with `body` between `<!-- name -->` and `<!-- end -->`."""
     block = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
-    new, many = block.subn(lambda found: f"{found[1]}\n{body}\n\n{found[2]}", text)
-    if many != 1:
-        raise ConfigError(f"the page holds {many} places '<!-- {name} -->'; one is needed.")
+    new, count = block.subn(lambda found: f"{found[1]}\n{body}\n\n{found[2]}", text)
+    if count != 1:
+        raise ConfigError(f"the page has {count} blocks '<!-- {name} -->'; it must have one.")
     return new
 
 
 def write_block(page: Path, name: str, body: str) -> None:
-    """Put what a script printed into its place on a page."""
+    """Write the output of a script into its block on a page."""
+    if not page.is_file():
+        raise ConfigError(f"there is no {page}. Change to the top folder of a checkout.")
     page.write_text(with_block(page.read_text(encoding="utf-8"), name, body), encoding="utf-8")
 
 
 def filled(text: str, shelf: Shelf) -> str:
-    """The page with every table made anew."""
+    """Return the page with every block filled from results."""
 
     def table(found: re.Match[str]) -> str:
         recipe, against = shelf.recipe(found["name"]), found["against"]
@@ -95,7 +98,7 @@ def filled(text: str, shelf: Shelf) -> str:
 
 
 def _some(table: ResultTable, patterns: str | None) -> ResultTable:
-    """The rows whose cells fit one of the patterns; all where there are none."""
+    """Return the rows of cells that match one of the patterns; all without patterns."""
     if patterns is None:
         return table
     part = Part("", cells=tuple(patterns.split("; ")))
@@ -105,7 +108,7 @@ def _some(table: ResultTable, patterns: str | None) -> ResultTable:
 
 
 def _made(kind: str, name: str | None, shelf: Shelf) -> str:
-    """What a block other than a table holds."""
+    """Return the content of a block other than a table."""
     if kind == "found":
         rows = finding(shelf.folder, name or "")
         return rows_as_markdown([list(rows[0]), *([str(v) for v in row.values()] for row in rows)])
@@ -120,7 +123,7 @@ def _made(kind: str, name: str | None, shelf: Shelf) -> str:
 
 
 def _exhibit(one: Exhibit, shelf: Shelf) -> str:
-    """A table or figure under its heading, with its pictures and what differs."""
+    """Return a table or figure with its heading, pictures and paired differences."""
     found = exhibits.rows(one, shelf)
     said = [f'<a id="{one.name}"></a>', f"## {one.title}", exhibits.markdown(one, found)]
     drawn = [f"![{one.title}]({IMAGES}/{n}.png)" for n in figures.drawable(one, found).values()]
@@ -131,7 +134,7 @@ def _exhibit(one: Exhibit, shelf: Shelf) -> str:
 
 
 def _chosen(recipe: Recipe, titles: str | None) -> tuple[Column, ...] | None:
-    """The columns of these titles, in their order; None for all."""
+    """Return the columns of these titles, in order; None for all."""
     if titles is None:
         return None
     known = {column.name: column for column in recipe.columns or COLUMNS}
@@ -142,23 +145,28 @@ def _chosen(recipe: Recipe, titles: str | None) -> tuple[Column, ...] | None:
 
 
 def on_validation(recipe: Recipe) -> str:
-    """What validation said of each cell: the only part that may choose settings."""
+    """Return validation results of each cell. Only these may choose settings."""
     cells = {cell.name: cell for cell in recipe.cells}
     made = [line for line in lines(recipe) if line["cell"] in cells]
-    asked = [c.path for c in recipe.columns or COLUMNS if "." not in c.path]
-    rows = [f"| cell | {' | '.join(f'validation {m}' for m in asked)} |"]
-    rows.append("|" + " --- |" * (1 + len(asked)))
+    metrics = [c.path for c in recipe.columns or COLUMNS if "." not in c.path]
+    rows = [f"| cell | {' | '.join(f'validation {m}' for m in metrics)} |"]
+    rows.append("|" + " --- |" * (1 + len(metrics)))
     for name in recipe.names:
         mine = [x["valid"] for x in made if x["cell"] == name and cells[name].made(x)]
         means = [f"{statistics.fmean(v[m] for v in mine):.4f}" if mine else "not run"
-                 for m in asked]  # fmt: skip
+                 for m in metrics]  # fmt: skip
         rows.append(f"| {name} | {' | '.join(means)} |")
     return "\n".join(rows)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Fill the pages that are named, or all of them."""
-    every, shelf = list(arguments) == ["--all"], Shelf(Path("recipes"))
+    """Fill the given pages, or all of them (--all)."""
+    if not (RECIPES / MAP).is_file() or not Path("docs").is_dir():
+        raise ConfigError(
+            "pages are written in a checkout of rescind, from its recipes/ into its docs/. Change "
+            "to the top folder of a checkout."
+        )
+    every, shelf = list(arguments) == ["--all"], Shelf(RECIPES)
     pages = sorted(Path("docs").rglob("*.md")) if every else [Path(name) for name in arguments]
     for path in pages:
         text = path.read_text(encoding="utf-8")
@@ -172,17 +180,21 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def draw(shelf: Shelf, folder: Path) -> None:
-    """The pictures of the pages that are not there or show other numbers than the results have."""
+    """Draw the pictures that are missing or show other numbers than the results."""
     for one in chosen(shelf.folder, None):
         found = exhibits.rows(one, shelf) if one.figure else []
         stale = [
             name
             for part, name in figures.drawable(one, found).items()
-            if figures.told(folder / f"{name}.png") != figures.about(one, part, found)
+            if figures.stored_note(folder / f"{name}.png") != figures.about(one, part, found)
         ]
         for path in figures.draw(one, shelf, found, folder, ("png",)) if stale else ():
             print(f"drawn: {path}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except RescindError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

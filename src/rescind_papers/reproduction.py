@@ -1,7 +1,7 @@
-"""Run the recipes behind tables and figures again, side by side, and write them down anew.
+"""Rerun the recipes behind tables and figures in parallel, and write the tables and figures.
 
-Nothing here touches the committed results: a folder gets runs, lines of results, tables (Markdown,
-CSV, LaTeX) and figures (SVG, PNG) of its own. A cell that stands in several recipes is run once.
+Committed results are not changed: runs, result lines, tables (Markdown, CSV, LaTeX) and figures
+(SVG, PNG) go to a separate folder. A cell of several recipes is run once.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ SMALLER = {
     "pubmed": "cora",
     "tolokers": "cora",
 }
-"""What stands in for a dataset in a quick form: minutes, not hours, for the whole of it."""
+"""Smaller datasets for quick runs, so that all of them take minutes, not hours."""
 ROUNDS = 4
-"""Of a quick form: as many as FedShare's forgetting needs to have its snapshots."""
+"""Rounds of a quick run: enough for the snapshots of FedShare's forgetting."""
 POLL = 0.5
-"""Seconds between two looks at how far the runs are."""
+"""Seconds between two progress updates."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run, and the cells of recipes that it counts for."""
+    """One run, and the recipe cells that it counts for."""
 
     cell: Cell
     folder: Path
-    room: Path
-    """Where trials on the same federation keep what they share."""
+    cache: Path
+    """Folder that trials on the same federation share."""
     counts_for: tuple[tuple[Recipe, str], ...]
     weight: float = 1.0
-    """How long it takes, compared with others."""
+    """Expected time, relative to others."""
 
     @property
     def done(self) -> bool:
-        """Whether it was finished before."""
+        """Return whether it is finished."""
         facts = read_facts(self.folder)
         here = (self.cell.digest, self.cell.run.seed)
         return facts is not None and (facts.get("digest"), facts.get("seed")) == here
@@ -69,48 +69,48 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run, where it is written, and what was made smaller."""
+    """The runs to do, their output folder, and what was made smaller."""
 
     exhibits: tuple[Exhibit, ...]
     shelf: Shelf
     out: Path
     jobs: tuple[Job, ...]
     quick: Mapping[str, str] | None = None
-    """By "paper/table: cell"; None where nothing was made smaller."""
+    """What was made smaller, by "paper/table: cell"; None for complete runs."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the runs are."""
+    """Progress of the runs."""
 
     done: int
     all: int
     left: float | None
-    """About so many seconds; None before anything is done."""
+    """Estimated seconds left; None before the first run is done."""
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
 def quick_form(cell: Cell) -> tuple[Cell, str]:
-    """The same cell in small, and what was made smaller in words."""
-    said, data, run, forget = [], cell.data, cell.run, cell.forget
+    """Return a smaller version of a cell, and a description of what is smaller."""
+    notes, data, run, forget = [], cell.data, cell.run, cell.forget
     if data.name in SMALLER:
-        said.append(f"{SMALLER[data.name]} for {data.name}")
+        notes.append(f"{SMALLER[data.name]} for {data.name}")
         data = DataSettings(SMALLER[data.name], data.variant, split=data.split, parts=data.parts)
     if run.rounds > ROUNDS:
-        said.append(f"{ROUNDS} rounds for {run.rounds}")
+        notes.append(f"{ROUNDS} rounds for {run.rounds}")
         run = replace(run, rounds=ROUNDS, evaluate_every=ROUNDS, patience=None, valid_users=None)
     if forget is not None and len(forget.clients) > 1:
-        said.append(f"1 leaver for {len(forget.clients)}")
+        notes.append(f"1 leaver for {len(forget.clients)}")
         forget = replace(forget, client=forget.clients[0])
-    return replace(cell, data=data, run=run, forget=forget), ", ".join(["one seed", *said])
+    return replace(cell, data=data, run=run, forget=forget), ", ".join(["one seed", *notes])
 
 
 def planned(
     wanted: Sequence[Exhibit], shelf: Shelf, out: Path, quick: bool, seeds: int | None = None
 ) -> Plan:
-    """Every run that the tables and figures need, each once.
+    """Plan every run that the tables and figures need, each once.
 
-    seeds: so many of a recipe's seeds; all unless given, one for a quick form
+    seeds: use the first `seeds` seeds of each recipe. Default: all; one if quick
     """
     most = 1 if quick else seeds
     changed: dict[str, Recipe] = {}
@@ -138,13 +138,13 @@ def planned(
 
 
 def _parts(wanted: Sequence[Exhibit]) -> list[Part]:
-    """What is shown, and the floors it is held against."""
+    """Return the shown parts, and the recipes of their floors."""
     shown_ones = [part for exhibit in wanted for part in exhibit.parts]
     return [*shown_ones, *(Part(name) for part in shown_ones for name in part.floors)]
 
 
 def _times(shelf: Shelf, names: Mapping[str, Recipe]) -> dict[str, float]:
-    """CPU seconds that a committed run of each cell took, by the digest of its settings."""
+    """Return the CPU seconds of a committed run of each cell, by the digest of its settings."""
     made = [line for name in names for line in lines(shelf.recipe(name))]
     return {line["digest"]: float(line.get("seconds", {}).get("cpu", 1.0)) for line in made}
 
@@ -152,7 +152,7 @@ def _times(shelf: Shelf, names: Mapping[str, Recipe]) -> dict[str, float]:
 def _jobs(
     shelf: Shelf, needed: Mapping[str, Mapping[str, None]], out: Path, times: Mapping[str, float]
 ) -> tuple[Job, ...]:
-    """One for each settings and seed, with everything that it counts for."""
+    """Return one job for each settings and seed, with the cells that it counts for."""
     cells: dict[tuple[str, int], Cell] = {}
     counts: dict[tuple[str, int], list[tuple[Recipe, str]]] = {}
     for name, wanted in needed.items():
@@ -167,7 +167,7 @@ def _jobs(
         Job(
             cell=cell,
             folder=out / "runs" / _short(*key),
-            room=out / "rooms" / _short(replace(cell, forget=None).digest, cell.run.seed),
+            cache=out / "rooms" / _short(replace(cell, forget=None).digest, cell.run.seed),
             counts_for=tuple(counts[key]),
             weight=max(times.get(cell.digest, usual), 0.1),
         )
@@ -182,50 +182,53 @@ def _short(digest: str, seed: int) -> str:
 # -- running --------------------------------------------------------------------------------------
 
 
-def run(plan: Plan, workers: int, watch: Callable[[Progress], Any]) -> Progress:
-    """Make every run that is missing, in processes of one thread each; tell how far it is."""
+def run(plan: Plan, workers: int, progress: Callable[[Progress], Any]) -> Progress:
+    """Run all jobs that are not done, in processes of one thread each.
+
+    progress: called with the current `Progress`
+    """
     if workers < 1:
-        raise ConfigError(f"runs need one worker or more; got {workers}.")
+        raise ConfigError(f"at least one worker is needed; got {workers}.")
     for job in (job for job in plan.jobs if job.done):
-        _write_down(job, read_facts(job.folder) or {})
+        _record(job, read_facts(job.folder) or {})
     rest = [job for job in plan.jobs if not job.done]
-    begun, failed = time.monotonic(), {}
+    start, failed = time.monotonic(), {}
     left, whole = set(range(len(rest))), sum(job.weight for job in rest)
     at = Progress(len(plan.jobs) - len(left), len(plan.jobs), None)
-    watch(at)
-    # The longest first, so that no core waits for the other at the end.
+    progress(at)
+    # The longest first, so that no core is idle at the end.
     groups = sorted(_groups(rest), key=lambda g: -sum(job.weight for job in g))
     pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_one_thread)
     try:
-        asked = [pool.submit(_work, group) for group in groups]
-        for finished in _looks(asked):
+        futures = [pool.submit(_work, group) for group in groups]
+        for finished in _polled(futures):
             for future in finished:
                 failed.update(future.result())
             left -= {n for n in left if (rest[n].folder / "run.json").is_file()}
             missing = sum(rest[n].weight for n in left)
             spent = whole - missing
-            passed = time.monotonic() - begun
+            passed = time.monotonic() - start
             ahead = passed / spent * missing if spent else None
             at = Progress(len(plan.jobs) - len(left), len(plan.jobs), ahead, dict(failed))
-            watch(at)
+            progress(at)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     return at
 
 
-def _looks(asked: Sequence[Future[dict[str, str]]]) -> Iterator[set[Future[dict[str, str]]]]:
-    """What is finished since the last look, until everything is."""
-    left = set(asked)
+def _polled(futures: Sequence[Future[dict[str, str]]]) -> Iterator[set[Future[dict[str, str]]]]:
+    """Yield the futures that finished since the last poll, until all are done."""
+    left = set(futures)
     while left:
         finished, left = wait(left, timeout=POLL, return_when=FIRST_COMPLETED)
         yield finished
 
 
 def _groups(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Trials on one federation one after another, since they share what is made once."""
+    """Group trials on one federation, which run one after another and share a cache."""
     out: dict[str, list[Job]] = {}
     for job in jobs:
-        shared = job.room if job.cell.forget is not None else job.folder
+        shared = job.cache if job.cell.forget is not None else job.folder
         out.setdefault(str(shared), []).append(job)
     return list(out.values())
 
@@ -235,21 +238,21 @@ def _one_thread() -> None:
 
 
 def _work(group: Sequence[Job]) -> dict[str, str]:
-    """In a process of its own: run and write down; by job, why it could not be run."""
+    """Run jobs and record them, in a worker process. Return the errors by cell."""
     failed = {}
-    room = trials.TrialCache(group[0].room, again=True, workers=1)
+    cache = trials.TrialCache(group[0].cache, again=True, workers=1)
     for job in group:
         try:
             make_folder(job.folder)
-            _write_down(job, run_one(job.cell, job.folder, room).facts)
+            _record(job, run_one(job.cell, job.folder, cache).facts)
         except RescindError as error:
             for recipe, name in job.counts_for:
                 failed[f"{recipe.path.parent.name}/{recipe.path.stem}: {name}"] = str(error)
     return failed
 
 
-def _write_down(job: Job, facts: Mapping[str, Any]) -> None:
-    """A line in the results of every recipe that the run counts for."""
+def _record(job: Job, facts: Mapping[str, Any]) -> None:
+    """Add a line to the results of every recipe that the run counts for."""
     for recipe, name in job.counts_for:
         make_folder(recipe.results.parent)
         append_facts(recipe, {**facts, "cell": name})
@@ -258,8 +261,8 @@ def _write_down(job: Job, facts: Mapping[str, Any]) -> None:
 # -- writing --------------------------------------------------------------------------------------
 
 
-def told(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """A run in one short line: which it was, and what it reached on test."""
+def short_line(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run as one short line: its identity and its test metrics."""
     measured = facts["metrics"]["test"]
     names = [n for n in ("NDCG@20", "HR@20", "accuracy") if n in measured]
     return {
@@ -273,20 +276,20 @@ def told(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written(plan: Plan) -> list[Path]:
-    """Tables and figures of all that was asked for, from the results in the folder."""
+    """Write the tables and figures from the results in the folder. Return their paths."""
     out = []
     if plan.jobs:
-        made = [facts for job in plan.jobs if (facts := read_facts(job.folder)) is not None]
+        finished = [facts for job in plan.jobs if (facts := read_facts(job.folder)) is not None]
         out.append(plan.out / "runs.jsonl")
-        lines_of = "".join(json.dumps(told(facts)) + "\n" for facts in made)
+        lines_of = "".join(json.dumps(short_line(facts)) + "\n" for facts in finished)
         write_atomically(out[0], lines_of.encode())
     for one in plan.exhibits:
         found = exhibits.rows(one, plan.shelf, plan.quick)
         stem = plan.out / f"{one.paper}-{one.name}"
         compared = "" if plan.quick else exhibits.compared(one, plan.shelf)
         text = f"# {one.title}\n\n{one.source}.{_warning(plan)}\n\n"
-        told_of = [exhibits.markdown(one, found), exhibits.legend(found), compared]
-        text += "\n\n".join(filter(None, told_of)) + "\n"
+        blocks = [exhibits.markdown(one, found), exhibits.legend(found), compared]
+        text += "\n\n".join(filter(None, blocks)) + "\n"
         parts = {
             ".md": text,
             ".csv": exhibits.as_csv(one, found),
@@ -303,7 +306,5 @@ def written(plan: Plan) -> list[Path]:
 def _warning(plan: Plan) -> str:
     if plan.quick is None:
         return ""
-    said = sorted(set(plan.quick.values()))
-    return " QUICK: every number here was made in small and shows that the code runs, no more (" + (
-        "; ".join(said) + ")."
-    )
+    notes = "; ".join(sorted(set(plan.quick.values())))
+    return f" QUICK: every number is of a small run and only shows that the code runs ({notes})."

@@ -10,9 +10,11 @@ from types import ModuleType
 import pytest
 
 from rescind.errors import ConfigError
+from rescind.experiments import recipe_file
 from rescind.experiments.recipe import read
+from rescind.experiments.recipe_file import folder_with, in_package, locate, packaged
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 TEXT = """
 [axes]
 data = ["ml-100k", { label = "large", name = "ml-1m" }]
@@ -35,6 +37,32 @@ def test_a_value_of_an_axis_may_hold_in_some_cells_alone(tmp_path: Path) -> None
     assert cells["large/FedAvg"].data.name == "ml-1m"
 
 
+def test_a_recipe_is_looked_up_by_path_then_here_then_in_the_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "site" / "rescind"
+    monkeypatch.setattr(recipe_file, "PACKAGE", package)
+    places = [
+        package / "recipes" / "paper" / "table.toml",
+        Path("recipes/paper/table.toml"),
+        Path("paper/table.toml"),
+    ]
+    for place in places:  # the later ones come first
+        place.parent.mkdir(parents=True)
+        place.write_text(TEXT, encoding="utf-8")
+        assert locate("paper/table") == place
+    assert [in_package(place) for place in places] == [True, False, False]
+    assert locate(str(places[0])) == places[0]
+    (package / "recipes" / "papers.toml").write_text("")
+    assert folder_with("papers.toml") == package / "recipes", "./recipes has no such file"
+    with pytest.raises(ConfigError, match="did you mean 'paper/table'"):
+        locate("paper/tabel")
+
+
+def test_recipes_of_a_checkout_are_not_those_of_an_installed_package():
+    assert packaged() == RECIPES
+    assert not in_package(RECIPES / "basics" / "floor.toml")
+
+
 def test_a_place_that_is_no_axis_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "some.toml"
     path.write_text(TEXT.replace("where = { data", "where = { date"), encoding="utf-8")
@@ -43,7 +71,9 @@ def test_a_place_that_is_no_axis_is_refused(tmp_path: Path) -> None:
 
 
 def _choose() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("choose", RECIPES / "f3crec" / "choose.py")
+    spec = importlib.util.spec_from_file_location(
+        "choose", RECIPES.parent / "papers" / "scripts" / "f3crec_choose.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -171,7 +171,7 @@ def test_a_sweep_is_drawn_the_same_every_time(tmp_path, ending):
 
 def test_what_cannot_be_drawn_is_said(tmp_path):
     full = {"a/few": {0: (0.5, 0.1)}}
-    with pytest.raises(ConfigError, match="which setting it sweeps"):
+    with pytest.raises(ConfigError, match="does not name the swept setting"):
         sweeps(collect(written(tmp_path, SWEEP.split("[plot]", maxsplit=1)[0], full)))
     with pytest.raises(ConfigError, match="did you mean 'ratio'"):
         sweeps(collect(written(tmp_path, SWEEP.replace("sharing.ratio", "sharing.ratoi"), full)))
@@ -282,13 +282,13 @@ def test_popularity_is_no_floor_for_seconds(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ('["NDCG@20", "NDCG@20"]', "two columns are called 'NDCG@20'"),
+        ('["NDCG@20", "NDCG@20"]', "two columns have the title 'NDCG@20'"),
         ('[{ title = "x" }]', "needs a path"),
         ('[{ path = "x", digit = 1 }]', "did you mean 'digits'"),
-        ('"NDCG@20"\nalso = ["no/such"]', "a list of what is shown"),
-        ('["NDCG@20"]\nalso = ["no/such"]', "there is no recipe 'no/such'"),
+        ('"NDCG@20"\nalso = ["no/such"]', "columns must be a list"),
+        ('["NDCG@20"]\nalso = ["no/such"]', "`also` names the recipe 'no/such'"),
         ('["NDCG@20"]\nalos = []', "did you mean 'also'"),
-        ("[]", "a list of what is shown"),
+        ("[]", "columns must be a list"),
     ],
 )
 def test_columns_that_cannot_be_shown_are_refused(tmp_path, columns, said):

@@ -273,7 +273,7 @@ def die_and_resume(
     out = nurse.here / "cut"
     shutil.rmtree(out, ignore_errors=True)
     recipe.with_suffix(".jsonl").unlink(missing_ok=True)
-    words = ["run", recipe.name, "--out", "cut"]
+    words = ["run", recipe.name, "--record", "--out", "cut"]
     struck = nurse.run(*words, at=at, how=how)
     yard.never_mixed(out)
     after = nurse.run(*words, "--resume")

@@ -14,9 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_page_is_made_from_the_marks_of_today():
     made, there = page(departures()), (ROOT / "docs" / "departures.md").read_text("utf-8")
-    assert there == made, (
-        "stale; make it anew: python -m rescind_papers.departures docs/departures.md"
-    )
+    assert there == made, "stale; run: python -m rescind_papers.departures docs/departures.md"
 
 
 def test_no_mark_is_lost():

@@ -40,8 +40,10 @@ def grid() -> ModuleType:
     return module
 
 
-@pytest.mark.usefixtures("own_cache")
-def test_a_stream_gives_the_same_line_there_as_here(grid: ModuleType, tmp_path: Path) -> None:
+def test_a_stream_gives_the_same_line_there_as_here(
+    grid: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
     rows = "".join(f"u{n * 7 % 13},i{(n * n + n // 13) % 17},{1000 + n}\n" for n in range(300))
     (tmp_path / "mine.csv").write_text("user,item,time\n" + rows, encoding="utf-8")
     import_file(tmp_path / "mine.csv", "mine")

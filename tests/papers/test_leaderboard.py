@@ -20,7 +20,7 @@ METHOD = """
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rescind.methods.fedavg import FedAvg
+from rescind.methods.baselines.fedavg import FedAvg
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import pytest
 
 from rescind.errors import ConfigError
 from rescind_papers.exhibits import rows
-from rescind_papers.figures import about, drawable, told
+from rescind_papers.figures import about, drawable, stored_note
 from rescind_papers.index import Shelf, chosen
 from rescind_papers.pages import BLOCK, IMAGES, filled, has_blocks, with_block, write_block
 
@@ -21,7 +21,7 @@ SHELF = Shelf(ROOT / "recipes")
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_a_page_is_what_its_results_say(path):
     text = path.read_text("utf-8")
-    assert filled(text, SHELF) == text, "stale; make it anew: python -m rescind_papers.pages --all"
+    assert filled(text, SHELF) == text, "stale; run: python -m rescind_papers.pages --all"
 
 
 def test_a_number_changed_by_hand_is_noticed():
@@ -100,7 +100,7 @@ def test_every_picture_shows_the_numbers_of_today():
         found = rows(one, SHELF) if one.figure else []
         for part, name in drawable(one, found).items():
             wanted.add(f"{name}.png")
-            said = told(folder / f"{name}.png")
+            said = stored_note(folder / f"{name}.png")
             assert said == about(one, part, found), (
                 f"stale: {name}; python -m rescind_papers.pages --all"
             )
@@ -116,5 +116,5 @@ def test_what_a_benchmark_printed_replaces_its_block_alone(tmp_path):
     write_block(tmp_path / "page.md", "bench/x.py", "| new |")
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == made
     for wrong in ("bench/z.py", "bench"):
-        with pytest.raises(ConfigError, match="0 places"):
+        with pytest.raises(ConfigError, match="0 blocks"):
             with_block(page, wrong, "")

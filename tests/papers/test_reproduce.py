@@ -16,7 +16,7 @@ from rescind.storage.provenance import commit
 from rescind.storage.run_folder import read_facts
 from rescind_papers.exhibits import VERDICTS
 from rescind_papers.index import Shelf, chosen
-from rescind_papers.reproduction import ROUNDS, Plan, planned, quick_form, run, told, written
+from rescind_papers.reproduction import ROUNDS, Plan, planned, quick_form, run, short_line, written
 
 ROOT = Path(__file__).resolve().parents[2]
 MAP = """
@@ -104,7 +104,7 @@ def test_a_cell_of_two_recipes_is_run_once(home):
 
 def test_trials_of_one_federation_share_a_room(home):
     trials = [job for job in plan_of(home).jobs if job.cell.forget is not None]
-    assert len({job.room for job in trials}) == 2
+    assert len({job.cache for job in trials}) == 2
     assert {job.cell.run.seed for job in trials} == {0, 1}
 
 
@@ -217,11 +217,11 @@ def test_one_quick_cell_chosen_by_the_commit_gives_what_it_gave(tmp_path):
     here = commit().split("-")[0].split(" ")[0] or "0"
     job = jobs[int(here, 16) % len(jobs)]
     try:
-        facts = run_one(job.cell, job.folder, TrialCache(job.room, workers=1)).facts
+        facts = run_one(job.cell, job.folder, TrialCache(job.cache, workers=1)).facts
     except DataError as error:
         pytest.skip(f"the data of {job.cell.name} is not at hand: {error}")
     assert read_facts(job.folder)["digest"] == job.cell.digest
-    measured = told(facts)["test"]
+    measured = short_line(facts)["test"]
     assert all(0 <= value <= 1 for value in measured.values())
     assert measured, f"{job.cell.name} measured nothing"
     made = [json.loads(text) for text in QUICK.read_text().splitlines()]

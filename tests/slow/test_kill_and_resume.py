@@ -47,7 +47,7 @@ def nurse(tmp_path_factory) -> Iterator[Nursery]:
 
 @pytest.fixture(scope="module")
 def whole(nurse: Nursery) -> Yardstick:
-    assert nurse.run("run", "long.toml", "--out", "whole").code == 0
+    assert nurse.run("run", "long.toml", "--record", "--out", "whole").code == 0
     facts = json.loads((nurse.here / "whole" / "run.json").read_text())
     assert (
         facts["round"] < facts["rounds"] < 200
@@ -57,7 +57,7 @@ def whole(nurse: Nursery) -> Yardstick:
 
 @pytest.fixture(scope="module")
 def book(nurse: Nursery) -> list[tuple[str, str]]:
-    return touches(nurse, ["run", "two.toml"], "pair")
+    return touches(nurse, ["run", "two.toml", "--record"], "pair")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def killed(here: Path, words: list[str], sign: str, offset: float) -> bool:
 @pytest.mark.parametrize(("sign", "offset"), MOMENTS)
 def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(whole, tmp_path, sign, offset):
     (tmp_path / "long.toml").write_text(RECIPE)
-    words = ["run", "long.toml", "--out", "cut"]
+    words = ["run", "long.toml", "--record", "--out", "cut"]
     assert killed(tmp_path, words, sign, offset)
     if sign in ("line 4", "line 8"):  # and once more, in the second life
         again = f"line {int(sign.split()[1]) + 2}"
@@ -104,7 +104,7 @@ def test_a_run_killed_twice_at_touches_of_the_disk_resumes_to_the_same_bits(
     nurse, pair, book, second
 ):
     recipe = nurse.here / "two.toml"
-    words = ["run", recipe.name, "--out", "twice"]
+    words = ["run", recipe.name, "--record", "--out", "twice"]
     for first in range(3, len(book) // 2, 6):
         shutil.rmtree(nurse.here / "twice", ignore_errors=True)
         recipe.with_suffix(".jsonl").unlink(missing_ok=True)

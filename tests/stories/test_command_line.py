@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from rescind.data import load
 from rescind.data.simulated_lending import PART, draw_groups, draw_regret, draw_share
 from rescind.demo.story import typical
 from rescind.experiments import learning_run as experiment
+from rescind.experiments import recipe_file
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, read
 from rescind.experiments.tables import collect
 from rescind.methods.baselines.fedavg import FedAvg
@@ -82,7 +85,7 @@ def rescind(monkeypatch, capfd, tmp_path):
 
 
 def test_a_recipe_runs_all_its_cells_and_its_table_shows_mean_and_spread(rescind, recipe):
-    code, out, _ = rescind("run", "small/table")
+    code, out, _ = rescind("run", "small/table", "--record")
     assert code == 0
     lines = [json.loads(x) for x in recipe.with_suffix(".jsonl").read_text().splitlines()]
     assert [(x["cell"], x["seed"]) for x in lines] == [
@@ -102,9 +105,13 @@ def test_a_recipe_runs_all_its_cells_and_its_table_shows_mean_and_spread(rescind
 
 
 def test_results_of_changed_settings_do_not_enter_the_table(rescind, recipe):
-    rescind("run", "small/table", "--cell", "FedAvg", "--set", "method.negatives=2", "--seeds", "1")
+    words = ["run", "small/table", "--cell", "FedAvg", "--set", "method.negatives=2"]
+    assert rescind(*words, "--set", "seed=7")[0] == 0
+    code, _, err = rescind(*words, "--set", "seed=7", "--record")
+    assert code == 2
+    assert "--set method.negatives=2 changes it" in err
     assert not recipe.with_suffix(".jsonl").exists()
-    rescind("run", "small/table", "--cell", "FedAvg", "--set", "seed=7")
+    rescind("run", "small/table", "--cell", "FedAvg", "--set", "seed=7", "--record")
     (line,) = recipe.with_suffix(".jsonl").read_text().splitlines()
     assert json.loads(line)["seed"] == 7
     recipe.write_text(recipe.read_text().replace("rounds = 12", "rounds = 14"))
@@ -112,6 +119,55 @@ def test_results_of_changed_settings_do_not_enter_the_table(rescind, recipe):
     table = json.loads(out)
     assert table["stale"] == 1
     assert all(e["mean"] is None for e in table["entries"])
+
+
+def test_a_run_adds_a_line_to_the_results_only_if_asked(rescind, recipe):
+    words = ["run", "small/table", "--cell", "Popularity", "--set", "seed=0"]
+    files = sorted(recipe.parent.rglob("*"))
+    _, out, _ = rescind(*words)
+    assert sorted(recipe.parent.rglob("*")) == files
+    results = Path("recipes/small/table.jsonl")
+    assert f"To add it to {results}, give the same command with --resume --record" in out
+    _, out, err = rescind(*words, "--resume", "--record")
+    assert "finished before" in err
+    assert f"Recorded: one line per run in {results}" in out
+    assert len(results.read_text().splitlines()) == 1
+    rescind(*words, "--resume", "--record")
+    assert len(results.read_text().splitlines()) == 1, "the same run is not recorded twice"
+
+
+def test_a_recipe_of_the_package_is_found_anywhere_and_takes_no_results(
+    rescind, recipe, tmp_path, monkeypatch
+):
+    package = tmp_path / "site" / "rescind"
+    (package / "recipes").parent.mkdir(parents=True)
+    recipe.parent.parent.rename(package / "recipes")
+    monkeypatch.setattr(recipe_file, "PACKAGE", package)
+    words = ["run", "small/table", "--cell", "Popularity", "--set", "seed=0"]
+    code, out, _ = rescind(*words)
+    assert code == 0
+    assert "mkdir -p recipes/small && cp" in out
+    code, _, err = rescind(*words, "--record")
+    assert code == 2
+    assert "part of the installed package" in err
+    assert not list(package.rglob("*.jsonl"))
+    Path("recipes/small").mkdir(parents=True)
+    shutil.copy(package / "recipes" / "small" / "table.toml", "recipes/small")
+    assert rescind(*words, "--resume", "--record")[0] == 0
+    assert Path("recipes/small/table.jsonl").is_file()
+    assert not list(package.rglob("*.jsonl"))
+
+
+@pytest.mark.parametrize("command", ["reproduce", "bench"])
+def test_without_the_papers_package_a_command_that_needs_it_says_so(rescind, monkeypatch, command):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda n, *a: None if n == "rescind_papers" else real(n, *a)
+    )
+    code, _, err = rescind(command)
+    assert code == 2
+    assert err.startswith("error: this command needs the package rescind_papers")
+    assert len(err.splitlines()) == 1
 
 
 def test_json_prints_the_final_metrics_as_the_last_line(rescind, recipe):
@@ -254,12 +310,6 @@ BAD = {
 }
 
 
-def test_where_there_are_no_recipes_the_error_says_so(rescind):
-    code, _, err = rescind("run", "basics/floor")
-    assert code == 2
-    assert "There is no folder recipes/ here" in err
-
-
 @pytest.mark.parametrize("words", BAD, ids=" ".join)
 def test_bad_input_ends_with_code_2_a_clear_line_and_no_traceback(rescind, recipe, words):
     if "run.device=cuda" in words and torch.cuda.is_available():
@@ -308,7 +358,7 @@ def test_the_demonstration_runs_without_any_data(rescind):
     user = out.split("User ")[1].split()[0]
     # The report has the subtraction, too, with the digest the receipt states.
     stated = json.loads(Path(f"{additive}/receipt.json").read_text())["claims"]["sum after"]
-    assert page.count(stated) == 2, "by subtraction, and added up anew"
+    assert page.count(stated) == 2, "by subtraction, and summed again"
     assert "exact, bit for bit" in page
     assert f"User {user} holds" in page
     code, out, _ = rescind("recommend", "demo", "--user", user, "-k", "5", "--json")

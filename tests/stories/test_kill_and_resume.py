@@ -48,7 +48,7 @@ def nurse(tmp_path_factory) -> Iterator[Nursery]:
 
 @pytest.fixture(scope="module")
 def long(nurse: Nursery) -> Yardstick:
-    assert nurse.run("run", "long.toml", "--out", "whole-long").code == 0
+    assert nurse.run("run", "long.toml", "--record", "--out", "whole-long").code == 0
     facts = json.loads((nurse.here / "whole-long" / "run.json").read_text())
     assert (
         facts["round"] < facts["rounds"] < 200
@@ -58,7 +58,7 @@ def long(nurse: Nursery) -> Yardstick:
 
 @pytest.fixture(scope="module")
 def book(nurse: Nursery) -> list[tuple[str, str]]:
-    return touches(nurse, ["run", "short.toml"], "whole")
+    return touches(nurse, ["run", "short.toml", "--record"], "whole")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def place(book: list[tuple[str, str]], kind: str, part: str, which: int = 0) -> 
     return found[which]
 
 
-WORDS = ("run", "short.toml", "--out", "cut")
+WORDS = ("run", "short.toml", "--record", "--out", "cut")
 
 
 # -- killed ---------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ WORDS = ("run", "short.toml", "--out", "cut")
 
 def test_the_command_killed_in_a_round_resumes_to_the_same_bits(long, tmp_path):
     (tmp_path / "long.toml").write_text(RECIPE)
-    words = ["run", "long.toml", "--out", "cut"]
+    words = ["run", "long.toml", "--record", "--out", "cut"]
     process = command(tmp_path, *words)
     strike(tmp_path, process.pid, "line 8", 0.02, lambda: process.poll() is None)
     assert process.wait(timeout=PATIENCE) == -signal.SIGKILL
@@ -100,7 +100,7 @@ def test_the_command_killed_in_a_round_resumes_to_the_same_bits(long, tmp_path):
 
 @pytest.mark.parametrize(("sign", "offset"), [("begin 0", 0.03), ("file 9", 0.01)])
 def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(nurse, long, sign, offset):
-    words = ["run", "long.toml", "--out", "cut-long"]
+    words = ["run", "long.toml", "--record", "--out", "cut-long"]
     shutil.rmtree(nurse.here / "cut-long", ignore_errors=True)
     strike(nurse.here / "cut-long", nurse.order(words), sign, offset, said=nurse.here / "stderr")
     assert nurse.wait().code == -signal.SIGKILL
@@ -130,8 +130,8 @@ def test_a_run_killed_at_a_touch_of_the_disk_resumes_to_the_same_bits(
 
 
 def test_a_table_killed_in_its_second_cell_goes_on_there_and_doubles_no_line(nurse):
-    words = ["run", "two.toml", "--out", "pair"]
-    book = touches(nurse, ["run", "two.toml"], "whole-pair")
+    words = ["run", "two.toml", "--record", "--out", "pair"]
+    book = touches(nurse, ["run", "two.toml", "--record"], "whole-pair")
     yard = Yardstick(nurse.here / "whole-pair", ("two/seed-0", "two/seed-1"))
     (nurse.here / "two.jsonl").unlink()
     middle = place(book, "replace", "seed-1/checkpoints/", 0)
@@ -194,7 +194,8 @@ def test_with_all_checkpoints_torn_a_run_starts_anew_and_says_so(nurse, whole, b
 def test_a_checkpoint_of_other_settings_is_refused_and_kept(nurse, whole, book, cut):
     two_checkpoints(nurse, book, cut)
     before = files(cut)
-    ended = nurse.run(*WORDS, "--resume", "--set", "method.negatives=2")
+    other = [word for word in WORDS if word != "--record"]
+    ended = nurse.run(*other, "--resume", "--set", "method.negatives=2")
     assert ended.code == 2
     assert "another run" in ended.err
     assert "Traceback" not in ended.said

@@ -61,7 +61,7 @@ def made(tmp_path_factory):
     home = tmp_path_factory.mktemp("trials")
     path = home / "small.toml"
     path.write_text(RECIPE)
-    say("run", str(path), "--out", str(home / "runs"), "--workers", "1")
+    say("run", str(path), "--record", "--out", str(home / "runs"), "--workers", "1")
     return path, {line["cell"]: line for line in lines_of(path)}
 
 
@@ -152,7 +152,7 @@ def test_what_is_kept_for_forgetting_is_measured(made):
 
 def test_a_finished_trial_is_not_made_again(made, capfd):
     path, lines = made
-    say("run", str(path), "--out", str(path.parent / "runs"), "--resume")
+    say("run", str(path), "--record", "--out", str(path.parent / "runs"), "--resume")
     assert capfd.readouterr().err.count("finished before") == len(lines)
     assert len(lines_of(path)) == len(lines)
 

@@ -63,14 +63,14 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options of every command."""
+    """Define options of every command."""
 
 
 def main() -> None:
-    """Run the command line: errors that a person can mend end with code 2 and no traceback."""
+    """Run the command line. Errors that a user can fix end with code 2 and no traceback."""
     try:
         app()
     except RescindError as error:

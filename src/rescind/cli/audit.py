@@ -1,4 +1,4 @@
-"""`rescind audit`: what an audit would say of a forgetting, without forgetting anything."""
+"""`rescind audit`: audit an unlearner on a run, without changing the run."""
 
 from __future__ import annotations
 
@@ -19,42 +19,45 @@ if TYPE_CHECKING:
     from rescind.forgetting.examine import By
 
 FAILED = ("FAIL", "VOID")
-"""Verdicts after which a script must not go on. INCONCLUSIVE is a lack of records: no fault was
-found, and none could have been; whoever needs a PASS reads audit.json."""
+"""Verdicts that end with exit code 1. INCONCLUSIVE means too few records to find a fault; scripts
+that need a PASS read audit.json."""
 
 
 def command(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run, e.g. runs/demo.")],
     erase: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Records to erase, as in rescind forget; or draw:0.3."),
+        typer.Option(metavar="FILE", help="Records to erase, as in rescind forget, or draw:0.3."),
     ] = None,
     unshare: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Loans to take back, as --erase.")
+        str | None,
+        typer.Option(metavar="FILE", help="Lent records to take back, in the format of --erase."),
     ] = None,
     withdraw: Annotated[
-        str | None, typer.Option(metavar="USER", help="A person who leaves with all they have.")
+        str | None, typer.Option(metavar="USER", help="A user who leaves with all their data.")
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="The unlearner under audit; exact retraining unless given. 'nothing'."),
+        typer.Option(help="The unlearner to audit, or 'nothing'. Default: exact retraining."),
     ] = None,
     change: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET)
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="The slow checks, too.")] = False,
-    ulira: Annotated[bool, typer.Option("--ulira", help="U-LiRA, with shadows.")] = False,
-    pairs: Annotated[int, typer.Option(min=2, help="Pairs of shadows for --ulira.")] = 16,
-    seed: Annotated[int, typer.Option(help="The auditor's own seed.")] = 0,
-    workers: Annotated[int, typer.Option(min=1, help="Processes for retrains.")] = 2,
+    full: Annotated[bool, typer.Option("--full", help="Also run the slow checks.")] = False,
+    ulira: Annotated[
+        bool, typer.Option("--ulira", help="Also run U-LiRA, with shadow models.")
+    ] = False,
+    pairs: Annotated[int, typer.Option(min=2, help="Pairs of shadow models for --ulira.")] = 16,
+    seed: Annotated[int, typer.Option(help="Seed of the audit.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that retrain models.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print audit.json.")] = False,
 ) -> None:
-    """Let a run forget in memory, and audit what comes out; the run itself stays as it is.
+    """Forget in memory and audit the result. The run itself is not changed.
 
-    Writes audit.json. Retrains and shadows are kept in RUN/audits, so that the next audit of the
-    same request, or the same command after an interrupt, goes on from there.
+    Writes audit.json. Retrained and shadow models are kept in RUN/audits and used again by the next
+    audit of the same request, or by the same command after an interrupt.
 
-    Ends with 0 where the verdict is PASS or INCONCLUSIVE, and with 1 where it is FAIL or VOID.
+    Exit code 0: PASS or INCONCLUSIVE, 1: FAIL or VOID.
     """
     from rescind.errors import ConfigError
     from rescind.storage.run_folder import check_finished
@@ -64,7 +67,7 @@ def command(
     if len(given) != 1:
         raise ConfigError(
             "give exactly one of --erase FILE, --unshare FILE and --withdraw USER; "
-            f"{len(given)} were given. `--erase draw:0.3` lets 30 % of the lenders regret it."
+            f"{len(given)} were given. `--erase draw:0.3` erases what 30 % of the lenders lent."
         )
     check_finished(run)
     from rescind.core.files import write_atomically
@@ -72,18 +75,18 @@ def command(
     from rescind.forgetting.blocklist import Blocklist
     from rescind.forgetting.examine import examine, forgotten
 
-    asked_of = _unlearner(method, change or ())
-    before = _opened(run)
+    subject = _unlearner(method, change or ())
+    before = _load(run)
     event = read_request(before, *given[0], Blocklist.read(run))
     try:
-        after = forgotten(asked_of, before, event)
+        after = forgotten(subject, before, event)
         report = examine(
             before, after, event, level="full" if full else "standard", ulira=ulira,
-            unlearner=asked_of, seed=seed, workers=workers, pairs=pairs,
-            folder=run / "audits", watch=_say,
+            unlearner=subject, seed=seed, workers=workers, pairs=pairs,
+            folder=run / "audits", watch=_progress,
         )  # fmt: skip
     except KeyboardInterrupt:
-        typer.echo("\nstopped. Give the same command to go on.", err=True)
+        typer.echo("\nstopped. To resume, give the same command.", err=True)
         raise typer.Exit(130) from None
     facts = facts_of(report, method, type(event).__name__, seed)
     write_atomically(run / "audit.json", (json.dumps(facts, indent=2) + "\n").encode())
@@ -96,7 +99,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _opened(run: Path) -> Federation:
+def _load(run: Path) -> Federation:
     from rescind.core.executor import InProcess
     from rescind.core.settings import from_table
     from rescind.experiments.recipe import GuardSettings
@@ -114,7 +117,7 @@ def _unlearner(name: str | None, changes: Sequence[str]) -> By:
 
 
 def facts_of(report: Report, method: str | None, kind: str, seed: int) -> dict[str, Any]:
-    """What audit.json holds."""
+    """Return the content of audit.json."""
     from rescind.storage.provenance import versions
 
     return {
@@ -154,5 +157,5 @@ def _print(report: Report) -> None:
     typer.echo(f"{report.verdict}: {VERDICTS[report.verdict]}{why}")
 
 
-def _say(there: int, wanted: int) -> None:
-    print(f"  {there} of {wanted} models to compare with", file=sys.stderr, flush=True)
+def _progress(finished: int, total: int) -> None:
+    print(f"  {finished} of {total} models to compare with", file=sys.stderr, flush=True)

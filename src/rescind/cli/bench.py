@@ -1,4 +1,4 @@
-"""`rescind bench`: speed as ratios measured side by side."""
+"""`rescind bench`: measure speed as ratios to simple reference code."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ if TYPE_CHECKING:
 def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Only the rounds and the evaluation.")
+        bool, typer.Option("--quick", help="Measure only rounds and evaluation.")
     ] = False,
 ) -> None:
-    """Time rounds beside their yardsticks, and hold every figure against its bound.
+    """Time rounds and reference code in turns, and compare every ratio with its bound.
 
-    touch: one gather and one scatter of the rows a round samples. naive twin: a Python loop over
-    clients (32 of them, scaled to all). One thread, CPU time, medians of turns taken in
-    alternation. Needs ML-100K and ML-1M (rescind data get NAME).
+    touch: one gather and one scatter of the rows that a round samples. naive twin: a Python loop
+    over clients (32 of them, scaled to all). One thread, CPU time, medians of alternating turns.
+    Needs ML-100K and ML-1M (rescind data get NAME).
     """
+    from rescind.cli.reproduce import check_installed
+
+    check_installed()
     from rescind_papers.bench.speed import everything
 
     figures = []
@@ -37,15 +40,15 @@ def command(
 
 
 def lines(figure: Figure) -> list[str]:
-    """A figure against its bound, and below it what was measured beside it."""
+    """Return a figure with its bound, and a second line with its reference measurements."""
     verdict = "within" if figure.within else "ABOVE" if figure.value > figure.most else "BELOW"
     value = f"{figure.value:.2f}" if figure.value < 100 else f"{figure.value:,.0f}"
-    said = [f"{figure.name:52} {value:>8} {figure.unit:9} {verdict:6} ({figure.bound})"]
+    out = [f"{figure.name:52} {value:>8} {figure.unit:9} {verdict:6} ({figure.bound})"]
     if figure.beside:
         beside = (
             f"{name.replace('_', ' ')} {value:,.2f}" if isinstance(value, float) else
             f"{name.replace('_', ' ')} {value:,}"
             for name, value in figure.beside.items()
         )  # fmt: skip
-        said.append("    " + ", ".join(beside))
-    return said
+        out.append("    " + ", ".join(beside))
+    return out

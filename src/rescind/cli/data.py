@@ -1,4 +1,4 @@
-"""`rescind data`: what there is, what it is, get it, bring your own."""
+"""`rescind data`: list, describe, get and import datasets."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-ColumnName = Annotated[str | None, typer.Option(help="Its column, if it has an unusual name.")]
-_NO_HEADER = "The first line is data; columns are called 1, 2, 3."
-_TEXT_IDS = "Keep ids as written, whatever they look like."
+ColumnName = Annotated[str | None, typer.Option(help="Name of this column, if unusual.")]
+_NO_HEADER = "The first line is data; columns are named 1, 2, 3."
+_TEXT_IDS = "Keep ids as text, also if they look like numbers."
 Name = Annotated[str, typer.Argument(help="A name from `rescind data list`.")]
 
 
 @app.command("list")
 def list_datasets(json: Json = False) -> None:
-    """Say which datasets there are."""
+    """List the datasets."""
     from rescind.data import describe, names
 
     rows = [describe(name) for name in names()]
@@ -40,7 +40,7 @@ def list_datasets(json: Json = False) -> None:
 
 @app.command("describe")
 def describe_dataset(name: Name, json: Json = False) -> None:
-    """Say what a dataset is, under which terms, and where it comes from."""
+    """Describe a dataset: size, terms of use and source."""
     from rescind.data import describe
 
     about = describe(name)
@@ -67,11 +67,11 @@ def get_dataset(
     name: Name,
     given: Annotated[
         Path | None,
-        typer.Option("--from", help="A publisher's archive or folder you already have."),
+        typer.Option("--from", help="The publisher's archive or folder, if you have it."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Obtain a dataset, check it, and say where it is."""
+    """Obtain a dataset, check it, and print where it is."""
     from rescind.data import load
     from rescind.data.obtain import where
 
@@ -99,22 +99,24 @@ def get_dataset(
 @app.command("import")
 def import_dataset(
     file: Annotated[Path, typer.Argument(help="A .csv, .tsv, .inter (RecBole) or .parquet file.")],
-    name: Annotated[str, typer.Option(help="What to call it.")],
+    name: Annotated[str, typer.Option(help="Name of the new dataset.")],
     user: ColumnName = None,
     item: ColumnName = None,
     rating: ColumnName = None,
     time: ColumnName = None,
     split: ColumnName = None,
-    separator: Annotated[str | None, typer.Option(help="One character between cells.")] = None,
+    separator: Annotated[str | None, typer.Option(help="The character between cells.")] = None,
     no_header: Annotated[bool, typer.Option("--no-header", help=_NO_HEADER)] = False,
     encoding: Annotated[str, typer.Option(help="Encoding of a text file.")] = "utf-8",
     time_unit: Annotated[str, typer.Option(help="s or ms.")] = "s",
     text_ids: Annotated[bool, typer.Option("--text-ids", help=_TEXT_IDS)] = False,
     terms: Annotated[str, typer.Option(help="Terms of use, shown with the data.")] = "",
-    replace: Annotated[bool, typer.Option("--replace", help="Overwrite an import.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Overwrite an earlier import.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Import interactions from your own file; nothing is stored if a cell is wrong."""
+    """Import interactions from your own file. Nothing is stored if a cell is invalid."""
     from rescind.data import import_file
 
     roles = {"user": user, "item": item, "rating": rating, "time": time, "split": split}
@@ -156,7 +158,7 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
 
 
 def _with_status(text: str, work: Any) -> Any:
-    """Run `work(say)` under a spinner on stderr, so that stdout stays clean."""
+    """Run `work(say)` with a spinner on stderr, so that stdout stays clean."""
     from rich.console import Console
 
     console = Console(stderr=True)

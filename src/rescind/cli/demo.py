@@ -1,4 +1,4 @@
-"""`rescind demo`: lend, learn, recommend, take back, in one go."""
+"""`rescind demo`: lend, learn, recommend and take back in one command."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ import typer
 
 
 def command(
-    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("runs/demo"),
     rounds: Annotated[int, typer.Option(min=10, help="Training rounds.")] = 150,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="Use the built-in synthetic world.")
+        bool, typer.Option("--synthetic", help="Use built-in synthetic data.")
     ] = False,
-    picture: Annotated[Path | None, typer.Option(help="Also write the picture here.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Also write the picture to this file.")
+    ] = None,
 ) -> None:
-    """Run the main job on ML-100K: people lend films, devices train, one person takes it back.
+    """Run the main job on ML-100K: people lend films, devices train, some take their data back.
 
-    Writes run.json, the model and report.html. Without a way to obtain ML-100K it runs on a
-    synthetic world and says so.
+    Writes run.json, the model and report.html. If ML-100K cannot be obtained, synthetic data is
+    used and the output says it.
     """
     from rescind.demo.story import play
 

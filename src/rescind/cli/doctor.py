@@ -1,4 +1,4 @@
-"""`rescind doctor`: what is installed, what is missing, what data is at hand."""
+"""`rescind doctor`: show what is installed, what is missing, and which data is available."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEEDED = (
     "cryptography",
 )
 SPEED = "numba"
-"""Everything runs without it, more slowly."""
+"""Optional: without it everything runs, but more slowly."""
 EXTRAS = {
     "flower": ("flwr",),
     "service": ("fastapi", "uvicorn"),
@@ -32,7 +32,7 @@ EXTRAS = {
 
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Say what is installed and what is missing. Exit code 1 if something needed is missing."""
+    """Show what is installed and what is missing. Exit code 1 if a required package is missing."""
     facts = examine()
     if as_json:
         typer.echo(json.dumps(facts))
@@ -42,7 +42,7 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def examine() -> dict[str, Any]:
-    """Look at packages, hardware and data."""
+    """Collect facts about packages, hardware and data."""
     import platform
     from importlib import metadata
 
@@ -81,7 +81,7 @@ def _hardware() -> dict[str, Any]:
 
 
 def _datasets() -> dict[str, str | None]:
-    """Where each dataset would be read from without asking anybody; None: not at hand."""
+    """Return the local place of each dataset; None if it is not on this machine."""
     from rescind.data import names
     from rescind.data.obtain import where
 
@@ -103,7 +103,11 @@ def _print(facts: dict[str, Any]) -> None:
     for extra, names in facts["extras"].items():
         lacking = [name for name, version in names.items() if version is None]
         state = "ok     " if not lacking else "-      "
-        hint = "" if not lacking else f" (lacks {', '.join(lacking)}: pip install -e .[{extra}])"
+        hint = (
+            ""
+            if not lacking
+            else f" (missing {', '.join(lacking)}: pip install 'rescind[{extra}]')"
+        )
         typer.echo(f"  {state} extra [{extra}]{hint}")
     hardware = facts["hardware"]
     if hardware:
@@ -111,8 +115,8 @@ def _print(facts: dict[str, Any]) -> None:
         typer.echo(f"  hardware: {hardware['cores']} cores, GPU {gpu}")
     typer.echo(f"  data: RESCIND_DATA={facts['RESCIND_DATA'] or 'not set'}, cache {facts['cache']}")
     for name, source in facts["datasets"].items():
-        typer.echo(f"    {name}: {source or f'not at hand (rescind data get {name})'}")
+        typer.echo(f"    {name}: {source or f'not available (rescind data get {name})'}")
     if facts["missing"]:
-        typer.echo(f"Missing: {', '.join(facts['missing'])}. Next: make install")
+        typer.echo(f"Missing: {', '.join(facts['missing'])}. Next: install rescind again.")
     else:
-        typer.echo("Everything needed is there. Next: rescind demo")
+        typer.echo("All required packages are installed. Next: rescind demo")

@@ -1,4 +1,4 @@
-"""`rescind flower`: the same recipes over silos on several machines."""
+"""`rescind flower`: run recipes over silos on several machines."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Recipe = Annotated[str, typer.Argument(help="A TOML file, or paper/table under recipes/.")]
-Cell = Annotated[str | None, typer.Option(help="Which cell, if the recipe has several.")]
+Recipe = Annotated[str, typer.Argument(help="A TOML file, or the name of a recipe (paper/table).")]
+Cell = Annotated[str | None, typer.Option(help="The cell to run, if the recipe has several.")]
 Change = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")
 ]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="No TLS, no keys: to try things out on one machine.")
+    bool, typer.Option("--insecure", help="No TLS and no keys, for tests on one machine.")
 ]
-Server = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server listens.")]
+Server = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the server.")]
 LOOPBACK = "127.0.0.1:8000"
 OWN = ("127.0.0.1", "localhost")
-"""Names under which the server's own machine reaches it: in every certificate."""
+"""Names of the server on its own machine, part of every certificate."""
 
 
 @app.command()
 def kit(
-    silos: Annotated[int, typer.Option(min=1, help="How many silos there will be.")],
+    silos: Annotated[int, typer.Option(min=1, help="Number of silos.")],
     host: Annotated[
         list[str] | None,
-        typer.Option(help="A name or address under which silos reach the server; several allowed."),
+        typer.Option(help="A name or address of the server for silos; repeatable."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("kit"),
+    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("kit"),
 ) -> None:
-    """Make certificates and keys: one part for the server, one for every silo."""
+    """Make certificates and keys: a folder for the server and one for every silo."""
     _installed()
     from rescind.flower.certificates import make_kit
 
@@ -57,12 +57,12 @@ def kit(
 
 @app.command()
 def up(
-    kit: Annotated[Path | None, typer.Option(help="The server's part of a kit.")] = None,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen.")] = LOOPBACK,
-    state: Annotated[Path, typer.Option(help="Where Flower keeps its state.")] = Path("flower"),
+    kit: Annotated[Path | None, typer.Option(help="The server's folder of a kit.")] = None,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Own address.")] = LOOPBACK,
+    state: Annotated[Path, typer.Option(help="Folder for Flower's state.")] = Path("flower"),
     insecure: Insecure = False,
 ) -> None:
-    """Start the server's side (a SuperLink) and let the silos of a kit in. Ctrl-C ends it."""
+    """Start the server (a SuperLink) and admit the silos of a kit. Ctrl-C ends it."""
     deploy, link = _deploy(listen, kit, insecure)
     state.mkdir(parents=True, exist_ok=True)
     home = link.near.home(state)
@@ -71,7 +71,7 @@ def up(
         deploy.listening(link.near, process)
         if kit is not None:
             names = deploy.register(kit, home)
-            typer.echo(f"known silos: {', '.join(names)}; no other node is let in.")
+            typer.echo(f"known silos: {', '.join(names)}; no other node is admitted.")
         typer.echo(f"listening on {link.address}. Next: rescind flower join, on every silo")
         _until_ended(process)
 
@@ -79,20 +79,20 @@ def up(
 @app.command()
 def join(
     recipe: Recipe,
-    silo: Annotated[str, typer.Option(metavar="I/N", help="Which silo of how many, such as 0/2.")],
+    silo: Annotated[str, typer.Option(metavar="I/N", help="Index and number of silos: 0/2.")],
     server: Server = LOOPBACK,
-    kit: Annotated[Path | None, typer.Option(help="This silo's part of a kit.")] = None,
+    kit: Annotated[Path | None, typer.Option(help="This silo's folder of a kit.")] = None,
     store: Annotated[
-        Path | None, typer.Option(help="Where the silo keeps its state; silo-I unless given.")
+        Path | None, typer.Option(help="Folder for the silo's state. Default: silo-I.")
     ] = None,
     cell: Cell = None,
     change: Change = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     port: Annotated[
-        int | None, typer.Option(help="A free port for the silo's own processes; 9094 + I.")
+        int | None, typer.Option(help="A free port for the silo's processes. Default: 9094 + I.")
     ] = None,
     single_updates: Annotated[
-        bool, typer.Option(help="Allow methods that show single people's updates to the server.")
+        bool, typer.Option(help="Allow methods that send updates of single users to the server.")
     ] = False,
     questions: Annotated[
         bool, typer.Option(help="Answer the server's questions about single records.")
@@ -102,7 +102,7 @@ def join(
     ] = False,
     insecure: Insecure = False,
 ) -> None:
-    """Join as a silo (a SuperNode), with the data that a recipe names. Ctrl-C leaves."""
+    """Join as a silo (a SuperNode), with the data of a recipe. Ctrl-C leaves."""
     deploy, link = _deploy(server, kit, insecure)
     from rescind.core.executor import InProcess
     from rescind.flower.silo.data_source import RecipeData
@@ -112,18 +112,18 @@ def join(
     from rescind.flower.wire.messages import Letter
     from rescind.flower.wire.serde import read, written
 
-    number, many = _place(silo)
+    number, count = _place(silo)
     data = RecipeData(recipe, cell, tuple(change or ()))
     folder = store or Path(f"silo-{number}")
     executor = InProcess(device=device, guards=data.guards)
-    node = Node(Store(folder), data, number, many, executor, single_updates, questions, secure)
+    node = Node(Store(folder), data, number, count, executor, single_updates, questions, secure)
     resident = Resident(
         lambda asked: written(node.answer(Letter.from_records(read(asked))).to_records())
     )
     command = deploy.supernode(link, resident.path, kit, port or 9094 + number)
     try:
         with deploy.started(command, deploy.environment(link.home(folder))) as process:
-            typer.echo(f"silo {number} of {many}: {folder}")
+            typer.echo(f"silo {number} of {count}: {folder}")
             resident.serve(lambda: process.poll() is None)
             _until_ended(process)
     except KeyboardInterrupt:
@@ -136,43 +136,41 @@ def join(
 @app.command()
 def run(
     recipe: Recipe,
-    silos: Annotated[int, typer.Option(min=1, help="How many silos take part.")],
+    silos: Annotated[int, typer.Option(min=1, help="Number of silos.")],
     server: Server = LOOPBACK,
-    kit: Annotated[Path | None, typer.Option(help="The server's part of a kit.")] = None,
+    kit: Annotated[Path | None, typer.Option(help="The server's folder of a kit.")] = None,
     cell: Cell = None,
     change: Change = None,
-    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/flower"),
+    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("runs/flower"),
     deadline: Annotated[
-        float, typer.Option(min=1.0, help="Seconds a silo has for an answer in a round.")
+        float, typer.Option(min=1.0, help="Seconds a silo has to answer in a round.")
     ] = 300.0,
     wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for all silos.")] = 300.0,
     least: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of silos a round needs to count.")
+        float, typer.Option(min=0.0, max=1.0, help="Fraction of silos that a round needs.")
     ] = 0.5,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where the run in --out was stopped.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     take_back: Annotated[
-        int | None, typer.Option(help="Then client N takes back everything it lent.")
+        int | None, typer.Option(help="After training, client N takes back everything it lent.")
     ] = None,
-    withdraw: Annotated[int | None, typer.Option(help="Then client N leaves.")] = None,
+    withdraw: Annotated[int | None, typer.Option(help="After training, client N leaves.")] = None,
     erase: Annotated[
         str | None,
-        typer.Option(metavar="N:ITEM,ITEM", help="Then client N erases these items."),
+        typer.Option(metavar="N:ITEM,ITEM", help="After training, client N erases these items."),
     ] = None,
     unlearner: Annotated[
-        str | None, typer.Option(help="Who forgets; the method's own way unless given.")
+        str | None, typer.Option(help="Name of an unlearner. Default: that of the method.")
     ] = None,
     secure: Annotated[
         bool,
-        typer.Option("--secure", help="Silos mask their sums (SecAgg+): only the total is seen."),
+        typer.Option("--secure", help="Silos mask their sums (SecAgg+); the server sees totals."),
     ] = False,
     secure_range: Annotated[
-        float, typer.Option(help="The largest entry that a silo's masked sum may have.")
+        float, typer.Option(help="Largest entry of a silo's masked sum.")
     ] = 1024.0,
     insecure: Insecure = False,
 ) -> None:
-    """Run one cell of a recipe over the silos, and wait for it. On the server's machine."""
+    """Run one cell of a recipe over the silos and wait for it, on the server's machine."""
     deploy, link = _deploy(server, kit, insecure)
     from rescind.errors import DataError
     from rescind.flower.recipe_cell import one_cell
@@ -191,41 +189,41 @@ def run(
     home = link.home(out)
     number = deploy.submit(asked, home)
     typer.echo(f"run {number}: {chosen.name} seed {chosen.run.seed} over {silos} silos")
-    typer.echo(f"how it is doing: {out / LOG}")
-    looked = time.monotonic()
+    typer.echo(f"log: {out / LOG}")
+    checked = time.monotonic()
     while not done.is_file() and not failed.is_file():
         time.sleep(0.5)
-        if time.monotonic() - looked > 60:  # a process that was killed leaves neither file
-            looked, said = time.monotonic(), deploy.status(number, home)
-            if said.startswith("finished") and not done.is_file() and not failed.is_file():
+        if time.monotonic() - checked > 60:  # a process that was killed leaves neither file
+            checked, state = time.monotonic(), deploy.status(number, home)
+            if state.startswith("finished") and not done.is_file() and not failed.is_file():
                 raise DataError(
-                    f"run {number} ended ({said}) and wrote nothing. Go on from its last "
-                    f"checkpoint with --resume."
+                    f"run {number} ended ({state}) and wrote nothing. Resume it from its "
+                    f"last checkpoint with --resume."
                 )
     if failed.is_file():
         raise DataError(failed.read_text(encoding="utf-8").strip())
     facts = json.loads(done.read_text(encoding="utf-8"))
     shown = ", ".join(f"{n} {v:.4f}" for n, v in facts["metrics"]["test"].items())
-    for told in facts.get("forgot", ()):
-        left = f", {told['traces']} left" if told["traces"] else ""
-        typer.echo(f"{told['event']} answered by {told['by']}, {told['rounds']} rounds{left}")
+    for one in facts.get("forgot", ()):
+        left = f", {one['traces']} traces left" if one["traces"] else ""
+        typer.echo(f"{one['event']} answered by {one['by']}, {one['rounds']} rounds{left}")
     typer.echo(f"{shown} (round {facts['round']}, {facts['silos']['messages']} messages)")
     if facts["silos"]["refused"]:
         typer.echo(f"  not accepted: {facts['silos']['refused']}", err=True)
     if facts["silos"]["waiting"]:
-        typer.echo(f"  silos {facts['silos']['waiting']} have yet to acknowledge", err=True)
+        typer.echo(f"  silos {facts['silos']['waiting']} have not acknowledged yet", err=True)
     typer.echo(f"Written: {done} and {out}/model/")
 
 
 @app.command()
 def simulate(
     recipe: Recipe,
-    silos: Annotated[int, typer.Option(min=1, help="How many silos to simulate.")],
+    silos: Annotated[int, typer.Option(min=1, help="Number of silos to simulate.")],
     cell: Cell = None,
     change: Change = None,
-    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/flower"),
+    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("runs/flower"),
 ) -> None:
-    """Try a recipe out over silos that Flower simulates on this machine (needs Ray)."""
+    """Run a recipe over silos that Flower simulates on this machine (needs Ray)."""
     _installed()
     from rescind.flower.recipe_cell import one_cell
     from rescind.flower.run_request import RunRequest
@@ -239,11 +237,11 @@ def simulate(
 
 @app.command()
 def recommend(
-    store: Annotated[Path, typer.Argument(help="The folder of a silo, on its own machine.")],
+    store: Annotated[Path, typer.Argument(help="The folder of a silo, on its machine.")],
     user: Annotated[int, typer.Option(help="The number of a client of this silo.")],
-    k: Annotated[int, typer.Option(min=1, help="How many items.")] = 20,
+    k: Annotated[int, typer.Option(min=1, help="Number of items.")] = 20,
 ) -> None:
-    """Recommend on the silo itself: neither data nor scores leave it."""
+    """Recommend on the silo itself. Data and scores do not leave it."""
     _installed()
     from rescind.flower.silo.recommend import recommend as best
 
@@ -266,10 +264,10 @@ def _erased(text: str | None) -> tuple[int, tuple[int, ...]] | None:
 def _place(text: str) -> tuple[int, int]:
     from rescind.errors import ConfigError
 
-    number, _, many = text.partition("/")
-    if not (number.isdigit() and many.isdigit() and int(number) < int(many)):
-        raise ConfigError(f"--silo says which of how many, such as 0/2 or 1/2; got '{text}'.")
-    return int(number), int(many)
+    number, _, count = text.partition("/")
+    if not (number.isdigit() and count.isdigit() and int(number) < int(count)):
+        raise ConfigError(f"--silo is index/number of silos, such as 0/2 or 1/2; got '{text}'.")
+    return int(number), int(count)
 
 
 def _installed() -> None:
@@ -278,11 +276,13 @@ def _installed() -> None:
     try:
         import flwr  # noqa: F401
     except ImportError:
-        raise ConfigError("Flower is not installed: docs/deploy.md says how.") from None
+        raise ConfigError(
+            "Flower is not installed. Install it: pip install 'rescind[flower]' (docs/deploy.md)."
+        ) from None
 
 
 def _deploy(address: str, kit: Path | None, insecure: bool):
-    """The deployment module and the link, once it is clear how safe it is to be."""
+    """Return the deployment module and the link, after checking the security options."""
     _installed()
     from rescind.errors import ConfigError
     from rescind.flower import deploy
@@ -292,12 +292,12 @@ def _deploy(address: str, kit: Path | None, insecure: bool):
         raise ConfigError(f"an address is host:port, such as {LOOPBACK}; got '{address}'.")
     if (kit is None) != insecure:
         raise ConfigError(
-            "give --kit FOLDER (made by: rescind flower kit), or --insecure to try things out on "
-            "one machine; " + ("both were given." if insecure else "neither was given.")
+            "give --kit FOLDER (made by: rescind flower kit), or --insecure for tests on one "
+            "machine; " + ("both were given." if insecure else "neither was given.")
         )
     if insecure:
         typer.echo(deploy.INSECURE, err=True)
-    signal.signal(signal.SIGTERM, _interrupted)  # Flower's processes are to end with this one
+    signal.signal(signal.SIGTERM, _interrupted)  # so that Flower's processes end with this one
     link: Link = deploy.Link(host, int(port), None if kit is None else kit / "ca.pem")
     return deploy, link
 

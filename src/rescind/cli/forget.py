@@ -1,4 +1,4 @@
-"""`rescind forget`: answer a request to erase, to take back, or to leave."""
+"""`rescind forget`: answer a request to erase records, take loans back, or leave."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rescind.core.run_state import RoundResult
     from rescind.experiments.forget_run import Kind
 
-SET = "Change a setting of the unlearner, e.g. rounds=20, damping=measured. May be given again."
+SET = "Change a setting of the unlearner, e.g. rounds=20, damping=measured. Repeatable."
 
 
 def command(
@@ -25,18 +25,21 @@ def command(
         typer.Option(
             metavar="FILE",
             help="Erase records everywhere: a CSV with original ids, columns user,item (or user "
-            "alone for all of theirs); draw:0.3 lets 30 % of the lenders regret it.",
+            "alone for all their records); draw:0.3 draws 30 % of the lenders.",
         ),
     ] = None,
     unshare: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Take loans back; devices keep theirs. As --erase."),
+        typer.Option(
+            metavar="FILE",
+            help="Take lent records back; devices keep them. Same format as --erase.",
+        ),
     ] = None,
     withdraw: Annotated[
-        str | None, typer.Option(metavar="USER", help="A person leaves with all they have.")
+        str | None, typer.Option(metavar="USER", help="A user leaves with all their data.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="An unlearner by name; exact retraining unless given.")
+        str | None, typer.Option(help="Name of an unlearner. Default: exact retraining.")
     ] = None,
     change: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET)
@@ -44,30 +47,32 @@ def command(
     audits: Annotated[str, typer.Option(help="standard, full or none.")] = "standard",
     out: Annotated[
         Path | None,
-        typer.Option(help="Where the new run goes; RUN-forgot-1, ... unless given."),
+        typer.Option(help="Folder of the new run. Default: RUN-forgot-1, RUN-forgot-2, ..."),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes for the audit's retrains.")] = 2,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that retrain models for the audit.")
+    ] = 2,
     away: Annotated[
         list[str] | None,
         typer.Option(
             metavar="USER",
-            help="Somebody whose device cannot be reached; may be given again. What it kept is "
-            "owed, or lost where they leave, and the receipt says so (Gram).",
+            help="A user whose device is offline; repeatable. What it kept is owed, or lost if "
+            "the user leaves, and the receipt states it (Gram).",
         ),
     ] = None,
     request: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write the exact request for the requester, who can then check the receipt with "
-            "rescind verify --event FILE --event-key receipt.key. Hand both over and delete them.",
+            help="Write the exact request to FILE. The requester can check the receipt with "
+            "rescind verify --event FILE --event-key receipt.key. Send both, then delete them.",
         ),
     ] = None,
 ) -> None:
-    """Forget records of a run: a new run without them, with a signed receipt.
+    """Forget records of a run: make a new run without them, and a signed receipt.
 
-    The old folder keeps its numbers and a page that says where the new run is. The receipt's key
-    goes to the requester: only with it can the receipt be matched with the records.
+    The old folder keeps its metrics and a page that links to the new run. Give the receipt's key to
+    the requester: only with it can the receipt be matched with the records.
     """
     from contextlib import ExitStack
 
@@ -95,9 +100,9 @@ def command(
     bars: list[RoundBar] = []
     with ExitStack() as stack:
 
-        def begun(fed: Federation, event: Event, many: int) -> None:
+        def on_start(fed: Federation, event: Event, count: int) -> None:
             typer.echo(
-                f"{kind}: {many:,} records. The old run is emptied when the new one is whole."
+                f"{kind}: {count:,} records. The old run is emptied when the new one is complete."
             )
             if request is not None:
                 write_atomically(request, event_text(event).encode())
@@ -105,12 +110,12 @@ def command(
             rounds = fed.now.state.round if how is None else None
             bars.append(stack.enter_context(RoundBar(f"forgetting ({kind})", rounds)))
 
-        def seen(moment: RoundResult) -> None:
+        def on_round(moment: RoundResult) -> None:
             bars[0](moment)
 
         done = answer(
             run, kind, source, how, audits, out, workers,  # type: ignore[arg-type]
-            watch=(seen,), told=_retrains, begun=begun, away=away or (),
+            watch=(on_round,), told=_retrains, begun=on_start, away=away or (),
         )  # fmt: skip
     receipt = done.evidence.receipt
     asked_for = receipt.asked
@@ -131,12 +136,12 @@ def command(
     for line in legend([receipt.verdict, *(finding.verdict for finding in receipt.findings)]):
         typer.echo(f"  {line}")
     typer.echo(f"\nWritten: {done.folder}/receipt.json and receipt.html; new run in {done.folder}")
-    typer.echo(f"For the requester alone: {done.key_file}")
+    typer.echo(f"For the requester only: {done.key_file}")
     typer.echo(f"Next: rescind verify {done.folder}/receipt.json")
 
 
 def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None:
-    """The unlearner of a name; None where none was given: the run's own method then forgets."""
+    """Return the unlearner of this name; None if no name is given (the run's method forgets)."""
     from rescind.core.method import Method
     from rescind.core.settings import classes, from_table
     from rescind.errors import ConfigError, suggest
@@ -171,5 +176,5 @@ def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None
     return found
 
 
-def _retrains(there: int, wanted: int) -> None:
-    typer.echo(f"  audit: {there} of {wanted} retrained models to compare with", err=True)
+def _retrains(finished: int, total: int) -> None:
+    typer.echo(f"  audit: {finished} of {total} retrained models to compare with", err=True)

@@ -1,4 +1,4 @@
-"""`rescind leak`: what single updates tell a server that looks."""
+"""`rescind leak`: measure what single updates and sums reveal to a curious server."""
 
 from __future__ import annotations
 
@@ -30,43 +30,45 @@ def command(
     method: Annotated[
         str | None,
         typer.Option(
-            help="One method; if left out, all that send updates, and Gram, whose sums and "
-            "releases are peeled, whole histories at a time."
+            help="One method. Default: all that send updates, and Gram, whose sums and releases "
+            "are peeled into complete histories."
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Its backbone; the method's own, if left out.")
+        str | None, typer.Option(help="The backbone. Default: that of the method.")
     ] = None,
     data: Annotated[
         str, typer.Option(help="A dataset of interactions (rescind data list).")
     ] = "ml-100k",
-    users: Annotated[int, typer.Option(min=2, help="People who are watched.")] = 100,
+    users: Annotated[int, typer.Option(min=2, help="Number of attacked users.")] = 100,
     rounds: Annotated[
-        str, typer.Option(help="Rounds that are averaged, with commas.")
+        str, typer.Option(help="Rounds to average over, separated by commas.")
     ] = "1,10,100",
     epsilon: Annotated[
-        str, typer.Option(help="Epsilons of the Gaussian noise over the most rounds, with commas.")
+        str, typer.Option(help="Epsilons of Gaussian noise over all rounds, separated by commas.")
     ] = "8,1",
     clip: Annotated[
-        float, typer.Option(help="Length to which updates are clipped before it.")
+        float, typer.Option(help="Norm to which updates are clipped before the noise.")
     ] = 1.0,
-    delta: Annotated[float, typer.Option(help="Epsilon is stated at this delta.")] = 1e-5,
-    seed: Annotated[int, typer.Option(help="Seed of everything but noise and pseudo-items.")] = 0,
-    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("runs/leak"),
+    delta: Annotated[float, typer.Option(help="Delta of the epsilons.")] = 1e-5,
+    seed: Annotated[
+        int, typer.Option(help="Seed of everything except noise and pseudo-items.")
+    ] = 0,
+    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("runs/leak"),
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print leak.json, with what was peeled.")
+        bool, typer.Option("--json", help="Print leak.json and the peeled histories.")
     ] = False,
 ) -> None:
-    """Attack what people send, and what an additive learner publishes, with and without defences.
+    """Attack what devices send, and what an additive learner publishes, with and without defences.
 
-    Single updates: people take part in every round of a small run; the attacker names as many items
-    as a person has. Sums and releases of Gram: complete histories are peeled out of the sum, of
-    what comes in from a few people, of the published weights in every form, and of the difference
-    of two releases, for each setting of its privacy dial beside nothing set.
+    Single updates: users take part in every round of a small run; the attacker names as many items
+    as a user has. Sums and releases of Gram: complete histories are read out of the sum, of sums
+    over a few users, of the published weights in every form, and of the difference of two releases,
+    without and with each of its privacy settings.
 
     Writes leak.json, leak.png, leak.svg and peeling.json; finished methods are kept in leak.jsonl,
-    so that the same command goes on after an interrupt. Noise, shares and pseudo-items come from
-    the operating system's entropy, so two runs differ a little in the lines that have them.
+    so the same command resumes after an interrupt. Noise, shares and pseudo-items come from the
+    operating system's entropy, so lines with them differ a little between two runs.
     """
     from rescind.audits.defences import defences
     from rescind.core.files import write_atomically
@@ -86,14 +88,14 @@ def command(
     given = None
     if run is not None:
         if method is not None or model is not None:
-            raise ConfigError("a run has a method and a model; leave out --method and --model.")
+            raise ConfigError("a run has a method and a model. Leave out --method and --model.")
         given, data, seed = _of_run(run)
     dataset = prepare(DataSettings(name=data))
     if given is not None and isinstance(given.method, Gram):
         _say_peeled(_peeled(peeled_run(given), dataset, data, seed, out), out, as_json)
         return
     if method is not None and method.lower() == "gram" and model is None:
-        peeled = _peeled(peeled_lines(dataset, seed, _told), dataset, data, seed, out)
+        peeled = _peeled(peeled_lines(dataset, seed, _progress), dataset, data, seed, out)
         _say_peeled(peeled, out, as_json)
         return
     chosen = cases(dataset, method, model) if given is None else (case_of(given.method, dataset),)
@@ -107,7 +109,7 @@ def command(
         _say(facts)
         typer.echo(f"\nWritten: {out}/leak.json, leak.png and leak.svg")
     if everything:
-        peeled = _peeled(peeled_lines(dataset, seed, _told), dataset, data, seed, out)
+        peeled = _peeled(peeled_lines(dataset, seed, _progress), dataset, data, seed, out)
         facts["peeling"] = peeled
     if as_json:
         typer.echo(json.dumps(facts))
@@ -115,7 +117,7 @@ def command(
     if everything:
         typer.echo("")
         _say_peeled(peeled, out)
-    typer.echo("Next: docs/privacy.md says which guard promises what")
+    typer.echo("More: docs/privacy.md, on what each guard guarantees")
 
 
 def _all_lines(
@@ -128,7 +130,7 @@ def _all_lines(
     seed: int,
     out: Path,
 ) -> list[dict[str, Any]]:
-    """The lines of all cases; each is written down as it is finished."""
+    """Return the lines of all cases. Each case is saved when it is finished."""
     from rescind.core.settings import to_table
     from rescind.experiments.update_leaks import measure, measured, remember
 
@@ -153,13 +155,13 @@ def _all_lines(
                     bar(case.name, windows[-1], windows[-1])
                 lines += mine
     except KeyboardInterrupt:
-        typer.echo("\nstopped. Give the same command to go on.", err=True)
+        typer.echo("\nstopped. To resume, give the same command.", err=True)
         raise typer.Exit(130) from None
     return lines
 
 
 def _of_run(run: Path) -> tuple[Federation, str, int]:
-    """A finished run with the name of its data and its seed."""
+    """Load a finished run. Return (federation, name of its data, seed)."""
     from rescind.storage.run_folder import check_finished
 
     check_finished(run)
@@ -170,14 +172,14 @@ def _of_run(run: Path) -> tuple[Federation, str, int]:
     return load_federation(run / "model"), str(facts["data"]["name"]), int(facts["seed"])
 
 
-def _told(name: str, done: int, total: int) -> None:
+def _progress(name: str, done: int, total: int) -> None:
     print(f"  {done} of {total}: Gram, {name}", file=sys.stderr, flush=True)
 
 
 def _peeled(
     lines: list[dict[str, Any]], dataset: Dataset, name: str, seed: int, out: Path
 ) -> dict[str, Any]:
-    """The additive learner sends sums, not updates: whole histories are read out of those."""
+    """Write and return the facts about histories read out of the additive learner's sums."""
     from rescind.core.files import write_atomically
     from rescind.storage.provenance import versions
 
@@ -194,7 +196,7 @@ def _peeled(
 
 
 def _say_peeled(facts: Mapping[str, Any], out: Path, as_json: bool = False) -> None:
-    """What was peeled, as a table or as JSON."""
+    """Print the histories read out, as a table or as JSON."""
     from rescind.experiments.peeling import grid
 
     if as_json:
@@ -209,13 +211,15 @@ def _say_peeled(facts: Mapping[str, Any], out: Path, as_json: bool = False) -> N
     )
     for view, people, cells in rows:
         typer.echo(f"  {view:40}{people:>7}" + "".join(f"{cell:>7}" for cell in cells))
-    typer.echo("0 is what this attack finds and no promise; that takes noise with an epsilon.")
+    typer.echo(
+        "0 is the result of this attack, not a guarantee. A guarantee needs noise with an epsilon."
+    )
     typer.echo(f"\nWritten: {out}/peeling.json")
-    typer.echo("Next: docs/additive.md says what follows from it")
+    typer.echo("More: docs/additive.md")
 
 
 def _text(facts: Mapping[str, Any]) -> str:
-    """JSON with one measured line to a line, so that a change can be read."""
+    """Return JSON with one measurement per line, which is easy to compare."""
     head = {name: value for name, value in facts.items() if name != "lines"}
     lines = ",\n".join(f"  {json.dumps(line)}" for line in facts["lines"])
     return f'{json.dumps(head, indent=1)[:-2]},\n "lines": [\n{lines}\n ]\n}}\n'
@@ -230,16 +234,16 @@ def _numbers(given: str, option: str, whole: bool = False) -> tuple[float, ...]:
         found = ()
     if not found or not all(0 < n < float("inf") and (not whole or n == int(n)) for n in found):
         kind = "whole numbers from 1 on" if whole else "numbers above 0"
-        raise ConfigError(f"{option} takes {kind} with commas between them; got '{given}'.")
+        raise ConfigError(f"{option} takes {kind}, separated by commas; got '{given}'.")
     return found
 
 
 def _say(facts: Mapping[str, Any]) -> None:
     windows = facts["rounds"]
     typer.echo(
-        f"Share of a person's items that the server names from their single updates "
-        f"({facts['data']},\n{facts['people']} people, mean and 95 % interval; as many are "
-        f"named as there are). Most popular\nitems named without any update: "
+        f"Fraction of a user's items that the server finds from their single updates "
+        f"({facts['data']},\n{facts['people']} users, mean and 95 % interval; the attacker names "
+        f"as many items as the user has).\nGuessing the most popular items, without any update: "
         f"{facts['popular_guess']:.3f}."
     )
     for case in dict.fromkeys(line["case"] for line in facts["lines"]):
@@ -253,14 +257,14 @@ def _say(facts: Mapping[str, Any]) -> None:
 
 
 class _Bar:
-    """Shows how many rounds are watched; where stderr is no terminal, a line for every case."""
+    """Progress bar over attacked rounds; without a terminal, a line for every case."""
 
-    def __init__(self, many: int) -> None:
+    def __init__(self, cases: int) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.progress import TimeRemainingColumn as Left
 
-        self.many, self.terminal = many, sys.stderr.isatty()
+        self.cases, self.terminal = cases, sys.stderr.isatty()
         self.seen: list[str] = []
         columns = (
             TextColumn("{task.description}"),
@@ -270,7 +274,7 @@ class _Bar:
             Left(),
         )
         self.bar = Progress(*columns, console=Console(stderr=True), disable=not self.terminal)
-        self.task = self.bar.add_task("watching", total=None)
+        self.task = self.bar.add_task("attacking", total=None)
 
     def __enter__(self) -> _Bar:
         self.bar.start()
@@ -284,6 +288,6 @@ class _Bar:
             self.seen.append(case)
             self.bar.update(self.task, description=case)
         before = (len(self.seen) - 1) * total
-        self.bar.update(self.task, completed=before + done, total=self.many * total)
+        self.bar.update(self.task, completed=before + done, total=self.cases * total)
         if not self.terminal and done == total:
-            print(f"  {len(self.seen)} of {self.many}: {case}", file=sys.stderr, flush=True)
+            print(f"  {len(self.seen)} of {self.cases}: {case}", file=sys.stderr, flush=True)

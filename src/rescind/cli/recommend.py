@@ -1,4 +1,4 @@
-"""`rescind recommend`: what a saved model suggests to a person."""
+"""`rescind recommend`: recommend items to a user with a saved model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import typer
 def command(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run, e.g. runs/demo.")],
     user: Annotated[str, typer.Option(help="The user's original id.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="How many items.")] = 20,
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of items.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Recommend items to a user, under original ids and titles.
+    """Recommend items to a user, with original ids and titles.
 
-    A user without data gets the most popular items, and it is said so.
+    A user without data gets the most popular items, and the output says it.
     """
     from rescind.storage.run_folder import model_in
 

@@ -1,4 +1,4 @@
-"""`rescind release`: publish what an additive learner has learnt and forgotten since."""
+"""`rescind release`: publish the current weights of an additive learner."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import typer
 def command(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run of Gram.")],
 ) -> None:
-    """Make the next release of a run now, whatever its schedule says: for releases at given times.
+    """Make the next release of a run now, independent of its schedule.
 
-    Devices are sent the new weights; with noise, the new release counts towards epsilon.
+    Devices receive the new weights. With noise, the release counts towards epsilon.
     """
     from rescind.storage.run_folder import check_finished
 
@@ -25,16 +25,18 @@ def command(
     fed = load_federation(run / "model")
     fed = fed.method.publish(fed)
     save_federation(fed, run / "model")
-    said = fed.method.published(fed)
-    assert said is not None
+    release = fed.method.published(fed)
+    assert release is not None
     write_facts(
         run,
         {
             **facts,
-            "published": said,
+            "published": release,
             "privacy": {**facts.get("privacy", {}), **fed.method.promise(fed)},
         },
     )
-    typer.echo(f"release {said['releases']} of {run}: {said['what']}")
-    if "epsilon" in said:
-        typer.echo(f"epsilon of all releases: {said['epsilon']:.4g} at delta {said['delta']:g}")
+    typer.echo(f"release {release['releases']} of {run}: {release['what']}")
+    if "epsilon" in release:
+        typer.echo(
+            f"epsilon of all releases: {release['epsilon']:.4g} at delta {release['delta']:g}"
+        )

@@ -1,4 +1,4 @@
-"""`rescind run`: the cells of a recipe."""
+"""`rescind run`: run the cells of a recipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def command(
-    recipe: Annotated[str, typer.Argument(help="A TOML file, or paper/table under recipes/.")],
+    recipe: Annotated[
+        str, typer.Argument(help="A TOML file, or the name of a recipe (paper/table).")
+    ],
     change: Annotated[
         list[str] | None,
         typer.Option(
@@ -32,25 +34,29 @@ def command(
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0 to N-1.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where to write; runs/PAPER/TABLE unless given.")
+        Path | None, typer.Option(help="Output folder. Default: runs/PAPER/TABLE.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes for an audit's retrains, where cells forget.")
+        int,
+        typer.Option(min=1, help="Processes that train reference models, for cells that forget."),
     ] = 2,
+    record: Annotated[
+        bool,
+        typer.Option("--record", help="Add a line per run to the results next to the recipe."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print final metrics as JSON on the last line.")
     ] = False,
 ) -> None:
-    """Run a recipe, or one cell of it, and write run.json, the model and a line of results.
+    """Run a recipe, or one cell of it, and write run.json and the model to the run's folder.
 
-    Every run appends one line to the .jsonl file beside the recipe (not when --set changed more
-    than the seed), from which `rescind table` prints ours beside the paper's.
+    With --record, each run also adds one line to the .jsonl file next to the recipe. `rescind
+    table` prints these lines with the paper's numbers. Runs with other settings than the recipe's
+    (--set, except for the seed) and recipes of an installed package cannot be recorded.
     """
     from rescind.errors import ConfigError
-    from rescind.experiments.recipe_file import check, locate
+    from rescind.experiments.recipe_file import check, check_record, locate
 
     if seeds is not None and any(
         c.partition("=")[0].strip() in ("seed", "run.seed") for c in change or ()
@@ -58,13 +64,16 @@ def command(
         raise ConfigError("--seeds and --set seed=K were both given. Give one of them.")
     path = locate(recipe)
     check(path, change or (), cell)  # before torch is loaded: an error answers at once
+    if record:
+        check_record(path, change or ())
+    from rescind.experiments.learning_run import append_facts
     from rescind.experiments.recipe import read
 
     found = read(path, change or (), cell)
     cells = found.choose(cell, None if seeds is None else range(seeds))
     stem = f"{found.path.stem}-changed" if found.changed else found.path.stem
     home = out or Path("runs") / found.path.parent.name / stem
-    room = _room(home, resume, workers)
+    cache = _cache(home, resume, workers)
     finished = []
     for number, chosen in enumerate(cells, 1):
         folder = home
@@ -75,7 +84,9 @@ def command(
         title = f"{chosen.name} seed {chosen.run.seed}"
         if len(cells) > 1:
             title = f"[{number}/{len(cells)}] {title}"
-        facts = _one(found, chosen, folder, resume, title, room)
+        facts = _one(chosen, folder, resume, title, cache)
+        if record:
+            append_facts(found, facts)
         finished.append(
             {
                 "cell": chosen.name,
@@ -84,16 +95,16 @@ def command(
                 "metrics": facts["metrics"]["test"],
             }
         )
-        typer.echo(f"{chosen.name} seed {chosen.run.seed}: {_told(facts)} -> {folder}")
+        typer.echo(f"{chosen.name} seed {chosen.run.seed}: {_summary(facts)} -> {folder}")
         _warn(facts)
-    _next(found, finished)
+    _next(found, finished, record)
     if as_json:
         last: Any = {**finished[-1]["metrics"]} if len(finished) == 1 else {"runs": finished}
         typer.echo(json.dumps(last))
 
 
-def _told(facts: dict[str, Any]) -> str:
-    """The figures of a finished run in one line."""
+def _summary(facts: dict[str, Any]) -> str:
+    """Return the figures of a finished run in one line."""
     test = facts["metrics"]["test"]
     named = ("HR", "NDCG", "Recall", "accuracy", "ROC")
     shown = ", ".join(f"{k} {v:.4f}" for k, v in test.items() if k.startswith(named))
@@ -106,7 +117,7 @@ def _told(facts: dict[str, Any]) -> str:
 
 
 def _warn(facts: dict[str, Any]) -> None:
-    """Say what a number alone would hide: refused updates, and what the guards promise."""
+    """Print refused updates and the epsilon of the guards, which the metrics do not show."""
     refused = facts.get("refused") or {}
     if refused:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in refused.items())
@@ -118,11 +129,9 @@ def _warn(facts: dict[str, Any]) -> None:
         typer.echo(f'  privacy: epsilon {epsilon:.3g} (see "privacy" in run.json)', err=True)
 
 
-def _one(
-    recipe: Recipe, cell: Cell, folder: Path, resume: bool, title: str, room: TrialCache
-) -> dict[str, Any]:
-    from rescind.experiments import stream_run as stream_cell
-    from rescind.experiments.learning_run import append_facts, tidy
+def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) -> dict[str, Any]:
+    from rescind.experiments import stream_run
+    from rescind.experiments.learning_run import tidy
     from rescind.experiments.run import run_one
     from rescind.reporting.progress import BlockBar, RoundBar
     from rescind.storage.run_folder import read_facts
@@ -131,70 +140,77 @@ def _one(
     if done is not None and (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed):
         typer.echo(f"{title}: finished before", err=True)
         tidy(folder)
-        if not recipe.changed:
-            append_facts(recipe, done)
         return done
     try:
         bar_of = BlockBar if cell.data.variant else RoundBar
-        with bar_of(title, cell.run.rounds, cell.run.measure) as bar, _heard():
-            result = run_one(cell, folder, replace(room, watch=(bar,)), again=resume)
+        with bar_of(title, cell.run.rounds, cell.run.measure) as bar, _log_to_stderr():
+            result = run_one(cell, folder, replace(cache, watch=(bar,)), resume)
             if cell.data.variant and cell.forget is None:
-                stream_cell.draw(result.facts, folder / stream_cell.PICTURE)
+                stream_run.draw(result.facts, folder / stream_run.PICTURE)
     except KeyboardInterrupt:
-        typer.echo("\nstopped. Give the same command with --resume to go on.", err=True)
+        typer.echo("\nstopped. To resume, give the same command with --resume.", err=True)
         raise typer.Exit(130) from None
-    if not recipe.changed:
-        append_facts(recipe, result.facts)
     return result.facts
 
 
-def _room(home: Path, resume: bool, workers: int) -> TrialCache:
-    """Where cells that forget keep what they share."""
+def _cache(home: Path, resume: bool, workers: int) -> TrialCache:
+    """Return the cache that cells with unlearners share: trained models and reference models."""
     from rescind.experiments.unlearning_run import TrialCache
 
     return TrialCache(home, resume, workers, told=_retrains)
 
 
-def _retrains(there: int, wanted: int) -> None:
-    if there < wanted:
-        typer.echo(f"  {there} of {wanted} retrained models to compare with", err=True)
+def _retrains(finished: int, total: int) -> None:
+    if finished < total:
+        typer.echo(f"  {finished} of {total} retrained models to compare with", err=True)
 
 
-class _Aloud(logging.Handler):
-    """Says on stderr what the package has to say."""
+class _StderrHandler(logging.Handler):
+    """Writes log records to stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         typer.echo(f"  {record.getMessage()}", err=True)
 
 
 @contextmanager
-def _heard() -> Iterator[None]:
-    """Let a person hear which checkpoint a run goes on from, and which were torn."""
-    voice, source = _Aloud(), logging.getLogger("rescind")
+def _log_to_stderr() -> Iterator[None]:
+    """Report which checkpoint a run resumes from, and which ones were damaged."""
+    handler, source = _StderrHandler(), logging.getLogger("rescind")
     level = source.level
-    source.addHandler(voice)
+    source.addHandler(handler)
     source.setLevel(logging.INFO)
     try:
         yield
     finally:
-        source.removeHandler(voice)
+        source.removeHandler(handler)
         source.setLevel(level)
 
 
-def _next(recipe: Recipe, finished: list[dict[str, Any]]) -> None:
+def _how_to_record(recipe: Recipe) -> str:
+    from rescind.experiments.recipe_file import copy_command, in_package
+
+    if recipe.changed:
+        return "The recipe's results take runs of its own settings only; --set changed them."
+    again = "give the same command with --resume --record"
+    if in_package(recipe.path):
+        return f"To add it to results of your own, {again}, after:\n  {copy_command(recipe.path)}"
+    return f"To add it to {recipe.results}, {again}."
+
+
+def _next(recipe: Recipe, finished: list[dict[str, Any]], recorded: bool) -> None:
     where = finished[-1]["out"]
     trial = recipe.cells[-1].forget is not None
     typer.echo(f"\nWritten: {where}/run.json" + ("" if trial else f" and {where}/model/"))
     if recipe.cells[-1].data.variant and not trial:
-        typer.echo(f"Drawn: {where}/matrix.svg, every block measured again after each")
-    if recipe.changed:
-        typer.echo("Settings were changed, so no line was added to the recipe's results.")
-    else:
+        typer.echo(f"Drawn: {where}/matrix.svg, each block measured after every later block")
+    if recorded:
         typer.echo(
-            f"One line per run was added to {recipe.results}, which keeps the recipe's results. "
-            f"Where git tracks it: commit it\nwith the pages that show it "
-            f"(python -m rescind_papers.pages --all), or undo it (git restore {recipe.results})."
+            f"Recorded: one line per run in {recipe.results}. Where git tracks it, commit it with "
+            f"the pages that show it\n(python -m rescind_papers.pages --all), or undo it "
+            f"(git restore {recipe.results})."
         )
         typer.echo(f"Next: rescind table {recipe.path}")
+    else:
+        typer.echo(f"Not recorded. {_how_to_record(recipe)}")
     if not trial and recipe.cells[-1].method.model.task == "ranking":
         typer.echo(f"Next: rescind recommend {where} --user ID")

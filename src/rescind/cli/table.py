@@ -1,4 +1,4 @@
-"""`rescind table`: ours beside the paper's."""
+"""`rescind table`: recorded results next to the paper's numbers."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ if TYPE_CHECKING:
 
 
 def command(
-    recipe: Annotated[str, typer.Argument(help="paper/table under recipes/, or a TOML file.")],
+    recipe: Annotated[
+        str, typer.Argument(help="The name of a recipe (paper/table), or a TOML file.")
+    ],
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="Which metrics, or paths such as seconds.cpu [what the recipe says]."),
+        typer.Option(help="Metrics, or paths such as seconds.cpu. Default: those of the recipe."),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(metavar="CELL", help="Also print what each cell has more than this one."),
+        typer.Option(metavar="CELL", help="Also print the difference of each cell to this one."),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also draw the swept setting, as .svg or .png."),
+        typer.Option(
+            metavar="FILE", help="Also plot results over the swept setting, as .svg or .png."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
 ) -> None:
-    """Print the committed results of a recipe: mean and spread over seeds, beside the paper's.
+    """Print the recorded results of a recipe: mean and spread over seeds, and the paper's numbers.
 
-    Numbers below item popularity on the same data are marked, where the recipe has a cell for it.
+    Numbers below item popularity on the same data are marked if the recipe has a cell for it.
     """
     from rescind.errors import ConfigError, suggest
     from rescind.experiments.recipe_file import Column, check, locate
@@ -47,19 +51,19 @@ def command(
 
     found = read(path)
     columns = tuple(Column(name) for name in metric or ())
-    made = lines(found)
+    recorded = lines(found)
     for column in columns:
-        if made and all(column.of(line) is None for line in made):
-            known = {name for line in made for name in line["test"]}
+        if recorded and all(column.of(line) is None for line in recorded):
+            known = {name for line in recorded for name in line["test"]}
             raise ConfigError(
                 f"no result has the metric '{column.path}'; {suggest(column.path, known)}"
             )
     table = collect(found, columns)
     if plot is not None:
         draw(table, plot)
-    apart = () if against is None else differences(table, against)
+    paired = () if against is None else differences(table, against)
     if as_json:
-        typer.echo(json.dumps(_plain(table, apart)))
+        typer.echo(json.dumps(_plain(table, paired)))
         return
     shown = (lambda text: text) if as_markdown else _aligned
     typer.echo(found.title + (f" ({found.source})" if found.source else ""))
@@ -67,26 +71,26 @@ def command(
     for remark in remarks(table):
         typer.echo(remark)
     if against is not None:
-        _compare(apart, against, shown)
+        _compare(paired, against, shown)
     if plot is not None:
         typer.echo(f"Written: {plot}")
     if not any(e.values for e in table.entries):
-        typer.echo(f"Nothing was run yet. Next: rescind run {found.path}")
+        typer.echo(f"No results are recorded yet. Next: rescind run {recipe} --record")
 
 
-def _compare(apart: tuple[Difference, ...], against: str, shown: Callable[[str], str]) -> None:
-    """Print paired differences, with how many there are: some of many exceed by chance."""
+def _compare(paired: tuple[Difference, ...], against: str, shown: Callable[[str], str]) -> None:
+    """Print paired differences and their number: some of many are significant by chance."""
     from rescind.experiments.significance import markdown_differences, remark
 
-    if not apart:
+    if not paired:
         typer.echo(f"\nNo cell on the data of '{against}' shares a seed with it yet.")
         return
     typer.echo(f"\nDifferences to '{against}', paired by seed (the same seed is the same split)")
-    typer.echo(shown(markdown_differences(apart, against)))
-    typer.echo(remark(apart))
+    typer.echo(shown(markdown_differences(paired, against)))
+    typer.echo(remark(paired))
 
 
-def _plain(table: ResultTable, apart: tuple[Difference, ...]) -> dict[str, Any]:
+def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]:
     from rescind.experiments.significance import holm
 
     rows = [
@@ -114,7 +118,7 @@ def _plain(table: ResultTable, apart: tuple[Difference, ...]) -> dict[str, Any]:
             "adjusted": adjusted,
             "effect": d.effect,
         }
-        for d, adjusted in zip(apart, holm([d.p for d in apart]), strict=True)
+        for d, adjusted in zip(paired, holm([d.p for d in paired]), strict=True)
     ]
     return {
         "title": table.recipe.title,
@@ -126,16 +130,16 @@ def _plain(table: ResultTable, apart: tuple[Difference, ...]) -> dict[str, Any]:
 
 
 def _aligned(text: str) -> str:
-    """A Markdown table as plain columns."""
+    """Return a Markdown table as plain columns."""
     plain = text.replace("**", "").splitlines()
     rows = [[c.strip() for c in line.strip("|").split("|")] for line in plain]
     rows.pop(1)
-    wide = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     out = []
     for row in rows:
         first, *others = (
             c.ljust(w) if n == 0 else c.rjust(w)
-            for n, (c, w) in enumerate(zip(row, wide, strict=True))
+            for n, (c, w) in enumerate(zip(row, widths, strict=True))
         )
         out.append("  ".join([first, *others]).rstrip())
     return "\n".join([out[0], "-" * len(out[0]), *out[1:]])

@@ -1,4 +1,4 @@
-"""`rescind value`: what sharing is worth, to whom."""
+"""`rescind value`: measure what sharing data gains, by group."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ LENDS = {"all": "lends everything", "part": "lends a part", "nothing": "lends no
 
 def command(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run, with run.json.")],
-    users: Annotated[int, typer.Option(min=1, help="People drawn from each group.")] = 20,
-    processes: Annotated[int, typer.Option(min=1, help="Worlds trained at a time.")] = min(
+    users: Annotated[int, typer.Option(min=1, help="Users drawn from each group.")] = 20,
+    processes: Annotated[int, typer.Option(min=1, help="Models trained in parallel.")] = min(
         2, os.cpu_count() or 1
     ),
-    k: Annotated[int, typer.Option("-k", min=1, help="Length of the lists.")] = 20,
+    k: Annotated[int, typer.Option("-k", min=1, help="Length of the recommendation lists.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print value.json.")] = False,
 ) -> None:
-    """Say how well people are served who lend all, a part or nothing, and what lending gains them.
+    """Compare users who lend all, a part or nothing, and measure what lending gains them.
 
-    For each drawn person one world is trained anew in which only this person decided otherwise.
-    Finished worlds are kept in value.jsonl: after an interrupt the same command goes on.
+    For each drawn user, one model is retrained in which only this user decides differently.
+    Finished models are kept in value.jsonl: after an interrupt, the same command resumes.
     """
     from rescind.storage.run_folder import check_finished
 
@@ -40,7 +40,7 @@ def command(
         with _Bar() as bar:
             found = value_of_sharing(run, users, processes, k, bar)
     except KeyboardInterrupt:
-        typer.echo("\nstopped. Give the same command to go on.", err=True)
+        typer.echo("\nstopped. To resume, give the same command.", err=True)
         raise typer.Exit(130) from None
     facts = facts_of(found)
     write_atomically(run / "value.json", json.dumps(facts, indent=2).encode())
@@ -53,27 +53,27 @@ def command(
 
 
 def _say(found: Value, users: int) -> None:
-    typer.echo("How well people are served (mean over people, 95 % interval)")
+    typer.echo("Quality of the recommendations (mean over people, 95 % interval)")
     _rows({LENDS[g]: v for g, v in found.quality.items()}, signed=False)
     typer.echo(
-        f"\nWhat lending brings a person (sharing less keeping; up to {users} drawn people of "
-        f"each group,\none world of {found.rounds} rounds for each; for partial sharers, what they "
+        f"\nGain of one person from lending (sharing minus keeping; up to {users} drawn people of "
+        f"each group,\none model of {found.rounds} rounds for each; for partial sharers, what they "
         f"lend now)"
     )
     rows: dict[str, Any] = {LENDS[g]: v for g, v in found.gain.items()}
     _rows({**rows, "others (noise)": found.others}, signed=True)
     moved = " and ".join(f"{v:.4f} in {m}" for m, v in found.noise.items())
     typer.echo(
-        '"others": drawn people who decided nothing otherwise, in the same worlds (a mean for '
-        f"each world).\nTheir own values move, too, by a standard deviation of {moved}: a gain of "
-        f"that size\nin one person says nothing."
+        '"others": drawn people who did not change their decision, in the same models (a mean for '
+        f"each model).\nTheir own values also change, by a standard deviation of {moved}: a gain "
+        f"of that size\nin one person means nothing."
     )
     if all(p.gain(m) == 0 for p in found.people for m in found.metrics):
-        typer.echo("Nobody's lists changed in value: this method gains nothing from what is lent.")
+        typer.echo("No gain is different from 0: this method does not use lent data.")
     if not found.reproduced:
         typer.echo(
-            "Note: trained once more, the run gave another model (other code, machine or threads "
-            "since).\nGains are against that retraining, quality is the run's own."
+            "Note: retrained, the run gave a different model (other code, machine or threads).\n"
+            "Gains are relative to that retraining; quality is that of the run."
         )
 
 
@@ -88,13 +88,13 @@ def _rows(rows: dict[str, Any], signed: bool) -> None:
 
 def _shown(found: Interval, signed: bool) -> str:
     if not found.people:
-        return "nobody"
+        return "no users"
     form = "+.4f" if signed else ".4f"
     return f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}]"
 
 
 def draw(found: Value, folder: Path) -> None:
-    """Quality by group beside what lending gains, as value.png and value.svg."""
+    """Plot quality by group and the gain from lending, as value.png and value.svg."""
     from rescind.reporting import charts
 
     metric = found.metrics[-1]
@@ -120,7 +120,7 @@ def _ends(found: Interval) -> tuple[float, float, float]:
 
 
 class _Bar:
-    """Shows how many worlds are trained; where stderr is no terminal, a line for every tenth."""
+    """Progress bar over trained models; without a terminal, a line for every tenth."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -128,9 +128,9 @@ class _Bar:
         from rich.progress import TimeRemainingColumn as Left
 
         self.terminal = sys.stderr.isatty()
-        columns = (TextColumn("worlds"), BarColumn(), MofNCompleteColumn(), Left())
+        columns = (TextColumn("models"), BarColumn(), MofNCompleteColumn(), Left())
         self.bar = Progress(*columns, console=Console(stderr=True), disable=not self.terminal)
-        self.task = self.bar.add_task("worlds", total=None)
+        self.task = self.bar.add_task("models", total=None)
 
     def __enter__(self) -> _Bar:
         self.bar.start()
@@ -142,4 +142,4 @@ class _Bar:
     def __call__(self, done: int, total: int) -> None:
         self.bar.update(self.task, completed=done, total=total)
         if not self.terminal and (done % 10 == 0 or done == total):
-            print(f"  {done} of {total} worlds", file=sys.stderr, flush=True)
+            print(f"  {done} of {total} models", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`rescind verify`: is this receipt intact, by whom, and about my request? Offline."""
+"""`rescind verify`: check offline that a receipt is unchanged, and which key signed it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ def command(
     key: Annotated[
         list[str] | None,
         typer.Option(
-            help="A public key you trust (ed25519:... or a file such as signing.pub); may be given "
-            "again. Without it, your own."
+            help="A public key you trust (ed25519:... or a file such as signing.pub); repeatable. "
+            "Default: your own."
         ),
     ] = None,
     chain: Annotated[
         list[Path] | None,
-        typer.Option(help="An earlier receipt; once for each, in any order."),
+        typer.Option(help="An earlier receipt; repeatable, in any order."),
     ] = None,
     event: Annotated[
-        Path | None, typer.Option(help="Your request as JSON, to see that this is its receipt.")
+        Path | None,
+        typer.Option(help="Your request as JSON, to check that the receipt is about it."),
     ] = None,
     event_key: Annotated[
         Path | None, typer.Option(help="The key that came with the receipt (receipt.key).")
@@ -39,13 +40,13 @@ def command(
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="The folder of the run with the remaining data: its sum is made anew and compared "
-            "with the one stated (additive learners).",
+            help="The folder of the run with the remaining data: its sum is computed again and "
+            "compared with the stated one (additive learners).",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say whether a receipt is VALID or NOT VALID, and why. Needs no network and no server.
+    """Print whether a receipt is VALID or NOT VALID, and why. Needs no network and no server.
 
     Exit code 0: valid, 1: not valid, 2: a file or key could not be read.
     """
@@ -75,12 +76,12 @@ def _bytes(path: Path) -> bytes:
             return file.read(LARGEST + 1)
     except OSError as error:
         raise DataError(
-            f"cannot read {path}: {error.strerror or error}. Name a receipt.json."
+            f"cannot read {path}: {error.strerror or error}. Give the path of a receipt.json."
         ) from None
 
 
 def _pinned(given: list[str]) -> dict[str, str]:
-    """Whom we trust: the keys given, or else only ourselves."""
+    """Return the trusted keys: those given, else the user's own."""
     from rescind.forgetting import keys
 
     if given:
@@ -110,18 +111,20 @@ def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes] 
     if event is None and event_key is None:
         return None
     if event is None or event_key is None:
-        given, lacks = (
+        given, missing = (
             ("--event", "--event-key") if event_key is None else ("--event-key", "--event")
         )
         raise ConfigError(
-            f"{given} was given without {lacks}. The request and the key that came with its "
-            f"receipt are needed together."
+            f"{given} was given without {missing}. Give both: the request, and the key that "
+            f"came with its receipt."
         )
     try:
         text = event.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
-        raise DataError(f"cannot read {event}: {reason}. Name the request as JSON.") from None
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise DataError(
+            f"cannot read {event}: {reason}. Give the request as a JSON file."
+        ) from None
     try:
         return read_event(text), keys.read_secret(event_key)
     except DataError as error:
@@ -161,5 +164,5 @@ def _say(found: Verification, path: Path) -> None:
 
 
 def _shown(text: str) -> str:
-    """Without characters that would move the cursor: a receipt must not write its own verdict."""
+    """Replace characters that move the cursor: a receipt must not print its own verdict."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

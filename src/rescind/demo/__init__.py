@@ -1,1 +1,1 @@
-"""The main job in one go, told on one page."""
+"""The demonstration: the main job in one command, with a report."""

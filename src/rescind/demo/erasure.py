@@ -1,4 +1,4 @@
-"""What the demonstration finds out about one person's request."""
+"""Results of the demonstration about one person's request."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from rescind.forgetting.verify import Check
 
 @dataclass(frozen=True)
 class Person:
-    """One of those who will regret it, whose recommendations are shown."""
+    """The person whose recommendations are shown, one of those who take data back."""
 
     user: str
-    """Their original id."""
+    """Original id."""
     held: int
     lent: int
     among: int
-    """How many lend a part and will regret it."""
+    """Number of people who lend a part and take it back."""
 
     @property
-    def who(self) -> str:
-        """Who it is, and why this one, in one line."""
+    def description(self) -> str:
+        """Return how this person was chosen, in one line."""
         return (
-            f"holds {self.held} items and lends {self.lent}: in the middle of the {self.among} who "
-            f"lend a part and will regret it"
+            f"holds {self.held} items and lends {self.lent}: the median of the {self.among} people "
+            f"who lend a part and take it back"
         )
 
 
 @dataclass(frozen=True)
 class Subtraction:
-    """The additive learner's answer to the same request."""
+    """Answer of the additive learner to the same request."""
 
     alone: float
-    """CPU seconds for the loans of one person."""
+    """CPU seconds to subtract one person's loans."""
     together: float
-    """CPU seconds for everybody's, with the receipt."""
+    """CPU seconds to subtract all of them, receipt included."""
     before: str
-    """Digest of the sum before, after, and of what remains added up from nothing."""
+    """Digests of the sum before, after, and of the remaining data summed again."""
     after: str
-    anew: str
+    recomputed: str
     proof: Check
 
     @property
     def says(self) -> str:
-        """The proof in words."""
+        """Return the proof in words."""
         return "exact, bit for bit" if self.proof.holds else f"FAILED: {self.proof.says}"
 
 
 @dataclass(frozen=True)
 class Erasure:
-    """People erase what they lent, and the model is trained again without it."""
+    """An erasure of lent records, and the models before and after it."""
 
     person: Person
     people: int
@@ -66,9 +66,9 @@ class Erasure:
     shown_after: list[Recommendation]
 
     def scores(self) -> dict[str, list[float]]:
-        """How the two models score the erased records of people who still have others.
+        """Return both models' scores of the erased records, for people who still have others.
 
-        Who erased all they had gets what is popular, so there is nothing to compare.
+        People who erased all their data get popular items, so they have nothing to compare.
         """
         shown = self.lent[self.after.world.available[self.lent.client]]
         return {
@@ -77,5 +77,5 @@ class Erasure:
         }
 
     def means(self) -> dict[str, float]:
-        """The mean of these scores."""
+        """Return the mean of these scores, before and after."""
         return {when: sum(v) / max(len(v), 1) for when, v in self.scores().items()}

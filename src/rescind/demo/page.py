@@ -1,4 +1,4 @@
-"""The demonstration told in one page and one picture."""
+"""The report of the demonstration: a page and a picture."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def draw(result: Result, floor: dict[str, float], after: dict[str, float], erasure: Erasure) -> Any:
-    """The picture: learning above the floor, quality kept, erased records scored like unseen."""
+    """Draw the picture: quality over rounds, quality after erasure, scores of erased records."""
     made, (one, two, three) = charts.figure(3)
     history = result.facts["per_round"]
     valid_floor = (
@@ -60,7 +60,7 @@ def page(
     lending: list[tuple[str, int, int]],
     made: Any,
 ) -> str:
-    """The whole report as HTML."""
+    """Return the report as HTML."""
     page = Page("rescind: lend, learn, take back")
     means, evidence = erasure.means(), erasure.evidence
     data = result.facts["data"]
@@ -71,7 +71,7 @@ def page(
     )
     page.chart(
         charts.svg(made),
-        "Validation quality over rounds beside item popularity; test "
+        "Validation quality over rounds and of item popularity; test "
         "quality before and after an erasure; scores of the erased records.",
     )
     page.heading("Who lends what")
@@ -87,22 +87,22 @@ def page(
     page.heading(f"{erasure.people} people erase {len(erasure.lent):,} records")
     page.text(
         f"The mean score of the erased records went from {means['before']:.3f} to "
-        f"{means['after']:.3f}. The same rounds were made again without them, with the same clock, "
-        f"so this is exact: nothing was learnt from them. The receipt beside this page "
-        f"(receipt.html, receipt.json) says so and is signed."
+        f"{means['after']:.3f}. The same rounds were run again without them, with the same random "
+        f"numbers, so this is exact: nothing was learnt from them. The signed receipt next to this "
+        f"page (receipt.html, receipt.json) states it."
     )
     _subtracted(page, erasure.subtraction, erasure.person.user)
     if evidence.report is not None:
         page.heading(f"The audit: {evidence.report.verdict}")
         page.text(
-            "Each check measures the new model beside models that never had the records, and "
-            "beside doing nothing. A check that could not notice doing nothing is powerless and "
-            "does not count."
+            "Each check compares the new model with models that never had the records, and with "
+            "doing nothing. A check that cannot detect doing nothing is powerless and does not "
+            "count."
         )
         page.table(
             ["check", "asks", "verdict", "after", "retrained", "doing nothing"],
             [
-                [f.check, question(f.check), f.verdict, f.value, *_beside(f)]
+                [f.check, question(f.check), f.verdict, f.value, *_references(f)]
                 for f in evidence.report.findings
                 if f.value is not None
             ],
@@ -110,18 +110,18 @@ def page(
         for line in legend(f.verdict for f in evidence.report.findings):
             page.text(line, note=True)
     page.heading(f"What user {erasure.person.user}, one of them, is shown")
-    page.text(f"User {erasure.person.user} {erasure.person.who}.")
+    page.text(f"User {erasure.person.user} {erasure.person.description}.")
     both = zip(erasure.shown_before, erasure.shown_after, strict=False)
     page.table(
         ["recommended before", "recommended after"],
         [[a.title or a.item, b.title or b.item] for a, b in both],
     )
     page.text(
-        "These numbers show one run with one seed. Quality alone cannot show forgetting; "
-        "what shows it here is that the model was made without the records, and the audit.",
+        "These numbers show one run with one seed. Quality alone cannot show forgetting. Here it "
+        "is shown by training without the records, and by the audit.",
         note=True,
     )
-    page.heading("How to make it again")
+    page.heading("How to reproduce it")
     page.code(f"rescind demo --seed {result.facts['seed']}")
     page.facts(
         {
@@ -133,21 +133,21 @@ def page(
     return page.html()
 
 
-def _beside(finding: Finding) -> list[object]:
-    """The mean of the retrained models and the no-op; empty where there is none."""
+def _references(finding: Finding) -> list[object]:
+    """Return the values of the retrained models (mean) and of the no-op; '' if missing."""
     found = (finding.reference, finding.controls.get(NO_OP))
     return ["" if number is None else number for number in found]
 
 
 def _subtracted(page: Page, found: Subtraction, user: str) -> None:
-    """The additive learner on the same request: three digests of its sum, and what they prove."""
+    """Add the additive learner's answer: three digests of its sum, and what they prove."""
     page.heading(f"The additive learner on the same request: {found.says}")
     page.text(
-        f"Gram keeps one sum over everybody, in whole numbers, so the loans were subtracted: those "
-        f"of user {user} in {1000 * found.alone:.0f} ms, everybody's in "
-        f"{1000 * found.together:.0f} ms of CPU. What remains was then added up from nothing. The "
-        f"two sums are the same to the last bit, so nobody can tell this model from one that "
-        f"never had the records."
+        f"Gram keeps one sum over all people, in whole numbers, so the loans were subtracted: "
+        f"those of user {user} in {1000 * found.alone:.0f} ms, all of them in "
+        f"{1000 * found.together:.0f} ms of CPU. The remaining data was then summed again. The two "
+        f"sums are the same to the last bit, so this model cannot be told from one that never had "
+        f"the records."
         if found.proof.holds
         else f"The loans were subtracted, and the proof failed: {found.proof.says}."
     )
@@ -155,13 +155,13 @@ def _subtracted(page: Page, found: Subtraction, user: str) -> None:
         {
             "sum before": found.before,
             "sum after, by subtraction": found.after,
-            "sum of what remains, added up anew": found.anew,
+            "sum of the remaining data, computed again": found.recomputed,
         }
     )
     page.text(
-        "In a receipt the sum before is sealed under the requester's key: whoever knows all but "
-        "one record could try guesses against it. It is open here because this data is public.",
+        "In a receipt the sum before is sealed with the requester's key, because a person who "
+        "knows all but one record could test guesses against it. This data is public.",
         note=True,
     )
-    page.text("To repeat the proof from the files, where this page lies:")
+    page.text("To repeat the proof, in the folder of this page:")
     page.code("rescind verify additive/receipt.json --data additive")

@@ -1,4 +1,4 @@
-"""The main job in one go: lend, learn, recommend, take back, with an audit and a receipt."""
+"""The main job in one command: lend, learn, recommend, take back, audit, receipt."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ GROUPS = {ALL: "lend everything", PART: "lend a part", NOTHING: "lend nothing"}
 
 
 ADDITIVE = "additive"
-"""The folder of the model that forgets by subtraction, beside the report."""
+"""Folder of the model that forgets by subtraction, next to the report."""
 REGRET = 0.3
-"""The share of lenders who take their loans back, as in FedShare V-C. One person's few records are
-too few for any audit; thousands are not."""
+"""Fraction of lenders who take their loans back, as in FedShare V-C. The records of one person are
+too few for an audit."""
 
 
 def play(out: Path, rounds: int, seed: int, synthetic: bool, picture: Path | None) -> None:
-    """Run the demonstration and say what was done, where it is, and what to try next."""
+    """Run the demonstration. Print what was done, where it is, and what to try next."""
     print("1. Data")
     dataset = obtain(synthetic)
     cell = Cell(
@@ -68,40 +68,42 @@ def play(out: Path, rounds: int, seed: int, synthetic: bool, picture: Path | Non
     for name, people, records in lending:
         print(f"   {people:4d} people {name}: {records} records")
     floor = Federation.start(dataset, Popularity(), seed).run(1).evaluate()
-    say_quality("   popularity   ", floor)
-    say_quality("   federated    ", result.metrics)
-    begun = time.perf_counter()
+    print_quality("   popularity   ", floor)
+    print_quality("   federated    ", result.metrics)
+    start = time.perf_counter()
     additive = counted(result.fed, dataset, seed)
-    seconds = time.perf_counter() - begun
-    say_quality("   additive     ", additive.evaluate(), f"one round, {seconds:.1f} s, no gradient")
+    seconds = time.perf_counter() - start
+    print_quality(
+        "   additive     ", additive.evaluate(), f"one round, {seconds:.1f} s, no gradient"
+    )
     erasure = take_back(result.fed, additive, result.facts["data"]["digest"], out / ADDITIVE)
     quality = erasure.after.evaluate()
-    say_quality("   after erasure", quality)
+    print_quality("   after erasure", quality)
     made = demo_page.draw(result, floor, quality, erasure)
     finish(out, result, floor, quality, erasure)
-    told = demo_page.page(result, floor, quality, erasure, lending, made)
-    write_atomically(out / "report.html", told.encode())
+    report = demo_page.page(result, floor, quality, erasure, lending, made)
+    write_atomically(out / "report.html", report.encode())
     for path in filter(None, (out / "demo.png", picture)):
         charts.png(made, path)
     closing(out, erasure)
 
 
 def obtain(synthetic: bool) -> Dataset:
-    """ML-100K, or a synthetic world where it cannot be had."""
+    """Return ML-100K, or synthetic data if it cannot be obtained."""
     if not synthetic:
         try:
             return prepare(DataSettings(name="ml-100k"))
         except DataError as error:
             print(f"   ML-100K cannot be obtained here: {error}")
             print(
-                "   Going on with the built-in SYNTHETIC world; its numbers mean nothing "
-                "beyond this demonstration."
+                "   Using built-in SYNTHETIC data instead; its numbers mean nothing outside this "
+                "demonstration."
             )
     return prepare(DataSettings(name="synthetic"))
 
 
 def groups_table(fed: Federation) -> list[tuple[str, int, int]]:
-    """How many people lend how much."""
+    """Return (group, number of people, number of lent records)."""
     groups = draw_groups(fed.world.sizes.clients, fed.clock)
     lent = torch.bincount(fed.world.shared.client, minlength=fed.world.sizes.clients)
     return [
@@ -110,7 +112,7 @@ def groups_table(fed: Federation) -> list[tuple[str, int, int]]:
 
 
 def counted(fed: Federation, dataset: Dataset, seed: int) -> Federation:
-    """The same people and the same loans under the additive learner, which counts them once."""
+    """Train the additive learner on the same people and loans, in one round."""
     additive = Federation.start(dataset, Gram(), seed)
     return additive.apply(Share(fed.world.shared)).run(1)
 
@@ -118,17 +120,17 @@ def counted(fed: Federation, dataset: Dataset, seed: int) -> Federation:
 def subtract(
     additive: Federation, lent: Records, user: str, data: str, folder: Path
 ) -> Subtraction:
-    """Take the loans out of the additive learner's sum, with a proof anybody can repeat."""
+    """Subtract the loans from the additive learner's sum, with a proof that can be repeated."""
     mine = lent[lent.client == additive.labels.client(user, additive.world.sizes.clients)]
-    additive.method.unlearn(additive, Erase(mine))  # compiles or loads what is timed next, once
-    begun = time.process_time()
+    additive.method.unlearn(additive, Erase(mine))  # warm up: compiles what is timed next
+    start = time.process_time()
     additive.method.unlearn(additive, Erase(mine))
-    alone = time.process_time() - begun
-    begun = time.process_time()
+    alone = time.process_time() - start
+    start = time.process_time()
     after, evidence = forget(additive, Erase(lent), audits="none", data=data)
-    together = time.process_time() - begun
+    together = time.process_time() - start
     save_federation(after, folder / "model")
-    (folder / "receipt.key").unlink(missing_ok=True)  # of an earlier demonstration
+    (folder / "receipt.key").unlink(missing_ok=True)  # of an earlier run
     write(Issued(evidence.receipt, evidence.key), folder / "receipt.json")
     return Subtraction(
         alone,
@@ -140,36 +142,35 @@ def subtract(
     )
 
 
-def say_subtraction(found: Subtraction, user: str) -> None:
-    """How long it took, the three digests, and whether they prove it."""
+def print_subtraction(found: Subtraction, user: str, people: int) -> None:
+    """Print the time, the three digests, and whether they prove it."""
     print(
         f"   additive model: user {user} subtracted in {1000 * found.alone:.0f} ms, "
-        f"everybody in {1000 * found.together:.0f} ms of CPU"
+        f"all {people} people in {1000 * found.together:.0f} ms of CPU"
     )
     print(f"     sum before                   {short(found.before)}")
     print(f"     sum after, by subtraction    {short(found.after)}")
-    print(f"     sum of what remains, anew    {short(found.anew)}")
+    print(f"     sum of the remaining data    {short(found.recomputed)}")
     print(f"   proof: {found.says}")
 
 
 def short(digest: str) -> str:
-    """The beginning of a digest, for people."""
+    """Return the beginning of a digest."""
     return digest.removeprefix("sha256:")[:16]
 
 
 def typical(fed: Federation, lent: Records) -> Person:
-    """Of those who lend a part and take it back, the one whose number of records is the median.
+    """Return the person with the median number of records, of those who take back a part.
 
-    Who has most of all is shown what nobody else has seen; who has next to nothing, what is
-    popular. The one in the middle is shown what most people would be.
+    People with many records get rare items, people with few get popular ones.
 
-    lent: what is taken back
+    lent: the records that are taken back
     """
-    many = fed.world.sizes.clients
-    count = torch.bincount(lent.client, minlength=many)
+    clients = fed.world.sizes.clients
+    count = torch.bincount(lent.client, minlength=clients)
     held = fed.now.vault.holdings.lot("own")[1].cpu()
-    fit = torch.nonzero((draw_groups(many, fed.clock) == PART) & (count > 0)).flatten()
-    if not len(fit):  # a world so small that none of them lends a part
+    fit = torch.nonzero((draw_groups(clients, fed.clock) == PART) & (count > 0)).flatten()
+    if not len(fit):  # small data: none of them lends a part
         fit = torch.nonzero(count > 0).flatten()
     order = fit[torch.argsort(held[fit], stable=True)]
     client = int(order[(len(order) - 1) // 2])
@@ -178,41 +179,41 @@ def typical(fed: Federation, lent: Records) -> Person:
 
 
 def take_back(fed: Federation, additive: Federation, data: str, folder: Path) -> Erasure:
-    """Recommend for somebody who lent a part; they and others erase what they lent; again.
+    """Recommend to one person before and after they and others erase what they lent.
 
-    folder: where the additive learner that forgot goes, with its receipt
+    folder: for the additive learner after forgetting, and its receipt
     """
     lent = draw_regret(fed.world.shared, fed.clock, REGRET)
     people, person = len(torch.unique(lent.client)), typical(fed, lent)
     user = person.user
     shown = fed.recommend(user, 10)
     print(f"3. User {user} gets recommendations")
-    print(f"   {person.who}")
-    print("   what the federated model ranks highest of all that they do not have:")
+    print(f"   {person.description}")
+    print("   items with the highest scores in the federated model, without the user's own:")
     for place, item in enumerate(shown[:5], 1):
         print(f"   {place}. {item.title or 'item ' + item.item}")
     print(f"4. User {user} and {people - 1} others erase the {len(lent):,} records they lent")
     subtraction = subtract(additive, lent, user, data, folder)
-    say_subtraction(subtraction, user)
-    print("   federated model: has no sum to subtract from, so the same rounds without them")
+    print_subtraction(subtraction, user, people)
+    print("   federated model: cannot subtract, so it runs the same rounds without them")
     with RoundBar("   training again", fed.now.state.round) as bar:
         after, evidence = forget(
-            replace(fed, watch=(bar,)), Erase(lent), data=data, watch=say_retrains
+            replace(fed, watch=(bar,)), Erase(lent), data=data, watch=print_retrains
         )
     after = replace(after, watch=())
-    say_audit(evidence)
+    print_audit(evidence)
     later = after.recommend(user, 10)
     return Erasure(person, people, subtraction, lent, evidence, fed, after, shown, later)
 
 
-def say_retrains(there: int, wanted: int) -> None:
-    """How far the audit is."""
-    if there == 0:
-        print(f"5. Audit: {wanted} models are trained without the records, to compare with")
+def print_retrains(finished: int, total: int) -> None:
+    """Print that the audit starts."""
+    if finished == 0:
+        print(f"5. Audit: {total} models are trained without the records, to compare with")
 
 
-def say_audit(evidence: Evidence) -> None:
-    """The verdict, and what the same audit says of doing nothing."""
+def print_audit(evidence: Evidence) -> None:
+    """Print the verdict on the new model and on the controls."""
     report = evidence.report
     if report is None:
         return
@@ -229,10 +230,10 @@ def finish(
     after: dict[str, float],
     erasure: Erasure,
 ) -> None:
-    """Replace the model by the one that forgot; write receipt and run.json."""
+    """Replace the model by the one after forgetting; write receipt and run.json."""
     save_federation(erasure.after, out / "model")
     evidence = erasure.evidence
-    (out / "receipt.key").unlink(missing_ok=True)  # of an earlier demonstration
+    (out / "receipt.key").unlink(missing_ok=True)  # of an earlier run
     write(Issued(evidence.receipt, evidence.key), out / "receipt.json")
     withheld = Blocklist().after(Erase(erasure.lent), erasure.lent, erasure.before.labels)
     withheld.write(out)
@@ -252,14 +253,14 @@ def finish(
     write_facts(out, facts)
 
 
-def say_quality(name: str, metrics: dict[str, float], note: str = "") -> None:
-    """One line of the comparison."""
+def print_quality(name: str, metrics: dict[str, float], note: str = "") -> None:
+    """Print one line of the comparison."""
     more = f"   ({note})" if note else ""
     print(f"{name}  HR@20 {metrics['HR@20']:.4f}   NDCG@20 {metrics['NDCG@20']:.4f}{more}")
 
 
 def closing(out: Path, erasure: Erasure) -> None:
-    """Where things are, and what to try next."""
+    """Print where the results are, and what to try next."""
     print(f"\nWritten: {out}/report.html (open it in a browser), {out}/receipt.html, {out}/model/")
     command = "rescind" if which("rescind") else sys.argv[0]
     print("Next, try:")

@@ -1,4 +1,4 @@
-"""Run a cell of a recipe: data, sharing, training, measuring, and everything written down."""
+"""Run a cell of a recipe: data, sharing, training, evaluation, and the files of the run."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ Watch = Callable[[RoundResult], Any]
 
 @dataclass
 class Meter:
-    """Counts what a run moves and spends; goes on counting after a resume."""
+    """Counts bytes, client-rounds and time of a run, across a resume."""
 
     up: int = 0
     down: int = 0
     client_rounds: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     took_part: list[int] = field(default_factory=list)
-    """How often each client's update went into a sum."""
+    """Per client, the number of sums its update went into."""
     repeated: int = 0
-    """Rounds that may have been made twice: everybody may have been in them once more."""
+    """Rounds that may have run twice after a resume. All clients may have been in them."""
     wall: float = 0.0
     cpu: float = 0.0
     _wall: float = field(default_factory=time.perf_counter)
@@ -55,7 +55,7 @@ class Meter:
 
     def __call__(self, moment: RoundResult) -> None:
         for role, total in moment.sums.items():
-            if role != "host":  # the server's own clients send nothing
+            if role != "host":  # clients hosted by the server send nothing
                 self.took_part = accountant.count(self.took_part, total.who)
             self.up += total.up
             self.down += total.down
@@ -64,11 +64,11 @@ class Meter:
                 self.refused[reason] = self.refused.get(reason, 0) + count
 
     def most_often(self, ids: Tensor | None = None) -> int:
-        """The most that any client, or any of these, may have taken part."""
+        """Return an upper bound on the rounds of any client (or any of `ids`)."""
         return accountant.most_often(self.took_part, ids) + self.repeated
 
     def read(self) -> dict[str, Any]:
-        """The counters up to now."""
+        """Return the current counters."""
         return {
             "up": self.up,
             "down": self.down,
@@ -83,7 +83,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: the federation and what is written in run.json."""
+    """A finished run: the federation and the content of run.json."""
 
     fed: Federation
     facts: dict[str, Any]
@@ -91,12 +91,12 @@ class Result:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The final metrics on the test set."""
+        """Return the final metrics on the test set."""
         return dict(self.facts["metrics"]["test"])
 
 
 def prepare(settings: DataSettings) -> Dataset:
-    """Load a dataset and filter it as the recipe says."""
+    """Load a dataset and apply the recipe's filters."""
     sizes = {n: getattr(settings, n) for n in ("users", "items", "interactions")}
     given = {n: v for n, v in sizes.items() if v is not None}
     if settings.variant is not None:
@@ -117,7 +117,7 @@ def prepare(settings: DataSettings) -> Dataset:
 
 
 def prepare_graph(settings: DataSettings) -> GraphDataset:
-    """Load a graph whose nodes are classified."""
+    """Load a graph for node classification."""
     graph = load(settings.name)
     if not isinstance(graph, GraphDataset):
         raise BoundaryError(
@@ -128,7 +128,7 @@ def prepare_graph(settings: DataSettings) -> GraphDataset:
 
 
 def obtained(cell: Cell) -> Dataset | GraphDataset:
-    """The data of a cell, of the kind that its method works on."""
+    """Load the data of a cell, of the kind that its method works on."""
     nodes = cell.method.model.task == "nodes"
     return prepare_graph(cell.data) if nodes else prepare(cell.data)
 
@@ -136,10 +136,10 @@ def obtained(cell: Cell) -> Dataset | GraphDataset:
 def start(
     cell: Cell, dataset: Dataset | GraphDataset, withheld: Blocklist | None = None
 ) -> Federation:
-    """A federation before its first round, with what people lend.
+    """Return a federation before its first round, with the simulated loans.
 
-    withheld: what they erased or took back since; the loans are drawn from the data as it was, so
-    that nobody lends something else instead
+    withheld: records that were erased or taken back. Loans are drawn from the complete data, so
+    that no client lends other records instead.
     """
     guards = cell.guards.guards if cell.guards else ()
     executor = InProcess(device=cell.run.device, guards=guards)
@@ -173,8 +173,8 @@ def run_cell(
 ) -> Result:
     """Train and measure one cell; writes `folder/run.json` and `folder/model/`.
 
-    again: go on from the newest checkpoint in the folder, if there is one
-    What the folder says was erased or taken back (`withheld.json`) is left out.
+    again: resume from the newest checkpoint in the folder, if there is one
+    Records that were erased or taken back (`withheld.json` in the folder) are left out.
     """
     withheld = Blocklist.read(folder)
     dataset = dataset or obtained(cell)
@@ -182,7 +182,7 @@ def run_cell(
     if not int(fed.now.vault.holdings.lot("test")[1].sum()):
         raise DataError(
             f"'{dataset.name}' has {len(dataset)} rows and none of them is held out for testing, "
-            f"so nothing could be measured. Use more data, or a dataset with a split of its own."
+            f"so nothing can be measured. Use more data, or a dataset with its own split."
         )
     settings, meter = cell.run, Meter()
     key = f"{cell.digest}/{settings.seed}/{dataset.digest}"
@@ -209,7 +209,7 @@ def run_cell(
 
 
 def stopping(cell: Cell) -> EarlyStop:
-    """Validation picks the round, by a measure of the method's task."""
+    """Return the early stopping rule: the best round on validation, by the recipe's metric."""
     settings = cell.run
     return EarlyStop(
         metric=cell.method.metric("valid", settings.k),
@@ -224,7 +224,7 @@ def stopping(cell: Cell) -> EarlyStop:
 def _train(
     cell: Cell, fed: Federation, seen: Last, meter: Meter, watch: tuple[Watch, ...]
 ) -> tuple[Federation, str | None]:
-    """The rounds of a cell, or as many as its budget allows and why no more."""
+    """Train a cell. Return (federation, why it stopped early because of its privacy budget)."""
     guards, left = cell.guards, cell.run.rounds - fed.now.state.round
     if guards is None or guards.epsilon is None or guards.gaussian is None:
         return fed.run(left, until=seen.until, watch=watch), None
@@ -235,29 +235,29 @@ def _train(
     if last is None:
         return trained, None
     stopped = (
-        f"stopped after round {last}: the next would pass the budget of epsilon "
-        f"{guards.epsilon:g} at delta {guards.at_delta:g} for somebody. Allow a larger epsilon, "
-        f"more noise, or fewer clients a round."
+        f"stopped after round {last}: the next would exceed the budget of epsilon "
+        f"{guards.epsilon:g} at delta {guards.at_delta:g} for a client. Allow a larger epsilon, "
+        f"more noise, or fewer clients per round."
     )
     log.warning(stopped)
     return trained, stopped
 
 
 def tidy(folder: Path) -> None:
-    """Remove what a finished run needs no longer: checkpoints, and half files of killed ones."""
+    """Remove what a finished run does not need: checkpoints, and partial files of killed runs."""
     try:
         Checkpoints(folder / "checkpoints", every=1, key="").clear()
         files.sweep(folder)
         files.sweep(folder / "model")
     except OSError as error:
         raise DataError(
-            f"cannot clear away {error.filename}: {error.strerror}. Allow writing in {folder}."
+            f"cannot remove {error.filename}: {error.strerror}. Allow writing in {folder}."
         ) from None
 
 
 @dataclass
 class Last:
-    """Remembers the stopping rule as it was after the last round."""
+    """Keeps the stopping rule after the last round."""
 
     until: EarlyStop | None
 
@@ -266,9 +266,9 @@ class Last:
 
 
 def _prepare_folder(folder: Path, keep: bool) -> None:
-    """Clear what an older run left, so that run.json and model/ are always of one run.
+    """Remove files of an older run, so that run.json and model/ are always of one run.
 
-    keep: the checkpoints are those of this run
+    keep: keep the checkpoints, which are of this run
     """
     try:
         files.make_folder(folder)
@@ -288,7 +288,7 @@ def _facts(
     until: EarlyStop | None,
     meter: Meter,
 ) -> dict[str, Any]:
-    """Everything that run.json says of a finished run."""
+    """Return the content of run.json."""
     counted = meter.read()
     state, vault = fed.now.state, fed.now.vault
     return {
@@ -321,7 +321,7 @@ def _facts(
 
 
 def about(dataset: Dataset | GraphDataset) -> dict[str, Any]:
-    """Which data it was, and how large."""
+    """Return name, digest, source and size of a dataset."""
     sizes = {"rows": len(dataset)}
     if isinstance(dataset, Dataset):
         sizes = {"users": len(dataset.users), "items": len(dataset.items), **sizes}
@@ -330,19 +330,14 @@ def about(dataset: Dataset | GraphDataset) -> dict[str, Any]:
 
 
 def _by_group(fed: Federation, k: tuple[int, ...]) -> dict[str, dict[str, float]]:
-    """How well people are served on test who lend all, a part or nothing (where there are any)."""
+    """Return test metrics of people who lend all, a part or nothing (groups that exist)."""
     groups = groups_of(fed.now.vault.holdings).to(fed.world.members.device)
     found = {n: ((groups == g) & fed.world.members).nonzero().squeeze(1) for n, g in GROUPS.items()}
     return {name: fed.evaluate("test", k, ids) for name, ids in found.items() if len(ids)}
 
 
-def append_result(recipe: Recipe, result: Result) -> None:
-    """Add one line to the results beside the recipe."""
-    append_facts(recipe, result.facts)
-
-
 def append_facts(recipe: Recipe, facts: dict[str, Any]) -> None:
-    """Add the line of a finished run to the results beside the recipe, unless it is there."""
+    """Add the line of a finished run to the recipe's results, if it is not there yet."""
     append_line(recipe.results, _line(facts))
 
 

@@ -1,4 +1,4 @@
-"""A recipe is one table: what is run, along which axes, and the paper's numbers beside it.
+"""A recipe is one table: what is run, along which axes, and the paper's numbers.
 
     title = "..."
     [data]     name = "ml-1m"                      what `rescind data` knows; more keys below
@@ -7,16 +7,16 @@
     [method.model]  name = "LightGCN"
     [guards]   clip = 1.0  gaussian = 0.8          optional: fields of `GuardSettings`
     [run]      rounds = 150                        fields of `RunSettings`
-    [forget]   event = "erase"  draw = 0.3         optional: what is asked; cells that name an
+    [forget]   event = "erase"  draw = 0.3         optional: the request; cells that name an
                name = "Retrain"                    unlearner answer it (unlearning_run.py)
     [axes]     data = ["ml-100k", "ml-1m"]         each value changes its table for one cell
                method = ["Popularity", { label = "FedAvg, 4", name = "FedAvg", negatives = 4 }]
-               seed = [0, 1, 2]                    a value may carry `run = { rounds = 1 }` too,
-                                                   and `where = { data = "ml-1m" }`: there alone
+               seed = [0, 1, 2]                    a value may also have `run = { rounds = 1 }`,
+                                                   and `where = { data = "ml-1m" }`: only there
     [paper."ml-1m/FedAvg, 4"]  "HR@20" = 0.4656    published numbers, by cell
     [plot]     x = "method.negatives"              optional: the setting that is swept
-    [table]    columns = ["NDCG@20", "seconds.cpu"]   optional: what of a line is shown
-               also = ["unlearning/ml-1m"]         optional: results that count here, too
+    [table]    columns = ["NDCG@20", "seconds.cpu"]   optional: what is shown of a line
+               also = ["unlearning/ml-1m"]         optional: other results that count here
 
 A cell is named by its labels along the axes other than seed, joined by "/".
 """
@@ -51,6 +51,7 @@ from rescind.experiments.recipe_file import (
     check_cell,
     combinations,
     label,
+    packaged,
     parsed,
 )
 from rescind.storage.federations import METHODS, MODELS, UNLEARNERS
@@ -72,7 +73,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Recipe:
-    """A read recipe: its cells and the numbers they are held against."""
+    """A recipe in memory: its cells and the numbers they are compared with."""
 
     path: Path
     title: str
@@ -80,23 +81,23 @@ class Recipe:
     names: tuple[str, ...]
     """The names of its cells, in order."""
     cells: tuple[Cell, ...]
-    """All cells (or the one that was read) at every seed of the recipe."""
+    """All cells (or the one asked for) at every seed of the recipe."""
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     plot: PlotSettings | None = None
     columns: tuple[Column, ...] | None = None
-    """What its table shows, where it says so."""
+    """Columns of its table, if the recipe names them."""
     also: tuple[Path, ...] = ()
-    """Other files of results whose lines count, too, where their settings are the same."""
+    """Other files of results. Their lines also count if the settings are the same."""
     changed: bool = False
-    """Settings other than the seed were overridden, so results do not belong to its table."""
+    """Whether settings other than the seed were changed, so that results cannot be recorded."""
 
     @property
     def results(self) -> Path:
-        """Where the results of its runs are kept, one line each."""
+        """Return the file of its recorded results, one line per run."""
         return self.path.with_suffix(".jsonl")
 
     def choose(self, name: str | None, seeds: Sequence[int] | None = None) -> tuple[Cell, ...]:
-        """The cells of one name (or all), at the recipe's seeds or the given ones."""
+        """Return the cells of one name (or all), at the recipe's seeds or the given ones."""
         check_cell(self.path, name, self.names)
         cells = [c for c in self.cells if name is None or c.name == name]
         if seeds is None:
@@ -109,12 +110,12 @@ class Recipe:
 def read(path: Path, changes: Sequence[str] = (), only: str | None = None) -> Recipe:
     """Read a recipe and expand its axes; `changes` are "key=value" overrides.
 
-    only: build this cell alone, so that a change need not fit the others
+    only: build this cell only, so that a change does not have to fit the others
     """
     table = parsed(path)
     axes = dict(table.get("axes", {}))
-    settled = [change(axes, text) for text in changes]
-    names, cells = _cells(path, table, axes, [c for c in settled if c is not None], only)
+    parsed_changes = [change(axes, text) for text in changes]
+    names, cells = _cells(path, table, axes, [c for c in parsed_changes if c is not None], only)
     return Recipe(
         path=path,
         title=str(table.get("title", path.stem)),
@@ -125,16 +126,16 @@ def read(path: Path, changes: Sequence[str] = (), only: str | None = None) -> Re
         plot=_settings(PlotSettings, table["plot"]) if "plot" in table else None,
         columns=_columns(path, table["table"]) if "columns" in table.get("table", {}) else None,
         also=_also(path, table.get("table", {})),
-        changed=any(one is not None for one in settled),
+        changed=any(one is not None for one in parsed_changes),
     )
 
 
 def _columns(path: Path, table: Any) -> tuple[Column, ...]:
-    """The columns of `[table]`: names, or tables with path, title and digits."""
+    """Return the columns of `[table]`: names, or tables with path, title and digits."""
     given = table["columns"]
     if not isinstance(given, list) or not given:
         raise ConfigError(
-            f"{path}: columns is a list of what is shown: "
+            f"{path}: columns must be a list, such as "
             f'columns = ["NDCG@20", {{ path = "seconds.cpu", title = "s", digits = 1 }}].'
         )
     try:
@@ -144,12 +145,12 @@ def _columns(path: Path, table: Any) -> tuple[Column, ...]:
     names = [column.name for column in found]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"{path}: two columns are called '{name}'. Give one another title.")
+            raise ConfigError(f"{path}: two columns have the title '{name}'. Change one of them.")
     return tuple(found)
 
 
 def _also(path: Path, table: Mapping[str, Any]) -> tuple[Path, ...]:
-    """The results of other recipes, named as paper/table, that `[table] also` counts in."""
+    """Return the result files of other recipes (paper/table) that `[table] also` names."""
     for key in table:
         if key not in ("columns", "also"):
             raise ConfigError(
@@ -157,12 +158,19 @@ def _also(path: Path, table: Mapping[str, Any]) -> tuple[Path, ...]:
             )
     names = table.get("also", [])
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise ConfigError(f'{path}: also is a list of recipes, such as also = ["basics/floor"].')
-    found = [path.parent.parent / f"{name}.toml" for name in names]
-    for name, other in zip(names, found, strict=True):
-        if not other.is_file():
-            raise ConfigError(f"{path}: there is no recipe '{name}' ({other}) to count in.")
-    return tuple(other.with_suffix(".jsonl") for other in found)
+        raise ConfigError(
+            f'{path}: also must be a list of recipes, such as also = ["basics/floor"].'
+        )
+    found = []
+    for name in names:
+        places = [folder / f"{name}.toml" for folder in (path.parent.parent, packaged())]
+        other = next((place for place in places if place.is_file()), None)
+        if other is None:
+            raise ConfigError(
+                f"{path}: `also` names the recipe '{name}', but there is no {places[0]}."
+            )
+        found.append(other.with_suffix(".jsonl"))
+    return tuple(found)
 
 
 def _write(tables: Table, parts: list[str], value: Any) -> None:
@@ -183,7 +191,7 @@ def _cells(
     changes: Sequence[tuple[list[str], Any]],
     only: str | None,
 ) -> tuple[list[str], list[Cell]]:
-    """The names of all cells, and the cells (or the one asked for) at every seed."""
+    """Return the names of all cells, and the cells (or the one asked for) at every seed."""
     seeds = axes.get("seed", [table.get("run", {}).get("seed", 0)])
     names, cells = [], []
     for name, along in combinations(path, axes):
@@ -194,7 +202,7 @@ def _cells(
             _place(tables, axis, value)
         labels = {axis: label(value) for axis, value in along.items()}
         names.append(name)
-        for parts, value in changes:  # what is asked for on the command line has the last word
+        for parts, value in changes:  # the command line overrides the file
             _write(tables, parts, value)
         if only in (None, name):
             cells += [_cell(path, name, tables, seed, labels) for seed in seeds]
@@ -202,10 +210,10 @@ def _cells(
 
 
 def _place(tables: Table, axis: str, value: Any) -> None:
-    """Write one value of an axis into its table."""
+    """Write one value of an axis into the tables of a cell."""
     given = dict(value) if isinstance(value, Mapping) else {"name": value}
     given = {k: v for k, v in given.items() if k not in ("label", "where")}
-    # A ceiling is trained for one round, or sees everything; a row of a table may be a request.
+    # A value may also change other tables: one round for an upper bound, or a request.
     for other in ("run", "sharing", "forget", "method"):
         if other in given and other != axis:
             more, known = given.pop(other), tables.setdefault(other, {})
@@ -253,9 +261,11 @@ def _learner(method: Mapping[str, Any]) -> type:
 
 
 def _forget(table: Mapping[str, Any], method: Mapping[str, Any]) -> ForgetSettings | None:
-    """What is asked and who answers; None where nobody is named. Other keys are the unlearner's.
+    """Return the request and its unlearner; None if no unlearner is named.
 
-    `learner = true`: the unlearner learns itself, with the method's settings. `learner = { ... }`:
+    Keys that are not fields of the request are fields of the unlearner.
+
+    `learner = true`: the unlearner also learns, with the method's settings. `learner = { ... }`:
     the method learns, with these changes.
     """
     if "name" not in table:
@@ -272,19 +282,19 @@ def _forget(table: Mapping[str, Any], method: Mapping[str, Any]) -> ForgetSettin
         unlearner = from_table(cls, {**shared, **others, "name": name}, {"model": MODELS})
     elif others or learner is True:
         raise ConfigError(
-            f"[forget] '{name}' is no method of its own, so it has no field "
+            f"[forget] '{name}' is not a method, so it has no field "
             f"'{next(iter(others), 'learner')}'. Leave it out."
         )
-    learnt = unlearner if learner is True else None
+    learner_method = unlearner if learner is True else None
     if isinstance(learner, Mapping):
         cls = _learner(method)
-        learnt = from_table(cls, {**method, **learner}, {"model": MODELS})
+        learner_method = from_table(cls, {**method, **learner}, {"model": MODELS})
     settings = _settings(ForgetSettings, given)
-    return replace(cast(ForgetSettings, settings), unlearner=unlearner, learner=learnt)
+    return replace(cast(ForgetSettings, settings), unlearner=unlearner, learner=learner_method)
 
 
 def _settings(cls: type, table: Mapping[str, Any]) -> Any:
-    """Build settings; unlike a method's, a "name" here is a field (the dataset's)."""
+    """Build settings from a table. Unlike in a method, "name" is a field here (of the dataset)."""
     known = fields_of(cls)
     if cls is Column and (not isinstance(table, Mapping) or "path" not in table):
         raise ConfigError(f'a column needs a path, such as path = "seconds.cpu"; got {table!r}.')
@@ -294,5 +304,5 @@ def _settings(cls: type, table: Mapping[str, Any]) -> Any:
             what = "guards" if cls is GuardSettings else what
             raise ConfigError(f"[{what}] has no field '{key}'; {suggest(key, known)}")
     if cls is PlotSettings and "x" not in table:
-        raise ConfigError('[plot] needs x, the setting that is swept: x = "method.negatives".')
+        raise ConfigError('[plot] needs x, the swept setting: x = "method.negatives".')
     return cls(**{k: checked(v, known[k], f"{cls.__name__}.{k}") for k, v in table.items()})

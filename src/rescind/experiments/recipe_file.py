@@ -1,6 +1,6 @@
 """The file of a recipe: where it is, its keys, its axes, and the names of its cells.
 
-Nothing here needs torch: what cannot be is refused before anything heavy is loaded.
+Nothing here needs torch, so that invalid input is refused before torch is loaded.
 """
 
 from __future__ import annotations
@@ -10,11 +10,16 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rescind.errors import ConfigError, suggest
 
 Table = dict[str, Any]
+
+PACKAGE = Path(__file__).resolve().parents[1]
+RECIPES = Path("recipes")
+"""The folder of recipes in the working directory."""
 
 SETTINGS = ("data", "sharing", "method", "guards", "run", "forget")
 TABLES = (*SETTINGS, "axes", "paper", "plot", "table")
@@ -27,30 +32,30 @@ class Column:
     """One value of the result lines that a table shows."""
 
     path: str
-    """A name in `test`, or the way to it from the top of a line: "seconds.cpu"; or "a + b"."""
+    """A name in `test`, a path from the top of a line such as "seconds.cpu", or a sum "a + b"."""
     title: str | None = None
-    """What stands above it; the path unless given."""
+    """Heading of the column. Default: the path."""
     digits: int = 4
-    """How many of them stand behind the point."""
+    """Digits after the decimal point."""
     per: float = 1.0
-    """The unit it is shown in: 1e6 makes megabytes of bytes."""
+    """Unit: 1e6 shows bytes as megabytes."""
 
     @property
     def name(self) -> str:
-        """What stands above it."""
+        """Return the heading."""
         return self.title or self.path
 
     def of(self, line: Mapping[str, Any]) -> float | str | None:
-        """Its value in a result line: a number, a word, or None where the line has no such."""
-        found = [_found(line, path) for path in self.path.split(" + ")]
+        """Return its value in a result line: a number, a word, or None if it is missing."""
+        found = [_value_at(line, path) for path in self.path.split(" + ")]
         if len(found) == 1 and isinstance(found[0], str):
             return found[0]
         numbers = [v for v in found if isinstance(v, int | float)]
         return sum(numbers) / self.per if len(numbers) == len(found) else None
 
 
-def _found(line: Mapping[str, Any], path: str) -> float | str | None:
-    """What stands at a path of a line, or under this name in its `test`."""
+def _value_at(line: Mapping[str, Any], path: str) -> float | str | None:
+    """Return the value at a path of a line, or of this name in its `test`."""
     place: Any = line
     for part in path.split("."):
         place = place.get(part) if isinstance(place, Mapping) else None
@@ -65,40 +70,83 @@ COLUMNS = (Column("HR@20"), Column("NDCG@20"))
 
 @dataclass(frozen=True)
 class PlotSettings:
-    """How `rescind table --plot` draws a recipe that sweeps one setting."""
+    """Settings of `rescind table --plot` for a recipe that sweeps one setting."""
 
     x: str
-    """The swept setting, such as "method.contrast"; the lines are the other axes."""
+    """The swept setting, such as "method.contrast". Each value of the other axes is a line."""
     across: str | None = None
-    """The words below the figure; the setting unless given."""
+    """Label of the x axis. Default: the setting."""
     bars: bool = False
-    """Whether it compares cells by name: bars in place of lines."""
+    """Whether to draw one bar per cell, not lines."""
+
+
+def packaged() -> Path:
+    """Return the folder of the recipes that come with rescind.
+
+    A wheel has them inside the package (setup.py), a checkout at its top.
+    """
+    inside = PACKAGE / "recipes"
+    return inside if inside.is_dir() else PACKAGE.parents[1] / "recipes"
+
+
+def in_package(path: Path) -> bool:
+    """Return whether a recipe lies in the installed package, where no run may write."""
+    return path.resolve().is_relative_to(PACKAGE)
+
+
+def folder_with(file: str) -> Path:
+    """Return ./recipes if it holds this file, else the folder that comes with rescind."""
+    return RECIPES if (RECIPES / file).is_file() else packaged()
 
 
 def locate(name: str) -> Path:
-    """The file of a recipe given by path, or by its name under `recipes/` (paper/table)."""
-    given = Path(name)
-    tried = [given, given.with_suffix(".toml"), Path("recipes") / f"{name}.toml"]
+    """Return the file of a recipe, given by path or by name (paper/table).
+
+    A name is looked up in ./recipes first, then in the recipes that come with rescind.
+    """
+    given, file = Path(name), f"{name}.toml"
+    tried = dict.fromkeys([given, given.with_suffix(".toml"), RECIPES / file, packaged() / file])
     for path in tried:
         if path.is_file() and path.suffix == ".toml":
             return path
-    known = sorted(
-        str(p.relative_to("recipes").with_suffix("")) for p in Path("recipes").glob("*/*.toml")
+    known = {
+        str(path.relative_to(folder).with_suffix(""))
+        for folder in (RECIPES, packaged())
+        for path in folder.glob("*/*.toml")
+    }
+    raise ConfigError(
+        f"there is no recipe '{name}' (looked for {', '.join(map(str, tried))}). "
+        f"{suggest(name, known)}"
     )
-    next_ = suggest(name, known) if known else (
-        "There is no folder recipes/ here either: go to the one that has it, or give the path of "
-        "a .toml file of your own (docs/recipes.md)."
-    )  # fmt: skip
-    looked = ", ".join(dict.fromkeys(map(str, tried)))
-    raise ConfigError(f"there is no recipe '{name}' (looked for {looked}). {next_}")
+
+
+def check_record(path: Path, changes: Sequence[str]) -> None:
+    """Raise an error if results of this recipe, with these changes, cannot be recorded."""
+    changed = [text for text in changes if change({}, text) is not None]
+    if changed:
+        raise ConfigError(
+            f"--record adds results of the recipe as it is written, and --set {changed[0]} changes "
+            f"it. Leave out --record, or change the setting in a recipe of your own."
+        )
+    if in_package(path):
+        raise ConfigError(
+            f"{path} is part of the installed package, where results cannot be recorded. "
+            f"Copy it first: {copy_command(path)}"
+        )
+
+
+def copy_command(path: Path) -> str:
+    """Return the shell command that copies a recipe of the package to ./recipes."""
+    mine = RECIPES / path.parent.name
+    return f"mkdir -p {mine} && cp {quote(str(path.with_suffix('')))}.* {mine}/"
 
 
 def parsed(path: Path) -> Table:
-    """What stands in the file, with keys that a recipe may have."""
+    """Read the file as TOML and check its keys."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}. Mend that line.") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}. Fix that line.") from None
     for key in table:
         if key not in TABLES + WORDS:
             raise ConfigError(f"{path}: unknown key '{key}'; {suggest(key, TABLES + WORDS)}")
@@ -106,7 +154,7 @@ def parsed(path: Path) -> Table:
 
 
 def check(path: Path, changes: Sequence[str], cell: str | None) -> None:
-    """Refuse a file, a change or the name of a cell that cannot be, without building anything."""
+    """Check a file, changes and the name of a cell, without building anything."""
     axes = dict(parsed(path).get("axes", {}))
     for text in changes:
         change(axes, text)
@@ -114,13 +162,13 @@ def check(path: Path, changes: Sequence[str], cell: str | None) -> None:
 
 
 def check_cell(path: Path, cell: str | None, names: Sequence[str]) -> None:
-    """Refuse the name of a cell that the recipe does not have."""
+    """Raise an error if the recipe has no cell of this name."""
     if cell is not None and cell not in names:
         raise ConfigError(f"{path.name} has no cell '{cell}'; {suggest(cell, names)}")
 
 
 def change(axes: Table, text: str) -> tuple[list[str], Any] | None:
-    """Read one "key=value" as (path of keys, value); None for the seed, which is an axis.
+    """Parse one "key=value" into (path of keys, value); None for the seed, which is an axis.
 
     An axis of the same name ("data", "method", "model") is replaced.
     """
@@ -140,7 +188,7 @@ def change(axes: Table, text: str) -> tuple[list[str], Any] | None:
 
 
 def setting(text: str, example: str) -> tuple[str, Any]:
-    """Read one "key=value" of a command line; the value is TOML, or a bare word."""
+    """Parse one "key=value" of a command line. The value is TOML, or a bare word."""
     key, sign, given = text.partition("=")
     if not sign:
         raise ConfigError(f"--set wants key=value, got '{text}'. Example: --set {example}")
@@ -151,36 +199,36 @@ def setting(text: str, example: str) -> tuple[str, Any]:
 
 
 def combinations(path: Path, axes: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The name of every cell and its values along the axes other than seed, in order."""
+    """Yield the name of every cell and its values along the axes other than seed, in order."""
     for axis in axes:
         if axis not in AXES:
             raise ConfigError(f"{path}: unknown axis '{axis}'; {suggest(axis, AXES)}")
     order = [axis for axis in AXES if axis in axes and axis != "seed"]
     for values in itertools.product(*[axes[axis] for axis in order]):
         along = dict(zip(order, values, strict=True))
-        if _meet(path, along):
+        if _is_cell(path, along):
             yield "/".join(map(label, values)) or path.stem, along
 
 
-def _meet(path: Path, values: Mapping[str, Any]) -> bool:
-    """Whether these values of the axes make a cell: each may ask for labels along the others."""
+def _is_cell(path: Path, values: Mapping[str, Any]) -> bool:
+    """Return whether these values make a cell: `where` of a value may require other labels."""
     labels = {axis: label(value) for axis, value in values.items()}
     for axis, value in values.items():
-        asked = value.get("where", {}) if isinstance(value, Mapping) else {}
-        for other, called in asked.items():
+        required = value.get("where", {}) if isinstance(value, Mapping) else {}
+        for other, wanted in required.items():
             if other not in labels or other == axis:
                 allowed = [a for a in labels if a != axis]
                 raise ConfigError(
-                    f"{path}: `where` of {labels[axis]} names no other axis: '{other}'; "
+                    f"{path}: `where` of {labels[axis]} has '{other}', which is not another axis; "
                     f"{suggest(other, allowed)}"
                 )
-            if labels[other] != called:
+            if labels[other] != wanted:
                 return False
     return True
 
 
 def label(value: Any) -> str:
-    """What a value of an axis is called."""
+    """Return the label of a value of an axis."""
     if not isinstance(value, Mapping):
         return str(value)
     return str(value.get("label", value.get("name", value)))

@@ -1,4 +1,4 @@
-"""The file of result lines beside a recipe: appended whole, locked, and never twice."""
+"""The file of result lines next to a recipe. A line is added whole, once, and under a lock."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rescind.errors import DataError
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:
-    """Add a line to a file of results, unless it is there.
+    """Add a line to a file of results, if it is not there yet.
 
-    So it can be done again by whoever finds a finished run: a kill between run.json and the line
-    loses nothing and doubles nothing. The file is locked, since other seeds may end now, too.
+    It is safe to repeat for a finished run: a kill between run.json and the line loses nothing and
+    adds nothing twice. The file is locked because other seeds may finish at the same time.
     """
     new = not path.exists()
     try:
@@ -32,25 +32,25 @@ def append_line(path: Path, line: dict[str, Any]) -> None:
     except OSError as error:
         raise DataError(
             f"cannot add the result to {path}: {error.strerror or error}. The run itself is "
-            f"safe: make room and give the same command with --resume."
+            f"safe: free some space and give the same command with --resume."
         ) from None
 
 
 def _whole_lines(file: FileIO) -> list[bytes]:
-    """The lines that are there; a last one that was cut off in the writing is removed."""
+    """Return the existing lines, and remove a last one that was not written completely."""
     file.seek(0)
     text = file.readall()
     *known, rest = text.split(b"\n")
     if rest and _parsed(rest) is None:
         file.truncate(len(text) - len(rest))
-    elif rest:  # whole, but somebody's editor left the end of the line away
+    elif rest:  # complete, but an editor removed the end of line
         _write_line(file, b"\n")
         known.append(rest)
     return known
 
 
 def _same_run(line: dict[str, Any], text: bytes) -> bool:
-    """Whether a line of the results tells of this very run."""
+    """Return whether a line of the results is of the same run."""
     other = _parsed(text)
     names = ("cell", "seed", "digest", "data", "date", "seconds")
     return other is not None and all(other.get(n) == line[n] for n in names)
@@ -65,7 +65,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
 
 
 def _write_line(file: FileIO, data: bytes) -> None:
-    """Append and sync; a disk that fills up in the middle leaves no half line."""
+    """Append and sync. If the disk fills up, no partial line is left."""
     size = file.seek(0, os.SEEK_END)
     try:
         if (file.write(data) or 0) < len(data):

@@ -1,20 +1,20 @@
-"""Run one cell of a recipe, whatever it asks for."""
+"""Run one cell of a recipe of any kind."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from rescind.experiments import learning_run as experiment
-from rescind.experiments import stream_run as stream_cell
-from rescind.experiments import unlearning_run as trials
+from rescind.experiments import learning_run, stream_run, unlearning_run
 from rescind.experiments.cell import Cell
 from rescind.experiments.learning_run import Result
 
 
-def run_one(cell: Cell, folder: Path, room: trials.TrialCache, again: bool = True) -> Result:
-    """Run a cell of any kind: a trial of an unlearner, a stream of blocks, or rounds."""
+def run_one(
+    cell: Cell, folder: Path, cache: unlearning_run.TrialCache, resume: bool = True
+) -> Result:
+    """Run a cell: a trial of an unlearner, a stream of blocks, or plain training."""
     if cell.forget is not None:
-        return trials.run_cell(cell, folder, room)
+        return unlearning_run.run_cell(cell, folder, cache)
     if cell.data.variant:
-        return stream_cell.run_cell(cell, folder, again, room.watch)
-    return experiment.run_cell(cell, folder, again, room.watch)
+        return stream_run.run_cell(cell, folder, resume, cache.watch)
+    return learning_run.run_cell(cell, folder, resume, cache.watch)

@@ -1,4 +1,4 @@
-"""A stream as a cell of a recipe: run, written down block by block, resumed where it stopped."""
+"""Run a stream of blocks as a cell of a recipe, with checkpoints to resume from."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 PICTURE = "matrix.svg"
 BEGUN = "begun.json"
-"""Written last into the folder of a block that begins, so that a torn one is not taken up."""
+"""Written last when a block starts, so that an incomplete folder is not used."""
 
 
 def run_cell(
@@ -57,8 +57,8 @@ def run_cell(
 ) -> Result:
     """Run the stream of one cell and measure it; writes `folder/run.json` and `folder/model/`.
 
-    again: go on in the block, and at the checkpoint in it, where an earlier run stopped
-    `rounds` counts inside a block. What the folder says was erased (`withheld.json`) is left out.
+    again: resume from the block and checkpoint where an earlier run stopped
+    `rounds` counts inside a block. Erased records (`withheld.json` in the folder) are left out.
     """
     dataset, withheld = dataset or prepare(cell.data), Blocklist.read(folder)
     files.make_folder(folder)
@@ -83,7 +83,10 @@ def measured(
     halts: StreamCheckpointFiles | None = None,
     withheld: Blocklist | None = None,
 ) -> tuple[Federation, dict[str, Any]]:
-    """The stream of one cell and what run.json says of it; only `halts` writes anything."""
+    """Run the stream of one cell. Return (federation, content of run.json).
+
+    Only `halts` writes files.
+    """
     guards, settings = cell.guards, cell.run
     if cell.sharing is not None or (guards and guards.epsilon is not None):
         raise ConfigError(
@@ -111,13 +114,13 @@ def measured(
 
 
 def blocks_of(cell: Cell) -> Blocks:
-    """How a cell says its blocks are run."""
+    """Return the settings of a cell's blocks."""
     run = cell.run
     return Blocks(run.rounds, run.patience, run.evaluate_every, run.measure, run.k)
 
 
 def _left(dataset: Dataset, seed: int, withheld: Blocklist | None) -> Dataset:
-    """Without what was erased; what is left stays in the part of the split it was in."""
+    """Return the dataset without erased records. The other records keep their split."""
     if not withheld or dataset.block is None:
         return dataset
     split = dataset.split
@@ -128,12 +131,12 @@ def _left(dataset: Dataset, seed: int, withheld: Blocklist | None) -> Dataset:
 
 @dataclass
 class StreamCheckpointFiles(StreamCheckpoints):
-    """Writes a stream down: every block as it begins, and checkpoints of the rounds inside it."""
+    """Checkpoints of a stream on disk: the start of each block, and rounds inside it."""
 
     folder: Path
     cell: Cell
     key: str
-    """What the run is (configuration, seed and data): another one is refused."""
+    """Identity of the run (configuration, seed and data). Checkpoints of others are refused."""
     executor: Executor | None = None
 
     def __post_init__(self) -> None:
@@ -141,19 +144,19 @@ class StreamCheckpointFiles(StreamCheckpoints):
         self.place: Path | None = None
 
     def clear(self) -> None:
-        """Remove everything: a finished run keeps no trace of its way."""
+        """Remove all checkpoints."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def save(self, fed: Federation, place: Path) -> None:
-        """Write a federation as a block begins."""
+        """Save a federation at the start of a block."""
         save_federation(fed, place)
 
     def load(self, place: Path) -> Federation:
-        """What `save` wrote."""
+        """Load what `save` wrote."""
         return load_federation(place, self.executor)
 
     def found(self) -> tuple[Federation, tuple[Block, ...]] | None:
-        """The newest block that began whole; a torn one is passed over and said so."""
+        """Return the newest complete start of a block; skip incomplete ones with a warning."""
         for place in sorted(self.folder.glob("block-*"), reverse=True):
             try:
                 facts = json.loads((place / BEGUN).read_text(encoding="utf-8"))
@@ -164,7 +167,7 @@ class StreamCheckpointFiles(StreamCheckpoints):
             if facts["key"] != self.key:
                 raise ConfigError(
                     f"{place} belongs to another run: its configuration or data differ. "
-                    f"Choose another --out, or remove {self.folder} to start anew."
+                    f"Choose another --out, or remove {self.folder} to start again."
                 )
             self._count(facts["meter"], self.cell.run.checkpoint_every)
             log.info("going on in block %d", len(facts["done"]))
@@ -172,7 +175,7 @@ class StreamCheckpointFiles(StreamCheckpoints):
         return None
 
     def begins(self, fed: Federation, done: Sequence[Block]) -> None:
-        """Write a block's beginning, unless it is there; older blocks are not needed any more."""
+        """Save the start of a block if it is not there yet, and remove older blocks."""
         self.place = self.folder / f"block-{len(done):03d}"
         if not (self.place / BEGUN).is_file():
             self.save(fed, self.place)
@@ -189,8 +192,8 @@ class StreamCheckpointFiles(StreamCheckpoints):
     def inside(
         self, fed: Federation, until: EarlyStop
     ) -> tuple[Federation, EarlyStop, tuple[Watch, ...]]:
-        """Where in the block the newest checkpoint stands."""
-        assert self.place is not None, "a block begins before it is trained"
+        """Resume from the newest checkpoint inside the block, if there is one."""
+        assert self.place is not None, "begins() was not called before inside()"
         every = self.cell.run.checkpoint_every
         rounds = Checkpoints(self.place / "rounds", every, self.key, self.meter.read)
         at = resume(rounds.folder, self.key, fed, until)
@@ -205,7 +208,7 @@ class StreamCheckpointFiles(StreamCheckpoints):
         return fed, until, (rounds,)
 
     def _count(self, read: dict[str, Any], repeated: int) -> None:
-        """Go on counting; the watcher of the run is this very meter."""
+        """Continue the counters of a checkpoint, in the meter that the run uses."""
         known = vars(Meter(**read))
         vars(self.meter).update(known)
         self.meter.repeated += repeated
@@ -217,7 +220,7 @@ def _block(facts: dict[str, Any]) -> Block:
 
 
 def facts_of(cell: Cell, done: Streamed, meter: Meter) -> dict[str, Any]:
-    """What run.json says of a stream: the matrix, and Table 2's averages as its metrics."""
+    """Return the content of run.json: the matrix, and Table 2's averages as metrics."""
     counted, state = meter.read(), done.fed.now.state
     names = [f"{name}@{k}" for k in cell.run.k for name in ("NDCG", "Recall", "HR")]
     matrix = {name: done.matrix(name) for name in names}
@@ -251,7 +254,7 @@ def facts_of(cell: Cell, done: Streamed, meter: Meter) -> dict[str, Any]:
 
 
 def averages(matrix: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, float]:
-    """The metrics of a stream: of new blocks (Table 2), of each block when it was new, and more."""
+    """Return the metrics of a stream: mean over new blocks (Table 2), of each block, and more."""
     test = {name: summary(rows)["new"] for name, rows in matrix.items()}
     for name, rows in list(matrix.items())[:2]:
         test |= {f"D{number} {name}": row[-1] for number, row in enumerate(rows)}
@@ -260,7 +263,7 @@ def averages(matrix: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, float
 
 
 def draw(facts: Mapping[str, Any], path: Path) -> None:
-    """The matrix a_(t,s) of a run as heat maps, a panel for each of its first two metrics."""
+    """Draw the matrix a_(t,s) of a run as heat maps, for its first two metrics."""
     shown = list(facts["matrix"].items())[:2]
     made, axes = charts.figure(len(shown))
     for ax, (name, rows) in zip(axes, shown, strict=True):
@@ -269,9 +272,9 @@ def draw(facts: Mapping[str, Any], path: Path) -> None:
 
 
 def measured_again(facts: Mapping[str, Any], fed: Federation) -> dict[str, Any]:
-    """What run.json of a stream says after a request was answered in its last block.
+    """Return the changed parts of run.json after a request was answered in the last block.
 
-    Rows of earlier blocks tell of models that had not met the records; the last row is new.
+    Rows of earlier blocks stay; the last row is measured again.
     """
     matrix = {name: [*rows[:-1], []] for name, rows in facts["matrix"].items()}
     k = tuple(sorted({int(name.split("@")[1]) for name in matrix}))
@@ -281,7 +284,7 @@ def measured_again(facts: Mapping[str, Any], fed: Federation) -> dict[str, Any]:
         for name, rows in matrix.items():
             rows[-1].append(values[name])
     blocks = [dict(block) for block in facts["blocks"]]
-    blocks[-1]["valid"] = []  # of a model that is gone
+    blocks[-1]["valid"] = []  # of the replaced model
     return {
         "matrix": matrix,
         "blocks": blocks,

@@ -1,4 +1,4 @@
-"""Figures of recipes that sweep one setting: its value across, the metrics up, a line per rest."""
+"""Figures of recipes that sweep one setting: the setting on x, metrics on y, a line per rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rescind.experiments.recipe import Cell
 from rescind.experiments.tables import ResultTable, cells_by_name
 from rescind.reporting import charts
 
-RestorePoint = tuple[float, float, float]
+Point = tuple[float, float, float]
 """x, mean over seeds, standard deviation over seeds."""
 
 
@@ -21,34 +21,35 @@ class Sweep:
     """Lines of one metric over the swept setting."""
 
     metric: str
-    lines: Mapping[str, tuple[RestorePoint, ...]]
+    lines: Mapping[str, tuple[Point, ...]]
     ticks: Mapping[float, str] | None
-    """What is written below each x, where the setting is no single number."""
+    """Label of each x, if the setting is not a single number."""
 
 
 def sweeps(table: ResultTable) -> tuple[Sweep, ...]:
-    """The lines of every metric; cells without a result are left out."""
+    """Return the lines of every metric. Cells without a result are left out."""
     plot = table.recipe.plot
     if plot is None:
         raise ConfigError(
-            f"{table.recipe.path} does not say which setting it sweeps. Add a section: "
-            f'[plot] with x = "method.contrast", say.'
+            f"{table.recipe.path} does not name the swept setting. Add a section, such as: "
+            f'[plot] with x = "method.contrast".'
         )
     cells = cells_by_name(table.recipe)
     swept = {name: setting(cells[name], plot.x) for name in table.recipe.names}
     if not any(entry.values for entry in table.entries):
         raise DataError(
-            f"{table.recipe.results} has no results to draw. Next: rescind run {table.recipe.path}"
+            f"{table.recipe.results} has no results to draw. "
+            f"Next: rescind run {table.recipe.path} --record"
         )
     places, ticks = _places(list(swept.values()))
     axis = _axis(plot.x, cells)
-    told = [a for a in _varying(cells) if a != axis]
+    others = [a for a in _varying(cells) if a != axis]
     out = []
     for metric in dict.fromkeys(e.metric for e in table.entries):
-        found: dict[str, list[RestorePoint]] = {}
+        found: dict[str, list[Point]] = {}
         for entry in (e for e in table.entries if e.metric == metric):
             if entry.mean is not None:
-                line = "/".join(cells[entry.cell].labels[a] for a in told)
+                line = "/".join(cells[entry.cell].labels[a] for a in others)
                 x = places[_text(swept[entry.cell])]
                 found.setdefault(line, []).append((x, entry.mean, entry.spread or 0.0))
         lines = {name: tuple(sorted(points)) for name, points in found.items()}
@@ -57,22 +58,20 @@ def sweeps(table: ResultTable) -> tuple[Sweep, ...]:
 
 
 def setting(cell: Cell, path: str) -> Any:
-    """The value of a setting such as "method.contrast" in a cell."""
+    """Return the value of a setting such as "method.contrast" in a cell."""
     place: Any = cell.configuration
     for part in path.split("."):
         if not isinstance(place, Mapping) or part not in place:
             known = place if isinstance(place, Mapping) else ()
-            raise ConfigError(
-                f"cell '{cell.name}' has no setting '{path}' to draw over; {suggest(part, known)}"
-            )
+            raise ConfigError(f"cell '{cell.name}' has no setting '{path}'; {suggest(part, known)}")
         place = place[part]
     return place
 
 
 def draw(table: ResultTable, path: Path, about: str = "", below: str = "") -> None:
-    """Write the figure: a panel per metric.
+    """Write the figure, with a panel per metric.
 
-    about: a note that a PNG carries inside    below: words under the whole figure
+    about: a note stored in a PNG    below: text under the figure
     """
     found = sweeps(table)
     plot = table.recipe.plot
@@ -89,14 +88,14 @@ def draw(table: ResultTable, path: Path, about: str = "", below: str = "") -> No
 
 
 def _bars(table: ResultTable, path: Path, about: str, below: str) -> None:
-    """A panel per column, a bar per cell."""
+    """Draw a panel per column and a bar per cell."""
     metrics = list(dict.fromkeys(e.metric for e in table.entries if e.values))
     made, axes = charts.figure(len(metrics))
     cells = cells_by_name(table.recipe)
-    told = _varying({name: cells[name] for name in table.recipe.names})
+    axes_shown = _varying({name: cells[name] for name in table.recipe.names})
     for ax, metric in zip(axes, metrics, strict=True):
         mine = [e for e in table.entries if e.metric == metric]
-        labels = {e.cell: "/".join(cells[e.cell].labels[a] for a in told) for e in mine}
+        labels = {e.cell: "/".join(cells[e.cell].labels[a] for a in axes_shown) for e in mine}
         found = {labels[e.cell]: (e.mean, e.spread or 0.0) for e in mine if e.mean is not None}
         charts.bars_across(ax, found, metric)
     charts.words_below(made, below)
@@ -104,7 +103,7 @@ def _bars(table: ResultTable, path: Path, about: str, below: str) -> None:
 
 
 def _places(values: list[Any]) -> tuple[dict[str, float], dict[float, str] | None]:
-    """Where each value stands: at itself, if all are numbers, else side by side in order."""
+    """Return the x of each value: the value itself if all are numbers, else its index."""
     if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         return {_text(v): float(v) for v in values}, None
     places = {text: float(n) for n, text in enumerate(dict.fromkeys(map(_text, values)))}
@@ -116,13 +115,13 @@ def _text(value: Any) -> str:
 
 
 def _varying(cells: Mapping[str, Cell]) -> list[str]:
-    """The axes along which the cells have more than one label."""
+    """Return the axes along which the cells have more than one label."""
     first = next(iter(cells.values())).labels
     return [a for a in first if len({cell.labels[a] for cell in cells.values()}) > 1]
 
 
 def _axis(path: str, cells: Mapping[str, Cell]) -> str:
-    """The axis that changes a setting."""
+    """Return the axis that changes a setting."""
     known = next(iter(cells.values())).labels
     if path.startswith("method.model.") and "model" in known:
         return "model"

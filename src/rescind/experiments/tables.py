@@ -1,4 +1,4 @@
-"""Tables of committed results: ours beside the paper's, mean and spread over seeds."""
+"""Tables of recorded results: ours and the paper's, mean and spread over seeds."""
 
 from __future__ import annotations
 
@@ -29,46 +29,46 @@ class Entry:
     values: tuple[float, ...]
     paper: float | None
     seeds: tuple[int, ...] = ()
-    """Whose values they are, in order."""
+    """Seeds of the values, in order."""
     floor: float | None = None
-    """What a predictor without learning reaches on the same data; None where it was not run."""
+    """Value of a predictor without learning on the same data; None if it was not run."""
     floor_name: str = "popularity"
-    """Which: item popularity, or the largest class."""
+    """Name of that predictor: item popularity, or the largest class."""
     words: tuple[str, ...] = ()
-    """What stands there instead of numbers, such as verdicts; one for each seed."""
+    """Words instead of numbers, such as verdicts; one per seed."""
     digits: int = 4
     ran: bool = False
-    """Whether the cell has results at all; then what it lacks does not apply to it."""
+    """Whether the cell has results. If so, a missing value does not apply to it."""
 
     @property
     def mean(self) -> float | None:
-        """The mean over seeds, never the best."""
+        """Return the mean over seeds."""
         return statistics.fmean(self.values) if self.values else None
 
     @property
     def spread(self) -> float | None:
-        """The standard deviation over seeds; None for a single seed."""
+        """Return the standard deviation over seeds; None for a single seed."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     @property
     def paper_below_floor(self) -> bool:
-        """The paper's number is one that no learning exceeds."""
+        """Return whether a predictor without learning exceeds the paper's number."""
         return self.paper is not None and self.floor is not None and self.paper < self.floor
 
     @property
     def ours_below_floor(self) -> bool:
-        """Our number is one that no learning exceeds."""
+        """Return whether a predictor without learning exceeds our number."""
         return self.mean is not None and self.floor is not None and self.mean < self.floor
 
     def ours(self) -> str:
-        """As it is printed."""
+        """Return our number as text."""
         if self.mean is None:
             return _counted(self.words) if self.words else "" if self.ran else "not run"
         spread = "" if self.spread is None else f" ± {self.spread:,.{self.digits}f}"
         return f"{self.mean:,.{self.digits}f}{spread}{self._below if self.ours_below_floor else ''}"
 
     def published(self) -> str:
-        """The paper's number as it is printed."""
+        """Return the paper's number as text."""
         if self.paper is None:
             return ""
         return f"{self.paper:,.{self.digits}f}{self._below if self.paper_below_floor else ''}"
@@ -79,28 +79,28 @@ class Entry:
 
 
 def _counted(words: tuple[str, ...]) -> str:
-    """Words of several seeds: one word where they agree, else each with how often."""
-    told = {word: words.count(word) for word in words}
-    return words[0] if len(told) == 1 else ", ".join(f"{word} {n}" for word, n in told.items())
+    """Return the words of several seeds: one word if they agree, else each with its count."""
+    counts = {word: words.count(word) for word in words}
+    return words[0] if len(counts) == 1 else ", ".join(f"{word} {n}" for word, n in counts.items())
 
 
 @dataclass(frozen=True)
 class ResultTable:
-    """All numbers of a recipe, and how many result lines belong to older settings."""
+    """All numbers of a recipe, and the count of result lines of older settings."""
 
     recipe: Recipe
     entries: tuple[Entry, ...]
     stale: int
     controls: tuple[str, ...] = field(default=())
-    """Cells in which nothing is trained round by round: what a method has to beat."""
+    """Cells without training rounds, which a method has to beat."""
     floors: tuple[str, ...] = field(default=())
-    """Of these, the cells of item popularity."""
+    """The controls that are item popularity."""
 
 
 def lines(recipe: Recipe) -> list[dict[str, Any]]:
-    """The result lines of a recipe, oldest first; before them, those of others that count, too.
+    """Return the result lines of a recipe, oldest first, after those of `also` that count.
 
-    A line belongs to the cell of its settings, whatever that was called when it was made.
+    A line belongs to the cell with its settings, even if that cell had another name then.
     """
     cells = cells_by_name(recipe)
     names = {cell.digest: name for name, cell in cells.items()}
@@ -124,18 +124,18 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError as error:
             raise DataError(
                 f"{path}:{number}:{error.colno}: not a line of JSON. "
-                f"Remove the line; `rescind run` writes it anew."
+                f"Remove the line; `rescind run --record` adds it again."
             ) from None
     return out
 
 
 def cells_by_name(recipe: Recipe) -> dict[str, Cell]:
-    """One cell of each name, whatever its seed."""
+    """Return one cell of each name, of any seed."""
     return {cell.name: cell for cell in reversed(recipe.cells)}
 
 
 def newest_lines(recipe: Recipe) -> tuple[Newest, int]:
-    """The newest line of each cell and seed whose settings are those of today; how many are not."""
+    """Return the newest line of each cell and seed, and the count of lines of older settings."""
     cells = cells_by_name(recipe)
     newest: Newest = {}
     stale = 0
@@ -148,9 +148,9 @@ def newest_lines(recipe: Recipe) -> tuple[Newest, int]:
 
 
 def collect(recipe: Recipe, columns: Sequence[Column] | None = None) -> ResultTable:
-    """Gather results whose settings are those of the recipe today; the newest of a seed counts.
+    """Collect results of the recipe's current settings; the newest of each seed counts.
 
-    columns: what is shown; what the recipe says, or HR@20 and NDCG@20, if left out
+    columns: Default: those of the recipe, or HR@20 and NDCG@20
     """
     cells = cells_by_name(recipe)
     newest, stale = newest_lines(recipe)
@@ -172,14 +172,14 @@ def collect(recipe: Recipe, columns: Sequence[Column] | None = None) -> ResultTa
                     ran=any(cell == name for cell, _ in newest),
                 )
             )  # fmt: skip
-    # The additive learner draws nothing either, but it is what is measured, not a control.
+    # The additive learner has no random numbers either, but it is not a control.
     seedless = [n for n in recipe.names if cells[n].method.seedless]
     controls = tuple(n for n in seedless if cells[n].method.control)
     return ResultTable(recipe, tuple(entries), stale, controls, tuple(floors))
 
 
 def _values(newest: Newest, name: str, column: Column) -> dict[int, float | str]:
-    """By seed."""
+    """Return the values of a cell, by seed."""
     mine = {seed: column.of(line) for (cell, seed), line in sorted(newest.items()) if cell == name}
     return {seed: value for seed, value in mine.items() if value is not None}
 
@@ -194,9 +194,9 @@ def _floor(newest: Newest, name: str, column: Column) -> float | None:
 
 
 def markdown(table: ResultTable) -> str:
-    """The table in Markdown: a row per cell, ours and the paper's for each metric.
+    """Return the table in Markdown: a row per cell, ours and the paper's for each metric.
 
-    Where the recipe says which columns it wants, those without a published number have no "paper".
+    If the recipe names its columns, those without a published number have no "paper".
     """
     metrics = tuple(dict.fromkeys(e.metric for e in table.entries))
     printed = {e.metric for e in table.entries if e.paper is not None or not table.recipe.columns}
@@ -214,7 +214,7 @@ def markdown(table: ResultTable) -> str:
 
 
 def remarks(table: ResultTable) -> list[str]:
-    """What a reader of the table should know: its controls, and what was left out."""
+    """Return notes on the table: its controls, and what was left out."""
     said = []
     if table.controls:
         names = ", ".join(f"'{n}'" for n in table.controls)
@@ -240,6 +240,6 @@ def remarks(table: ResultTable) -> list[str]:
 
 
 def rows_as_markdown(rows: list[list[str]]) -> str:
-    """The first row is the head."""
+    """Return rows as a Markdown table. The first row is the heading."""
     rows = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

@@ -1,4 +1,4 @@
-"""What a result was made with: versions, machine and commit."""
+"""Provenance of a result: versions, machine and commit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def versions() -> dict[str, str]:
-    """What the result was made with."""
+    """Return the versions of Python and of the packages that matter, the machine and the commit."""
     out = {"python": platform.python_version(), "machine": platform.machine()}
     for package in ("rescind", "torch", "numpy"):
         try:
@@ -22,14 +22,17 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit of the source tree, with a mark if it was changed since; '' outside of one.
+    """Return the commit of the checkout, marked -dirty if files changed; '' where there is none.
 
-    A copy that knows no history is told by RESCIND_COMMIT, and says that it was told.
+    A copy without git history takes it from RESCIND_COMMIT and adds "(told)". An installed package
+    is not a checkout, even if its environment lies in the repository of something else.
     """
-    if told := os.environ.get("RESCIND_COMMIT"):
-        return f"{told} (told)"
-    here = Path(__file__).resolve().parent
-    ask = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    if given := os.environ.get("RESCIND_COMMIT"):
+        return f"{given} (told)"
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
+        return ""
+    ask = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         found = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

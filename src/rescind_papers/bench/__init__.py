@@ -1,1 +1,1 @@
-"""Time the hot paths as ratios against yardsticks of the same run."""
+"""Benchmarks: times of hot paths as ratios to reference code in the same run."""

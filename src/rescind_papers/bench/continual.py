@@ -1,4 +1,4 @@
-"""The rounds of continual learners beside touch and a naive twin, and a whole stream of F3CRec."""
+"""Benchmarks of continual learners: rounds, their naive twin, and a whole stream of F3CRec."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rescind.models.pfedrec import PFedRec
 from rescind_papers.bench.yardsticks import Batches, Opening
 
 WARM = 20
-"""Rounds of the first block before a round of the second is timed: lists come from a model."""
+"""Rounds of the first block before a round of the second is timed, so that lists exist."""
 
 
 def openings(stream: Stream) -> Iterator[tuple[str, Opening, Mapping[str, float]]]:
-    """Rounds to be timed: (name, what clients work with, the bound of each form)."""
+    """Yield the rounds to time: (name, inputs of the clients, bound of each form)."""
     for name, model in (("linear FedNCF", NCF()), ("PFedRec", PFedRec())):
         method = FineTune(model=model, rate=0.05, private_rate=0.05)
         yield f"{name}, ML-100K block 0", Opening.of(stream.first, method), {"fused": 2.0}
@@ -33,7 +33,7 @@ def openings(stream: Stream) -> Iterator[tuple[str, Opening, Mapping[str, float]
 
 
 def whole_run(stream: Stream, how: Blocks | None = None) -> tuple[float, dict[str, float]]:
-    """(CPU seconds, what was run) of F3CRec with FedMF: all blocks, validated after each round."""
+    """Run F3CRec with FedMF on all blocks. Return (CPU seconds, counts of blocks and rounds)."""
     begin = time.process_time()
     done = run_stream(stream, F3CRec(), 0, how)
     took = time.process_time() - begin
@@ -41,7 +41,7 @@ def whole_run(stream: Stream, how: Blocks | None = None) -> tuple[float, dict[st
 
 
 def twin_round(opening: Opening, places: Tensor, batches: Callable[[int], Batches]) -> Tensor:
-    """The weighted sum of these clients' changes of the item table, one client after another."""
+    """Return the weighted sum of these clients' changes of the item table, one by one."""
     total = torch.zeros_like(opening.public["item"])
     for place in places.tolist():
         total += opening.cohort.weight[place] * _twin(opening, place, batches(place))
@@ -49,7 +49,7 @@ def twin_round(opening: Opening, places: Tensor, batches: Callable[[int], Batche
 
 
 def _twin(opening: Opening, place: int, batches: Batches) -> Tensor:
-    """One client with the whole table, every step by autograd; the change of the table."""
+    """Train one client on the whole table by autograd. Return the change of the table."""
     method, private, model = opening.method, opening.private, opening.method.model
     item = opening.public["item"].clone().requires_grad_()
     own = {n: private[n][place : place + 1].clone() for n in trained_names(model)}
@@ -70,13 +70,13 @@ def _twin(opening: Opening, place: int, batches: Batches) -> Tensor:
 
 
 def _replayed(method: F3CRec, logit: Tensor, opening: Opening, place: int) -> Tensor | float:
-    """Distillation from the first places of a client's list, as many as Eq. (2)-(4) say."""
+    """Return the distillation loss on the top of a client's list, Eq. (2)-(4)."""
     top = opening.private["top"][place : place + 1]
     if int(top[0, 0]) < 0:
         return 0.0
     shift = preference_shift(logit.detach(), top)
-    many = int(replay_size(shift, method.top_n, method.shift_scale)) if method.adaptive else None
-    chosen, taught = top[0, :many], opening.private["teacher"][place, :many]
+    count = int(replay_size(shift, method.top_n, method.shift_scale)) if method.adaptive else None
+    chosen, taught = top[0, :count], opening.private["teacher"][place, :count]
     if not len(chosen):
         return 0.0
     label = torch.sigmoid(taught).to(logit.dtype)

@@ -1,7 +1,7 @@
-"""Speed as ratios: every figure beside yardsticks measured in the same run, and its bound.
+"""Speed as ratios to reference code measured in the same run, each with its bound.
 
-These machines are shared and noisy, so work and yardsticks take turns, medians are compared, and
-CPU time of one thread is what counts. Needs torch and numpy only (and a dataset).
+Machines are shared and noisy, so work and references alternate, medians are compared, and CPU time
+of one thread counts. Needs torch and numpy only (and a dataset).
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 REPEATS = 15
 TWINS = 32
-"""Clients the naive twin trains; its time is scaled to the whole cohort."""
+"""Clients that the naive twin trains. Its time is scaled to the whole cohort."""
 COHORTS = (64, 256, 1024, 6040)
-"""Clients of a round when cost is held against touched pairs; ML-1M has 6,040."""
+"""Clients of a round when cost is fitted against touched pairs. ML-1M has 6,040."""
 CHUNK = 1024
 """Clients trained together there."""
 Say = Callable[[str], None]
@@ -55,7 +55,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number and the bounds it has to keep."""
+    """One measured number and its bounds."""
 
     name: str
     value: float
@@ -63,21 +63,21 @@ class Figure:
     most: float
     least: float = 0.0
     beside: Mapping[str, float] = field(default_factory=dict)
-    """What was measured with it: yardsticks, sizes."""
+    """Other measurements: references and sizes."""
 
     @property
     def within(self) -> bool:
-        """Whether the bounds are kept."""
+        """Return whether the value is within its bounds."""
         return self.least <= self.value <= self.most
 
     @property
     def bound(self) -> str:
-        """The bounds in words."""
+        """Return the bounds in words."""
         return f"{self.least:g} to {self.most:g}" if self.least else f"at most {self.most:g}"
 
 
 def fedmf() -> RankingMethod:
-    """FedMF as F3CRec trains it: all clients, 4 negatives, batches of 512, plain SGD."""
+    """Return FedMF as F3CRec trains it: all clients, 4 negatives, batches of 512, plain SGD."""
     return FedAvg(
         model=MF(),
         clients_per_round=None,
@@ -93,7 +93,7 @@ def fedmf() -> RankingMethod:
 
 
 def ego_lightgcn() -> RankingMethod:
-    """Ego-graph LightGCN as FedShare trains it: 256 clients, BPR with one negative."""
+    """Return ego-graph LightGCN as FedShare trains it: 256 clients, BPR with one negative."""
     return FedAvg(model=LightGCN(), clients_per_round=256)
 
 
@@ -104,7 +104,7 @@ def rounds(
     repeats: int = REPEATS,
     twins: int = TWINS,
 ) -> list[Figure]:
-    """A round in the forms of `most` ("readable", "fused"), as multiples of one touch."""
+    """Time a round in the forms of `most` ("readable", "fused"), as multiples of one touch."""
     o, rows = opening, opening.rows
     given = (o.public, o.private, o.cohort, o.clock)
     forms: dict[str, Callable[[], object]] = {
@@ -133,14 +133,14 @@ def rounds(
 def linear(
     data: Holdings, method: RankingMethod, cohorts: tuple[int, ...], form: str, repeats: int = 5
 ) -> Figure:
-    """The exponent of a round's cost in touched pairs; small rounds run often, one after another.
+    """Fit the exponent of a round's cost in touched pairs. Small rounds are repeated.
 
     form: "fused" or "readable"
     """
     works: dict[str, Callable[[], object]] = {}
     pairs, times = {}, {}
-    for many in cohorts:
-        sized = replace(method, clients_per_round=many)
+    for clients in cohorts:
+        sized = replace(method, clients_per_round=clients)
         fed = Federation.start(data, sized, seed=0)
         vault, clock = fed.now.vault, fed.clock.at(1)
         ids = sized.server_sample(fed.now.state, fed.world, clock)
@@ -149,9 +149,9 @@ def linear(
             (fed.now.state.public, vault.read(part), executor.cohort(sized, vault, part), clock)
             for part in torch.split(ids, CHUNK)
         ]
-        name = str(many)
+        name = str(clients)
         pairs[name] = sum(len(part[2].train) for part in parts) * method.negatives
-        times[name] = max(1, cohorts[-1] // many)
+        times[name] = max(1, cohorts[-1] // clients)
         train = sized.client_sum if form == "fused" else sized.client_train
         works[name] = partial(_repeated, train, parts, times[name])
     took = {name: ms / times[name] for name, ms in alternate(works, repeats).items()}
@@ -168,7 +168,7 @@ def _repeated(train: Callable[..., object], parts: list[Any], times: int) -> Non
 
 
 def server_step(data: Holdings, method: FedShare, most: float, repeats: int = REPEATS) -> Figure:
-    """FedShare's server step where people lend 1:2:7, as a multiple of one product with the graph.
+    """Time FedShare's server step (loans 1:2:7), as a multiple of one product with the graph.
 
     The product is that of the users x items matrix with the item table, by torch.
     """
@@ -200,18 +200,18 @@ def server_step(data: Holdings, method: FedShare, most: float, repeats: int = RE
 
 
 def evaluation(data: Holdings, method: RankingMethod, most: float, repeats: int = 3) -> Figure:
-    """Full ranking of all items for everybody."""
+    """Time the full ranking of all items for all clients."""
     fed = Federation.start(data, method, seed=0)
     took = alternate({"evaluate": fed.evaluate}, repeats)["evaluate"]
     sizes = {"clients": data.clients, "items": data.items}
     return Figure("full-ranking evaluation", took / 1000, "CPU s", most, 0.0, sizes)
 
 
-# -- figures that need a process of their own ----------------------------------------------------
+# -- figures that need a new process ----------------------------------------------------
 
 
 def peak_memory(source: str, arguments: Mapping[str, Any], compiled: bool) -> float:
-    """MB that a round of everybody takes above the data. Linux: reads and resets its own peak."""
+    """Return the peak memory of a round of all clients above the data, in MB (Linux only)."""
     from rescind.data import Dataset, load
 
     torch.set_num_threads(1)
@@ -219,22 +219,22 @@ def peak_memory(source: str, arguments: Mapping[str, Any], compiled: bool) -> fl
     assert isinstance(data, Dataset)
     executor = InProcess(fused=compiled)
     fed = Federation.start(data, ego_lightgcn(), seed=0, executor=executor)
-    fed.run(1)  # what is loaded or compiled once is not the round's
+    fed.run(1)  # warm up: loads and compiles
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts anew
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
     before = _status("VmHWM")
     fed.run(1, replace(fed.method, clients_per_round=None))
     return max(0.0, _status("VmHWM") - before) / 1000  # Linux counts to a few pages
 
 
 def _status(name: str) -> float:
-    """A size in kB out of what Linux says of this process."""
+    """Return a size in kB of this process, from /proc/self/status."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return float(next(line for line in lines if line.startswith(name)).split()[1])
 
 
 def first_call(kernel: str) -> float:
-    """CPU seconds of the first compiled round in this process, numba's import included."""
+    """Return the CPU seconds of the first compiled round, numba's import included."""
     from rescind.data.sources.synthetic import synthetic
 
     method = {"mf": fedmf, "ego": ego_lightgcn}[kernel]()
@@ -245,7 +245,7 @@ def first_call(kernel: str) -> float:
 
 
 def in_child(function: str, *arguments: object, **environment: str) -> float:
-    """What a function of this module returns in a fresh process."""
+    """Call a function of this module in a new process and return its number."""
     code = (
         "import json, sys, rescind_papers.bench.speed as b; "
         f"print(b.{function}(*json.loads(sys.argv[1])))"
@@ -258,12 +258,12 @@ def in_child(function: str, *arguments: object, **environment: str) -> float:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"{function} failed in a process of its own:\n{done.stderr}")
+        raise RuntimeError(f"{function} failed in a new process:\n{done.stderr}")
     return float(done.stdout)
 
 
 def memory(source: str, arguments: Mapping[str, Any], most: float) -> Iterator[Figure]:
-    """Peak memory of a round of all clients, compiled and readable."""
+    """Measure the peak memory of a round of all clients, compiled and readable."""
     if not Path("/proc/self/clear_refs").exists():
         return
     for form in ("fused", "readable"):
@@ -272,7 +272,7 @@ def memory(source: str, arguments: Mapping[str, Any], most: float) -> Iterator[F
 
 
 def first_calls(most: float) -> Iterator[Figure]:
-    """What a kernel's first call costs, with nothing compiled and with compiled code on disk."""
+    """Time a kernel's first call, with an empty and with a warm cache on disk."""
     for kernel in ("mf", "ego"):
         with tempfile.TemporaryDirectory(prefix="rescind-") as scratch:
             for cache in ("empty", "warm"):
@@ -281,7 +281,7 @@ def first_calls(most: float) -> Iterator[Figure]:
 
 
 def everything(quick: bool = False, say: Say = lambda _: None) -> Iterator[Figure]:
-    """All figures of the design; `quick` leaves out what takes more than a few seconds."""
+    """Yield all figures. `quick` leaves out those that take more than a few seconds."""
     torch.set_num_threads(1)
     forms = ("readable", "fused") if fused.compiled() else ("readable",)
     if len(forms) == 1:
@@ -306,7 +306,7 @@ def everything(quick: bool = False, say: Say = lambda _: None) -> Iterator[Figur
 
 
 def streams(quick: bool) -> Iterator[Figure]:
-    """Continual learners on ML-100K: rounds as multiples of a touch, and a whole run."""
+    """Time continual learners on ML-100K: rounds as multiples of a touch, and a whole run."""
     if (data := _dataset("ml-100k", lambda _: None)) is None:
         return
     stream = Stream.of(data)
@@ -319,14 +319,14 @@ def streams(quick: bool) -> Iterator[Figure]:
 
 
 def _holdings(source: str, say: Say) -> Holdings | None:
-    """A dataset on devices, of a stream its first block; None where it is not to be had."""
+    """Return a dataset on devices (of a stream its first block); None if it is missing."""
     if (data := _dataset(source, say)) is None:
         return None
     return (data if data.block is None else data.select(data.block == 0).compact()).on_devices(0)
 
 
 def _dataset(source: str, say: Say) -> Dataset | None:
-    """A dataset; None, and a word about it, where it is not to be had."""
+    """Return a dataset; None, with a message, if it is missing."""
     from rescind.data import Dataset, load
 
     variant = "blocks" if source == "ml-100k" else None

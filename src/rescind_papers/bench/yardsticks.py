@@ -1,4 +1,4 @@
-"""What rounds and server steps are timed beside: the touch, the naive twin, the plain step.
+"""Reference code for benchmarks: the touch, the naive twin, the plain step.
 
 *touch* is one `index_select` and one `index_add_` of the rows a round samples, [rows, d] float32:
 the least a round must move. The *naive twin* is a Python loop over clients: copy the item table,
@@ -38,7 +38,7 @@ Batches = list[dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Opening:
-    """Everything the clients of a federation's first round work with."""
+    """Inputs of the clients in one round of a federation."""
 
     method: RankingMethod
     public: Params
@@ -48,12 +48,12 @@ class Opening:
 
     @classmethod
     def of(cls, data: Holdings, method: RankingMethod, seed: int = 0) -> Opening:
-        """The first round of a fresh federation."""
+        """Return the inputs of the first round of a new federation."""
         return cls.next_of(Federation.start(data, method, seed=seed))
 
     @classmethod
     def next_of(cls, fed: Federation) -> Opening:
-        """The round a federation would run next."""
+        """Return the inputs of a federation's next round."""
         method, vault = cast(RankingMethod, fed.method), fed.now.vault
         clock = fed.clock.at(fed.now.state.round + 1)
         ids = method.server_sample(fed.now.state, fed.world, clock)
@@ -62,13 +62,13 @@ class Opening:
 
     @property
     def rows(self) -> int:
-        """Rows sampled: two for a pair, one for a labelled sample."""
+        """Return the number of sampled rows: two per pair, one per labelled sample."""
         plan = self.method.client_plan(self.public, self.private, self.cohort, self.clock)
         return self.method.epochs * sum(column.numel() for column in plan.items.values())
 
 
 def alternate(works: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """The median CPU milliseconds of each work; they take turns, after one call that warms up."""
+    """Return the median CPU milliseconds of each work, in alternating turns after a warm-up."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(repeats + 1):
         for name, work in works.items():
@@ -80,7 +80,7 @@ def alternate(works: Mapping[str, Callable[[], object]], repeats: int) -> dict[s
 
 
 def touch(rows: int, table: Tensor) -> Callable[[], object]:
-    """One gather and one scatter of so many rows, as work to be timed."""
+    """Return one gather and one scatter of `rows` rows, as a function to time."""
     at = Clock(0).integers("touch", torch.arange(rows), 0, len(table))
     total, held = torch.zeros_like(table), table.new_empty(rows, table.shape[1])
 
@@ -94,7 +94,7 @@ def touch(rows: int, table: Tensor) -> Callable[[], object]:
 def twin_loss(
     method: RankingMethod, item: Tensor, user: Tensor, mine: Tensor, batch: Any
 ) -> Tensor:
-    """A client's loss on one batch, on its own copy of the table."""
+    """Return a client's loss on one batch, on its copy of the table."""
     score: Callable[[Tensor], Tensor] = lambda at: item[at] @ user  # noqa: E731
     if isinstance(method.model, LightGCN):
         near = user / 2 + item[mine].sum(0) / math.sqrt(len(mine)) / 2
@@ -112,7 +112,7 @@ def twin_loss(
 def twin_client(
     method: RankingMethod, table: Tensor, user: Tensor, mine: Tensor, batches: Batches
 ) -> tuple[Tensor, Tensor]:
-    """Copy the table, step through the batches by autograd; (change of the table, new user)."""
+    """Train one client by autograd on a copy of the table. Return (its change, new user)."""
     item, user = table.clone().requires_grad_(), user.clone().requires_grad_()
     rate = method.rate * (len(table) if method.rate_per_item else 1)
     groups: list[dict[str, Any]] = [
@@ -128,12 +128,9 @@ def twin_client(
 
 
 def twin_batches(
-    method: RankingMethod,
-    cohort: Cohort,
-    place: int,
-    draw: np.random.Generator,  # noqa: TID251
-) -> Batches:
-    """One epoch of a client, negatives and order drawn by numpy as people do."""
+    method: RankingMethod, cohort: Cohort, place: int, draw: np.random.Generator
+) -> Batches:  # noqa: TID251
+    """Return the batches of one epoch of a client; numpy draws negatives and order."""
     mine = _of(cohort, "train", place).numpy()
     free = np.setdiff1d(np.arange(cohort.items), _of(cohort, "own", place).numpy())
     negative = draw.choice(free, len(mine) * method.negatives)
@@ -142,17 +139,17 @@ def twin_batches(
     else:
         label = np.concatenate([np.ones(len(mine)), np.zeros(len(negative))]).astype(np.float32)
         columns = {"item": np.concatenate([mine, negative]), "label": label}
-    many = len(next(iter(columns.values())))
-    size = method.batch_size or many
-    order = draw.permutation(many)
+    count = len(next(iter(columns.values())))
+    size = method.batch_size or count
+    order = draw.permutation(count)
     return [
         {name: torch.from_numpy(column[order[at : at + size]]) for name, column in columns.items()}
-        for at in range(0, many, size)
+        for at in range(0, count, size)
     ]
 
 
 def twin_round(opening: Opening, places: Tensor, batches: Callable[[int], Batches]) -> Tensor:
-    """The weighted sum of these clients' changes of the item table."""
+    """Return the weighted sum of these clients' changes of the item table."""
     method, cohort, table = opening.method, opening.cohort, opening.public["item"]
     total = torch.zeros_like(table)
     for place in places.tolist():
@@ -165,7 +162,7 @@ def twin_round(opening: Opening, places: Tensor, batches: Callable[[int], Batche
 def naive(
     opening: Opening, twins: int, one_round: Callable[..., Tensor] = twin_round
 ) -> tuple[Callable[[], Tensor], float]:
-    """The naive twin on evenly spread clients as work to be timed, and what to scale it by."""
+    """Return the naive twin on evenly spaced clients, as a function to time, and its scale."""
     cohort, method = opening.cohort, opening.method
     able = ((cohort.train.count > 0) & (cohort.own.count < cohort.items)).nonzero().squeeze(1)
     places = able[torch.linspace(0, len(able) - 1, min(twins, len(able))).long()]
@@ -178,7 +175,7 @@ def naive(
 
 
 def plain_step(method: FedShare, state: ServerState, graph: SharedGraph, clock: Clock) -> Tensor:
-    """One server step of FedShare (Eq. 17-18) from empty moments; the item table after it."""
+    """Run one server step of FedShare (Eq. 17-18) from empty moments. Return the item table."""
     user = state.own["user"].index_select(0, graph.sharers).requires_grad_()
     item = state.public["item"].clone().requires_grad_()
     optimiser = torch.optim.Adam([user, item], lr=method.refine_rate)
@@ -208,7 +205,7 @@ def plain_step(method: FedShare, state: ServerState, graph: SharedGraph, clock: 
 
 
 def _of(cohort: Cohort, name: str, place: int) -> Tensor:
-    """The items one client has in a lot."""
+    """Return the items of one client in a lot."""
     lot = getattr(cohort, name)
     first = int(lot.first[place])
     return lot.item[first : first + int(lot.count[place])]
