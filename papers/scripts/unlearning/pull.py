@@ -6,8 +6,8 @@ FedShare is trained as in `unlearning/DATA.toml`, and 30 % of the lenders erase 
 retraining without these loans, with the same users and draws in every round, shows what devices
 send from the other table: h = -<A' - A, V' - V> / <V' - V, V' - V>, over all rounds and over the
 first and last third of them. Also the estimate of `_server_rerun.pull` with two exchanges, and the
-default of FedShareUnlearn. --write puts the table into docs/results/forgetting.md; Gowalla takes ten
-minutes.
+default of FedShareUnlearn. --write puts the table into docs/results/forgetting.md; Gowalla takes
+ten minutes.
 """
 
 from __future__ import annotations

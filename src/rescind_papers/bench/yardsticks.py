@@ -128,8 +128,11 @@ def twin_client(
 
 
 def twin_batches(
-    method: RankingMethod, cohort: Cohort, place: int, draw: np.random.Generator
-) -> Batches:  # noqa: TID251
+    method: RankingMethod,
+    cohort: Cohort,
+    place: int,
+    draw: np.random.Generator,  # noqa: TID251
+) -> Batches:
     """Return the batches of one epoch of a client; numpy draws negatives and order."""
     mine = _of(cohort, "train", place).numpy()
     free = np.setdiff1d(np.arange(cohort.items), _of(cohort, "own", place).numpy())
