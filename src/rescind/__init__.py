@@ -2,12 +2,14 @@
 
     import rescind as rs
 
-    fed = rs.Federation.start(rs.load("ml-100k"), rs.methods.FedShare(), seed=0).run(rounds=50)
+    fed = rs.Federation.start(rs.load("ml-100k"), rs.methods.FedShare(), seed=0)
+    fed = rs.simulate_lending(fed).run(rounds=50)
     fed.evaluate()
-    fed.recommend(user=7, k=20)
-    fed, evidence = rs.forget(fed, rs.Withdraw(7), audits="none")
+    fed.recommend(user=450, k=20)
+    gone, evidence = rs.forget(fed, rs.Erase(fed.lent(user=450)), audits="none")
 
-Names are imported when they are first used, so that `import rescind` is instant.
+Names are imported when they are first used, so that `import rescind` is instant. The author of a
+method imports from `rescind.core`. Everything else is private.
 """
 
 from __future__ import annotations
@@ -16,109 +18,87 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from rescind import _moved
+
+__version__ = "0.2.0"
 
 # Where torch brings mimalloc (aarch64), large tables are given back to the system between rounds
 # and faulted in again: a fifth of a Gowalla round. Read when torch is loaded; changes speed only.
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "1000")
 
-_WHERE = {
-    "Federation": "rescind.core.federation",
-    "EarlyStop": "rescind.core.run_state",
-    "Recommendation": "rescind.core.labels",
-    "Method": "rescind.core.method",
-    "InProcess": "rescind.core.executor",
-    "OneByOne": "rescind.core.executor",
-    "Clock": "rescind.core.clock",
-    "Holdings": "rescind.core.holdings",
-    "World": "rescind.core.world",
-    "Ranking": "rescind.core.tasks.metrics",
-    "Records": "rescind.core.records",
-    "Share": "rescind.core.records",
-    "Unshare": "rescind.core.records",
-    "Erase": "rescind.core.records",
-    "Join": "rescind.core.records",
-    "Withdraw": "rescind.core.records",
-    "Arrive": "rescind.core.records",
-    "Host": "rescind.core.records",
-    "RescindError": "rescind.errors",
-    "ConfigError": "rescind.errors",
-    "DataError": "rescind.errors",
-    "ConsentError": "rescind.errors",
-    "BoundaryError": "rescind.errors",
-    "forget": "rescind.forgetting.forget",
-    "Evidence": "rescind.forgetting.forget",
-    "load": "rescind.data",
-    "save_federation": "rescind.storage.federations",
-    "load_federation": "rescind.storage.federations",
-    "draw_groups": "rescind.data.simulated_lending",
-    "draw_share": "rescind.data.simulated_lending",
-    "draw_regret": "rescind.data.simulated_lending",
+_NAMES: dict[str, tuple[str, ...]] = {
+    "rescind.data": ("Dataset", "GraphDataset", "import_file", "load"),
+    "rescind.core.federation": ("Federation",),
+    "rescind.core.run_state": ("EarlyStop",),
+    "rescind.core.tasks.metrics": ("Ranking",),
+    "rescind.core.labels": ("Recommendation",),
+    "rescind.core.records": ("Arrive", "Erase", "Join", "Records", "Share", "Unshare", "Withdraw"),
+    "rescind.core.world": ("Host",),
+    "rescind.core.request": ("Request",),
+    "rescind.forgetting.forget": ("Evidence", "forget"),
+    "rescind.forgetting.examine": ("audit",),
+    "rescind.audits.battery": ("Report",),
+    "rescind.forgetting.verify": ("verify",),
+    "rescind.experiments.streams": ("Stream", "run_stream"),
+    "rescind.core.guards": ("Clip", "Gaussian", "Laplace"),
+    "rescind.core.executor": ("InProcess", "OneByOne"),
+    "rescind.storage.federations": ("load_federation", "save_federation"),
+    "rescind.data.simulated_lending": (
+        "draw_groups",
+        "draw_regret",
+        "draw_share",
+        "simulate_lending",
+    ),
+    "rescind.errors": ("BoundaryError", "ConfigError", "ConsentError", "DataError", "RescindError"),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 if TYPE_CHECKING:
-    from rescind import methods, models
-    from rescind.core.clock import Clock
+    from rescind import errors, methods, models
+    from rescind.audits.battery import Report
     from rescind.core.executor import InProcess, OneByOne
     from rescind.core.federation import Federation
-    from rescind.core.holdings import Holdings
+    from rescind.core.guards import Clip, Gaussian, Laplace
     from rescind.core.labels import Recommendation
-    from rescind.core.method import Method
     from rescind.core.records import Arrive, Erase, Join, Records, Share, Unshare, Withdraw
+    from rescind.core.request import Request
     from rescind.core.run_state import EarlyStop
     from rescind.core.tasks.metrics import Ranking
-    from rescind.core.world import Host, World
-    from rescind.data import load
-    from rescind.data.simulated_lending import draw_groups, draw_regret, draw_share
+    from rescind.core.world import Host
+    from rescind.data import Dataset, GraphDataset, import_file, load
+    from rescind.data.simulated_lending import (
+        draw_groups,
+        draw_regret,
+        draw_share,
+        simulate_lending,
+    )
     from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError, RescindError
+    from rescind.experiments.streams import Stream, run_stream
+    from rescind.forgetting.examine import audit
     from rescind.forgetting.forget import Evidence, forget
+    from rescind.forgetting.verify import verify
     from rescind.storage.federations import load_federation, save_federation
 
 __all__ = [
-    "Arrive",
-    "BoundaryError",
-    "Clock",
-    "ConfigError",
-    "ConsentError",
-    "DataError",
-    "EarlyStop",
-    "Erase",
-    "Evidence",
-    "Federation",
-    "Holdings",
-    "Host",
-    "InProcess",
-    "Join",
-    "Method",
-    "OneByOne",
-    "Ranking",
-    "Recommendation",
-    "Records",
-    "RescindError",
-    "Share",
-    "Unshare",
-    "Withdraw",
-    "World",
-    "__version__",
-    "draw_groups",
-    "draw_regret",
-    "draw_share",
-    "forget",
-    "load",
-    "load_federation",
-    "methods",
-    "models",
-    "save_federation",
-]
+    "Arrive", "BoundaryError", "Clip", "ConfigError", "ConsentError", "DataError", "Dataset",
+    "EarlyStop", "Erase", "Evidence", "Federation", "Gaussian", "GraphDataset", "Host", "InProcess",
+    "Join", "Laplace", "OneByOne", "Ranking", "Recommendation", "Records", "Report", "Request",
+    "RescindError", "Share", "Stream", "Unshare", "Withdraw", "__version__", "audit", "draw_groups",
+    "draw_regret", "draw_share", "errors", "forget", "import_file", "load", "load_federation",
+    "methods", "models", "run_stream", "save_federation", "simulate_lending", "verify",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("methods", "models"):
+    if name in ("errors", "methods", "models"):
         return importlib.import_module(f"rescind.{name}")
-    if name in _WHERE:
-        return getattr(importlib.import_module(_WHERE[name]), name)
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
     raise AttributeError(f"module 'rescind' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+_moved.install()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rescind.core import jagged
 from rescind.core.clock import Clock
+from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN, Holdings
 from rescind.core.records import Records, Share
 from rescind.errors import ConfigError
@@ -17,6 +18,14 @@ from rescind.errors import ConfigError
 NOTHING, PART, ALL = 0, 1, 2
 GROUPS = {"all": ALL, "part": PART, "nothing": NOTHING}
 """What users lend, by name."""
+
+
+def simulate_lending(
+    fed: Federation, ratio: tuple[int, int, int] = (1, 2, 7), part: float = 0.3
+) -> Federation:
+    """Let users lend records: all, a fraction `part`, or nothing, in this ratio (FedShare V-A)."""
+    groups = draw_groups(fed.world.sizes.clients, fed.clock, ratio)
+    return fed.apply(draw_share(fed.now.vault.holdings, groups, fed.clock, part))
 
 
 def draw_groups(clients: int, clock: Clock, ratio: tuple[int, int, int] = (1, 2, 7)) -> Tensor:

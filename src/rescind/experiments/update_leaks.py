@@ -101,13 +101,13 @@ def _method(name: str, model: str | None) -> Method:
 
 
 def _all_methods() -> Iterator[Method]:
-    for cls in methods.all_methods().values():
-        made: Method = cls()
+    for method in methods.all_methods().values():
+        made: Method = method()  # type: ignore[call-arg]
         if made.model.task == "ranking":
             yield made
-    for cls in models.all_models().values():
-        if getattr(cls, "task", "") == "ranking" and cls is not type(FedAvg().model):
-            yield FedAvg(model=cls())
+    for model in models.all_models().values():
+        if model.task == "ranking" and model is not type(FedAvg().model):
+            yield FedAvg(model=model())
     yield FedAvg(model=MF(), loss="bce")
 
 

@@ -103,6 +103,10 @@ def examine(
     return replace(report, findings=findings, verdict=verdict)
 
 
+audit = examine
+"""The public name of `examine`."""
+
+
 def judge(case: Case, after: Federation, checks: Sequence[Check] = STANDARD) -> Report:
     """The checks that need no model beyond the retrains, on the subject and its controls."""
     before, refs = case.before, case.references
