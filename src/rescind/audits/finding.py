@@ -87,6 +87,11 @@ class Finding:
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict, compare=False)
     """Scores of the records by model, for a figure. Not signed."""
 
+    @property
+    def question(self) -> str:
+        """Return what the check asks, in words."""
+        return question(self.check)
+
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
             raise DataError(
