@@ -145,7 +145,7 @@ def test_recommendations_are_items_one_does_not_have():
         ({"share": -1.0}, "share must be 0 or above"),
         ({"aggregate": "rows"}, "one weight for all"),
         ({"release_every": 5}, "gradients in every round"),
-        ({"servers": 2}, "gradients are no whole numbers"),
+        ({"servers": 2}, "gradients are not integers"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(wrong, said):

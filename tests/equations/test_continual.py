@@ -22,7 +22,7 @@ from rescind.methods.continual.finetune import FineTune
 from rescind.methods.continual.kd import KD
 from rescind.methods.continual.reg import Reg
 from rescind.methods.continual.reloop2 import ReLoop2, remembered
-from rescind.methods.continual.spp import SPP, follow, outdone
+from rescind.methods.continual.spp import SPP, duplicates, follow
 from rescind.models.mf import MF
 from rescind.models.ncf import NCF
 from rescind.models.pfedrec import PFedRec
@@ -351,7 +351,7 @@ def test_of_two_labels_the_larger_stays() -> None:
     item = torch.tensor([[3, 4, 3, -1], [2, 2, -1, -1]])
     label = torch.tensor([[0.2, 0.5, 0.6, 0.0], [0.7, 0.7, 0.0, 0.0]])
     expected = [[True, False, False, False], [False, True, False, False]]
-    assert outdone(item, label).tolist() == expected
+    assert duplicates(item, label).tolist() == expected
 
 
 def test_spp_without_weight_is_fine_tuning_and_its_weight_pales() -> None:

@@ -22,7 +22,7 @@ from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.sharing._forgotten_views import (
     contrastive_forgetting,
     contrastive_terms,
-    drawn,
+    draw,
     forgotten_views,
     views_of,
 )
@@ -295,7 +295,7 @@ def test_as_written_warns_and_bad_settings_are_named():
     method = FedShareUnlearn.unlearn_as_published(rounds=1)
     with pytest.warns(UserWarning, match="no stopping point"):
         method.unlearn(fed, Erase(lendable(fed.now.vault.holdings, 0)))
-    with pytest.raises(ConfigError, match="rounds is 1 to"):
+    with pytest.raises(ConfigError, match="rounds must be 1 to"):
         FedShareUnlearn(rounds=0)
     with pytest.raises(ConfigError, match="unlearn_rate above 0"):
         FedShareUnlearn(unlearn_rate=0.0)
@@ -303,8 +303,8 @@ def test_as_written_warns_and_bad_settings_are_named():
 
 def test_items_are_drawn_without_replacement_and_anew_in_each_round():
     items, clock = torch.arange(3, 40), learnt(0).clock
-    one, two = drawn(items, 10, clock.at(1)), drawn(items, 10, clock.at(2))
+    one, two = draw(items, 10, clock.at(1)), draw(items, 10, clock.at(2))
     assert len(set(one.tolist())) == 10
     assert set(one.tolist()) <= set(items.tolist())
     assert set(one.tolist()) != set(two.tolist())
-    assert sorted(drawn(items, 99, clock).tolist()) == items.tolist()
+    assert sorted(draw(items, 99, clock).tolist()) == items.tolist()

@@ -123,7 +123,7 @@ def test_numbers_are_as_wide_as_the_largest_sum_may_be():
     # Everybody with one item, the same, in both parts, as many hosted again: 4 * 4096 a person.
     for people, blocks in ((1, 1), (6040, 1), (65_536, 2), (131_071, 1), (131_072, 1), (10**6, 9)):
         largest = 4 * 4096 * people * blocks
-        kind = gram_pairs.whole(people, blocks)
+        kind = gram_pairs.sum_dtype(people, blocks)
         assert largest <= torch.iinfo(kind).max
         assert (kind == torch.int32) == (largest < 2**31)
 

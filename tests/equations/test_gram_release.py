@@ -19,7 +19,7 @@ from rescind.core.federation import Federation
 from rescind.core.records import Erase, Share, Unshare, Withdraw
 from rescind.errors import ConfigError
 from rescind.forgetting.claims import EPSILON, NEXT, PUBLISHED, sum_digest
-from rescind.methods.additive import _events as gram_events
+from rescind.methods.additive import _additive as gram_events
 from rescind.methods.additive import _release as gram_release
 from rescind.methods.additive import gram as gram_method
 from rescind.methods.additive._pairs import mirrored, weight_of
@@ -253,7 +253,7 @@ def test_a_release_can_be_made_at_any_time():
     assert now.method.pending(now) == 0
     without = fed.apply(Withdraw(6)).restart().run(1)
     assert_close(now.now.state.public["weights"], without.now.state.public["weights"])
-    with pytest.raises(ConfigError, match="nobody has been counted"):
+    with pytest.raises(ConfigError, match="no device is counted"):
         Gram().publish(lending(Gram()))
     with pytest.raises(ConfigError, match="FedAvg"):
         FedAvg().publish(Federation.start(tiny_holdings(), FedAvg()))

@@ -117,7 +117,7 @@ def test_what_devices_owe_is_said_and_does_not_pass_as_exact():
     assert away.method.rebuilt(away) != stated.plain[AFTER]
     gone = fed.method.unlearn(fed, fed.request(Withdraw(4), away=[4]))
     assert gone.method.claims(fed, gone).plain[OPEN] == "0 owed, 1 lost"
-    assert "until everybody is counted anew" in gone.method.claims(fed, gone).not_covered[0]
+    assert "until all clients are counted again" in gone.method.claims(fed, gone).not_covered[0]
 
 
 def keeper_of(fed: Federation) -> int:
@@ -154,7 +154,7 @@ def test_a_device_that_is_gone_for_ever_is_said_so_with_what_follows():
     assert receipt.claims[OPEN] == "0 owed, 1 lost"
     assert receipt.done.online == {"requester": 0, "others": 0}
     assert receipt.done.level == "L1", "the records are gone, what was counted of them is not"
-    assert any("until everybody is counted anew" in said for said in receipt.not_covered)
+    assert any("until all clients are counted again" in said for said in receipt.not_covered)
     found = check(receipt, after, "the run")
     assert not found.holds
     assert "0 owed, 1 lost" in found.says

@@ -1,4 +1,4 @@
-"""LightGCN on the server: the bipartite graph of what people lent."""
+"""The bipartite graph of lent records, and LightGCN propagation on it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rescind.core.world import World
 
 
 def by_kernel(*tables: Tensor) -> bool:
-    """Whether compiled loops can work on these: numba is there, and they are on a CPU."""
+    """Return whether compiled loops can be used: numba is installed, and tables are on the CPU."""
     return fused.compiled() and all(t.device.type == "cpu" for t in tables)
 
 
 def flat(*tensors: Tensor) -> list[Any]:
-    """Tensors as one-dimensional numpy arrays, without copies where they lie in one piece."""
+    """Return tensors as flat numpy arrays, without a copy if contiguous."""
     return [t.detach().contiguous().numpy().reshape(-1) for t in tensors]
 
 
@@ -36,44 +36,44 @@ def _like(table: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Side:
-    """Weighted edges by the row they end in: what one side of the graph sees of the other."""
+    """Weighted edges grouped by row: a sparse matrix from one side of the graph to the other."""
 
     row: Tensor
     """[E] sorted"""
     place: Tensor
-    """[E] the row of the other side"""
+    """[E] row of the other side"""
     weight: Tensor
     """[E]"""
     shape: tuple[int, int]
 
     @cached_property
     def narrow(self) -> Tensor:
-        """The weights in the width of the usual tables."""
+        """Return the weights as float32."""
         return self.weight.float()
 
     @cached_property
     def places(self) -> Tensor:
-        """[2, E] as torch wants a sparse matrix."""
+        """Return the indices of a torch sparse matrix. [2, E]"""
         return torch.stack([self.row, self.place])
 
     @cached_property
     def edges(self) -> tuple[Any, Any]:
-        """For the kernel: where each row's edges begin, and places with room to look ahead."""
+        """Return the start of each row's edges, and places padded for prefetching."""
         from rescind.core.fast.rowops import AHEAD
 
         first = np.zeros(self.shape[0] + 1, np.int64)
         np.cumsum(jagged.counts(self.row, self.shape[0]).numpy(), out=first[1:])
-        # Narrow numbers: a product is bound by what it reads.
+        # int32: memory bandwidth is the limit.
         return first, np.append(self.place.numpy().astype(np.int32), np.zeros(AHEAD, np.int32))
 
     def plus(self, own: Tensor, share: float, other: Tensor, scale: float, out: Tensor) -> Tensor:
-        """share * own + scale * (this matrix times other), written into `out`. [rows, d]"""
+        """Write share * own + scale * (this matrix times other) into `out`. [rows, d]"""
         weight = self.narrow if other.dtype == torch.float32 else self.weight.to(other.dtype)
         if not by_kernel(own, other):
-            there = torch.sparse_coo_tensor(
+            matrix = torch.sparse_coo_tensor(
                 self.places, weight, self.shape, is_coalesced=True, check_invariants=False
             )
-            return torch.mul(own, share, out=out).add_(torch.sparse.mm(there, other), alpha=scale)
+            return torch.mul(own, share, out=out).add_(torch.sparse.mm(matrix, other), alpha=scale)
         from rescind.methods._lent_graph.kernels import neighbours
 
         mine, theirs, weights, filled = flat(own, other, weight, out)
@@ -84,117 +84,117 @@ class Side:
 
 @dataclass(frozen=True)
 class SharedGraph:
-    """Distinct shared pairs, sorted by user, and what is computed from them once."""
+    """Distinct shared pairs, sorted by user, with cached properties."""
 
     user: Tensor
-    """[E] the place of the user in `sharers`."""
+    """[E] index of the user in `sharers`."""
     item: Tensor
     """[E]"""
     sharers: Tensor
-    """[U] the clients that lend something, sorted: the server has rows for nobody else."""
+    """[U] clients that lend something, sorted."""
     items: int
 
     @property
     def users(self) -> int:
-        """How many people lend something."""
+        """Return the number of users that lend something."""
         return len(self.sharers)
 
     @cached_property
     def lot(self) -> Lot:
-        """What everybody lent, as a lot of the sharers."""
+        """Return the lent items by sharer."""
         return Lot(self.user, self.item, self.users)
 
     @cached_property
-    def everybody(self) -> Cohort:
-        """The sharers as a cohort that owns what it lent, for drawing what it did not."""
+    def cohort(self) -> Cohort:
+        """Return the sharers as a cohort, to draw negatives."""
         return Cohort(self.sharers, self.items, self.lot, self.lot)
 
     @cached_property
     def weight(self) -> Tensor:
-        """1 / sqrt(degree of the user x degree of the item), for each edge. [E]"""
+        """Return 1 / sqrt(degree of the user x degree of the item) per edge. [E]"""
         by_user = jagged.counts(self.user, self.users).clamp(min=1).double()
         by_item = jagged.counts(self.item, self.items).clamp(min=1).double()
         return torch.rsqrt(by_user[self.user] * by_item[self.item])
 
     @cached_property
     def matrices(self) -> tuple[Side, Side]:
-        """The normalised adjacency, users x items and items x users."""
+        """Return the normalised adjacency, users x items and items x users."""
         order = torch.argsort(self.item, stable=True)
         back = (self.item[order], self.user[order], self.weight[order])
         there = (self.user, self.item, self.weight)
         return Side(*there, (self.users, self.items)), Side(*back, (self.items, self.users))
 
     def propagate(self, user: Tensor, item: Tensor, layers: int) -> tuple[Tensor, Tensor]:
-        """The mean of layers 0..L of LightGCN: (users [U, d], items [I, d])."""
+        """Return the mean of layers 0..L of LightGCN: (users [U, d], items [I, d])."""
         wide = torch.promote_types(user.dtype, item.dtype)
         out: tuple[Tensor, Tensor]
         out = _Propagate.apply(user.to(wide), item.to(wide), self, layers)  # type: ignore[no-untyped-call]
         return out
 
     @cached_property
-    def rooms(self) -> list[tuple[Tensor, ...]]:
-        """Tables that propagation writes its layers into; whoever uses one takes it out."""
+    def buffers(self) -> list[tuple[Tensor, ...]]:
+        """Return reusable tables for propagation; a user removes one while it is in use."""
         return []
 
     def _spread(self, user: Tensor, item: Tensor, layers: int) -> tuple[Tensor, Tensor]:
-        """(x + A x + ... + A^L x) / (L + 1) as s x + A (s x + A (...)): no layer is kept."""
+        """Compute (x + A x + ... + A^L x) / (L + 1) as s x + A (s x + A (...))."""
         to_user, to_item = self.matrices
         share = scale = 1 / (layers + 1)
         seen, out = (user, item), (_like(user), _like(item))
         if not layers:
             return out[0].copy_(user), out[1].copy_(item)
-        # Memory that was given back to the system costs as much as a product to get again.
-        spare = self.rooms.pop() if self.rooms else ()
+        # Allocating memory costs as much as a product.
+        spare = self.buffers.pop() if self.buffers else ()
         if [t.shape for t in spare] != [user.shape, item.shape] or spare[0].dtype != user.dtype:
             spare = (_like(user), _like(item))
         for left in reversed(range(layers)):
-            room = spare if left % 2 else out
+            into = spare if left % 2 else out
             seen = (
-                to_user.plus(user, share, seen[1], scale, room[0]),
-                to_item.plus(item, share, seen[0], scale, room[1]),
+                to_user.plus(user, share, seen[1], scale, into[0]),
+                to_item.plus(item, share, seen[0], scale, into[1]),
             )
             scale = 1.0
-        self.rooms.append(spare)
+        self.buffers.append(spare)
         return seen
 
-    def sample(self, many: int | None, clock: Clock) -> tuple[Tensor, Tensor, Tensor]:
-        """Users, items they lent, and items they did not. [n] each
+    def sample(self, count: int | None, clock: Clock) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw users, items they lent, and items they did not lend. [n] each
 
-        Pairs are drawn with replacement; None takes every pair once. The server does not know what
-        people kept, so a negative may be something they have.
+        Pairs are drawn with replacement; None takes every pair once. The server does not know kept
+        items, so a negative may be one of them.
         """
-        if many is not None and by_kernel(self.user):
-            return self._sample(many, clock)
-        k = torch.arange(len(self.user) if many is None else many, device=self.user.device)
-        edge = k if many is None else clock.integers("graph pairs", k, 0, len(self.user))
+        if count is not None and by_kernel(self.user):
+            return self._sample(count, clock)
+        k = torch.arange(len(self.user) if count is None else count, device=self.user.device)
+        edge = k if count is None else clock.integers("graph pairs", k, 0, len(self.user))
         owner, positive = self.user[edge], self.item[edge]
-        negative = draw_negatives(clock, self.everybody, owner, k)
+        negative = draw_negatives(clock, self.cohort, owner, k)
         return owner, positive, torch.where(negative < 0, positive, negative)
 
-    def _sample(self, many: int, clock: Clock) -> tuple[Tensor, Tensor, Tensor]:
-        """The same by a compiled loop."""
+    def _sample(self, count: int, clock: Clock) -> tuple[Tensor, Tensor, Tensor]:
+        """Do `sample` in a compiled loop."""
         from rescind.methods._lent_graph.kernels import draw_pairs
 
         keys = [np.uint64(clock.key(w) % 2**64) for w in ("graph pairs", "negatives")]
         held = flat(self.sharers, self.user, self.item, self.lot.first, self.lot.count)
-        owner, positive, negative = drawn = torch.empty(3, many, dtype=torch.int64)
+        owner, positive, negative = drawn = torch.empty(3, count, dtype=torch.int64)
         draw_pairs(*keys, *held, self.items, *drawn.numpy())
         return owner, positive, negative
 
-    def some_items(self, many: int, clock: Clock) -> Tensor:
-        """At most so many of the items somebody lent, drawn without replacement."""
+    def some_items(self, count: int, clock: Clock) -> Tensor:
+        """Draw at most `count` lent items without replacement."""
         hashes = clock.bits("contrasted items", self.lent_items)
-        chosen = torch.topk(hashes, min(many, len(hashes)), largest=False).indices
+        chosen = torch.topk(hashes, min(count, len(hashes)), largest=False).indices
         return self.lent_items[chosen]
 
     @cached_property
     def lent_items(self) -> Tensor:
-        """The items somebody lent, each once."""
+        """Return the distinct lent items."""
         return torch.unique(self.item)
 
 
 class _Propagate(torch.autograd.Function):
-    """The operator is symmetric, so its gradient is the operator itself."""
+    """Propagation; the operator is symmetric, so it is its own gradient."""
 
     @staticmethod
     def forward(ctx: Any, user: Tensor, item: Tensor, graph: SharedGraph, layers: int) -> Any:
@@ -211,7 +211,7 @@ _KNOWN: weakref.WeakKeyDictionary[Records, SharedGraph] = weakref.WeakKeyDiction
 
 
 def graph_of(world: World) -> SharedGraph:
-    """The shared graph of a world; made once for as long as the same records are shared."""
+    """Return the shared graph of a world, cached while the same records are shared."""
     found = _KNOWN.get(world.shared)
     if found is None or found.items != world.sizes.items:
         pairs = torch.unique(world.shared.pairs())

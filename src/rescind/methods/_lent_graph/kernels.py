@@ -1,7 +1,7 @@
-"""Compiled loops over the shared graph for the CPU: propagation, pairs, their loss, and Adam.
+"""Compiled CPU loops over the shared graph: propagation, sampling, pair loss, and Adam.
 
-They draw and compute what the plain forms in `shared_graph.py` and `graph_steps.py` do, up to the
-order of additions. Arrays are flat: row r of a table begins at r * dim.
+Same results as the plain forms in `graph.py` and `steps.py`, up to the order of additions. Arrays
+are flat: row r of a table starts at r * dim.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from rescind.core.fast.rowops import AHEAD, add, bits, dot, layer, prefetch
 
 _S32 = np.uint64(32)
 
-# A first call is faster without a C callback and reference counts (see kernels.py).
+# The first call is faster without a C callback and reference counts.
 _compiled: Any = partial(njit, cache=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=False)
 _free = {"contract", "reassoc"}
 
 
 @_compiled(fastmath=_free)
 def neighbours(dim, own, share, other, first, place, weight, scale, out):
-    """out[r] = share * own[r] + scale * sum over the edges of r of weight * other[place].
+    """Set out[r] = share * own[r] + scale * sum over the edges of r of weight * other[place].
 
-    first: [rows + 1] where the edges of each row begin
+    first: [rows + 1] start of each row's edges
     """
     for r in range(len(first) - 1):
         begin = first[r]
-        many = first[r + 1] - begin
-        layer(out, r * dim, own, share, other, place, weight, begin, many, scale, dim)
+        count = first[r + 1] - begin
+        layer(out, r * dim, own, share, other, place, weight, begin, count, scale, dim)
 
 
 @_compiled()
 def draw_pairs(
     pair_key, other_key, ids, user, item, first, count, items, owner, positive, negative
 ):
-    """Fill in pairs drawn with replacement, each with an item its user does not have.
+    """Draw pairs with replacement, each with an item its user does not have.
 
-    As `draw_negatives` does: the r-th item outside is r plus the number of own items i_p with
-    i_p - p <= r. Whoever has everything gets the positive once more.
+    As in `draw_negatives`: the r-th missing item is r plus the number of own items i_p with
+    i_p - p <= r. A user with all items gets the positive again.
     """
     for k in range(len(owner)):
         upper = bits(pair_key, k, 0) >> _S32
@@ -67,8 +67,8 @@ def draw_pairs(
 
 
 @_compiled(fastmath=_free)
-def _shorter(table, at, dim):
-    """1 / the length of a row."""
+def _inverse_norm(table, at, dim):
+    """Return 1 / the norm of a row."""
     length = math.sqrt(dot(table, at, table, at, dim))
     tiny = table.dtype.type(1e-12)
     if length < tiny:  # noqa: PLR1730 - numba takes long to compile `max`
@@ -78,16 +78,16 @@ def _shorter(table, at, dim):
 
 @_compiled(fastmath=_free)
 def pair_loss(
-    dim, user, item, owner, positive, negative, colder, cosine, down_user, down_item
+    dim, user, item, owner, positive, negative, scale, cosine, down_user, down_item
 ):  # fmt: skip
-    """The mean of softplus(colder * (s_negative - s_positive)); its gradient is added to down_*.
+    """Return the mean of softplus(scale * (s_negative - s_positive)); add its gradient to down_*.
 
     The gradient of a cosine at u is (v / |v| - cos u / |u|) / |u|.
     """
     kind = user.dtype.type
     one = kind(1)
     by_u = by_i = by_j = one
-    many = kind(len(owner))
+    count = kind(len(owner))
     total = 0.0
     for k in range(len(owner)):
         u, i, j = owner[k] * dim, positive[k] * dim, negative[k] * dim
@@ -99,15 +99,15 @@ def pair_loss(
             prefetch(down_item, positive[later] * dim, dim)
             prefetch(down_item, negative[later] * dim, dim)
         if cosine:
-            by_u = _shorter(user, u, dim)
-            by_i = _shorter(item, i, dim)
-            by_j = _shorter(item, j, dim)
+            by_u = _inverse_norm(user, u, dim)
+            by_i = _inverse_norm(item, i, dim)
+            by_j = _inverse_norm(item, j, dim)
         near = dot(user, u, item, i, dim) * by_u * by_i
         far = dot(user, u, item, j, dim) * by_u * by_j
-        gap = (far - near) * colder
+        gap = (far - near) * scale
         away = math.exp(-abs(gap))  # softplus without overflow
         total += math.log1p(away)
-        slope = colder / many / (one + away)
+        slope = scale / count / (one + away)
         if gap > 0:
             total += gap
         else:
@@ -125,9 +125,9 @@ def pair_loss(
 
 @_compiled(fastmath=_free)
 def adam(value, first, second, down, numbers, new, new_first, new_second):
-    """One step of Adam down a gradient, as `server_move` takes it, with one division.
+    """Take one Adam step down a gradient, as `server_move` does, with one division.
 
-    Like there the first moment is that of the direction, the gradient with its sign turned.
+    As there, the first moment is that of the negative gradient.
 
     numbers: both decay rates, 1 - each, rate / (1 - first^t), (1 - second^t)^(-1/2), epsilon
     """

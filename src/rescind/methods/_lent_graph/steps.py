@@ -1,4 +1,4 @@
-"""Learning on the graph of what people lent: pairs, their loss, and steps down it."""
+"""Training steps of LightGCN on the graph of lent records."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from rescind.methods._lent_graph.graph import SharedGraph, by_kernel, flat
 from rescind.models.lightgcn import uniform
 
 NEGATIVES = 2**20
-"""The first clock step of the server's negatives: beyond the steps that devices use."""
+"""First clock step of the server's negatives, above all steps of devices."""
 
 Term = Callable[[Tensor, Tensor], Tensor]
-"""Something added to the loss, of the items before and after propagation."""
+"""Extra loss term: a function of the items before and after propagation."""
 
 
 @dataclass(frozen=True)
 class GraphSteps:
-    """How LightGCN learns from a graph: so many steps on so many pairs."""
+    """Settings of LightGCN training on a graph."""
 
     layers: int = 3
     """Propagation steps; 0 is matrix factorisation."""
     steps: int = 1
-    """Steps taken one after another."""
+    """Number of steps."""
     pairs: int | None = None
     """Pairs drawn for a step, with replacement; None takes every pair once."""
     optimiser: Literal["plain", "adam"] = "adam"
-    """By which rule; "plain" is gradient descent."""
+    """Optimiser; "plain" is gradient descent."""
     rate: float = 0.001
     """Learning rate of both tables."""
     temperature: float = 0.2
@@ -45,14 +45,14 @@ class GraphSteps:
     decay: float = 0.0
     """L2 on the rows of the drawn pairs, as a mean over pairs."""
     weight: float = 1.0
-    """Weight of the loss of pairs; 0 leaves it out."""
+    """Weight of the pair loss; 0 disables it."""
 
     def draw(self, graph: SharedGraph, step: int, clock: Clock) -> tuple[Tensor, Tensor, Tensor]:
-        """The pairs of a step: users, items they lent, and items they did not. [n] each"""
+        """Draw the pairs of a step: users, lent items, and other items. [n] each"""
         return graph.sample(self.pairs, clock.step(NEGATIVES + step))
 
     def loss(self, user: Tensor, item: Tensor, drawn: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """Mean over pairs of softplus(-(s_positive - s_negative) / temperature), plus decay."""
+        """Return the mean of softplus(-(s_positive - s_negative) / temperature), plus decay."""
         if by_kernel(user, item) and not self.decay:
             cosine = self.score == "cosine"
             loss: Tensor = _Pairs.apply(user, item, drawn, self.temperature, cosine)  # type: ignore[no-untyped-call]
@@ -62,7 +62,7 @@ class GraphSteps:
     def plain_loss(
         self, user: Tensor, item: Tensor, drawn: tuple[Tensor, Tensor, Tensor]
     ) -> Tensor:
-        """The same by autograd: on any device, and with decay."""
+        """Compute `loss` by autograd: on any device, and with decay."""
         owner, positive, negative = drawn
         if self.score == "cosine":
             user, item = functional.normalize(user, dim=-1), functional.normalize(item, dim=-1)
@@ -83,9 +83,9 @@ class GraphSteps:
         clock: Clock,
         more: Term | None = None,
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """(users, items, moments) after the steps. Layer 0 of both sides is what moves.
+        """Take the steps on layer 0 of both sides. Return (users, items, moments).
 
-        user: [clients, d], of which only the sharers' rows are read and moved
+        user: [clients, d]; only sharers' rows are used    more: extra loss term
         """
         tables = {"user": user.index_select(0, graph.sharers), "item": item}
         kept = {
@@ -101,8 +101,8 @@ class GraphSteps:
             if more is not None:
                 loss = loss + more(leaves["item"], seen[1])
             down = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-            felt = {n: g for n, g in zip(leaves, down, strict=True) if g is not None}
-            tables, kept = moved_down(tables, kept, felt, self.optimiser, self.rate)
+            grads = {n: g for n, g in zip(leaves, down, strict=True) if g is not None}
+            tables, kept = moved_down(tables, kept, grads, self.optimiser, self.rate)
         for name, value in kept.items():
             if _of_users(name, value):
                 kept[name] = _rows_put(moments.get(name), graph.sharers, value, user)
@@ -110,7 +110,7 @@ class GraphSteps:
 
 
 class _Pairs(torch.autograd.Function):
-    """The loss of pairs and its gradient in one compiled loop."""
+    """The pair loss and its gradient in one compiled loop."""
 
     @staticmethod
     def forward(
@@ -120,8 +120,8 @@ class _Pairs(torch.autograd.Function):
 
         ctx.down = [torch.zeros_like(t) for t in (user, item)]
         arrays = flat(user, item, *drawn)
-        colder = arrays[0].dtype.type(1 / temperature)
-        loss = pair_loss(user.shape[1], *arrays, colder, cosine, *flat(*ctx.down))
+        scale = arrays[0].dtype.type(1 / temperature)
+        loss = pair_loss(user.shape[1], *arrays, scale, cosine, *flat(*ctx.down))
         return user.new_tensor(loss)
 
     @staticmethod
@@ -138,7 +138,7 @@ def moved_down(
     optimiser: Literal["plain", "adam"],
     rate: float,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Tables and moments one step down a gradient: `server_move`, Adam by a compiled loop."""
+    """Take one step down a gradient: `server_move`, with Adam in a compiled loop."""
     if optimiser != "adam" or not by_kernel(*tables.values()):
         direction = {n: -g for n, g in down.items()}
         return server_move(tables, moments, direction, optimiser, rate)
@@ -146,8 +146,8 @@ def moved_down(
 
     after, kept = dict(tables), dict(moments)
     for name, grad in down.items():
-        one, two, many = (f"server/{part}/{name}" for part in ("first", "second", "steps"))
-        steps = kept.get(many, torch.zeros(())) + 1
+        one, two, count = (f"server/{part}/{name}" for part in ("first", "second", "steps"))
+        steps = kept.get(count, torch.zeros(())) + 1
         unbiased = (rate / (1 - FIRST ** float(steps)), (1 - SECOND ** float(steps)) ** -0.5)
         before = (tables[name], *(_grown(kept.get(n), tables[name]) for n in (one, two)), grad)
         made = [torch.empty_like(tables[name]) for _ in range(3)]
@@ -156,12 +156,12 @@ def moved_down(
         numbers = (FIRST, SECOND, 1 - FIRST, 1 - SECOND, *unbiased, TINY)
         adam(*arrays, tuple(kind(n) for n in numbers), *flat(*made))
         after[name], kept[one], kept[two] = made
-        kept[many] = steps
+        kept[count] = steps
     return after, kept
 
 
 def _grown(known: Tensor | None, like: Tensor) -> Tensor:
-    """The rows that are known, and zeros for the others of a table."""
+    """Extend a table with zero rows to the length of `like`."""
     if known is not None and len(known) == len(like):
         return known
     out = torch.zeros_like(like)
@@ -171,19 +171,19 @@ def _grown(known: Tensor | None, like: Tensor) -> Tensor:
 
 
 def _rows_put(whole: Tensor | None, rows: Tensor, value: Tensor, like: Tensor) -> Tensor:
-    """A table with some rows replaced, as long as another one."""
+    """Replace some rows of a table, extended to the length of `like`."""
     return _grown(whole, like).index_copy(0, rows, value)
 
 
 def _of_users(name: str, value: Tensor) -> bool:
-    """Whether a moment of the optimiser has a row per client."""
+    """Return whether an optimiser moment has one row per client."""
     return name.endswith("/user") and value.dim() == 2
 
 
 def server_rows(own: Params, world: World, dim: int, spread: float, clock: Clock) -> Tensor:
-    """The server's row for everybody, first values for whoever is new. [clients, d]
+    """Return the server's row of each client, initialised for new clients. [clients, d]
 
-    Only sharers' rows are used. Each comes from its own number, so none moves when others come.
+    Only sharers' rows are used. A first value depends on the client's number only.
     """
     known = own.get("user")
     have = 0 if known is None else len(known)
@@ -193,7 +193,7 @@ def server_rows(own: Params, world: World, dim: int, spread: float, clock: Clock
 
 
 def grown_rows(own: Params, world: World, spread: float, clock: Clock) -> dict[str, Tensor]:
-    """The server's own values with room for newcomers: their rows, and zeros for their moments."""
+    """Extend the server's values to new clients: initial rows and zero moments."""
     user = own["user"]
     if len(user) == world.sizes.clients:
         return dict(own)
@@ -205,10 +205,10 @@ def grown_rows(own: Params, world: World, spread: float, clock: Clock) -> dict[s
 
 
 def under(prefix: str, own: Params) -> dict[str, Tensor]:
-    """The values whose names begin so, without the prefix."""
+    """Return the values with this prefix, names without it."""
     return {n.removeprefix(prefix): v for n, v in own.items() if n.startswith(prefix)}
 
 
 def prefixed(prefix: str, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The values with the prefix before their names."""
+    """Add a prefix to the names of values."""
     return {f"{prefix}{n}": v for n, v in values.items()}

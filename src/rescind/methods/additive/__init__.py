@@ -1,1 +1,1 @@
-"""Learners whose model is a function of sums: they forget by subtraction."""
+"""Learners with a model that is a function of sums; they forget by subtraction."""

@@ -1,7 +1,7 @@
-"""What every additive learner has in common: how it forgets, what it publishes, what it can prove.
+"""Base of additive learners: forgetting by subtraction, releases, and proofs.
 
-An event is answered by differences: the server's own for loans, the devices' for what they keep.
-The sum forgets at once; devices are sent a release, which may be older than the sum.
+The server computes the differences of loans, devices those of kept items. The sum forgets at once;
+devices are sent a release, which may be older than the sum.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from rescind.core.federation import Federation
 
 ALONE = 32
-"""Up to this many devices answer an event one by one; more are summed, and the model is solved."""
+"""Up to this many devices answer an event one by one; more are summed, and the model solved."""
 FORMS = {
     "dense": "all weights",
     "neighbours": "the {size} largest weights of each item",
@@ -57,34 +57,34 @@ FORMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Additive(Dial, Method):
-    """A learner whose model is a function of a sum over people."""
+    """Base of learners with a model that is a function of a sum over users."""
 
     unlearning: ClassVar[str] = "Subtract"
     works_without_devices: ClassVar[bool] = True
     additive: ClassVar[bool] = True
 
     cross: bool = False
-    """A device sends the pairs of all its items, lent ones too, and the server counts nothing for
-    it: slightly better, but nothing is forgotten without the device."""
+    """A device sends the pairs of all its items, lent ones too, and the server counts no loans:
+    slightly more accurate, but nothing is forgotten while the device is offline."""
 
     @property
     def local_includes_shared(self) -> bool:
-        """Whether devices count what they lent: with `cross`."""
+        """Return whether devices count lent items: with `cross`."""
         return self.cross
 
     @property
     def derived(self) -> dict[str, bool]:
-        """Return what digests of settings also hold: in 0.1 this was a field."""
+        """Return extra entries for digests of settings: a field in version 0.1."""
         return {} if self.cross else {"local_includes_shared": False}
 
     @property
     def asks_devices(self) -> bool:
-        """Whether devices are counted at all; if not, loans are all there is."""
+        """Return whether devices are counted; otherwise only loans are."""
         return True
 
     @property
     def exactness(self) -> tuple[str, ...]:
-        """Parts of the model that the exactness of its sum does not cover, for a receipt."""
+        """Return the parts of the model that are not covered by the exact sum, for receipts."""
         return ()
 
     @abstractmethod
@@ -95,22 +95,22 @@ class Additive(Dial, Method):
         world: World,
         lenders: Tensor | None = None,
     ) -> ServerState:
-        """Return the state after differences came in. lenders: whose loans changed; None: all"""
+        """Return the state with differences added. lenders: clients with new loans; None: all"""
 
     @abstractmethod
     def server_published(self, state: ServerState, world: World, people: int) -> ServerState:
-        """Return the state with a new release, if enough people have changed since the last."""
+        """Return the state with a new release, if enough users have changed since the last."""
 
     @abstractmethod
     def server_reach(self, world: World) -> float:
-        """Return how much one person can change of the sum that is released."""
+        """Return how much one user can change the released sum."""
 
     @abstractmethod
     def server_added(self, parts: Parts, world: World) -> dict[str, Tensor]:
         """Return the sum of these parts alone."""
 
     def client_erased(self, private: Params, records: Records, block: int) -> Params:
-        """Note on devices what was erased of the items they counted."""
+        """Mark erased items for subtraction on the devices that counted them."""
         return client_erased(private, records, block)
 
     def executor_for(self, executor: Executor) -> Executor:
@@ -120,21 +120,21 @@ class Additive(Dial, Method):
     # -- forgetting: subtraction -----------------------------------------------------------------
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Subtract what went and add what came: exactly the sum of a history without it.
+        """Subtract the records: the sum equals one of a history without them, exactly.
 
-        Devices may be away: what they lent is forgotten all the same. What they kept stays counted:
-        it is owed until they are next online, and lost if they have withdrawn.
+        Lent items are forgotten even if devices are offline. Their kept items stay counted: owed
+        until they are next online, and lost if they have withdrawn.
         """
         return self.follow(fed, request.event, request.away)
 
     def follow(self, fed: Federation, event: Event, away: tuple[int, ...] = ()) -> Federation:
-        """Apply an event of any kind, and bring the sum up to date at once."""
+        """Apply any event and update the sum at once."""
         after = fed.apply(event)
         if not fed.now.state.round:
             return after
         leaving, arriving = isinstance(event, Withdraw), isinstance(event, Arrive)
         state, vault = after.now.state, after.now.vault
-        asked, lenders = concerned(self, fed, after, event)
+        asked, lenders = affected(self, fed, after, event)
         if not self.asks_devices:
             asked = asked[:0]
         absent = torch.isin(asked, asked.new_tensor(list(away)))
@@ -156,14 +156,14 @@ class Additive(Dial, Method):
             state, {**sums, **hosts}, after.world, None if arriving else lenders
         )
         after = replace(after, now=replace(after.now, state=state, vault=vault, hosted=hosted))
-        for look in fed.watch if sums else ():  # devices had to be online for this
-            look(RoundResult(after.now, sums, None, after.past))
+        for progress in fed.watch if sums else ():  # a round of devices took place
+            progress(RoundResult(after.now, sums, None, after.past))
         return after
 
     # -- releases --------------------------------------------------------------------------------
 
     def released(self, fed: Federation) -> tuple[int, int]:
-        """Return the number of releases, and of people who changed since the last."""
+        """Return the number of releases, and of users that changed since the last."""
         own = fed.now.state.own
         if "released" not in own:  # saved before releases were counted
             return int(fed.now.state.round > 0), 0
@@ -171,7 +171,7 @@ class Additive(Dial, Method):
         return count, since
 
     def pending(self, fed: Federation) -> int:
-        """Return how many more people must change before the next release; 0: it is up to date."""
+        """Return how many more users must change before the next release; 0 if up to date."""
         _, since = self.released(fed)
         return self.release_every - since if since else 0
 
@@ -181,13 +181,13 @@ class Additive(Dial, Method):
 
     def release_form(self) -> str:
         """Return what a release holds, in words."""
-        said = FORMS[self.release].format(size=self.release_size)
+        form = FORMS[self.release].format(size=self.release_size)
         if self.min_count:
-            said += f", of items that {self.min_count:,} people or more have"
+            form += f", of items that {self.min_count:,} people or more have"
         if self.longest_history:
-            said += f", histories counting as {self.longest_history:,} items at most"
+            form += f", histories counting as {self.longest_history:,} items at most"
         noise = f"noise of {self.noise:g} times what one person can change" if self.noise else ""
-        return f"{said}; {noise or 'no noise'}"
+        return f"{form}; {noise or 'no noise'}"
 
     def published(self, fed: Federation) -> dict[str, Any]:
         """Return the privacy settings and the state of releases, for run.json."""
@@ -203,9 +203,9 @@ class Additive(Dial, Method):
         }
 
     def promise(self, fed: Federation) -> dict[str, Any]:
-        """Return the epsilon of all releases so far together; nothing where there is no noise.
+        """Return the epsilon of all releases so far; empty without noise.
 
-        Everybody counted is in every release, so each release is one more Gaussian mechanism.
+        Each release covers all counted users, so it is one more Gaussian mechanism.
         """
         if not self.noise:
             return {}
@@ -216,18 +216,16 @@ class Additive(Dial, Method):
             "noise_multiplier": self.noise,
             "sensitivity": self.server_reach(fed.world),
             "protects": (
-                f"Each person's whole contribution (user level), lent and kept: {count} releases "
-                f"of the weights, with that person and without. Central: the server holds the "
-                f"exact sum, adds the noise and must show nobody a sum without it. What a person "
-                f"lent is seen by the server itself."
+                f"Each person's whole contribution (user level), lent and kept, over {count} "
+                f"releases of the weights. Central: the server holds the exact sum, adds the noise "
+                f"and must keep the exact sum secret. The server sees what a person lent."
             ),
         }
 
     def publish(self, fed: Federation) -> Federation:
         """Return the federation with a new release."""
         if not self.released(fed)[0]:
-            raise ConfigError("no device has been counted yet, so there is nothing to release. "
-                              "Run a round.")  # fmt: skip
+            raise ConfigError("no device is counted yet, so nothing can be released. Run a round.")
         state = self.server_published(fed.now.state, fed.world, self.release_every)
         return replace(fed, now=replace(fed.now, state=state))
 
@@ -239,20 +237,20 @@ class Additive(Dial, Method):
         limits = []
         if len(left.owes):
             limits.append(
-                f"What {len(left.owes)} devices that could not be reached had kept: it is "
-                f"subtracted when they are next online."
+                f"Kept items of {len(left.owes)} devices that could not be reached: they are "
+                f"subtracted when the devices are next online."
             )
         if len(left.lost):
             limits.append(
-                f"What {len(left.lost)} devices had kept that left and never came back: it stays "
-                f"in the sum until everybody is counted anew."
+                f"Kept items of {len(left.lost)} devices that left while offline: they stay in "
+                f"the sum until all clients are counted again."
             )
         limits += self.exactness
         more, promised = self.pending(after), self.promise(after)
         if more:
             limits.append(
-                f"What devices are sent until the next release, which is due when {more} more "
-                f"people have changed something: it was made before this request and still holds "
+                f"The release that devices have until the next one, which is due when {more} more "
+                f"people have changed something: it is older than this request and still holds "
                 f"the records."
             )
         plain = {
@@ -269,94 +267,94 @@ class Additive(Dial, Method):
         return Claims(plain, {BEFORE: sum_digest(before.now.state.own)}, tuple(limits))
 
     def rebuilt(self, fed: Federation) -> str:
-        """Return the digest of the sum over a federation's data, added up from nothing."""
+        """Return the digest of the sum over a federation's data, computed from zero."""
         lent = torch.unique(fed.world.shared.pairs())
         if not self.cross and not torch.equal(lent, Lent.of(fed.now.state.own).pair):
-            raise DataError("its loans are not those that its sum was made of")
+            raise DataError("the loans differ from those counted in the sum")
         return sum_digest(rebuilt(self, fed))
 
 
 def sum_digest(own: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of a sum's whole numbers, independent of their width in bytes."""
+    """Return the SHA-256 of a sum's integers, independent of their width."""
     sums = {n: v.long() for n, v in own.items() if n.startswith("gram/") or n == OWNERS}
     return params.digest(sums)
 
 
 def rebuilt(method: Additive, fed: Federation) -> dict[str, Tensor]:
-    """Add up the sum over the data of a federation from nothing.
+    """Compute the sum over a federation's data from zero.
 
-    Loans come from the server's copy and what devices kept from the devices; of blocks that are
-    over, devices have only their notes of what they counted.
+    Loans come from the server's copy, kept items from the devices. Of earlier blocks, devices have
+    only the bits of the items they counted.
     """
     own = fed.now.state.own
-    everybody = torch.arange(fed.world.sizes.clients, device=own["counted"].device)
-    parts = _kept(method, fed.now.vault, everybody, own["counted"] >= 0, fed.world.block)
+    everyone = torch.arange(fed.world.sizes.clients, device=own["counted"].device)
+    parts = _kept(method, fed.now.vault, everyone, own["counted"] >= 0, fed.world.block)
     for (number, _), vault in zip(fed.world.hosted, fed.now.hosted, strict=True):
-        who = torch.tensor([number], device=everybody.device)
-        parts += _kept(method, vault, who, torch.ones_like(who, dtype=torch.bool), fed.world.block)
+        ids = torch.tensor([number], device=everyone.device)
+        parts += _kept(method, vault, ids, torch.ones_like(ids, dtype=torch.bool), fed.world.block)
     if not method.cross:
         parts += parts_of_loans(Lent.of(own), method.longest_history)
     return method.server_added(parts, fed.world)
 
 
-def _kept(method: Additive, vault: Vault, who: Tensor, counted: Tensor, now: int) -> Parts:
-    """Return what these devices hold, as far as they were counted. who, counted: [C]"""
+def _kept(method: Additive, vault: Vault, ids: Tensor, counted: Tensor, now: int) -> Parts:
+    """Return the parts of counted devices. ids, counted: [C]"""
     name = "own" if method.cross else "unshared"
     longest = method.longest_history
-    parts = _once(vault.holdings.of_clients(name, who), counted, who, now, longest)
+    parts = _parts(vault.holdings.of_clients(name, ids), counted, ids, now, longest)
     for note, bits in vault.private.items():
         if note.startswith("sent/") and int(note[-4:]) < now:
-            parts += _once(from_bits(bits[who]), counted, who, int(note[-4:]), longest)
+            parts += _parts(from_bits(bits[ids]), counted, ids, int(note[-4:]), longest)
     return parts
 
 
-def _once(lot: Lot, chosen: Tensor, who: Tensor, block: int, longest: int) -> Parts:
-    """Return a part for each of the chosen owners. chosen, who: [owners]"""
+def _parts(lot: Lot, chosen: Tensor, ids: Tensor, block: int, longest: int) -> Parts:
+    """Return one part per chosen owner. chosen, ids: [owners]"""
     mine = chosen[lot.owner]
     inside = Lot(lot.owner[mine], lot.item[mine], lot.clients)
-    return Parts.of(inside, 1, who, torch.full_like(who, block), longest)
+    return Parts.of(inside, 1, ids, torch.full_like(ids, block), longest)
 
 
-def concerned(
+def affected(
     method: Additive, fed: Federation, after: Federation, event: Event
 ) -> tuple[Tensor, Tensor]:
-    """Which devices have something to send after an event, and whose loans may have changed."""
+    """Return the devices that must answer an event, and the clients with changed loans."""
     world, state = after.world, after.now.state
     none = torch.zeros(0, dtype=torch.int64, device=world.members.device)
     if isinstance(event, Arrive):
         return method.server_sample(state, world, fed.clock.at(state.round)), none
     counted = grown_flags(state.own, world)["counted"]
     if isinstance(event, Withdraw) and not fed.world.concerns_hosted_only(event):
-        who = none.new_tensor([event.client])
-        return who[counted[who] >= 0], who
+        ids = none.new_tensor([event.client])
+        return ids[counted[ids] >= 0], ids
     if not isinstance(event, Share | Unshare | Erase):
         return none, none
-    who = torch.unique(event.records.client).to(none.device)
-    # After a round, a device that had nothing to send is as up to date as one that was counted.
+    ids = torch.unique(event.records.client).to(none.device)
+    # After a round, a device with nothing to send is up to date, like a counted one.
     empty = ~(fed.world.available if method.cross else fed.world.announced.keeps)
     current = int(state.own["rounds"]) == world.block
-    asked = (counted[who] == world.block) | (empty[who] & current)
-    if isinstance(event, Erase):  # also of what it counted in blocks that are over
-        asked |= counted[who] >= 0
-    return who[asked], who
+    asked = (counted[ids] == world.block) | (empty[ids] & current)
+    if isinstance(event, Erase):  # also items counted in earlier blocks
+        asked |= counted[ids] >= 0
+    return ids[asked], ids
 
 
 def _answers(
     method: Additive, fed: Federation, vault: Vault, ids: Tensor, role: str
 ) -> tuple[dict[str, Sum], Vault]:
-    """What these devices send: a few each for itself, many as one sum of pairs."""
+    """Ask devices for differences: each alone if they are few, else as one sum of pairs."""
     if not len(ids):
         return {}, vault
     single = ids.tolist() if role == LEAVE or len(ids) <= ALONE else []
     roles = {i: f"{role}/{i}" for i in single} or None
-    public = {BLOCK: fed.now.state.public[BLOCK]}  # no weights are needed for a difference
+    public = {BLOCK: fed.now.state.public[BLOCK]}  # a difference needs no weights
     return fed.executor.train(method, public, None, vault, ids, roles, fed.clock)
 
 
 def _hosts(
     method: Additive, fed: Federation, after: Federation
 ) -> tuple[dict[str, Sum], tuple[Vault, ...]]:
-    """The differences of clients that the server hosts itself."""
+    """Compute the differences of clients hosted by the server."""
     sums: dict[str, Sum] = {}
     stay = {number for number, _ in after.world.hosted}
     asked = [(n, v, CHANGE) for (n, _), v in zip(after.world.hosted, after.now.hosted, strict=True)]

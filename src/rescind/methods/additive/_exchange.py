@@ -1,8 +1,8 @@
-"""Both sides of an additive learner: what devices send, and what the server counts of loans.
+"""Messages of an additive learner: differences from devices, and loans counted by the server.
 
-A device remembers one bit per item it has counted (`sent/block`) and sends differences: the same
-device asked twice adds nothing. Where a block ended before it could send one, the bits that are
-still to change stay behind (`late/block`).
+A device stores one bit per counted item (`sent/block`) and sends differences, so a device asked
+twice adds nothing. If a block ended before a difference was sent, the bits that must still change
+are kept (`late/block`).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from rescind.methods.additive._pairs import (
 )
 
 BLOCK = f"{REFERENCE}block"
-"""Which block it is, for devices: a note is kept for each."""
+"""The current block, broadcast to devices."""
 CHANGE, LEAVE = "change", "leave"
-"""Roles of a device that answers an event alone: its sum has nobody else in it, so it sends items
-and a weight, which say the same as its pairs in less."""
+"""Roles of a device that answers an event alone: it sends items and a weight instead of the larger
+list of pairs."""
 MINUS, PLUS = "minus/", "plus/"
 OWNERS = "owners"
-"""How many people have each item, where rare ones are not published. [I]"""
-_CLIENT = 31  # records.py: a (client, item) pair is one number
+"""Key of the number of users per item, used to hide rare items. [I]"""
+_CLIENT = 31  # records.py: bits of the item in a (client, item) pair
 
 
 def alone(role: str) -> bool:
-    """Whether a sum of this role holds one device."""
+    """Return whether a sum of this role comes from one device."""
     return bool({CHANGE, LEAVE} & set(role.split("/")))
 
 
@@ -52,10 +52,10 @@ def alone(role: str) -> bool:
 def client_parts(
     public: Params, private: Private, cohort: Cohort, longest: int = 0
 ) -> tuple[Parts, Private]:
-    """What each device has now less what it has counted, and its notes afterwards."""
+    """Return current minus counted items of each device, and its private values afterwards."""
     now, leaving = int(public[BLOCK]), LEAVE in cohort.role.split("/")
     parts, values = Parts.none(cohort.ids.device), dict(private.values)
-    who = torch.arange(len(cohort), device=cohort.ids.device)
+    place = torch.arange(len(cohort), device=cohort.ids.device)
     has = to_bits(cohort.train, cohort.items)
     notes = {name for name in private.values if name.startswith("sent/")}
     for name in sorted({*notes, f"sent/{now:04d}"}):
@@ -68,9 +68,9 @@ def client_parts(
         moved = torch.ne(sent, due).any(1, keepdim=True)
         if not bool(moved.any()):
             continue
-        at = torch.full_like(who, block)
-        parts += Parts.of(from_bits(torch.where(moved, sent, 0)), -1, who, at, longest)
-        parts += Parts.of(from_bits(torch.where(moved, due, 0)), 1, who, at, longest)
+        at = torch.full_like(place, block)
+        parts += Parts.of(from_bits(torch.where(moved, sent, 0)), -1, place, at, longest)
+        parts += Parts.of(from_bits(torch.where(moved, due, 0)), 1, place, at, longest)
         values[name] = due
         if late is not None:
             values[f"late/{block:04d}"] = torch.zeros_like(late)
@@ -78,7 +78,7 @@ def client_parts(
 
 
 def client_items(parts: Parts, cohort: Cohort) -> Update:
-    """Each device's differences as items and weights, for a server that makes the pairs itself."""
+    """Encode each device's differences as items and weights; the server makes the pairs."""
     entries: dict[str, Rows | Tensor] = {}
     for block in torch.unique(parts.block).tolist():
         for sign, name in ((-1, MINUS), (1, PLUS)):
@@ -90,16 +90,16 @@ def client_items(parts: Parts, cohort: Cohort) -> Update:
 
 
 def client_rows(
-    parts: Parts, cohort: Cohort, drawer: Callable[[int], str], counting: bool = False
+    parts: Parts, cohort: Cohort, sum_key: Callable[[int], str], counting: bool = False
 ) -> Update:
-    """Each device's differences one by one: pairs by drawer, or items where it answers alone.
+    """Encode each device's differences: pairs by sum key, or items if it answers alone.
 
-    counting: also by how many their items' owners become more
+    counting: also send the change in the number of owners per item
     """
     if alone(cohort.role):
         return client_items(parts, cohort)
     entries: dict[str, Rows | Tensor] = {}
-    for name, mine in _by_drawer(parts, drawer).items():
+    for name, mine in _by_sum(parts, sum_key).items():
         entries[name] = _merged(mine, cohort.items)
     if counting and len(parts):
         owner, each = parts.client[parts.lot.owner], parts.weight.sign()[parts.lot.owner]
@@ -107,21 +107,21 @@ def client_rows(
     return Update(len(cohort), entries)
 
 
-def client_folded(
-    parts: Parts, cohort: Cohort, drawer: Callable[[int], str], counting: bool = False
+def client_total(
+    parts: Parts, cohort: Cohort, sum_key: Callable[[int], str], counting: bool = False
 ) -> Sum:
-    """The fold of `client_rows` for all at once; only devices that take back are merged singly."""
+    """Compute the sum of `client_rows` at once; only devices with several parts are merged."""
     totals, touched, up = {}, {}, 0
-    for name, mine in _by_drawer(parts, drawer).items():
+    for name, mine in _by_sum(parts, sum_key).items():
         once = (jagged.counts(mine.client, len(cohort)) == 1)[mine.client]
         first = mine.only(once)
-        total, many = pair_sums(first.lot, first.weight, cohort.items)
+        total, owners = pair_sums(first.lot, first.weight, cohort.items)
         rows = _merged(mine.only(~once), cohort.items)
         total.index_add_(0, rows.index, rows.value.squeeze(1))
-        many.index_add_(0, rows.index, torch.ones_like(rows.index, dtype=many.dtype))
-        totals[name], touched[name] = total.unsqueeze(1), many
+        owners.index_add_(0, rows.index, torch.ones_like(rows.index, dtype=owners.dtype))
+        totals[name], touched[name] = total.unsqueeze(1), owners
         sent = int(half_each(first.lot.count).sum()) + len(rows)
-        up += sent * 8  # a weight and a row number of four bytes each
+        up += sent * 8  # a weight and a row number, 4 bytes each
     if counting and len(parts):
         more = owners_in(parts, cohort.items).int()
         totals[OWNERS] = more.unsqueeze(1)
@@ -130,8 +130,8 @@ def client_folded(
     return Sum(totals, float(len(cohort)), len(cohort), touched, up=up)
 
 
-def client_turned(public: Params, private: Private, cohort: Cohort) -> Private:
-    """The notes at the end of a block: what was counted, and what is still to be sent of it."""
+def client_block_end(public: Params, private: Private, cohort: Cohort) -> Private:
+    """Store which counted items of the ending block must still be sent."""
     name = f"{int(public[BLOCK]):04d}"
     if f"sent/{name}" not in private:
         return private
@@ -142,9 +142,9 @@ def client_turned(public: Params, private: Private, cohort: Cohort) -> Private:
 
 
 def client_erased(private: Params, records: Records, now: int) -> dict[str, Tensor]:
-    """Notes in which erased items of earlier blocks are to be taken back, too.
+    """Mark erased items of earlier blocks for subtraction.
 
-    An erasure means all copies of a pair, also one that was counted in a block that is over.
+    An erasure means all copies of a pair, also those counted in an earlier block.
     """
     values = dict(private)
     for name in [n for n in private if n.startswith("sent/") and int(n[-4:]) < now]:
@@ -160,21 +160,21 @@ def client_erased(private: Params, records: Records, now: int) -> dict[str, Tens
     return values
 
 
-def _by_drawer(parts: Parts, drawer: Callable[[int], str]) -> dict[str, Parts]:
-    """Parts that are added up together; where nobody has anything to send, nothing is sent."""
+def _by_sum(parts: Parts, sum_key: Callable[[int], str]) -> dict[str, Parts]:
+    """Group parts by the key of their sum; empty groups are left out."""
     blocks = torch.unique(parts.block).tolist()
-    names = sorted({drawer(block) for block in blocks})
+    names = sorted({sum_key(block) for block in blocks})
     found = {}
     for name in names:
         inside = torch.zeros_like(parts.block, dtype=torch.bool)
         for block in blocks:
-            inside |= (parts.block == block) & (drawer(block) == name)
+            inside |= (parts.block == block) & (sum_key(block) == name)
         found[name] = parts.only(inside)
     return found
 
 
 def _merged(parts: Parts, items: int) -> Rows:
-    """Every pair of every device once, with the sum of its parts."""
+    """Return every pair of every device once, with the sum of its parts."""
     part, place = pairs_in(parts.lot)
     key, where = torch.unique(parts.client[part] * half(items) + place, return_inverse=True)
     value = torch.zeros_like(key).index_add_(0, where, parts.weight[part])
@@ -186,7 +186,7 @@ def _merged(parts: Parts, items: int) -> Rows:
 
 
 def from_totals(sums: Mapping[str, Sum], device: torch.device) -> tuple[Parts, dict[str, Tensor]]:
-    """What came in: parts of devices that answered alone, and sums of pairs by drawer."""
+    """Return parts of devices that answered alone, and sums of pairs by key."""
     parts = Parts.none(device)
     totals: dict[str, Tensor] = {}
     for role, total in sums.items():
@@ -205,7 +205,7 @@ def from_totals(sums: Mapping[str, Sum], device: torch.device) -> tuple[Parts, d
 
 
 def from_parts(sums: Mapping[str, Sum], device: torch.device) -> Parts:
-    """What came in as items and weights of single devices."""
+    """Return the parts that single devices sent as items and weights."""
     parts = Parts.none(device)
     for total in sums.values():
         for ids, update in total.parts:
@@ -224,7 +224,7 @@ def from_parts(sums: Mapping[str, Sum], device: torch.device) -> Parts:
 
 @dataclass(frozen=True)
 class Lent:
-    """The loans that are counted: each pair with the block in which it was lent."""
+    """The counted loans: each pair with the block in which it was lent."""
 
     pair: Tensor
     """[n] sorted"""
@@ -233,29 +233,29 @@ class Lent:
 
     @classmethod
     def none(cls, device: torch.device | str) -> Lent:
-        """Nothing."""
+        """Return no loans."""
         zero = torch.zeros(0, dtype=torch.int64, device=device)
         return cls(zero, zero)
 
     @classmethod
     def of(cls, own: Params) -> Lent:
-        """As the server keeps it."""
+        """Read the loans from the server's state."""
         return cls(own["lent/pair"], own["lent/block"])
 
     def packed(self) -> dict[str, Tensor]:
-        """For the server's state."""
+        """Return the loans as entries of the server's state."""
         return {"lent/pair": self.pair, "lent/block": self.block}
 
     def follow(
         self, world: World, lenders: Tensor | None = None, longest: int = 0
     ) -> tuple[Lent, Parts]:
-        """The loans as they are in the world, and the parts by which the sum must change.
+        """Return the world's current loans, and the parts by which the sum must change.
 
-        lenders: whose loans may have changed, if that is known; otherwise everybody's are compared
+        lenders: clients whose loans may have changed; None compares all
         """
         now = world.shared.pairs()
         same = torch.equal(now, self.pair)
-        if not same and not bool((now[1:] > now[:-1]).all()):  # a pair at two times is one loan
+        if not same and not bool((now[1:] > now[:-1]).all()):  # a pair lent twice is one loan
             now = torch.unique(now)
             same = torch.equal(now, self.pair)
         if same:
@@ -267,7 +267,7 @@ class Lent:
             lenders = torch.unique(odd >> _CLIENT)
         if not len(lenders):
             return self.follow(world, longest=longest)
-        # Pairs are sorted by person, so all that may differ lies between the first and the last.
+        # Pairs are sorted by client, so only this range can differ.
         edges = torch.stack([lenders.min(), lenders.max() + 1]) << _CLIENT
         begin, end = torch.searchsorted(self.pair, edges).tolist()
         first, last = torch.searchsorted(now, edges).tolist()
@@ -275,7 +275,7 @@ class Lent:
         was, here = (torch.isin(p >> _CLIENT, lenders) for p in (old, new))
         outside = ((self.pair[:begin], now[:first]), (self.pair[end:], now[last:]))
         if not all(torch.equal(a, b) for a, b in (*outside, (old[~was], new[~here]))):
-            return self.follow(world, longest=longest)  # others lent and were not counted yet
+            return self.follow(world, longest=longest)  # other clients' loans changed, too
         at = torch.searchsorted(old, new).clamp_(max=max(len(old) - 1, 0))
         known = old[at] == new if len(old) else torch.zeros_like(new, dtype=torch.bool)
         new_block = torch.full_like(new, world.block)
@@ -287,13 +287,13 @@ class Lent:
 
 
 def parts_of_loans(lent: Lent, longest: int = 0) -> Parts:
-    """Everything that is counted of loans, as if it had just come."""
+    """Return the parts of all counted loans."""
     none = lent.pair[:0]
     return _difference(none, none, lent.pair, lent.block, longest)
 
 
 def owners_in(parts: Parts, items: int) -> Tensor:
-    """By how many the owners of each item become more. [I] int64"""
+    """Return the change in the number of owners per item. [I] int64"""
     each = parts.weight.sign()[parts.lot.owner]
     return torch.zeros(items, dtype=torch.int64, device=each.device).index_add_(
         0, parts.lot.item, each
@@ -303,7 +303,7 @@ def owners_in(parts: Parts, items: int) -> Tensor:
 def _difference(
     old: Tensor, old_block: Tensor, new: Tensor, new_block: Tensor, longest: int
 ) -> Parts:
-    """Parts of (person, block) before and after; what did not change is left out."""
+    """Return the parts of each changed (client, block): minus before, plus after."""
     was, now = ((p >> _CLIENT << 16) + b for p, b in ((old, old_block), (new, new_block)))
     gone, came = ~torch.isin(old, new), ~torch.isin(new, old)
     moved = torch.unique(torch.cat([was[gone], now[came]]))
@@ -318,7 +318,7 @@ def _difference(
 
 
 def grown_flags(own: Params, world: World) -> dict[str, Tensor]:
-    """Who was counted (in which block last), who owes, and whose part is lost. [clients]"""
+    """Return flags, extended to new clients: last block counted, owes, lost. [clients]"""
     first = {"counted": -1, "owes": False, "lost": False}
     flags = {}
     for name, value in first.items():
@@ -330,18 +330,17 @@ def grown_flags(own: Params, world: World) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Outstanding:
-    """What could not be subtracted yet, for whoever writes a receipt."""
+    """Clients with contributions that are not subtracted yet, for receipts."""
 
     owes: Tensor
-    """[n] devices that are asked again when they are next online."""
+    """[n] devices asked again when they are next online."""
     lost: Tensor
-    """[n] devices that left without taking back what they had kept: it stays in the sum for good,
-    unless everybody is counted anew."""
+    """[n] devices that left offline: their kept items stay in the sum until a full recount."""
 
     def __bool__(self) -> bool:
         return bool(len(self.owes) or len(self.lost))
 
 
 def outstanding(own: Params) -> Outstanding:
-    """Whose contribution is still counted although it was to be forgotten."""
+    """Return the clients whose forgotten contribution is still in the sum."""
     return Outstanding(own["owes"].nonzero().squeeze(1), own["lost"].nonzero().squeeze(1))

@@ -1,6 +1,6 @@
-"""Compiled loops over the lower halves of a Gram matrix and of its inverse, for a few people.
+"""Compiled loops over the lower halves of a Gram matrix and of its inverse, for a few parts.
 
-They are bound by the bytes they move, so two parts cost little more than one.
+Memory bandwidth is the limit, so two parts cost little more than one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from numba import njit
 
 @njit(cache=True)
 def add_each_pair(total: Any, owner: Any, item: Any, weight: Any) -> None:
-    """Add weight[owner] at every pair i >= j of an owner's items, which stand in rising order."""
+    """Add weight[owner] at every pair i >= j of an owner's items, sorted."""
     begin = 0
     for k in range(len(owner)):
         if owner[k] != owner[begin]:
@@ -24,12 +24,12 @@ def add_each_pair(total: Any, owner: Any, item: Any, weight: Any) -> None:
 
 @njit(cache=True)
 def sum_rows(inverse: Any, first: Any, item: Any, reach: Any, among: Any) -> None:
-    """Add the rows of a symmetric matrix at the items of each part, and of them those columns.
+    """Sum the rows of a symmetric matrix at the items of each part, then those columns.
 
-    The part of a row up to the diagonal lies together; the rest is one number in each later row.
+    A row is contiguous up to the diagonal; the rest is one number in each later row.
 
-    first: [P + 1] where the items of each part begin, in rising order
-    reach: [P, I] and among: [P, P], zeros to begin with
+    first: [P + 1] start of each part's sorted items
+    reach: [P, I] and among: [P, P], zeros at the start
     """
     parts, items = reach.shape
     for part in range(parts):
@@ -53,7 +53,7 @@ def sum_rows(inverse: Any, first: Any, item: Any, reach: Any, among: Any) -> Non
 
 @njit(cache=True)
 def less_one(inverse: Any, left: Any, right: Any, out: Any) -> None:
-    """out = inverse - left right^T below the diagonal. left, right: [I]    out: may be inverse"""
+    """Set out = inverse - left right^T in the lower half; out may be inverse. left, right: [I]"""
     for i in range(len(left)):
         begin, a = i * (i + 1) // 2, left[i]
         for j in range(i + 1):
@@ -62,7 +62,7 @@ def less_one(inverse: Any, left: Any, right: Any, out: Any) -> None:
 
 @njit(cache=True)
 def less_two(inverse: Any, left: Any, right: Any, out: Any) -> None:
-    """The same for two products at once, each number read and written once. left, right: [2, I]"""
+    """Subtract two products in one pass over memory. left, right: [2, I]"""
     first, second = right[0], right[1]
     for i in range(left.shape[1]):
         begin, a, b = i * (i + 1) // 2, left[0, i], left[1, i]
@@ -72,10 +72,7 @@ def less_two(inverse: Any, left: Any, right: Any, out: Any) -> None:
 
 @njit(cache=True)
 def unfold(lower: Any, full: Any) -> None:
-    """Both halves of a symmetric matrix, some columns at a time: they are written down a column.
-
-    full: [I, I]
-    """
+    """Write both halves of a symmetric matrix, 16 columns at a time for the cache. full: [I, I]"""
     items = full.shape[0]
     for begin in range(0, items, 16):
         for i in range(begin, items):

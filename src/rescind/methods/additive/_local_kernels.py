@@ -1,6 +1,6 @@
-"""Compiled loops over a sparse Gram matrix: who is near whom, and small squares cut out of it.
+"""Compiled loops over a sparse Gram matrix: nearest neighbours, and small submatrices.
 
-Rows are compressed: row i is other[first[i] : first[i + 1]] with its whole numbers in `value`.
+Rows are compressed: row i is other[first[i] : first[i + 1]] with its integers in `value`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from numba import njit
 def _nearest(
     first: Any, other: Any, value: Any, root: Any, rows: Any, near: Any, edge: Any
 ) -> None:
-    """Fill in the items of the highest cosine for some rows, best first, lower items before equals.
+    """Fill in the items with the highest cosine for some rows; ties by lower item number.
 
-    root: [I] the root of each item's own weight    near: [rows, many], -1 where there is none
-    edge: [rows] the lowest cosine of a full list, 0 of one with room
+    root: [I] sqrt(G_ii)    near: [rows, n], -1 where there is none
+    edge: [rows] the lowest cosine in a full list, 0 if not full
     """
-    many = near.shape[1]
+    n = near.shape[1]
     for k in range(len(rows)):
         j = rows[k]
         begin, end = first[j], first[j + 1]
@@ -30,20 +30,20 @@ def _nearest(
             cosine[p - begin] = -value[p] / (root[i] * root[j]) if there else 1.0
         order = np.argsort(cosine, kind="mergesort")
         edge[k] = 0.0
-        for a in range(many):
+        for a in range(n):
             near[k, a] = -1
             if a < len(order) and cosine[order[a]] < 0:
                 near[k, a] = other[begin + order[a]]
-                if a == many - 1:
+                if a == n - 1:
                     edge[k] = -cosine[order[a]]
 
 
 def _squares(
     first: Any, other: Any, value: Any, rows: Any, near: Any, inside: Any, towards: Any
 ) -> None:
-    """Cut out, for each row j, the numbers among its neighbours and from them to j.
+    """Copy, for each row j, the entries between its neighbours and from them to j.
 
-    inside: [rows, many, many] and towards: [rows, many], zeros to begin with
+    inside: [rows, n, n] and towards: [rows, n], zeros at the start
     """
     place = np.full(len(first) - 1, -1, dtype=np.int64)
     for k in range(len(rows)):

@@ -1,7 +1,7 @@
-"""Item weights from neighbours only, for catalogues whose pairs do not fit into memory.
+"""Item weights from nearest neighbours, for catalogues with too many pairs for memory.
 
-G is sparse: most pairs of a large catalogue never meet. Item j is explained by its nearest items
-N(j) alone: B_Nj = (G_NN + ridge)^-1 G_Nj, one small system per item.
+G is sparse, and item j uses its nearest items N(j) only: B_Nj = (G_NN + ridge)^-1 G_Nj, one small
+system per item.
 """
 
 from __future__ import annotations
@@ -17,54 +17,54 @@ from rescind.methods.additive._pairs import UNIT, Parts
 from rescind.methods.additive._solve import Ridge, Temper
 
 TOGETHER = 256
-"""Systems solved together: 80 MB of float64 at 200 neighbours; changes speed only."""
+"""Systems solved in one batch: 80 MB of float64 at 200 neighbours; changes speed only."""
 
-_AS_IT_IS = Temper()
+_NO_TEMPER = Temper()
 
 
 @dataclass(frozen=True)
 class SparseGram:
-    """G in whole numbers, both halves, row after row; pairs that cancelled out are not there."""
+    """G in integers: both halves, row by row, without zero pairs."""
 
     first: Tensor
-    """[I + 1] where each row begins."""
+    """[I + 1] start of each row."""
     other: Tensor
-    """[n] int32, sorted inside a row."""
+    """[n] int32, sorted within a row."""
     value: Tensor
     """[n] int64"""
 
     @classmethod
     def none(cls, items: int) -> SparseGram:
-        """No pairs."""
+        """Return a matrix without pairs."""
         zero = torch.zeros(0, dtype=torch.int64)
         return cls(torch.zeros(items + 1, dtype=torch.int64), zero.int(), zero)
 
     @classmethod
     def of(cls, own: Params) -> SparseGram:
-        """As the server keeps it."""
+        """Read the matrix from the server's state."""
         return cls(own["gram/first"], own["gram/other"], own["gram/value"])
 
     def packed(self) -> dict[str, Tensor]:
-        """For the server's state."""
+        """Return the matrix as entries of the server's state."""
         return {"gram/first": self.first, "gram/other": self.other, "gram/value": self.value}
 
     @property
     def items(self) -> int:
-        """How many items it is for."""
+        """Return the number of items."""
         return len(self.first) - 1
 
     @property
     def diagonal(self) -> Tensor:
-        """G_ii. [I] int64"""
+        """Return G_ii. [I] int64"""
         return torch.from_numpy(self._matrix().diagonal())
 
     def longer(self, items: int) -> SparseGram:
-        """The same for a catalogue that has grown."""
+        """Extend to a larger catalogue."""
         more = self.first[-1:].expand(items - self.items)
         return SparseGram(torch.cat([self.first, more]), self.other, self.value)
 
     def plus(self, parts: Parts) -> SparseGram:
-        """G with the signed parts added, exactly."""
+        """Return G with the signed parts added, exactly."""
         from scipy.sparse import csr_array
 
         lot = parts.lot
@@ -95,39 +95,39 @@ class Near:
     """The neighbours of every item and their weights."""
 
     item: Tensor
-    """[I, many] int32, -1 where there is none"""
+    """[I, n] int32, -1 where there is none"""
     weight: Tensor
-    """[I, many] float32"""
+    """[I, n] float32"""
     edge: Tensor
-    """[I] the lowest cosine of a full list, 0 of one with room: what a newcomer must reach."""
+    """[I] the lowest cosine in a full list, 0 if not full: the threshold for a new neighbour."""
 
     @classmethod
-    def none(cls, items: int, many: int) -> Near:
-        """No neighbours."""
-        item = torch.full((items, many), -1, dtype=torch.int32)
+    def none(cls, items: int, n: int) -> Near:
+        """Return empty lists of n neighbours."""
+        item = torch.full((items, n), -1, dtype=torch.int32)
         edge = torch.zeros(items, dtype=torch.float64)
-        return cls(item, torch.zeros(items, many), edge)
+        return cls(item, torch.zeros(items, n), edge)
 
     @classmethod
     def of(cls, own: Params) -> Near:
-        """As the server keeps it."""
+        """Read the lists from the server's state."""
         return cls(own["near/item"], own["near/weight"], own["near/edge"])
 
     def packed(self) -> dict[str, Tensor]:
-        """For the server's state."""
+        """Return the lists as entries of the server's state."""
         return {"near/item": self.item, "near/weight": self.weight, "near/edge": self.edge}
 
     def longer(self, items: int) -> Near:
-        """The same for a catalogue that has grown."""
+        """Extend to a larger catalogue."""
         fresh = Near.none(items - len(self.item), self.item.shape[1])
         pairs = ((self.item, fresh.item), (self.weight, fresh.weight), (self.edge, fresh.edge))
         return Near(*(torch.cat(pair) for pair in pairs))
 
     def stale(self, gram: SparseGram, touched: Tensor) -> Tensor:
-        """Whose list or weights may change when G changed among these items only. [k] sorted
+        """Return the items whose list or weights may change after `touched` changed. [k] sorted
 
-        The items themselves; lists that name one of them; and lists that one of them may enter:
-        its new cosine reaches their lowest.
+        These are the items themselves, lists that contain one of them, and lists that one of them
+        may enter because its new cosine reaches their threshold.
         """
         marked = torch.zeros(gram.items, dtype=torch.bool)
         marked[touched] = True
@@ -143,13 +143,12 @@ class Near:
         return (named | marked).nonzero().squeeze(1)
 
     def solved(
-        self, gram: SparseGram, rows: Tensor, ridge: Ridge, temper: Temper = _AS_IT_IS
+        self, gram: SparseGram, rows: Tensor, ridge: Ridge, temper: Temper = _NO_TEMPER
     ) -> Near:
-        """These lists anew: neighbours by cosine, weights by one small system each, then bent.
+        """Recompute these lists: neighbours by cosine, weights by one small system, then rescaled.
 
-        A list is a function of G alone, so it does not matter which others are made with it. There
-        is no C here to bend by: 1 / (G_ii / 4096 + ridge_i), which C_ii is where items are
-        unrelated, stands for it.
+        A list depends on G only, not on the rest of the batch. There is no C here, so rescaling
+        uses 1 / (G_ii / 4096 + ridge_i), which equals C_ii if items are unrelated.
         """
         from rescind.methods.additive import _local_kernels as local_kernels
 
@@ -157,13 +156,13 @@ class Near:
         columns = [part.numpy() for part in (gram.first, gram.other, gram.value)]
         own = gram.diagonal.double()
         root, more = own.sqrt().numpy(), ridge.of(own / UNIT)
-        many, alone = item.shape[1], 1 / (own / UNIT + more)
+        n, scale = item.shape[1], 1 / (own / UNIT + more)
         for some in torch.split(rows, TOGETHER):
-            near = torch.empty(len(some), many, dtype=torch.int32)
+            near = torch.empty(len(some), n, dtype=torch.int32)
             lowest = torch.empty(len(some), dtype=torch.float64)
             local_kernels.nearest(*columns, root, some.numpy(), near.numpy(), lowest.numpy())
-            inside = torch.zeros(len(some), many, many, dtype=torch.float64)
-            towards = torch.zeros(len(some), many, dtype=torch.float64)
+            inside = torch.zeros(len(some), n, n, dtype=torch.float64)
+            towards = torch.zeros(len(some), n, dtype=torch.float64)
             local_kernels.squares(
                 *columns, some.numpy(), near.numpy(), inside.numpy(), towards.numpy()
             )
@@ -171,6 +170,6 @@ class Near:
             inside.div_(UNIT).diagonal(dim1=1, dim2=2).add_(extra)
             factor = torch.linalg.cholesky(inside)
             found = torch.cholesky_solve((towards / UNIT).unsqueeze(2), factor).squeeze(2)
-            found = temper.bent(found, alone[near.clamp(min=0).long()], alone[some].unsqueeze(1))
+            found = temper.rescale(found, scale[near.clamp(min=0).long()], scale[some].unsqueeze(1))
             item[some], weight[some], edge[some] = near, found.float(), lowest
         return Near(item, weight, edge)

@@ -1,7 +1,7 @@
-"""What an additive learner publishes: how much, in which form, when, and under which noise.
+"""Releases of an additive learner: their form, schedule and noise.
 
-The sum itself stays exact and private to the server; devices are sent a release, which is a
-function of the sum (and of fresh noise). Turning a dial here changes nothing of the forgetting.
+The exact sum stays on the server; devices are sent a release, a function of the sum and of fresh
+noise. These settings do not change how the sum forgets.
 """
 
 from __future__ import annotations
@@ -24,43 +24,42 @@ from rescind.methods.additive._solve import WEIGHTS, Temper, weights_of
 
 FORMS = ("dense", "neighbours", "factors")
 OVERSAMPLED, POWERS = 32, 6
-"""Columns and products beyond the rank when factors are sought (Halko, Martinsson, Tropp 2011).
-Published weights of ML-100K and ML-1M are then within .2 % of the distance of the nearest matrix
-of that rank; more changes no list."""
+"""Extra columns, and power iterations, of the randomised SVD (Halko, Martinsson, Tropp 2011): on
+ML-100K and ML-1M within .2 % of the distance of the best matrix of that rank."""
 EDGE = 2.2
 """The largest eigenvalue of symmetric noise of deviation s on n items is 2 s sqrt(n) for large n
-(Wigner 1955); a tenth more covers small n."""
+(Wigner 1955); 10 % more covers small n."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dial:
-    """The privacy settings of an additive learner (docs/additive.md). All off as they stand."""
+    """Privacy settings of an additive learner (docs/additive.md). All off by default."""
 
     release: Literal["dense", "neighbours", "factors"] = "dense"
-    """What devices are sent of B: all of it, the largest entries of each column, or a matrix of low
-    rank. Peeling reads histories out of a dense B as out of G (`rescind leak`)."""
+    """Form of B sent to devices: complete, the largest entries of each column, or low rank. The
+    peeling attack reads histories from a dense B as well as from G (`rescind leak`)."""
     release_size: int = 50
-    """Neighbours of an item, or factors."""
+    """Number of neighbours per item, or of factors."""
     min_count: int = 0
-    """Publish nothing of items that fewer people have: rare ones give their owners away. Above 0,
-    devices also send a count of one for each of their items. 0 publishes all."""
+    """Hide items with fewer owners, because rare items identify their owners. Above 0, devices
+    also send a count of 1 per item. 0 hides none."""
     longest_history: int = 0
-    """Longer histories weigh floor(4096 sqrt(longest) / n) a pair instead of round(4096 / sqrt(n)):
-    nobody changes the sum by more than somebody with this many items. 0 bounds nobody."""
+    """Histories with more items weigh floor(4096 sqrt(longest) / n) per pair instead of
+    round(4096 / sqrt(n)), which bounds what one user can change. 0: no bound."""
     noise: float = 0.0
-    """Gaussian noise on every release: its deviation over what one person can change
-    (`sensitivity`). Needs `longest_history`. 0 adds none."""
+    """Gaussian noise on every release: standard deviation divided by `sensitivity`. Needs
+    `longest_history`. 0: no noise."""
     delta: float = 1e-5
-    """Epsilon is stated at this delta; well below 1 / people."""
+    """Delta of the stated epsilon; choose it well below 1 / users."""
     servers: int = 1
-    """2: everybody's numbers are added up by two processes that hold a share each, and only the
-    sum over everybody is opened (`privacy.two_servers`). 1: the server adds up what it gets."""
+    """2: two processes add secret shares, and only the sum over all clients is opened
+    (`privacy.two_servers`). 1: one server adds the plain values."""
     release_every: int = 1
-    """People whose part of the sum must have changed before a new release is made. Until then
-    devices are sent the old one, which still holds what was forgotten since; receipts say so."""
+    """Users that must change before a new release is made. Until then devices get the old one,
+    which still contains records forgotten since; receipts state this."""
 
     def check_dial(self) -> None:
-        """Refuse settings that promise nothing or contradict each other."""
+        """Raise if settings are out of range or contradict each other."""
         name = type(self).__name__
         allowed = {
             "release": (self.release in FORMS, f"one of {', '.join(FORMS)}"),
@@ -77,32 +76,31 @@ class Dial:
                 raise ConfigError(f"{name}.{field} must be {what}; got {getattr(self, field)}.")
         if self.noise and not self.longest_history:
             raise ConfigError(
-                f"{name}.noise = {self.noise:g} needs longest_history: without it one person may "
-                f"change the sum by any amount, and the noise hides nobody. Set it to 1 to 100."
+                f"{name}.noise = {self.noise:g} needs longest_history, which bounds how much one "
+                f"user can change the sum. Set longest_history to a value from 1 to 100."
             )
         if self.noise and self.min_count:
             raise ConfigError(
-                f"{name}.min_count = {self.min_count} reads exact counts, which the noise does not "
-                f"cover: epsilon would not hold. Leave one of them out."
+                f"{name}.min_count = {self.min_count} uses exact counts, which the noise does not "
+                f"cover, so epsilon would not hold. Set only one of noise and min_count."
             )
 
     @property
     def quiet(self) -> bool:
-        """Whether a release is a plain function of the sum, made at every change."""
+        """Return whether every change makes a release without noise."""
         return not self.noise and self.release_every == 1
 
 
 def sensitivity(longest: int, items: int, parts: int, blocks: int = 1) -> float:
-    """How far one person moves the released half of G / 4096, in Euclidean norm.
+    """Bound how far one user moves the released half of G / 4096, in Euclidean norm.
 
-    A part of n items has the same weight w_n at its n (n + 1) / 2 pairs i >= j and nothing
-    elsewhere, so its norm is w_n sqrt(n (n + 1) / 2). `longest` bounds w_n: up to it
-    w_n = round(4096 / sqrt(n)), beyond it floor(4096 sqrt(longest) / n), so that w_n n never
-    exceeds 4096 sqrt(longest) there; the largest norm over all n <= items is taken here, exactly.
-    A person is at most `parts` parts in a block (what they lent, what they kept) that have no item
-    in common, so no pair either: their squares add. Over blocks norms add. So sums with and
-    without any one person, whatever they have, are at most this far apart, as long as devices send
-    what they should. The upper half repeats the lower one and tells nothing more.
+    A part of n items has the same weight w_n at its n (n + 1) / 2 pairs i >= j and 0 elsewhere, so
+    its norm is w_n sqrt(n (n + 1) / 2). For n <= longest, w_n = round(4096 / sqrt(n)); above, w_n =
+    floor(4096 sqrt(longest) / n), so w_n n <= 4096 sqrt(longest). This takes the exact maximum over
+    all n <= items. A user has at most `parts` parts in a block (lent, kept) without common items
+    and so without common pairs: their squares add. Over blocks norms add. So sums with and without
+    any one user are at most this far apart, if devices follow the protocol. The upper half repeats
+    the lower one.
     """
     each = torch.arange(1, items + 1)
     norms = weight_of(each, longest).double() / UNIT * half_each(each).double().sqrt()
@@ -110,38 +108,36 @@ def sensitivity(longest: int, items: int, parts: int, blocks: int = 1) -> float:
 
 
 def noisy(total: Tensor, noise: float, moved: float) -> Tensor:
-    """A half of G in whole numbers under Gaussian noise of deviation noise * moved * 4096.
+    """Add Gaussian noise of standard deviation noise * moved * 4096 to a half of G, and round.
 
-    From the operating system's entropy, never from a seed. Rounded to whole numbers afterwards,
-    which no promise suffers from, so that no low digits of a float tell what was added.
+    The noise comes from the operating system's entropy, never from a seed. Rounding is
+    post-processing, so epsilon holds, and it removes the low digits of the floats.
 
-    total: [I (I + 1) / 2] in units of 1 / 4096    moved: what one person can change, `sensitivity`
+    total: [I (I + 1) / 2] in units of 1 / 4096    moved: `sensitivity`
     """
     sums = Sum({"gram": total.double()}, 1.0, 1)
     return Gaussian(noise, moved * UNIT).total(sums).totals["gram"].round()
 
 
 def noise_ridge(noise: float, moved: float, items: int) -> float:
-    """What the ridge must grow by, for a noised sum to have an inverse like that of a sum."""
+    """Return the extra ridge that keeps a noisy sum positive definite."""
     return EDGE * noise * moved * math.sqrt(items)
 
 
 # -- forms ----------------------------------------------------------------------------------------
 
 
-def neighbours(weights: Tensor, many: int) -> Tensor:
-    """Of each column the largest entries alone. [I, I]"""
-    many = min(many, len(weights))
-    value, row = weights.abs().topk(many, dim=0)
+def neighbours(weights: Tensor, count: int) -> Tensor:
+    """Keep the largest entries of each column. [I, I]"""
+    value, row = weights.abs().topk(min(count, len(weights)), dim=0)
     return torch.zeros_like(weights).scatter_(0, row, weights.gather(0, row) * (value > 0))
 
 
 def factors(weights: Tensor, rank: int) -> Tensor:
-    """Nearly the nearest matrix of this rank, without its diagonal. [I, I]
+    """Approximate the nearest matrix of this rank, with a zero diagonal. [I, I]
 
-    The range of B is found from a few more columns than the rank, by products with B and B^T
-    (Halko, Martinsson, Tropp 2011, algorithm 4.4), and B is cut inside it: a twentieth of the time
-    of all singular vectors at 3,706 items. The first columns are hashes, so B decides alone.
+    Randomised SVD (Halko, Martinsson, Tropp 2011, algorithm 4.4): a twentieth of the time of a full
+    SVD at 3,706 items. The start columns are hashes, so the result depends on B only.
     """
     items, wide = len(weights), rank + OVERSAMPLED
     full = weights.double()
@@ -165,20 +161,20 @@ def factors(weights: Tensor, rank: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Release:
-    """What of the weights is published. A function of them and of G, so it forgets as they do."""
+    """How weights are published. A function of the weights and G, so it forgets as they do."""
 
     form: str = "dense"
     """dense, neighbours or factors"""
     size: int = 50
     rare: Tensor | None = None
-    """[I] bool: items of which nothing is published."""
+    """[I] bool: hidden items."""
     noised: Callable[[], Tensor] | None = None
-    """Makes the lower half of C from a sum under fresh noise; the exact one is then not read."""
+    """Returns the lower half of C from a sum with fresh noise; replaces the exact C."""
     temper: Temper = Temper()
-    """How the weights are bent before they are cut."""
+    """Rescaling of the weights before they are cut."""
 
     def of(self, inverse: Tensor) -> Tensor:
-        """The weights as they are published. inverse: its lower half -> [I, I] float32"""
+        """Compute the published weights. inverse: its lower half -> [I, I] float32"""
         full = mirrored(self.noised() if self.noised else inverse)
         weights = weights_of(full, self.temper)
         if self.rare is not None:
@@ -189,16 +185,16 @@ class Release:
 
 
 class Published(Mapping[str, Tensor]):
-    """Public parameters whose item weights are worked out when they are first read.
+    """Public parameters with item weights that are computed when first read.
 
-    Many may leave before anybody asks for a recommendation; B is a function of C, so reading it
-    later gives the same numbers. Nothing of the inverse itself can be read from here.
+    Many changes may come before the next recommendation; B is a function of C, so computing it
+    later gives the same numbers. The inverse itself cannot be read here.
     """
 
     def __init__(
         self, inverse: Tensor, items: int, others: Params, release: Release | None = None
     ) -> None:
-        """inverse: its lower half, or nothing of it while nobody has been counted"""
+        """Store the inverse: its lower half, empty until a client is counted."""
         self._inverse, self._items = inverse, items
         self._release = release or Release()
         self._known = dict(others)
@@ -207,9 +203,9 @@ class Published(Mapping[str, Tensor]):
         if name == WEIGHTS and name not in self._known:
             if self._inverse.numel():
                 self._known[name] = self._release.of(self._inverse)
-                self._release = Release()  # what it was made of need not be kept
+                self._release = Release()  # free its inputs
             else:
-                none = self._inverse.new_zeros((), dtype=torch.float32)  # one zero, read everywhere
+                none = self._inverse.new_zeros((), dtype=torch.float32)
                 self._known[name] = none.expand(self._items, self._items)
         return self._known[name]
 
@@ -220,8 +216,8 @@ class Published(Mapping[str, Tensor]):
         return len({WEIGHTS, *self._known})
 
 
-def still(public: Params, items: int, others: Params) -> dict[str, Tensor]:
-    """The release devices already have, with nothing said of items that came since."""
+def reuse(public: Params, items: int, others: Params) -> dict[str, Tensor]:
+    """Return the last release with zeros for newer items."""
     old = public[WEIGHTS]
     if len(old) < items:
         grown = old.new_zeros(items, items)

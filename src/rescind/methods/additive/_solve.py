@@ -1,4 +1,4 @@
-"""The inverse of a Gram matrix, kept up to date, and the item weights that are read from it."""
+"""Inverse of a Gram matrix, its updates, and the item weights computed from it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ from rescind.methods.additive._pairs import (
 
 WEIGHTS = "weights"
 FEW = 4
-"""Up to so many parts change the inverse in one pass over it; changes speed only."""
+"""Up to this many parts use compiled loops; changes speed only."""
 
 
 @dataclass(frozen=True)
 class Ridge:
-    """What is added to the diagonal: the same for all items, and more for items with more weight.
+    """Ridge on the diagonal: ridge_i = same + per_item * (G_ii / 4096) ** power.
 
-    ridge_i = same + per_item * (G_ii / 4096) ** power: a function of the item's own sum, so that a
-    change elsewhere leaves it alone.
+    It depends on the item's own sum only, so changes of other items do not affect it.
     """
 
     same: float
@@ -42,17 +41,17 @@ class Ridge:
     power: float = 1.0
 
     def of(self, each: Tensor) -> Tensor:
-        """The ridge of every item. each: [I] the diagonal of G / 4096"""
+        """Return the ridge of every item. each: [I] the diagonal of G / 4096"""
         return self.same + self.per_item * each**self.power
 
 
 @dataclass(frozen=True)
 class Temper:
-    """How item weights are bent before they are published; a function of C alone.
+    """Rescaling of item weights before release; a function of C only.
 
-    B_ij = -C_ij / C_jj is multiplied by C_ii^own C_jj^shown and its size raised to `sharp`. C_ii is
-    small where an item weighs much, so the two powers let popular items say less and be shown less.
-    At (0, 0, 1) nothing is changed.
+    B_ij = -C_ij / C_jj is multiplied by C_ii^own C_jj^shown, then |B_ij| is raised to `sharp`. C_ii
+    is small for popular items, so the powers reduce their influence and their score. (0, 0, 1)
+    changes nothing.
     """
 
     own: float = 0.0
@@ -60,12 +59,12 @@ class Temper:
     sharp: float = 1.0
 
     def of(self, weights: Tensor, inverse: Tensor) -> Tensor:
-        """The weights, bent in place. weights: [I, I] float32    inverse: [I, I]"""
+        """Rescale the weights in place. weights: [I, I] float32    inverse: [I, I]"""
         each = inverse.diagonal()
-        return self.bent(weights, each.unsqueeze(1), each)
+        return self.rescale(weights, each.unsqueeze(1), each)
 
-    def bent(self, weights: Tensor, own: Tensor, shown: Tensor) -> Tensor:
-        """The weights, bent in place, with C_ii of the item owned and of the item shown."""
+    def rescale(self, weights: Tensor, own: Tensor, shown: Tensor) -> Tensor:
+        """Rescale the weights in place, given C_ii of the owned and of the scored item."""
         if self.own:
             weights.mul_((own**self.own).to(weights.dtype))
         if self.shown:
@@ -77,28 +76,27 @@ class Temper:
 
 @dataclass(frozen=True, kw_only=True)
 class Solving:
-    """How weights are made from a sum: the settings of an additive learner that decide them."""
+    """Settings of an additive learner for computing weights from the sum."""
 
     ridge: float = 45.0
     """Lambda, on the scale of G / 4096: additive.md section 3, tuned on ML-1M."""
     ridge_per_item: float = 0.0
-    """Added to an item's ridge, times (G_ii / 4096) ** ridge_power; every change is then solved
-    anew. With ridge 60 and power 1, .3 is the best of 0, .1, .3, .5, 1 on validation of ML-1M."""
+    """Factor of (G_ii / 4096) ** ridge_power, added to an item's ridge; each change then solves
+    again. With ridge 60 and power 1, .3 is the best of 0, .1, .3, .5, 1 on ML-1M validation."""
     ridge_power: float = 1.0
     own_power: float = 0.0
-    """B_ij is multiplied by C_ii ** own_power: above 0, popular items say less about a person."""
+    """B_ij is multiplied by C_ii ** own_power: above 0, owned popular items count less."""
     shown_power: float = 0.0
-    """B_ij is multiplied by C_jj ** shown_power: above 0, popular items are shown less."""
+    """B_ij is multiplied by C_jj ** shown_power: above 0, popular items score lower."""
     sharpen: float = 1.0
-    """|B_ij| is raised to this power, so that above 1 large weights count more. `tuned` sets all of
-    these to what validation of ML-1M chose."""
+    """|B_ij| is raised to this power: above 1, large weights count more. See preset `tuned`."""
     resolve_every: int = 1000
-    """Solve anew after so many rank-one changes of the inverse, before rounding adds up."""
+    """Solve again after this many rank-one updates, to limit rounding errors."""
     solve_above: float = 0.25
-    """Solve anew where more than this share of the items would be the rank of a change."""
+    """Solve again if the rank of an update exceeds this fraction of the items."""
 
     def check_solving(self) -> None:
-        """Refuse settings under which nothing could be solved."""
+        """Raise if a setting is out of range."""
         allowed = {
             "ridge": (0 < self.ridge < math.inf, "above 0 and finite"),
             "ridge_per_item": (0 <= self.ridge_per_item < math.inf, "0 or above and finite"),
@@ -116,12 +114,12 @@ class Solving:
 
     @property
     def ridges(self) -> Ridge:
-        """What the diagonal is given."""
+        """Return the ridge of the diagonal."""
         return Ridge(self.ridge, self.ridge_per_item, self.ridge_power)
 
     @property
     def temper(self) -> Temper:
-        """How the weights are bent."""
+        """Return the rescaling of the weights."""
         return Temper(self.own_power, self.shown_power, self.sharpen)
 
 
@@ -132,22 +130,21 @@ TUNED: dict[str, Any] = {
     "shown_power": 0.1,
     "sharpen": 1.1,
 }
-"""What validation of ML-1M chose: the highest HR@20 + NDCG@20, mean of three seeds."""
+"""Best HR@20 + NDCG@20 on ML-1M validation, mean of three seeds."""
 
 
 def inverse_of(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) -> Tensor:
-    """C = (G / 4096 + ridge)^-1 by Cholesky in float64, its lower half. [I (I + 1) / 2]
+    """Compute the lower half of C = (G / 4096 + ridge)^-1, Cholesky in float64. [I (I + 1) / 2]
 
-    G is the sum of factor * half over the given pairs, in their order, so that the same whole
-    numbers give the same bits.
+    G is the sum of factor * half in the given order, so the same integers give the same bits.
     """
     if grams[0][0].device.type == "cpu":
-        return _inverted(_ridged(grams, items, ridge), items)  # held by nobody else: can be freed
-    return _inverted_there(_ridged(grams, items, ridge))
+        return _inverted(_ridged(grams, items, ridge), items)  # no other reference: can be freed
+    return _inverted_by_torch(_ridged(grams, items, ridge))
 
 
 def _ridged(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) -> Tensor:
-    """G / 4096 with the ridge on its diagonal. [I (I + 1) / 2]"""
+    """Return G / 4096 with the ridge on its diagonal. [I (I + 1) / 2]"""
     gram = torch.zeros(0)
     for total, factor in grams:
         part = total.to(torch.float64, copy=True).mul_(factor / UNIT)
@@ -158,10 +155,10 @@ def _ridged(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) -> 
 
 
 def _inverted(gram: Tensor, items: int) -> Tensor:
-    """The inverse of a symmetric matrix, half for half. [I (I + 1) / 2]
+    """Invert a symmetric matrix given as its lower half. [I (I + 1) / 2]
 
-    LAPACK's rectangular form of a half (Gustavson et al. 2010) is as fast as a square and takes
-    half of its memory; to LAPACK, which counts by columns, our lower rows are upper columns.
+    LAPACK's rectangular packed form (Gustavson et al. 2010) is as fast as a full matrix with half
+    its memory. LAPACK is column-major, so our lower rows are its upper columns.
     """
     from scipy.linalg.lapack import dpftrf, dpftri, dtfttp, dtpttf
 
@@ -175,30 +172,30 @@ def _inverted(gram: Tensor, items: int) -> Tensor:
     return torch.from_numpy(dtfttp(items, inverse, uplo="U")[0])
 
 
-def _inverted_there(gram: Tensor) -> Tensor:
-    """The same on another device."""
+def _inverted_by_torch(gram: Tensor) -> Tensor:
+    """Invert on another device, for example a GPU."""
     factor, failed = torch.linalg.cholesky_ex(mirrored(gram))
     _must_have_inverse(int(failed))
     return halved(torch.cholesky_inverse(factor))
 
 
 def _must_have_inverse(failed: int) -> None:
-    """Refuse a matrix of which LAPACK found no factor."""
+    """Raise if LAPACK could not factor the matrix."""
     if failed:
         raise DataError(
-            f"the sum has no inverse (LAPACK says {failed}): it is not one that people add up to. "
-            f"Count everybody anew, or give a larger ridge."
+            f"the sum has no inverse (LAPACK error {failed}), so it is not a sum over users. "
+            f"Train again from the first round, or set a larger ridge."
         )
 
 
 def changed(inverse: Tensor, parts: Parts, scale: Tensor) -> Tensor:
-    """C after G has changed by the parts: C - C U (D^-1 + U^T C U)^-1 U^T C.
+    """Update C after G changed by the parts: C - C U (D^-1 + U^T C U)^-1 U^T C.
 
     Sherman and Morrison 1950 for one part, Woodbury 1950 for several. U has a column of ones at
-    the items of each part, D their signed weights. A new half: states are values, and C changes at
-    once, for a change kept for later would show what was forgotten.
+    the items of each part, D their signed weights. Never delayed: a pending change would reveal
+    what was forgotten.
 
-    inverse: [I (I + 1) / 2]    scale: [P] what a weight of 4096 counts, 1 without decay
+    inverse: [I (I + 1) / 2]    scale: [P] decay of each part, 1 for none
     """
     reach, among = _reach(inverse, parts.lot)
     inside = (among + among.T) / 2
@@ -207,7 +204,7 @@ def changed(inverse: Tensor, parts: Parts, scale: Tensor) -> Tensor:
 
 
 def _reach(inverse: Tensor, lot: Lot) -> tuple[Tensor, Tensor]:
-    """U^T C, the sum of C's rows at the items of each part, and U^T C U. [P, I], [P, P]"""
+    """Return U^T C, the sum of C's rows at each part's items, and U^T C U. [P, I], [P, P]"""
     reach = inverse.new_zeros(lot.clients, items_of(inverse))
     among = inverse.new_zeros(lot.clients, lot.clients)
     if inverse.device.type == "cpu" and lot.clients <= FEW:
@@ -222,7 +219,7 @@ def _reach(inverse: Tensor, lot: Lot) -> tuple[Tensor, Tensor]:
 
 
 def _less_products(inverse: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """The lower half of C - left^T right. left, right: [P, I]"""
+    """Return the lower half of C - left^T right. left, right: [P, I]"""
     out = torch.empty_like(inverse)
     if inverse.device.type == "cpu" and len(left) <= FEW:
         from rescind.methods.additive._kernels import less_one, less_two
@@ -243,26 +240,26 @@ def _less_products(inverse: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return out
 
 
-def emptied(inverse: Tensor, parts: Parts, grams: Sequence[Tensor], ridge: float) -> Tensor:
-    """C with nothing but its ridge at items that nobody has any longer, in place; return it.
+def cleared(inverse: Tensor, parts: Parts, grams: Sequence[Tensor], ridge: float) -> Tensor:
+    """Reset C to 1 / ridge at items without owners, in place; return it.
 
-    There it is what solving anew gives, without the rounding that a change leaves behind: the last
-    owner of an item takes every trace of it along. inverse: [I (I + 1) / 2]
+    This equals a full solve there, without the rounding errors of updates: no trace of the item's
+    last owner remains. inverse: [I (I + 1) / 2]
     """
     item = parts.lot.item
-    own = half_each(item + 1) - 1  # the place of (i, i) in the half
+    own = half_each(item + 1) - 1  # index of (i, i) in the half
     gone = item[torch.stack([gram[own] for gram in grams]).sum(0) == 0]
     if not len(gone):
         return inverse
     every = torch.arange(items_of(inverse), device=item.device)
-    for each in torch.unique(gone).tolist():  # next to never more than a few
+    for each in torch.unique(gone).tolist():  # rarely more than a few
         inverse[torch.where(every < each, half(each) + every, half_each(every) + each)] = 0.0
         inverse[half(each + 1) - 1] = 1 / ridge
     return inverse
 
 
 def weights_of(inverse: Tensor, temper: Temper | None = None) -> Tensor:
-    """B = I - C / diag(C), so B_ij = -C_ij / C_jj and 0 on the diagonal. [I, I] float32
+    """Compute B = I - C / diag(C): B_ij = -C_ij / C_jj, 0 on the diagonal. [I, I] float32
 
     inverse: [I, I]
     """

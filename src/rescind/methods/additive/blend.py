@@ -1,4 +1,4 @@
-"""The additive learner and the softmax learner side by side; the first forgets by subtraction."""
+"""Blend: scores of Gram plus scores of the softmax learner."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rescind.core.federation import Federation
 
 COUNTS = "counts"
-"""What each device's gradient counts, sent beside it: a sum of whole numbers has no weights."""
+"""Key of the weight sent with each gradient; sums of integers have no weights."""
 MOMENTS = "server/"
 
 
@@ -39,11 +39,11 @@ MOMENTS = "server/"
 class Blend(Gram, RankingMethod):
     """score = z(x B) + share * z(softmax): the two make different mistakes (docs/additive.md).
 
-    z takes a person's scores to mean 0 and deviation 1 over the catalogue. The first round counts
-    everybody for B; in each round some devices send a gradient of the softmax learner, too.
+    z standardises a user's scores to mean 0 and deviation 1 over the catalogue. The first round
+    counts all clients for B; in each round some devices also send a softmax gradient.
 
-    Forgetting subtracts from B, exactly and with a digest to check it by. The softmax learner has
-    no such sum: its rounds are made again without the records, which takes as long as they took.
+    Forgetting subtracts from B, exactly and with a digest as proof. The softmax learner is
+    retrained without the records, at the full cost of training.
     """
 
     paper: ClassVar[str] = "ours; Gram and a federated softmax"
@@ -52,9 +52,9 @@ class Blend(Gram, RankingMethod):
 
     model: Bag = Bag()  # type: ignore[assignment]
     share: float = 1.0
-    """What the softmax learner counts beside B. `tuned` sets what validation of ML-1M chose."""
+    """Weight of the softmax scores. See preset `tuned`."""
     clients_per_round: int | None = 256
-    """Devices that send a gradient in a round; everybody is counted for B at once."""
+    """Devices that send a gradient in a round; for B all clients are counted at once."""
     loss: Literal["bpr", "bce", "softmax"] = "softmax"
     aggregate: Literal["clients", "records", "roots", "rows"] = "roots"
     server_optimiser: Literal["plain", "momentum", "adam"] = "adam"
@@ -62,7 +62,7 @@ class Blend(Gram, RankingMethod):
     server_decay: int | None = 1000
     local_includes_shared: bool = field(default=False, init=False)
     loans_per_round: int = 85
-    """Lenders whose loans the server trains the softmax learner on in a round."""
+    """Lenders per round on whose loans the server trains the softmax learner."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "local_includes_shared", self.cross)
@@ -71,50 +71,49 @@ class Blend(Gram, RankingMethod):
             raise ConfigError(f"Blend.share must be 0 or above and finite; got {self.share}.")
         if self.aggregate == "rows":
             raise ConfigError(
-                "Blend.aggregate is clients, records or roots: its devices send one weight for all "
-                "rows. Choose one of them; got rows."
+                "Blend.aggregate must be clients, records or roots, got rows: devices send one "
+                "weight for all rows."
             )
         if self.noise or self.release_every > 1:
             raise ConfigError(
-                "Blend sends gradients in every round, so noise on the releases of B promises "
-                "nothing. Leave noise and release_every out, or use Gram."
+                "Blend sends gradients in every round, so noise on releases of B gives no privacy "
+                "guarantee. Remove noise and release_every, or use Gram."
             )
         if self.servers != 1:
             raise ConfigError(
-                f"Blend.servers must be 1: gradients are no whole numbers that two servers could "
-                f"hold in shares; got {self.servers}. Use Gram."
+                f"Blend.servers must be 1, got {self.servers}: gradients are not integers, "
+                f"which two servers need. Use Gram."
             )
-        _ = self.learner  # its own settings are checked now, not in the first round
+        _ = self.learner  # checks its settings now
 
     @classmethod
     def tuned(cls, **fields: Any) -> Blend:
-        """With what validation of ML-1M chose (recipes/additive/blend.toml)."""
+        """Return Blend as tuned on ML-1M validation (recipes/additive/blend.toml)."""
         small: dict[str, Any] = {"model": Bag(dim=32, temperature=0.15), "server_decay": 600}
         return cls(**{**TUNED, **small, "share": 1.2, **fields})
 
     @property
     def learner(self) -> Softmax:
-        """The softmax learner, with the settings of the same names."""
+        """Return the softmax learner, with the settings of the same names."""
         return Softmax(**{field.name: getattr(self, field.name) for field in fields(Softmax)})
 
     @property
     def exactness(self) -> tuple[str, ...]:
-        """The digest speaks of the sum alone."""
+        """Return what the digest of the sum does not cover."""
         return (
-            "The softmax learner beside the sum: exactness by subtraction covers the item weights "
-            "B alone. The softmax part was trained again without the records, and no digest shows "
-            "it.",
+            "The softmax learner: exactness by subtraction covers the item weights B alone. The "
+            "softmax part was retrained without the records, and no digest proves it.",
         )
 
     # -- server side -----------------------------------------------------------------------------
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
-        """An empty sum and first values of the tables."""
+        """Return an empty sum and initial tables."""
         state = super().server_init(world, clock)
         return _joined(state, self.learner.server_init(world, clock))
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """Whoever has not been counted yet, and those whose gradient is wanted. [k] sorted"""
+        """Select clients not counted yet, and those that send a gradient. [k] sorted"""
         uncounted = Gram.server_sample(replace(self, clients_per_round=None), state, world, clock)
         asked = self.learner.server_sample(state, world, clock)
         return torch.unique(torch.cat([uncounted, asked]))
@@ -122,9 +121,9 @@ class Blend(Gram, RankingMethod):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """The sum with what devices sent, and a step of the softmax learner."""
-        apart = self._apart(state)
-        learnt = self.learner.server_step(apart, self._gradients(sums), world, clock)
+        """Add the differences to the sum, and take one step of the softmax learner."""
+        before = self._softmax_state(state)
+        learnt = self.learner.server_step(before, self._gradients(sums), world, clock)
         return _joined(super().server_step(state, sums, world, clock), learnt)
 
     def server_absorb(
@@ -134,29 +133,30 @@ class Blend(Gram, RankingMethod):
         world: World,
         lenders: Tensor | None = None,
     ) -> ServerState:
-        """The state after differences came in; the tables stay as they are."""
-        whole = replace(state, public=_without_tables(state.public, self.model.tables))
-        return _joined(super().server_absorb(whole, sums, world, lenders), self._apart(state))
+        """Return the state with differences added; the tables do not change."""
+        gram = replace(state, public=_without_tables(state.public, self.model.tables))
+        after = super().server_absorb(gram, sums, world, lenders)
+        return _joined(after, self._softmax_state(state))
 
     def server_received(
         self, sums: Mapping[str, Sum], world: World
     ) -> tuple[Parts, dict[str, Tensor]]:
-        """What came for the sum."""
+        """Return the differences for the sum."""
         return super().server_received(_named(sums, self._tables, inside=False), world)
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """A block begins: the sum is carried over, and the tables grow."""
-        learnt = self.learner.server_turn(self._apart(state), world, clock)
+        """Start a block: keep the sum and extend the tables."""
+        learnt = self.learner.server_turn(self._softmax_state(state), world, clock)
         return _joined(super().server_turn(state, world, clock), learnt)
 
-    def _apart(self, state: ServerState) -> ServerState:
-        """The softmax learner's part of a state."""
+    def _softmax_state(self, state: ServerState) -> ServerState:
+        """Return the softmax learner's part of a state."""
         public = {name: state.public[name] for name in self.model.tables}
         own = {name: value for name, value in state.own.items() if name.startswith(MOMENTS)}
         return replace(state, public=public, own=own)
 
     def _gradients(self, sums: Mapping[str, Sum]) -> dict[str, Sum]:
-        """Sums of gradients with the weight they were sent with."""
+        """Return the sums of gradients with their weights."""
         found = {}
         for role, total in _named(sums, self._tables, inside=True).items():
             if COUNTS in total.totals:
@@ -173,7 +173,7 @@ class Blend(Gram, RankingMethod):
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """The difference for the sum and, where tables were sent, one weighted gradient."""
+        """Return the difference for the sum and, if tables were sent, one weighted gradient."""
         update, private = super().client_train(public, private, cohort, clock)
         if not self._learns(public, cohort):
             return update, private
@@ -186,7 +186,7 @@ class Blend(Gram, RankingMethod):
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """The fold of `client_train`, by products over the whole catalogue where one fits."""
+        """Return the sum of `client_train`, by dense products unless `candidates` is set."""
         if not self._learns(public, cohort):
             return super().client_sum(public, private, cohort, clock)
         if self.candidates is not None:
@@ -197,54 +197,53 @@ class Blend(Gram, RankingMethod):
         weighted = replace(cohort, weight=weight)
         step, _ = self.learner.client_sum(self._sent(public), Private({}), weighted, clock)
         counts = weight.to(public["item"].dtype)
-        shown = self._shown(cohort).to(counts.dtype)
+        rankers = self._rankers(cohort).to(counts.dtype)
         return replace(
             total,
             totals={**total.totals, **step.totals, COUNTS: counts.sum()},
-            touched={**total.touched, **dict.fromkeys(step.touched, shown)},
+            touched={**total.touched, **dict.fromkeys(step.touched, rankers)},
             up=total.up + step.up + counts.numel() * counts.element_size(),
         ), private
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """z(x B) + share * z(softmax), with all of a device's own items. [C, I]"""
-        whole = ItemWeights().of_lot({WEIGHTS: public[WEIGHTS]}, cohort.own)
+        """Return z(x B) + share * z(softmax), with all of a device's own items. [C, I]"""
+        linear = ItemWeights().of_lot({WEIGHTS: public[WEIGHTS]}, cohort.own)
         soft = self.learner.client_scores(self._sent(public), Private({}), cohort)
-        return standardised(whole) + self.share * standardised(soft)
+        return standardised(linear) + self.share * standardised(soft)
 
     def _learns(self, public: Params, cohort: Cohort) -> bool:
-        """Whether this is a round; after an event, only differences for the sum are asked for."""
+        """Return whether this is a training round; an event asks for differences only."""
         return not alone(cohort.role) and all(name in public for name in self.model.tables)
 
     def _sent(self, public: Params) -> dict[str, Tensor]:
         return {name: public[name] for name in self.model.tables}
 
-    def _shown(self, cohort: Cohort) -> Tensor:
-        """How many devices rank each item: all but those that lent it. [I]"""
+    def _rankers(self, cohort: Cohort) -> Tensor:
+        """Return how many devices rank each item: all except its lenders. [I]"""
         own, train = (torch.bincount(lot.item, minlength=cohort.items)
                       for lot in (cohort.own, cohort.train))  # fmt: skip
         return len(cohort) - (own - train)
 
-    # -- the story of forgetting -----------------------------------------------------------------
+    # -- forgetting ------------------------------------------------------------------------------
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Subtract from the sum, exactly; run the rounds of the softmax learner again."""
-        subtracted, again = super().forget(fed, request), fed.retrained(request.event)
+        """Subtract from the sum, exactly, and retrain the softmax learner."""
+        now, retrained = super().forget(fed, request).now, fed.retrained(request.event)
         if not fed.now.state.round:
-            return again
-        now = subtracted.now
-        learnt = replace(self._apart(again.now.state), round=now.state.round)
-        return replace(again, now=replace(now, state=_joined(now.state, learnt)))
+            return retrained
+        learnt = replace(self._softmax_state(retrained.now.state), round=now.state.round)
+        return replace(retrained, now=replace(now, state=_joined(now.state, learnt)))
 
 
 def standardised(scores: Tensor) -> Tensor:
-    """Each person's scores with mean 0 and deviation 1; all 0 where they are all alike. [C, I]"""
-    apart = scores - scores.mean(1, keepdim=True)
-    spread = apart.square().mean(1, keepdim=True).sqrt()
-    return apart / torch.where(spread > 0, spread, 1.0)
+    """Scale each user's scores to mean 0 and deviation 1; equal scores give 0. [C, I]"""
+    centred = scores - scores.mean(1, keepdim=True)
+    spread = centred.square().mean(1, keepdim=True).sqrt()
+    return centred / torch.where(spread > 0, spread, 1.0)
 
 
 def _joined(state: ServerState, learnt: ServerState) -> ServerState:
-    """The sum's state with tables and moments of the softmax learner."""
+    """Combine the sum's state with the tables and moments of the softmax learner."""
     left = _without_tables(state.public, tuple(learnt.public))
     kept = {name: value for name, value in state.own.items() if not name.startswith(MOMENTS)}
     public = ChainMap(dict(learnt.public), left)  # type: ignore[arg-type]
@@ -252,14 +251,14 @@ def _joined(state: ServerState, learnt: ServerState) -> ServerState:
 
 
 def _without_tables(public: Params, tables: tuple[str, ...]) -> Params:
-    """What the sum alone publishes; its weights are still made when they are first read."""
+    """Return the public part of the sum; its weights are still computed when first read."""
     if isinstance(public, ChainMap):
         return public.maps[-1]
     return {name: value for name, value in public.items() if name not in tables}
 
 
 def _named(sums: Mapping[str, Sum], names: set[str], inside: bool) -> dict[str, Sum]:
-    """Of every sum only the totals that have one of these names, or none of them."""
+    """Keep the totals with these names (inside), or all others."""
     return {
         role: replace(
             total,

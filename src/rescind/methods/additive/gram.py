@@ -1,10 +1,10 @@
-"""The additive learner: a sum over people, solved in closed form, that forgets by subtraction."""
+"""Gram: an item-item model from a sum over users, solved in closed form. Forgets exactly."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,10 +23,10 @@ from rescind.methods.additive._exchange import (
     OWNERS,
     Lent,
     alone,
-    client_folded,
+    client_block_end,
     client_parts,
     client_rows,
-    client_turned,
+    client_total,
     from_totals,
     grown_flags,
     owners_in,
@@ -38,34 +38,31 @@ from rescind.methods.additive._pairs import (
     half,
     half_each,
     items_of,
-    whole,
+    sum_dtype,
 )
 from rescind.methods.additive._release import (
     Published,
     Release,
     noise_ridge,
     noisy,
+    reuse,
     sensitivity,
-    still,
 )
-from rescind.methods.additive._solve import TUNED, WEIGHTS, Solving, changed, emptied, inverse_of
+from rescind.methods.additive._solve import TUNED, WEIGHTS, Solving, changed, cleared, inverse_of
 from rescind.models.item_item import ItemWeights
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gram(Solving, Additive):
-    """A weighted Gram matrix of items, summed over people; forgetting subtracts (docs/additive.md).
+    """A weighted Gram matrix of items, summed over users; forgetting subtracts (docs/additive.md).
 
-    G = sum of w_u x_u x_u^T over people and blocks, w_u = round(4096 / sqrt(n_u)), in whole
-    numbers; C = (G / 4096 + ridge I)^-1; B = I - C / diag(C); the score is x B. Whoever has not
-    been counted yet is asked in the next round, so one round with everybody is all there is.
+    G = sum of w_u x_u x_u^T over users and blocks, w_u = round(4096 / sqrt(n_u)), in integers;
+    C = (G / 4096 + ridge I)^-1; B = I - C / diag(C); the score is x B. Each round asks the clients
+    that are not counted yet, so one round with all clients is enough.
 
-    A person is two parts: what they lent, counted by the server, and what they kept, sent by the
-    device, without pairs across. So what was lent is forgotten with no device online. A device
-    remembers which items it has counted and sends the difference when they change.
+    A user has two parts: lent items, counted by the server, and kept items, sent by the device.
+    There are no pairs across, so lent items are forgotten with no device online. A device stores
+    which items it has counted and sends the difference when they change.
     """
 
     paper: ClassVar[str] = "ours; EASE (Steck, WWW 2019) on sums that can be taken back"
@@ -74,46 +71,46 @@ class Gram(Solving, Additive):
 
     model: ItemWeights = ItemWeights()
     forgetting: float = 1.0
-    """Delta: what a block counts in the next, as a factor. Below 1 a matrix is kept per block."""
+    """Delta: factor on older blocks, per block. Below 1 one matrix is kept per block."""
     max_items: int = 20_000
-    """Refuse larger catalogues, which want neighbours only (LocalGram): 8 bytes a pair, twice."""
+    """Largest catalogue allowed (16 bytes per pair). Use LocalGram for larger ones."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.forgetting <= 1:
             raise ConfigError(
-                f"{type(self).__name__}.forgetting must be above 0 and at most 1, which forgets "
-                f"nothing; got {self.forgetting}."
+                f"{type(self).__name__}.forgetting must be above 0 and at most 1 (no decay); "
+                f"got {self.forgetting}."
             )
         self.check_solving()
         self.check_dial()
 
     @classmethod
     def tuned(cls, **fields: Any) -> Gram:
-        """With what validation of ML-1M chose (docs/additive.md); every change is solved anew."""
+        """Return Gram as tuned on ML-1M validation (docs/additive.md). Each change solves again."""
         return cls(**{**TUNED, **fields})
 
     # -- server side -----------------------------------------------------------------------------
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
-        """An empty sum; nobody has been counted."""
+        """Return an empty sum with no client counted."""
         device, clients = world.members.device, world.sizes.clients
         flags = {
             "counted": torch.full((clients,), -1, dtype=torch.int64, device=device),
             "owes": torch.zeros(clients, dtype=torch.bool, device=device),
             "lost": torch.zeros(clients, dtype=torch.bool, device=device),
             "rounds": torch.full((1,), -1, dtype=torch.int64, device=device),
-            "released": torch.zeros(2, dtype=torch.int64, device=device),  # how often, people since
+            "released": torch.zeros(2, dtype=torch.int64, device=device),  # releases, users since
         }
         own, public = self.server_empty(world)
         return ServerState(public, {**own, **flags, **Lent.none(device).packed()})
 
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
-        """G = 0; C is solved for when somebody has been counted: (own, public)."""
+        """Return (own, public) for G = 0. C is solved once a client is counted."""
         items, device = world.sizes.items, world.members.device
         self.must_fit(items)
         own = {
-            self.drawer(world.block): self.server_zero(world),
+            self.sum_key(world.block): self.server_zero(world),
             "inverse": torch.zeros(0, dtype=torch.float64, device=device),
             "changes": torch.zeros(1, dtype=torch.int64, device=device),
         }
@@ -122,12 +119,12 @@ class Gram(Solving, Additive):
         return own, self.server_public(own, world)
 
     def server_zero(self, world: World) -> Tensor:
-        """A sum of nobody. [I (I + 1) / 2]"""
-        kind = whole(world.sizes.clients, world.block + 1)
+        """Return an empty sum. [I (I + 1) / 2]"""
+        kind = sum_dtype(world.sizes.clients, world.block + 1)
         return torch.zeros(half(world.sizes.items), dtype=kind, device=world.members.device)
 
     def server_public(self, own: Params, world: World) -> Params:
-        """What is broadcast: the weights, made when they are first read, and the block."""
+        """Return what is broadcast: the block, and the weights, computed when first read."""
         block = torch.tensor([world.block], device=world.members.device)
         rare = own[OWNERS] < self.min_count if self.min_count else None
         noised = (lambda: self.server_noised(own, world)) if self.noise else None
@@ -135,7 +132,7 @@ class Gram(Solving, Additive):
         return Published(own["inverse"], world.sizes.items, {BLOCK: block}, release)
 
     def server_noised(self, own: Params, world: World) -> Tensor:
-        """Half of C under fresh noise; nothing else of the sum is released. [I (I + 1) / 2]"""
+        """Return the lower half of C from a sum with fresh noise. [I (I + 1) / 2]"""
         items, grams = world.sizes.items, self.server_grams(own)
         moved = self.server_reach(world)
         total = torch.stack([total.double() * factor for total, factor in grams]).sum(0)
@@ -144,33 +141,32 @@ class Gram(Solving, Additive):
             try:
                 ridge = replace(self.ridges, same=self.ridge + more)
                 return inverse_of([(released, 1.0)], items, ridge)
-            except DataError:  # such noise is rare; only what is released was looked at
+            except DataError:  # rare; depends on released values only
                 more *= 1.5
 
     def server_reach(self, world: World) -> float:
-        """What one person can change of the sum that is released (`sensitivity`)."""
+        """Return how much one user can change the released sum (`sensitivity`)."""
         parts = 1 if self.cross else 2
         return sensitivity(self.longest_history, world.sizes.items, parts, world.block + 1)
 
     def server_published(self, state: ServerState, world: World, people: int) -> ServerState:
-        """With a new release, or with the old one while too few people have changed since."""
+        """Make a new release, or keep the old one while too few users have changed since."""
         before = state.own.get("released", state.own["counted"].new_zeros(2))
-        often, since = (int(n) for n in before)
-        due = not often or since + people >= self.release_every
-        public = (
-            self.server_public(state.own, world) if due else self.server_still(state.public, world)
-        )
-        counted = [often + 1, 0] if due else [often, since + people]
+        releases, since = (int(n) for n in before)
+        due = not releases or since + people >= self.release_every
+        own, old = state.own, state.public
+        public = self.server_public(own, world) if due else self.server_reuse(old, world)
+        counted = [releases + 1, 0] if due else [releases, since + people]
         released = before.new_tensor(counted)
         return replace(state, own={**state.own, "released": released}, public=public)
 
-    def server_still(self, public: Params, world: World) -> Params:
-        """The release that devices have, in the world as it is."""
+    def server_reuse(self, public: Params, world: World) -> Params:
+        """Return the last release with the current block, and zeros for new items."""
         block = torch.tensor([world.block], device=world.members.device)
-        return still(public, world.sizes.items, {BLOCK: block})
+        return reuse(public, world.sizes.items, {BLOCK: block})
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """Whoever has not been counted in this block, and whoever owes a difference. [k] sorted"""
+        """Select clients not counted in this block, and those that owe a difference. [k] sorted"""
         flags = grown_flags(state.own, world)
         willing = world.available if self.cross else world.announced.keeps
         asked = (willing & (flags["counted"] < world.block)) | (flags["owes"] & world.members)
@@ -184,7 +180,7 @@ class Gram(Solving, Additive):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Add what devices sent and what was lent or taken back since, and solve."""
+        """Add the devices' differences and changes of loans, and solve."""
         after = self.server_absorb(state, sums, world)
         latest = torch.full_like(after.own["rounds"], world.block)
         return after.next(after.public, {**after.own, "rounds": latest})
@@ -196,10 +192,10 @@ class Gram(Solving, Additive):
         world: World,
         lenders: Tensor | None = None,
     ) -> ServerState:
-        """The state after differences came in. lenders: whose loans changed; None looks at all"""
+        """Return the state with differences added. lenders: clients with new loans; None: all"""
         flags = grown_flags(state.own, world)
         for role, total in sums.items():
-            # Whoever leaves counts no longer; the server's own clients are asked in every round.
+            # Leaving clients are not counted; hosted clients are asked in every round.
             if LEAVE not in role and not role.startswith("host"):
                 flags["counted"][total.who] = world.block
                 flags["owes"][total.who] = False
@@ -214,27 +210,27 @@ class Gram(Solving, Additive):
         if not len(parts) and not any(bool(total.any()) for total in totals.values()):
             return replace(state, own=own)
         own |= self.server_moved(own, parts, totals, world)
-        many = len(torch.unique(torch.cat(people))) if people else 0
-        return self.server_published(replace(state, own=own), world, many)
+        count = len(torch.unique(torch.cat(people))) if people else 0
+        return self.server_published(replace(state, own=own), world, count)
 
     def server_received(
         self, sums: Mapping[str, Sum], world: World
     ) -> tuple[Parts, dict[str, Tensor]]:
-        """What devices sent: parts of those that answered alone, and sums of pairs by drawer."""
+        """Return parts of devices that answered alone, and sums of pairs by key."""
         return from_totals(sums, world.members.device)
 
     def server_moved(
         self, own: Params, parts: Parts, totals: Params, world: World
     ) -> dict[str, Tensor]:
-        """G with the differences added in whole numbers, and its inverse: updated or solved anew.
+        """Add the differences to G in integers, and update its inverse or solve again.
 
-        totals: differences that came as sums of pairs, by drawer
+        totals: differences received as sums of pairs, by key
         """
-        items, kind = world.sizes.items, whole(world.sizes.clients, world.block + 1)
+        items, kind = world.sizes.items, sum_dtype(world.sizes.clients, world.block + 1)
         now: dict[str, Tensor] = {}
         for block in torch.unique(parts.block).tolist():
             mine = parts.only(parts.block == block)
-            name = self.drawer(block)
+            name = self.sum_key(block)
             before = now[name] if name in now else own[name].to(kind, copy=True)
             now[name] = add_pairs(before, mine.lot, mine.weight, items)
         for name, total in totals.items():
@@ -243,75 +239,75 @@ class Gram(Solving, Additive):
         if self.min_count:
             now[OWNERS] = (now[OWNERS] if OWNERS in now else own[OWNERS]) + owners_in(parts, items)
         changes = own["changes"] + len(parts)
-        anew = (
+        solve = (
             not own["inverse"].numel()
             or any(bool(total.any()) for total in totals.values())
             or self.ridge_per_item > 0
             or len(parts) > self.solve_above * items
             or int(changes) > self.resolve_every
         )
-        if anew:
+        if solve:
             inverse = self.server_solved({**own, **now}, world)
             return {**now, "inverse": inverse, "changes": torch.zeros_like(changes)}
         scale = self.forgetting ** (world.block - parts.block).double()
         inverse = changed(own["inverse"], parts, scale)
         grams = [v for n, v in {**own, **now}.items() if n.startswith("gram/")]
-        return {**now, "inverse": emptied(inverse, parts, grams, self.ridge), "changes": changes}
+        return {**now, "inverse": cleared(inverse, parts, grams, self.ridge), "changes": changes}
 
     def server_added(self, parts: Parts, world: World) -> dict[str, Tensor]:
-        """G of these parts alone, added up from nothing: what a sum can be held against."""
+        """Compute G of these parts from zero, to check a sum against."""
         items = world.sizes.items
         blocks = torch.unique(parts.block).tolist()
-        names = {self.drawer(block) for block in (*blocks, world.block)}
-        if self.forgetting < 1:  # a block in which nobody was counted has a drawer, too
-            names |= {self.drawer(block) for block in range(world.block)}
+        names = {self.sum_key(block) for block in (*blocks, world.block)}
+        if self.forgetting < 1:  # blocks with no counted client have a matrix, too
+            names |= {self.sum_key(block) for block in range(world.block)}
         total = {name: self.server_zero(world) for name in names}
         for block in blocks:
             mine = parts.only(parts.block == block)
-            add_pairs(total[self.drawer(block)], mine.lot, mine.weight, items)
+            add_pairs(total[self.sum_key(block)], mine.lot, mine.weight, items)
         if self.min_count:
             total[OWNERS] = owners_in(parts, items)
         return total
 
     def server_solved(self, own: Params, world: World) -> Tensor:
-        """The lower half of C from the whole numbers alone. [I (I + 1) / 2] float64"""
+        """Solve for the lower half of C. [I (I + 1) / 2] float64"""
         return inverse_of(self.server_grams(own), world.sizes.items, self.ridges)
 
     def server_grams(self, own: Params) -> list[tuple[Tensor, float]]:
-        """The sums of all blocks with what each still counts, oldest first."""
+        """Return (sum, decay factor) of every block, oldest first."""
         blocks = sorted(name for name in own if name.startswith("gram/"))
         last = int(blocks[-1][-4:])
         return [(own[name], self.forgetting ** (last - int(name[-4:]))) for name in blocks]
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """A block begins: the sum is all that is carried over; new items start at zero."""
-        if state.round:  # what was lent before the turn belongs to the block that ends
+        """Start a block: keep the sum, with zeros for new items."""
+        if state.round:  # earlier loans belong to the block that ends
             sizes = replace(world.sizes, items=self.server_items(state.own))
             ended = replace(world, block=world.block - 1, sizes=sizes)
             state = self.server_absorb(state, {}, ended)
         own = self.server_grown(state.own, world)
         same = self.quiet or not int(own["released"][0])
-        public = self.server_public(own, world) if same else self.server_still(state.public, world)
+        public = self.server_public(own, world) if same else self.server_reuse(state.public, world)
         return replace(state, own=own, public=public)
 
     def server_items(self, own: Params) -> int:
-        """How many items the sum is for."""
+        """Return the number of items in the sum."""
         return max(items_of(total) for name, total in own.items() if name.startswith("gram/"))
 
     def server_grown(self, own: Params, world: World) -> dict[str, Tensor]:
-        """Room for new items, and for a new block where blocks fade."""
+        """Extend the sum by new items, and by a new block if blocks decay."""
         items, old = world.sizes.items, own["inverse"]
         self.must_fit(items)
         grown = dict(own)
         names = {name for name in own if name.startswith("gram/")}
-        for name in {*names, self.drawer(world.block)}:
+        for name in {*names, self.sum_key(world.block)}:
             grown[name] = self.server_zero(world)
             if name in names:
                 grown[name][: len(own[name])] = own[name]
         if old.numel() and self.forgetting < 1:
             grown["inverse"] = self.server_solved(grown, world)
             grown["changes"] = torch.zeros_like(own["changes"])
-        elif len(old):  # new items are related to nothing: C is 1 / ridge there
+        elif len(old):  # no pairs with new items yet: C is 1 / ridge there
             new = torch.arange(items_of(old), items, device=old.device)
             grown["inverse"] = torch.cat([old, old.new_zeros(half(items) - len(old))])
             grown["inverse"][half_each(new + 1) - 1] = 1 / self.ridge
@@ -321,45 +317,45 @@ class Gram(Solving, Additive):
         return grown
 
     def must_fit(self, items: int) -> None:
-        """Items x items must fit into memory; say so before it does not."""
+        """Raise if the catalogue is larger than max_items."""
         if items > self.max_items:
             raise ConfigError(
-                f"Gram keeps numbers for every pair of items: {items} items take "
-                f"{items * items * 12 / 1e9:.1f} GB, and max_items is {self.max_items}. Raise it "
-                f"if there is room, or use LocalGram, which keeps neighbours only."
+                f"Gram stores every pair of items: {items} items take "
+                f"{items * items * 12 / 1e9:.1f} GB, and max_items is {self.max_items}. Raise "
+                f"max_items if memory allows, or use LocalGram, which stores neighbours only."
             )
 
-    def drawer(self, block: int) -> str:
-        """Where a block's pairs are added up: one matrix, or one per block if blocks fade."""
+    def sum_key(self, block: int) -> str:
+        """Return the key of a block's sum: one matrix, or one per block if blocks decay."""
         return f"gram/{block if self.forgetting < 1 else 0:04d}"
 
     # -- client side -----------------------------------------------------------------------------
 
     def client_weight(self, cohort: Cohort) -> Tensor:
-        """Ones: a part carries its own weight, and sums must stay whole. [C]"""
+        """Return ones: parts have their own integer weights. [C]"""
         return torch.ones(len(cohort), device=cohort.ids.device)
 
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """What a device has now less what it has counted, as pairs or, alone, as items."""
+        """Return current minus counted items of each device: as pairs, or as items if alone."""
         parts, private = client_parts(public, private, cohort, self.longest_history)
-        return client_rows(parts, cohort, self.drawer, self.min_count > 0), private
+        return client_rows(parts, cohort, self.sum_key, self.min_count > 0), private
 
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """The same for all clients at once, by products of whole numbers."""
+        """Return the sum of `client_train` over all clients, by integer products."""
         parts, after = client_parts(public, private, cohort, self.longest_history)
         if alone(cohort.role):
-            update = client_rows(parts, cohort, self.drawer)
+            update = client_rows(parts, cohort, self.sum_key)
             return update.fold(cohort.weight), after
-        return client_folded(parts, cohort, self.drawer, self.min_count > 0), after
+        return client_total(parts, cohort, self.sum_key, self.min_count > 0), after
 
     def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
-        """A block ends: the device keeps the note of what it counted, to take it back later."""
-        return client_turned(public, private, cohort)
+        """End a block: keep the record of counted items, to subtract them later."""
+        return client_block_end(public, private, cohort)
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """x B with the device's own items. [C, I]"""
+        """Return x B with the device's own items. [C, I]"""
         return self.model.of_lot({WEIGHTS: public[WEIGHTS]}, cohort.own)

@@ -1,4 +1,4 @@
-"""The additive learner for large catalogues: neighbours only, and sparse sums."""
+"""LocalGram: Gram for large catalogues, with sparse sums and nearest neighbours."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from rescind.models.item_item import LocalWeights, must_fit
 
 @dataclass(frozen=True, kw_only=True)
 class LocalGram(Gram):
-    """Gram with a sparse sum: each item is explained by its nearest neighbours (docs/additive.md).
+    """Gram with a sparse sum: each item uses its nearest neighbours only (docs/additive.md).
 
-    B_Nj = (G_NN / 4096 + ridge)^-1 G_Nj / 4096, N(j) the items of the highest cosine in G. Lists
-    and weights are functions of the whole numbers in G, made anew for the items a change can reach,
-    so they are bit for bit those of a history without what was forgotten.
+    B_Nj = (G_NN / 4096 + ridge)^-1 G_Nj / 4096, N(j) the items with the highest cosine in G. Lists
+    and weights are functions of the integers in G and are recomputed for all items a change can
+    affect, so they are bit-identical to a history without the forgotten records.
 
-    A dense sum over devices does not exist at this size: devices send their items and a weight, and
-    the server makes the pairs. It sees single histories (`individual`); a sum of sparse pairs would
-    not hide them either (additive.md section 4), and it would be longer.
+    A dense sum is too large here: devices send their items and a weight, and the server makes the
+    pairs. It sees single histories (`individual`); a sum of sparse pairs would not hide them either
+    (additive.md section 4) and would be longer.
     """
 
     paper: ClassVar[str] = "ours; local ridge on sums that can be taken back"
@@ -43,74 +43,74 @@ class LocalGram(Gram):
     model: LocalWeights = LocalWeights()  # type: ignore[assignment]
     ridge: float = 1.0
     ridge_per_item: float = 7.0
-    """With the root of G_ii / 4096: on validation of Gowalla better than any one ridge for all."""
+    """Factor of sqrt(G_ii / 4096): better than one ridge for all on Gowalla validation."""
     ridge_power: float = 0.5
     source: Literal["everyone", "shared"] = "everyone"
-    """Whose items G counts: everybody's, or only those lent to the server, which then asks nobody:
-    the control that a claim for federation must beat, where EASE's pairs do not fit."""
+    """Items counted in G: of all clients, or lent items only, without asking devices. The second is
+    the control for federation if EASE's pairs do not fit into memory."""
     max_items: int = 1_000_000
-    """Refuse larger catalogues: lists alone take 8 bytes a neighbour."""
+    """Largest catalogue allowed: lists take 8 bytes per neighbour."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.forgetting != 1:
             raise ConfigError(
                 f"LocalGram keeps one sum for all blocks, so forgetting must be 1; got "
-                f"{self.forgetting}. Gram keeps one per block, for smaller catalogues."
+                f"{self.forgetting}. Use Gram, which keeps one per block."
             )
         if self.release != "dense" or self.min_count or self.servers > 1 or not self.quiet:
             raise ConfigError(
-                "LocalGram publishes neighbours as it is (LocalWeights.many) and needs single "
-                "histories; release, min_count, servers, noise and release_every are settings of "
-                "Gram. Leave them out."
+                "LocalGram always publishes neighbours (LocalWeights.many) and needs single "
+                "histories. Remove release, min_count, servers, noise and release_every, or use "
+                "Gram."
             )
         if self.source == "shared" and self.cross:
             raise ConfigError(
-                "LocalGram.cross leaves all counting to devices, and source = 'shared' asks none "
-                "of them, so nothing would be counted. Leave one of them out."
+                "LocalGram.cross counts on devices only, and source = 'shared' asks no device, so "
+                "nothing would be counted. Remove one of them."
             )
         if self.model.many < 1:
             raise ConfigError(f"LocalWeights.many must be at least 1, got {self.model.many}.")
 
     @classmethod
     def tuned(cls, **fields: Any) -> LocalGram:
-        """With weights bent as validation of Gowalla chose, seed 0 (docs/additive.md)."""
+        """Return LocalGram with weights rescaled as tuned on Gowalla, seed 0 (docs/additive.md)."""
         return cls(**{"shown_power": 0.1, "sharpen": 1.1, **fields})
 
     # -- server side -----------------------------------------------------------------------------
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """Whoever has not been counted in this block; nobody where loans are all that counts."""
+        """Select clients not counted in this block; none if only loans count."""
         ids = super().server_sample(state, world, clock)
         return ids if self.asks_devices else ids[:0]
 
     @property
     def asks_devices(self) -> bool:
-        """Not where what was lent is all that counts."""
+        """Return whether devices are counted: not if source is "shared"."""
         return self.source == "everyone"
 
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
-        """No pairs and no neighbours: (own, public)."""
+        """Return (own, public) without pairs and neighbours."""
         items = world.sizes.items
         must_fit(items, self.max_items, type(self).__name__)
         own = SparseGram.none(items).packed() | Near.none(items, self.model.many).packed()
         return own, self.server_public(own, world)
 
     def server_public(self, own: Params, world: World) -> Params:
-        """The neighbours with their weights, and the block."""
+        """Return the neighbours with their weights, and the block."""
         block = torch.tensor([world.block], device=world.members.device)
         return {"neighbour": own["near/item"], "weight": own["near/weight"], BLOCK: block}
 
     def server_received(
         self, sums: Mapping[str, Sum], world: World
     ) -> tuple[Parts, dict[str, Tensor]]:
-        """The parts of single devices."""
+        """Return the parts of single devices."""
         return from_parts(sums, world.members.device), {}
 
     def server_moved(
         self, own: Params, parts: Parts, totals: Params, world: World
     ) -> dict[str, Tensor]:
-        """G with the parts added, and the lists that this can reach made anew."""
+        """Add the parts to G and recompute the affected lists."""
         gram = SparseGram.of(own).plus(parts)
         near = Near.of(own)
         rows = near.stale(gram, torch.unique(parts.lot.item))
@@ -118,15 +118,15 @@ class LocalGram(Gram):
         return gram.packed() | near.packed()
 
     def server_added(self, parts: Parts, world: World) -> dict[str, Tensor]:
-        """G of these parts alone, added up from nothing."""
+        """Compute G of these parts from zero."""
         return SparseGram.none(world.sizes.items).plus(parts).packed()
 
     def server_items(self, own: Params) -> int:
-        """How many items the sum is for."""
+        """Return the number of items in the sum."""
         return SparseGram.of(own).items
 
     def server_grown(self, own: Params, world: World) -> dict[str, Tensor]:
-        """Room for new items."""
+        """Extend the sum and the lists by new items."""
         items = world.sizes.items
         must_fit(items, self.max_items, type(self).__name__)
         gram, near = SparseGram.of(own).longer(items), Near.of(own).longer(items)
@@ -137,17 +137,17 @@ class LocalGram(Gram):
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """What a device has now less what it has counted: items, and a weight for each set."""
+        """Return current minus counted items of each device, with weights."""
         parts, private = client_parts(public, private, cohort, self.longest_history)
         return client_items(parts, cohort), private
 
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """The fold; the single updates travel beside it."""
+        """Return the sum of `client_train`; single updates are sent with it."""
         update, private = self.client_train(public, private, cohort, clock)
         return update.fold(cohort.weight), private
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """x B with the device's own items. [C, I]"""
+        """Return x B with the device's own items. [C, I]"""
         return self.model.of_lot(public, cohort.own)

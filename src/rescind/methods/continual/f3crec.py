@@ -1,8 +1,7 @@
-"""F3CRec: replay on devices as far as tastes stayed, a temporal mean of items at the server.
+"""F3CRec: adaptive replay on devices, and a temporal mean of items on the server.
 
-Lim et al., CIKM 2025. Eq. (1)-(6) run on devices (Eq. (2)-(5) stand in `core.loss_terms`, where KD
-and SPP share them), Eq. (7)-(13) at the server. In the first block there is no past, and it is
-plain averaging.
+Lim et al., CIKM 2025. Eq. (1)-(6) run on devices (Eq. (2)-(5) are in `core.loss_terms`, shared with
+KD and SPP), Eq. (7)-(13) on the server. The first block is plain averaging.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from rescind.methods.continual.finetune import FineTune
 from rescind.methods.continual.kd import best, blank, check, listed
 
 BLOCK = "block"
-"""The name of the server's snapshot of the item table, Q^(t-1)."""
+"""Name of the server's snapshot of the item table, Q^(t-1)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class F3CRec(FineTune):
     """Federated continual recommendation (Lim et al., CIKM 2025).
 
-    Ablations: without the client's part `distil=0`, without adaptive replay `adaptive=False`,
-    without the server's part `inertia=0`, without item-wise weights `per_item=False`.
+    Ablations: no client part `distil=0`, no adaptive replay `adaptive=False`, no server part
+    `inertia=0`, no item-wise weights `per_item=False`.
     """
 
     paper: ClassVar[str] = "Lim et al., CIKM 2025"
@@ -43,37 +42,37 @@ class F3CRec(FineTune):
     top_n: int = 30
     """Items kept as a user's past preference, S_u in Eq. (1)."""
     shift_scale: float = 0.006
-    """Epsilon in Eq. (3): how fast replay shrinks as the ranking moves. Authors' ML-100K value."""
+    """Epsilon in Eq. (3): how fast replay shrinks if rankings change. Authors' ML-100K value."""
     distil: float = 0.1
     """Lambda in Eq. (6). Authors' ML-100K value."""
     inertia: float = 0.9
-    """Beta in Eq. (10): how much of the old item table stays. Authors' ML-100K value."""
+    """Beta in Eq. (10): weight of the old item table. Authors' ML-100K value."""
     adaptive: bool = True
-    """Replay less of what moved, Eq. (2)-(4); False replays the whole list."""
+    """Replay less if the ranking changed, Eq. (2)-(4); False replays the whole list."""
     per_item: bool = True
-    """Items that moved keep less of the past, Eq. (8)-(10); False: `inertia` for all alike."""
+    """Changed items keep less of the past, Eq. (8)-(10); False: `inertia` for all items."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check(type(self).__name__, self.top_n, self.distil)
         if not 0 <= self.inertia <= 1:
-            raise ConfigError(f"F3CRec.inertia must lie in [0, 1], got {self.inertia}.")
+            raise ConfigError(f"F3CRec.inertia must be in [0, 1], got {self.inertia}.")
         if not 0 <= self.shift_scale < math.inf:
             raise ConfigError(
-                f"F3CRec.shift_scale must be 0 or above and finite, got {self.shift_scale}."
+                f"F3CRec.shift_scale must be at least 0 and finite, got {self.shift_scale}."
             )
 
     # -- server ----------------------------------------------------------------------------------
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """A block begins: keep the table of the one that ends, Q^(t-1)."""
+        """Start a block: keep the item table of the last block, Q^(t-1)."""
         memory = state.memory.keep(BLOCK, state.round, {"item": state.public["item"]}, last=1)
         return replace(super().server_turn(state, world, clock), memory=memory)
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """The plain mean, Eq. (7); then for old items the temporal mean, Eq. (8)-(13)."""
+        """Take the plain mean, Eq. (7), then for old items the temporal mean, Eq. (8)-(13)."""
         new = super().server_step(state, sums, world, clock)
         for kept in state.memory.named(BLOCK):
             old, mean = kept.values["item"], new.public["item"]
@@ -84,31 +83,31 @@ class F3CRec(FineTune):
     # -- clients ---------------------------------------------------------------------------------
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
-        """A device without a past has an empty list."""
+        """Return initial private values with an empty list."""
         return super().client_init(ids, clock).with_(**blank(ids, self.top_n))
 
     def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
-        """A block ends: write down the best N items and what they scored, Eq. (1).
+        """End a block: store the best N items and their scores, Eq. (1).
 
-        DEPARTS F3CRec's published run: whoever skips a block keeps the scores with the list. The
-        authors score an old list with the newest table, for which the device would need a copy.
+        DEPARTS F3CRec's published run: a client that skips a block keeps the old scores of its
+        list. The authors score an old list with the newest table, which the device does not have.
         """
         return private.with_(**best(self.client_scores(public, private, cohort), self.top_n))
 
     def client_loss_terms(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> LossTerms:
-        """Distillation from as much of the list as the shift of tastes leaves, Eq. (2)-(6)."""
+        """Return the term of distillation with adaptive replay, Eq. (2)-(6)."""
         return LossTerms(listed(private, self.distil, self.shift_scale if self.adaptive else None))
 
 
 def temporal_mean(old: Tensor, new: Tensor, inertia: float, per_item: bool = True) -> Tensor:
-    """Items between what they were and what they are; rows beyond the old ones stay as they are.
+    """Mix old and new item rows; rows of new items do not change.
 
     Eq. (8): phi = |old - new|^2 / sqrt(d); Eq. (9), (10): gamma = beta / (1 + phi);
     Eq. (11)-(13): (1 - gamma) new + gamma old.    old: [J, d]    new: [I, d], J <= I
     """
     now = new[: len(old)]
     shift = (old - now).square().sum(1, keepdim=True) / math.sqrt(old.shape[1])
-    share = inertia / (1 + shift) if per_item else torch.full_like(shift, inertia)
-    return torch.cat([(1 - share) * now + share * old, new[len(old) :]])
+    weight = inertia / (1 + shift) if per_item else torch.full_like(shift, inertia)
+    return torch.cat([(1 - weight) * now + weight * old, new[len(old) :]])

@@ -1,7 +1,7 @@
-"""Knowledge distillation: a device keeps answering as it did when the last block ended.
+"""Knowledge distillation from each device's own predictions at the end of the last block.
 
-KD of F3CRec's Table 2 (baselines.md 5.3): when a block ends a device writes down its best N items
-with the scores it gave them, 12 N bytes; in the next block it distils from that list.
+KD of F3CRec's Table 2 (baselines.md 5.3): at the end of a block a device stores its best N items
+and their scores (12 N bytes) and distils from them in the next block.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rescind.methods.continual.finetune import FineTune
 
 @dataclass(frozen=True, kw_only=True)
 class KD(FineTune):
-    """Distil from the whole list of the block before: F3CRec's client side without adaptation."""
+    """Distils from the whole list of the last block: F3CRec's client part without adaptation."""
 
     paper: ClassVar[str] = "baseline KD of Lim et al., CIKM 2025"
 
@@ -38,42 +38,42 @@ class KD(FineTune):
         check(type(self).__name__, self.top_n, self.distil)
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
-        """A device without a past has an empty list."""
+        """Return initial private values with an empty list."""
         return super().client_init(ids, clock).with_(**blank(ids, self.top_n))
 
     def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
-        """A block ends: write the list down."""
+        """End a block: store the list."""
         return private.with_(**best(self.client_scores(public, private, cohort), self.top_n))
 
     def client_loss_terms(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> LossTerms:
-        """The whole list is rehearsed."""
+        """Return the distillation term on the whole list."""
         return LossTerms(listed(private, self.distil))
 
 
 def check(name: str, top_n: int, distil: float) -> None:
-    """Refuse settings that no list can have."""
+    """Raise if a setting is out of range."""
     if top_n < 0:
-        raise ConfigError(f"{name}.top_n must be 0 or above, got {top_n}.")
+        raise ConfigError(f"{name}.top_n must be at least 0, got {top_n}.")
     if not 0 <= distil < float("inf"):
-        raise ConfigError(f"{name}.distil must be 0 or above and finite, got {distil}.")
+        raise ConfigError(f"{name}.distil must be at least 0 and finite, got {distil}.")
 
 
 def blank(ids: Tensor, top_n: int) -> dict[str, Tensor]:
-    """Empty lists. top, teacher: [C, N]"""
+    """Return empty lists. top, teacher: [C, N]"""
     empty = torch.full((len(ids), top_n), -1, device=ids.device)
     return {"top": empty, "teacher": torch.zeros_like(empty, dtype=torch.float32)}
 
 
 def best(scores: Tensor, top_n: int) -> dict[str, Tensor]:
-    """The best N of all items with their scores, own items not masked; Eq. (1). scores: [C, I]"""
+    """Return the best N items with scores, own items included; Eq. (1). scores: [C, I]"""
     top = top_k(scores, None, top_n)
     return {"top": top, "teacher": scores.gather(1, top.clamp(min=0))}
 
 
 def listed(private: Private, distil: float, shift_scale: float | None = None) -> Replay | None:
-    """What devices rehearse of their lists; None where nobody has one."""
+    """Return the replay term of the lists; None if all lists are empty."""
     if not distil or not bool((private["top"] >= 0).any()):
         return None
     label = torch.sigmoid(private["teacher"])

@@ -1,4 +1,4 @@
-"""Regularisation: what was learnt before may move, at a price (baselines.md 5.2)."""
+"""Regularisation towards the model of the last block (baselines.md 5.2)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from rescind.errors import ConfigError
 from rescind.methods.continual.finetune import FineTune, trained_names
 
 PAST = "past/"
-"""Private values under this name are those of the end of the last block."""
+"""Prefix of private values from the end of the last block."""
 OLD_ITEMS = REFERENCE + "item"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reg(FineTune):
-    """loss + strength (|Phi_u - Phi_u^(t-1)|^2 + |Q_u - Q^(t-1)|^2), for what is not new.
+    """loss + strength (|Phi_u - Phi_u^(t-1)|^2 + |Q_u - Q^(t-1)|^2), except for new rows.
 
-    DEPARTS F3CRec's Reg: of the item table only rows that a client copies anyway count. Over the
-    whole table the term would touch every row, so that uploads would no longer be sparse
-    (baselines.md T2).
+    DEPARTS F3CRec's Reg: only item rows that a client copies anyway count. Over the whole table
+    the term would touch every row, and uploads would not be sparse (baselines.md T2).
     """
 
     paper: ClassVar[str] = "baseline Reg of Lim et al., CIKM 2025"
@@ -39,29 +38,29 @@ class Reg(FineTune):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.strength < float("inf"):
-            raise ConfigError(f"Reg.strength must be 0 or above and finite, got {self.strength}.")
+            raise ConfigError(f"Reg.strength must be at least 0 and finite, got {self.strength}.")
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """A block begins: the table of the one that ends is broadcast beside the new one."""
+        """Start a block: broadcast the item table of the last block, too."""
         old = state.public["item"]
         grown = super().server_turn(state, world, clock)
         return replace(grown, public={**grown.public, OLD_ITEMS: old})
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
-        """A device without a past has nothing to stay near to."""
+        """Return initial private values without a past."""
         first = super().client_init(ids, clock)
         kept = {PAST + name: torch.zeros_like(first[name]) for name in trained_names(self.model)}
         return first.with_(**kept, known=torch.zeros(len(ids), dtype=torch.bool, device=ids.device))
 
     def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
-        """A block ends: keep a copy of what is private."""
+        """End a block: keep a copy of the private values."""
         kept = {PAST + name: private[name].clone() for name in trained_names(self.model)}
         return private.with_(**kept, known=torch.ones_like(private["known"]))
 
     def client_loss_terms(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> LossTerms:
-        """A pull for everybody once there is an old table: newcomers copy rows of it, too."""
+        """Return the proximal term, also for new clients: they copy old rows, too."""
         if OLD_ITEMS not in public or not self.strength:
             return LossTerms()
         own = {name: private[PAST + name] for name in trained_names(self.model)}

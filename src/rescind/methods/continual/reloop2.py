@@ -1,7 +1,7 @@
-"""ReLoop2: a small memory of recent errors corrects a slow model when it answers.
+"""ReLoop2: a small memory of recent errors corrects the scores of a model.
 
 RLP2-R of F3CRec's Table 2 (Zhu et al., KDD 2023; a reading, baselines.md 5.4). Training is fine-
-tuning; each device remembers where it was wrong, by item, and adds the mean error of similar items.
+tuning; each device stores its errors by item and adds the mean error of similar items.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from rescind.methods.continual.finetune import FineTune
 
 # Similarities (clients x items x memory) held at a time: 64 MB of float32. Changes speed only.
 _CELLS = 2**24
-# Of the compiled form, and of its speed only: how many cosines of a row are sampled, on how many
-# shelves they are sorted, and how many rows are held at a time (4 MB on Last.fm-2K).
-_SAMPLE, _SHELVES, _ROWS = 256, 256, 256
+# Speed of the compiled form only: cosines sampled per row, bins they are sorted into, and rows held
+# at a time (4 MB on Last.fm-2K).
+_SAMPLE, _BINS, _ROWS = 256, 256, 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReLoop2(FineTune):
     """Fine-tuning with an error memory on each device.
 
-    DEPARTS Zhu et al., KDD 2023: keys are item numbers whose rows are read from the current table,
-    the memory is each person's own and holds `capacity` entries of 12 bytes. So it cannot grow; the
-    paper of F3CRec runs out of memory on HetRec2011.
+    DEPARTS Zhu et al., KDD 2023: keys are item numbers with rows from the current table, and each
+    user has a memory of at most `capacity` entries of 12 bytes, so it cannot grow. F3CRec's authors
+    run out of memory on HetRec2011.
     """
 
     notes: ClassVar[bool] = True
     paper: ClassVar[str] = "Zhu et al., KDD 2023 (a reading), as in Lim et al., CIKM 2025"
 
     capacity: int = 200
-    """Entries a device keeps; the newest stay."""
+    """Entries per device; the oldest are dropped."""
     nearest: int = 10
-    """How many similar entries correct a score."""
+    """Number of similar entries that correct a score."""
     sharpness: float = 0.1
     """Temperature of the weights of similar entries."""
     trust: float = 0.3
     """Weight of the correction, lambda."""
     least: float = 0.05
-    """Smaller errors are not remembered."""
+    """Smaller errors are not stored."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,32 +62,32 @@ class ReLoop2(FineTune):
                 raise ConfigError(f"ReLoop2.{name} must be above 0, got {getattr(self, name)}.")
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
-        """An empty memory. wrong/item: [C, M], -1 where empty    wrong/error: [C, M]"""
+        """Return an empty memory. wrong/item: [C, M], -1 where empty    wrong/error: [C, M]"""
         empty = torch.full((len(ids), self.capacity), -1, device=ids.device)
         error = torch.zeros(empty.shape, device=ids.device)
         return super().client_init(ids, clock).with_(**{"wrong/item": empty, "wrong/error": error})
 
     def client_note(
-        self, private: Private, said: Scores, cohort: Cohort, clock: Clock
+        self, private: Private, scores: Scores, cohort: Cohort, clock: Clock
     ) -> Mapping[str, Tensor]:
-        """Write down where the client's own model is still wrong."""
-        error = _labels(said, cohort).to(said.score.dtype) - torch.sigmoid(said.score)
+        """Store the errors of the client's own model."""
+        error = _labels(scores, cohort).to(scores.score.dtype) - torch.sigmoid(scores.score)
         large = error.abs() > self.least
-        owner, item, error = said.owner[large], said.item[large], error[large]
+        owner, item, error = scores.owner[large], scores.item[large], error[large]
         bits = clock.bits("error memory", cohort.ids[owner], item)
         return remembered(private, owner, item, error, bits)
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """sigma(s) + lambda times the mean error of the most similar entries. [C, I]"""
+        """Return sigma(s) + lambda times the mean error of the most similar entries. [C, I]"""
         scores = torch.sigmoid(super().client_scores(public, private, cohort))
         if not self.trust:
             return scores
         return scores + self.trust * self.client_correction(public["item"], private)
 
     def client_correction(self, table: Tensor, private: Private) -> Tensor:
-        """The error that similar items of the memory suggest for every item. [C, I]
+        """Return the mean error of similar memory entries for every item. [C, I]
 
-        a_m = softmax over the nearest of cos(q_i, q_m) / sharpness; the sum of a_m e_m.
+        The sum of a_m e_m, a_m = softmax over the nearest of cos(q_i, q_m) / sharpness.
         """
         unit = functional.normalize(table, dim=1)
         item, error = private["wrong/item"], private["wrong/error"].to(unit.dtype)
@@ -96,11 +96,11 @@ class ReLoop2(FineTune):
         near = unit @ unit.T
         together = max(1, _CELLS // max(1, len(near) * self.capacity))
         cuts = torch.split(torch.arange(len(item), device=item.device), together)
-        parts = [self._readable(near, item[cut], error[cut]) for cut in cuts]
+        parts = [self._plain(near, item[cut], error[cut]) for cut in cuts]
         return torch.cat(parts) if parts else near.new_zeros((0, len(near)))
 
-    def _readable(self, near: Tensor, item: Tensor, error: Tensor) -> Tensor:
-        """near: [I, I]    item, error: [C, M]"""
+    def _plain(self, near: Tensor, item: Tensor, error: Tensor) -> Tensor:
+        """Compute the correction with torch. near: [I, I]    item, error: [C, M]"""
         mine = torch.where((item >= 0).unsqueeze(2), near[item.clamp(min=0)], -torch.inf)
         value, at = mine.topk(min(self.nearest, item.shape[1]), dim=1)
         weight = torch.softmax(value / self.sharpness, 1).nan_to_num(0.0)  # an empty memory
@@ -108,16 +108,16 @@ class ReLoop2(FineTune):
         return (weight * wrong).sum(1)
 
     def _compiled(self, unit: Tensor, item: Tensor, error: Tensor) -> Tensor:
-        """unit: [I, d]    item, error: [C, M]"""
+        """Compute the correction with compiled loops. unit: [I, d]    item, error: [C, M]"""
         from rescind.methods.continual import _reloop2_kernels as memory_kernels
 
         items, clients, kept = len(unit), len(item), int((item >= 0).sum())
-        number, wide = unit.numpy().dtype, np.uint64  # unsigned places need no check for -1
+        number, wide = unit.numpy().dtype, np.uint64  # unsigned indices need no check for -1
         memory = np.empty(clients + 1, np.int64), np.empty(kept, np.uint32), np.empty(kept, number)
         lists = np.zeros(items + 1, wide), np.empty(kept, np.uint32), np.empty(kept, number)
         memory_kernels.listed(item.numpy(), error.numpy(), *memory, *lists)
         scratch = (
-            np.empty(_SHELVES, np.int64), np.empty(_SHELVES, np.int64),
+            np.empty(_BINS, np.int64), np.empty(_BINS, np.int64),
             np.empty(items + 1, np.uint32), np.empty(items, np.uint32), np.empty(items, number),
             np.empty(clients, np.int64), np.empty((2, clients)), np.empty((2, self.nearest)),
         )  # fmt: skip
@@ -130,35 +130,35 @@ class ReLoop2(FineTune):
         return out
 
 
-def _labels(said: Scores, cohort: Cohort) -> Tensor:
-    """1 where a copied row is one the client trains on, 0 where it was drawn. [n]"""
+def _labels(scores: Scores, cohort: Cohort) -> Tensor:
+    """Return True for copied rows of training items, False for drawn negatives. [n]"""
     mine = cohort.train.owner * cohort.items + cohort.train.item
-    return _among(said.owner * cohort.items + said.item, mine, len(cohort) * cohort.items)
+    return _among(scores.owner * cohort.items + scores.item, mine, len(cohort) * cohort.items)
 
 
 def remembered(
     private: Private, owner: Tensor, item: Tensor, error: Tensor, bits: Tensor
 ) -> dict[str, Tensor]:
-    """The memory with new entries in front; an item has one entry, and the oldest fall out.
+    """Add new entries in front of the memory, one per item; drop the oldest.
 
-    New entries of one round are in the order of their random bits, which are the same in any crowd.
+    New entries of one round are ordered by random bits, independent of the cohort.
     owner, item, error, bits: [n] new entries, sorted by owner
     """
     held, errors = private["wrong/item"], private["wrong/error"]
     clients, capacity = held.shape
-    many = jagged.counts(owner, clients)
-    # The owners stay as they are; of a crowd of new entries, only those that fit are looked at.
+    added = jagged.counts(owner, clients)
+    # Owners keep their order; only new entries that fit are used.
     at = jagged.places(owner, clients)
     fits = at < capacity
     order = jagged.shuffle(bits, owner)[fits]
     owner, at, item, error = owner[fits], at[fits], item[order], error[order].to(errors)
-    there = (held >= 0) & (many < capacity).unsqueeze(1)  # elsewhere new entries take all places
+    there = (held >= 0) & (added < capacity).unsqueeze(1)  # else new entries fill it
     old_owner, place = there.nonzero(as_tuple=True)
     old = held[old_owner, place]
     width = 1 + int(max(item.max() if len(item) else 0, old.max() if len(old) else 0))
     stale = _among(old_owner * width + old, owner * width + item, clients * width)
     old_owner, place = old_owner[~stale], place[~stale]
-    old_at = many[old_owner] + jagged.places(old_owner, clients)
+    old_at = added[old_owner] + jagged.places(old_owner, clients)
     fits = old_at < capacity
     old_owner, place, old_at = old_owner[fits], place[fits], old_at[fits]
     new_item, new_error = torch.full_like(held, -1), torch.zeros_like(errors)
@@ -169,7 +169,7 @@ def remembered(
 
 
 def _among(cell: Tensor, wanted: Tensor, cells: int) -> Tensor:
-    """Which cells are among the wanted ones, by a table: `torch.isin` would sort them. [n] bool"""
+    """Return which cells are wanted, by a table: `torch.isin` would sort. [n] bool"""
     there = torch.zeros(cells, dtype=torch.bool, device=cell.device)
     there[wanted] = True
     return there[cell]

@@ -1,7 +1,7 @@
-"""Stability and plasticity proxies: two slow copies of the model say what to rehearse.
+"""Stability and plasticity proxies: two slow copies of the model select items for replay.
 
 SPP of F3CRec's Table 2: the student's part of CCD (Lee et al., KDD 2024), with proxies of public
-parameters at the server and of private ones on devices (baselines.md 5.5).
+parameters on the server and of private ones on devices (baselines.md 5.5).
 """
 
 from __future__ import annotations
@@ -25,61 +25,61 @@ from rescind.errors import ConfigError
 from rescind.methods.continual.finetune import THIS_ROUND, FineTune, trained_names
 
 PROXIES = ("stable", "plastic")
-BEGUN = REFERENCE + "begun"
-"""The round before the block: what annealing counts from."""
+BLOCK_START = REFERENCE + "begun"
+"""The last round before the block, from which annealing counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SPP(FineTune):
-    """Rehearse what a proxy ranks high and the model now ranks low.
+    """Replays items that a proxy ranks high and the model now ranks low.
 
     DEPARTS CCD (Lee et al., KDD 2024): a device keeps lists of `reach` items it did not have in the
-    block that ends and leaves out those it meets in the next; CCD removes both before it cuts the
-    list. The model's ranks are taken when a round begins, not when the block began.
+    ending block and later skips those it gets in the next; CCD removes both before it cuts the
+    list. The model's ranks are taken at the start of a round, not of the block.
     """
 
     paper: ClassVar[str] = "Lee et al., KDD 2024, as in Lim et al., CIKM 2025"
 
     stability: float = 0.9
-    """a_s: how much of the stability proxy stays when a block ends."""
+    """a_s: weight of the old stability proxy at the end of a block."""
     plasticity: float = 0.1
-    """a_p: how much of the plasticity proxy stays when a block ends."""
+    """a_p: weight of the old plasticity proxy at the end of a block."""
     reach: int = 50
-    """A: items of a proxy's list that may be drawn."""
+    """A: length of a proxy's list."""
     draws: int = 3
     """Items drawn per proxy and round."""
     gap_scale: float = 1e-4
-    """Epsilon: how much a gap between ranks raises the chance of an item."""
+    """Epsilon: how much a gap between ranks raises the probability of an item."""
     distil: float = 0.5
-    """Lambda, which falls by exp(-rounds / 10) in a block."""
+    """Lambda, times exp(-rounds / 10) within a block."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("stability", "plasticity"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"SPP.{name} must lie in [0, 1], got {getattr(self, name)}.")
+                raise ConfigError(f"SPP.{name} must be in [0, 1], got {getattr(self, name)}.")
         for name in ("reach", "draws", "gap_scale", "distil"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"SPP.{name} must be 0 or above, got {getattr(self, name)}.")
+                raise ConfigError(f"SPP.{name} must be at least 0, got {getattr(self, name)}.")
 
     @property
     def inertia(self) -> Mapping[str, float]:
-        """How much of each proxy stays."""
+        """Return the weight of each old proxy."""
         return {"stable": self.stability, "plastic": self.plasticity}
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """A block begins: the proxies of the item table follow the model and are broadcast."""
+        """Start a block: update the proxies of the item table and broadcast them."""
         proxies = {REFERENCE + p: self._table(state.public, p) for p in PROXIES}
-        begun = torch.tensor([state.round], device=state.public["item"].device)
+        start = torch.tensor([state.round], device=state.public["item"].device)
         grown = super().server_turn(state, world, clock)
-        return replace(grown, public={**grown.public, **proxies, BEGUN: begun})
+        return replace(grown, public={**grown.public, **proxies, BLOCK_START: start})
 
     def _table(self, public: Params, proxy: str) -> Tensor:
-        """A proxy's item table after the block that ends, from its last one and the model's."""
+        """Return a proxy's item table at the end of a block."""
         return follow(public.get(REFERENCE + proxy), public["item"], self.inertia[proxy])
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
-        """No proxies and empty lists."""
+        """Return initial private values with empty lists."""
         first = super().client_init(ids, clock)
         empty = torch.full((len(ids), self.reach), -1, device=ids.device)
         values: dict[str, Tensor] = {}
@@ -89,7 +89,7 @@ class SPP(FineTune):
         return first.with_(**values)
 
     def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
-        """A block ends: proxies of private values follow; each gives a list with labels."""
+        """End a block: update the proxies of private values, and store a list for each."""
         names = trained_names(self.model)
         values: dict[str, Tensor] = {}
         for proxy in PROXIES:
@@ -112,10 +112,10 @@ class SPP(FineTune):
     def client_draw(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> dict[str, Tensor]:
-        """What each client rehearses in this round. item: [C, 2 n], -1 for none    label: [C, 2 n]
+        """Draw replay items for this round. item: [C, 2 n], -1 for none    label: [C, 2 n]
 
-        Pr(i) ~ exp(epsilon (r_M(i) - r_X(i))) over a proxy's list, without replacement; of an item
-        that both proxies give, the larger label stays.
+        Pr(i) ~ exp(epsilon (r_M(i) - r_X(i))) over a proxy's list, without replacement. If
+        both proxies draw an item, the larger label is kept.
         """
         scores = self.client_scores(public, private, cohort)
         scores[cohort.own.owner, cohort.own.item] = -torch.inf
@@ -124,22 +124,22 @@ class SPP(FineTune):
         for proxy in PROXIES:
             top = private[f"{proxy}/list"]
             there = (top >= 0) & (scores.gather(1, top.clamp(min=0)) > -torch.inf)
-            there &= ~same if proxy == "plastic" else True  # the first block has one proxy only
+            there &= ~same if proxy == "plastic" else True  # equal after the first block
             gap = ranks(scores, top) - (torch.cumsum(there, 1) - 1)
-            luck = clock.uniform(f"draw {proxy}", cohort.ids.unsqueeze(1), top.clamp(min=0))
-            key = self.gap_scale * gap - torch.log(-torch.log(luck.clamp(min=1e-300)))
+            uniform = clock.uniform(f"draw {proxy}", cohort.ids.unsqueeze(1), top.clamp(min=0))
+            key = self.gap_scale * gap - torch.log(-torch.log(uniform.clamp(min=1e-300)))
             key = torch.where(there, key, -torch.inf)
             value, at = key.topk(min(self.draws, top.shape[1]), dim=1)
             items.append(torch.where(value > -torch.inf, top.gather(1, at), -1))
             labels.append(private[f"{proxy}/label"].gather(1, at))
         item, label = torch.cat(items, 1), torch.cat(labels, 1)
-        return {"item": torch.where(outdone(item, label), -1, item), "label": label}
+        return {"item": torch.where(duplicates(item, label), -1, item), "label": label}
 
     def client_begin(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> Private:
-        """Draw what is rehearsed, where anybody has a list."""
-        if BEGUN not in public or not bool((private["stable/list"] >= 0).any()):
+        """Draw replay items, if any client has a list."""
+        if BLOCK_START not in public or not bool((private["stable/list"] >= 0).any()):
             return private
         drawn = self.client_draw(public, private, cohort, clock)
         return private.with_(**{THIS_ROUND + name: value for name, value in drawn.items()})
@@ -147,24 +147,24 @@ class SPP(FineTune):
     def client_loss_terms(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> LossTerms:
-        """lambda exp(-rounds / 10) times the summed BCE with the labels of what was drawn."""
+        """Return lambda exp(-rounds / 10) times the summed BCE of the drawn items."""
         if THIS_ROUND + "item" not in private:
             return LossTerms()
-        paled = math.exp(-(clock.round - 1 - int(public[BEGUN])) / 10)
+        annealed = math.exp(-(clock.round - 1 - int(public[BLOCK_START])) / 10)
         item, label = private[THIS_ROUND + "item"], private[THIS_ROUND + "label"]
-        return LossTerms(Replay(item, label, self.distil * paled, mean=False))
+        return LossTerms(Replay(item, label, self.distil * annealed, mean=False))
 
 
 def follow(old: Tensor | None, new: Tensor, inertia: float) -> Tensor:
-    """S <- a S + (1 - a) M; rows that the old one does not have copy M."""
+    """Return a S + (1 - a) M; new rows copy M."""
     if old is None:
         return new
     mixed = inertia * old + (1 - inertia) * new[: len(old)]
     return torch.cat([mixed, new[len(old) :]])
 
 
-def outdone(item: Tensor, label: Tensor) -> Tensor:
-    """Which entries stand again in their row with a larger label (or earlier). [C, m] bool"""
+def duplicates(item: Tensor, label: Tensor) -> Tensor:
+    """Return entries that repeat in their row with a larger label or earlier. [C, m] bool"""
     same = (item.unsqueeze(2) == item.unsqueeze(1)) & (item >= 0).unsqueeze(2)
     other, mine = label.unsqueeze(1), label.unsqueeze(2)
     place = torch.arange(item.shape[1], device=item.device)

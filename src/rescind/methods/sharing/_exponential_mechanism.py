@@ -1,4 +1,4 @@
-"""The exponential mechanism on items: a device names a similar item instead of its own."""
+"""Exponential mechanism on items: a device sends a random similar item instead of its own."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch import Tensor
 from torch.nn import functional
 
 BLOCK = 1024
-"""Items perturbed together: [block, I] float64 is 30 MB on ML-1M. Changes memory only."""
+"""Items per batch: [block, I] float64 is 30 MB on ML-1M. Changes memory only."""
 
 
 def law(table: Tensor, item: Tensor, epsilon: float) -> Tensor:
-    """Pr[M(i) = j] over the whole catalogue, for each i asked about. [n, I] float64
+    """Return Pr[M(i) = j] over the catalogue for each given i. [n, I] float64
 
-    exp(epsilon q(i, j) / 2) / sum, with q(i, j) = (1 + cos(v_i, v_j)) / 2 in [0, 1], so that its
-    sensitivity is 1 and the law is epsilon-LDP (McSherry and Talwar 2007).
+    exp(epsilon q(i, j) / 2) / sum, with q(i, j) = (1 + cos(v_i, v_j)) / 2 in [0, 1]: sensitivity 1,
+    so it is epsilon-LDP (McSherry and Talwar 2007).
     """
     unit = functional.normalize(table.double(), dim=-1)
     alike = (1 + (unit[item] @ unit.T).clamp(-1, 1)) / 2
@@ -22,7 +22,7 @@ def law(table: Tensor, item: Tensor, epsilon: float) -> Tensor:
 
 
 def perturbed(table: Tensor, item: Tensor, chance: Tensor, epsilon: float) -> Tensor:
-    """One draw of M(i) for each item, by inverting the law at a number in [0, 1). [n]"""
+    """Draw M(i) for each item by inverse sampling with `chance` in [0, 1). [n]"""
     out = torch.empty_like(item)
     for start in range(0, len(item), BLOCK):
         cut = slice(start, start + BLOCK)

@@ -1,4 +1,4 @@
-"""What the graph of forgotten loans said of items, and how to move away from it (FedShare IV-C)."""
+"""Item views on the graph of forgotten loans, and the loss that moves away (FedShare IV-C)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rescind.core.clock import Clock
 from rescind.methods._lent_graph.graph import SharedGraph
 
 Reading = Literal["bpr_in_batch", "in_batch", "as_written", "positive_in_denominator"]
-"""What Eq. (25) divides by: see `contrastive_forgetting`."""
+"""Denominator of Eq. (25): see `contrastive_forgetting`."""
 
 
 def forgotten_views(
     graph: SharedGraph, user: Tensor, tables: Sequence[Tensor], layers: int, own_layer: bool
 ) -> Tensor:
-    """Each item's view on the forgotten graph, from M earlier tables (Eq. 23-24). [M, F, d]
+    """Compute item views on the forgotten graph from M earlier tables (Eq. 23-24). [M, F, d]
 
-    own_layer: whether the item's own layer 0 is in its view. With it the view is nearly the item
-    itself (cosine .997: fedshare.md section 4).
+    own_layer: include the item's own layer 0; the view is then nearly the item itself (cosine
+    .997: fedshare.md section 4).
 
     user: [clients, d]    tables: M of [I, d]    F: the items of the forgotten graph, in order
     """
@@ -36,19 +36,19 @@ def forgotten_views(
     return torch.stack(views)
 
 
-def as_long(table: Tensor, like: Tensor) -> Tensor:
-    """An earlier table with the first values of items that came later. [I, d]"""
+def extend(table: Tensor, like: Tensor) -> Tensor:
+    """Extend an earlier table by the rows of newer items. [I, d]"""
     return torch.cat([table, like[len(table) :]]) if len(table) < len(like) else table
 
 
-def drawn(items: Tensor, many: int, clock: Clock) -> Tensor:
-    """At most so many of some items, without replacement. [n]"""
+def draw(items: Tensor, count: int, clock: Clock) -> Tensor:
+    """Draw at most `count` items without replacement. [n]"""
     hashes = clock.bits("contrasted items", items)
-    return items[torch.topk(hashes, min(many, len(items)), largest=False).indices]
+    return items[torch.topk(hashes, min(count, len(items)), largest=False).indices]
 
 
 def views_of(chosen: Tensor, items: Tensor, views: Tensor) -> tuple[Tensor, Tensor]:
-    """The views of chosen items, and which of them have any: ([M, n, d], [n] bool).
+    """Return the views of chosen items, and which items have views: ([M, n, d], [n] bool).
 
     chosen: [n]    items: [F] sorted    views: [M, F, d]
     """
@@ -67,12 +67,12 @@ def contrastive_forgetting(
     temperature: float,
     reading: Reading = "in_batch",
 ) -> Tensor:
-    """Pull items towards their new global view, away from their forgotten ones (Eq. 25).
+    """Compute the loss that pulls items to their new view, away from forgotten ones (Eq. 25).
 
     The mean over items i of -cos(l_i, s_i) / tau + log D_i, where D_i sums exp(cos / tau) over
-    "as_written": the forgotten views of i; for an item without any, the term is alignment alone,
-    "positive_in_denominator": those and its own global view,
-    "in_batch" and "bpr_in_batch": those and the global views of all items.
+    "as_written": the forgotten views of i; without any, the term is alignment only,
+    "positive_in_denominator": also its own global view,
+    "in_batch" and "bpr_in_batch": also the global views of all items.
 
     local, seen: [n, d]    forgotten: [M, n, d]    has: [n] bool, which items have forgotten views
     """
@@ -88,7 +88,7 @@ def contrastive_terms(
     temperature: float,
     reading: Reading = "in_batch",
 ) -> Tensor:
-    """The terms of `contrastive_forgetting`, one per item. [n]"""
+    """Return the terms of `contrastive_forgetting`, one per item. [n]"""
     one, two = functional.normalize(local, dim=-1), functional.normalize(seen, dim=-1)
     away = functional.normalize(forgotten, dim=-1)
     right = torch.linalg.vecdot(one, two) / temperature
@@ -96,7 +96,7 @@ def contrastive_terms(
     if reading == "as_written":
         if not wrong.shape[1]:
             return -right
-        # An empty denominator counts as 1: nothing to move away from, and nothing undefined.
+        # An empty denominator counts as 1.
         return torch.where(has, wrong.logsumexp(1), 0.0) - right
     wrong = wrong.masked_fill(~has.unsqueeze(1), float("-inf"))
     good = right.unsqueeze(1) if reading == "positive_in_denominator" else one @ two.T / temperature

@@ -1,4 +1,4 @@
-"""InfoNCE between two tables of item rows, with its gradient in closed form."""
+"""InfoNCE between two tables of item rows, with a closed-form gradient."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 COLD = 0.02
-"""Below this temperature exp(1 / tau) nears the end of float32, so the maximum is taken out."""
+"""Below this temperature exp(1 / tau) may overflow float32, so the maximum is subtracted."""
 LOG2_E = math.log2(math.e)
 
 
 def infonce(local: Tensor, seen: Tensor, temperature: float) -> Tensor:
-    """InfoNCE between an item's local and global view, in-batch negatives (Eq. 17).
+    """Compute InfoNCE of local and global item views, in-batch negatives (Eq. 17).
 
     The mean over i of -log(exp(cos(l_i, s_i) / tau) / sum over j of exp(cos(l_i, s_j) / tau)).
     local, seen: [n, d]
@@ -24,7 +24,7 @@ def infonce(local: Tensor, seen: Tensor, temperature: float) -> Tensor:
 
 
 class _InfoNCE(torch.autograd.Function):
-    """Cross-entropy of all pairs of unit rows, with one exponential and no softmax kept.
+    """Cross-entropy of all pairs of unit rows, with one exponential and no stored softmax.
 
     With unit rows l and s, E = exp(l s^T / tau) and its row sums e, the gradients at the unit rows
     are (E s / e - s) / (n tau) and (E^T (l / e) - l) / (n tau).
@@ -32,10 +32,10 @@ class _InfoNCE(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, local: Tensor, seen: Tensor, temperature: float) -> Tensor:
-        by_one, by_two = (_shorter(t) for t in (local, seen))
+        by_one, by_two = (_inverse_norm(t) for t in (local, seen))
         one, two = local * by_one, seen * by_two
         right = torch.linalg.vecdot(one, two) / temperature
-        powers = (one * (LOG2_E / temperature)) @ two.T  # of two, which is faster than of e
+        powers = (one * (LOG2_E / temperature)) @ two.T  # exp2 is faster than exp
         if temperature < COLD:
             highest = powers.amax(1, keepdim=True)
             powers -= highest
@@ -45,7 +45,7 @@ class _InfoNCE(torch.autograd.Function):
         scale = 1 / (len(one) * temperature)
         down = (each @ two).div_(total).sub_(two)
         back = (each.T @ (one / total)).sub_(one)
-        ctx.down = (_across(down, one) * (by_one * scale), _across(back, two) * (by_two * scale))
+        ctx.down = (_tangent(down, one) * (by_one * scale), _tangent(back, two) * (by_two * scale))
         return (total.log().squeeze(1) - right).mean()
 
     @staticmethod
@@ -53,11 +53,11 @@ class _InfoNCE(torch.autograd.Function):
         return *(grads[0] * g for g in ctx.down), None
 
 
-def _shorter(rows: Tensor) -> Tensor:
-    """1 / the length of each row, as `normalize` bounds it. [n, 1]"""
+def _inverse_norm(rows: Tensor) -> Tensor:
+    """Return 1 / the norm of each row, clamped as in `normalize`. [n, 1]"""
     return torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_(min=1e-12).reciprocal_()
 
 
-def _across(pull: Tensor, unit: Tensor) -> Tensor:
-    """What remains of a gradient at unit rows without its part along them. [n, d]"""
-    return pull - torch.linalg.vecdot(pull, unit).unsqueeze(1) * unit
+def _tangent(grad: Tensor, unit: Tensor) -> Tensor:
+    """Remove the part of a gradient that is parallel to unit rows. [n, d]"""
+    return grad - torch.linalg.vecdot(grad, unit).unsqueeze(1) * unit

@@ -1,7 +1,7 @@
-"""The server's own steps again, from first values: what it would have become without some loans.
+"""Replay of the server's steps from the first round, without some loans.
 
-Nobody has to be online. What devices sent is kept as one sum per round, which names nobody; two
-runs of the server side by side, with the loans that go and without, tell how far apart it leads.
+No device has to be online: the mean of the devices' updates is stored per round. The difference of
+two replays, with and without the loans, is added to the model.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from rescind.core.federation import Federation
 
 SUMS = "sums"
-"""What devices sent, as a mean by round. Dated by the table it was made from: one round earlier."""
+"""Name of the stored means of updates; dated one round earlier, by the table they started from."""
 
 USUAL_PULL = 0.015
-"""How strongly devices pull back unless they are asked. Two runs of ML-100K, and ML-1M, show .0075
-to .016; of .01, .015, .02 and .03 this leaves an old row what a retraining leaves it."""
+"""Default damping. Two runs of ML-100K, and ML-1M, measure .0075 to .016; of .01, .015, .02 and .03
+this value is closest to retraining for an old row."""
 
 S = TypeVar("S", bound=RankingMethod)
 
 
 def with_sum(memory: Memory, round_: int, mean: Params) -> Memory:
-    """The memory with the mean of one more round."""
+    """Add the mean of one more round to the memory."""
     return memory.keep(SUMS, round_ - 1, mean)
 
 
 def sums_of(memory: Memory, rounds: int) -> list[Params] | None:
-    """The mean of every round so far, the first round first; None where one is missing."""
+    """Return the means of all rounds in order; None if one is missing."""
     found = sorted(memory.named(SUMS), key=lambda s: s.round)
     return [s.values for s in found] if [s.round for s in found] == list(range(rounds)) else None
 
@@ -48,22 +48,22 @@ def sums_of(memory: Memory, rounds: int) -> list[Params] | None:
 def paths(
     method: S, before: Federation, after: Federation, sums: Sequence[Params], damping: float
 ) -> tuple[ServerState, ServerState]:
-    """The server's states at the end of two runs: in the world before a request, and after it.
+    """Replay the server in the world before a request and after it; return both final states.
 
     V_t = S(V_t-1, A_t; G) and V'_t = S(V'_t-1, A_t - h (V'_t-1 - V_t-1); G'), both from the same
-    first values. S is the server's step, A_t what devices sent, G what is lent. Devices would have
-    pulled a table that went astray back to where their records want it: h is how strongly. Without
-    it (h = 0) what they did to make up for the loans stays when the loans go, which over-forgets.
+    initial values. S is the server's step, A_t the mean of updates, G the loans. Devices would have
+    pulled a different table back towards their own records: h (`damping`) is how strongly. With
+    h = 0 their compensation for the loans stays when the loans go, which over-forgets.
 
-    The second run writes down what it assumes devices to have sent, for the next request.
+    The second run stores its corrected means for the next request.
     """
-    quiet = replace(method, snapshots=0, keep_sums=False)  # type: ignore[call-arg]
+    plain = replace(method, snapshots=0, keep_sums=False)  # type: ignore[call-arg]
     one, two = (fed.restart(method=method).now.state for fed in (before, after))
     for turn, mean in enumerate(sums, 1):
         clock = before.clock.at(turn)
-        felt = {n: a - damping * (two.public[n] - one.public[n]).to(a) for n, a in mean.items()}
-        one = quiet.server_step(one, _sent(mean), before.world, clock)
-        two = method.server_step(two, _sent(felt), after.world, clock)
+        damped = {n: a - damping * (two.public[n] - one.public[n]).to(a) for n, a in mean.items()}
+        one = plain.server_step(one, _sent(mean), before.world, clock)
+        two = method.server_step(two, _sent(damped), after.world, clock)
     return one, two
 
 
@@ -74,30 +74,30 @@ def _sent(mean: Params) -> dict[str, Sum]:
 def pull(
     method: S, before: Federation, after: Federation, state: ServerState, sums: Sequence[Params]
 ) -> float:
-    """How strongly devices pull back a table that went astray, asked of the people of one round: h.
+    """Measure the damping h with the clients of one round.
 
-    A replay that assumes nothing of them (h = 0) leads d away from the table V. The same people
-    train at V and at V + d with the same draws, and h = -<A(V + d) - A(V), d> / <d, d>. Where
-    nobody answers it is the usual one.
+    A replay with h = 0 ends at a distance d from the table V. The same clients train at V and at
+    V + d with the same draws, and h = -<A(V + d) - A(V), d> / <d, d>. USUAL_PULL if no client
+    answers.
     """
     one, two = paths(method, before, after, sums, 0.0)
-    astray = {n: (two.public[n] - one.public[n]).to(v) for n, v in state.public.items()}
-    there = {n: v + astray[n] for n, v in state.public.items()}
-    at, off = (_asked(method, after, replace(state, public=t)) for t in (state.public, there))
+    shift = {n: (two.public[n] - one.public[n]).to(v) for n, v in state.public.items()}
+    shifted = {n: v + shift[n] for n, v in state.public.items()}
+    at, off = (_mean_at(method, after, replace(state, public=t)) for t in (state.public, shifted))
     if not (at and off):
         return USUAL_PULL
-    along = sum(float(((off[n] - at[n]).double() * astray[n].double()).sum()) for n in off)
-    square = sum(float(d.double().square().sum()) for d in astray.values())
-    return min(max(-along / square, 0.0), 1.0) if square else 0.0
+    product = sum(float(((off[n] - at[n]).double() * shift[n].double()).sum()) for n in off)
+    square = sum(float(d.double().square().sum()) for d in shift.values())
+    return min(max(-product / square, 0.0), 1.0) if square else 0.0
 
 
-def _asked(method: S, fed: Federation, state: ServerState) -> Params:
-    """What the people of the next round send from a table; nothing comes of it."""
-    heard: list[Params] = []
-    still = replace(method, refine_bpr=0.0, contrast=0.0, keep_sums=False)  # type: ignore[call-arg]
-    watch = [lambda moment: heard.append(method.server_mean(moment.sums))]
-    fed.with_(state=state).run(1, still, watch=watch)
-    return heard[0]
+def _mean_at(method: S, fed: Federation, state: ServerState) -> Params:
+    """Return the mean update of the next round's clients at a table; the round is discarded."""
+    means: list[Params] = []
+    plain = replace(method, refine_bpr=0.0, contrast=0.0, keep_sums=False)  # type: ignore[call-arg]
+    progress = [lambda result: means.append(method.server_mean(result.sums))]
+    fed.with_(state=state).run(1, plain, watch=progress)
+    return means[0]
 
 
 def moved(
@@ -109,12 +109,10 @@ def moved(
     sums: Sequence[Params],
     damping: float,
 ) -> ServerState:
-    """A state moved by as much as the two runs are apart, with the second's rows and moments.
+    """Add the difference of the two runs to a state, with the second run's rows and moments.
 
-    The first run is the one that was, so V + V' - V_t is V'. Where an earlier request was answered
-    by other steps, what those did stays.
-
-    Sums in which the records of the request are go; otherwise those of the second run stay.
+    The first run repeats the real one, so V + V' - V_t is V'; the effect of earlier requests stays.
+    Means that contain the request's records are dropped; otherwise the second run's are kept.
     """
     one, two = paths(method, before, after, sums, damping)
     public = {n: v + (two.public[n] - one.public[n]).to(v) for n, v in state.public.items()}
@@ -125,17 +123,17 @@ def moved(
 
 
 def one_story(fed: Federation) -> bool:
-    """Whether nothing happened between the rounds, so that they can be made again in one go."""
+    """Return whether no event came between rounds, so that they can be replayed in one run."""
     past = fed.past
     return past is not None and past.base is None and all(at == 0 for at, _ in past.story)
 
 
 def targets(fed: Federation, request: Request, method: Method) -> Tensor:
-    """Whose own updates were made with the records: the others only lent them. [n]"""
+    """Return the clients that trained on the records themselves, not only lent them. [n]"""
     event = request.event
     if isinstance(event, Withdraw):
         return request.people
-    if not isinstance(event, Erase):  # a device keeps what is unshared
+    if not isinstance(event, Erase):  # a device keeps unshared records
         return torch.zeros(0, dtype=torch.int64)
     records = event.records
     local = records if method.local_includes_shared else records[~records.among(fed.world.shared)]

@@ -1,7 +1,7 @@
-"""CDCGNNFed-R: a shared graph that the server mends, and user views sent back to sharers.
+"""CDCGNNFed-R: a shared graph with predicted edges, and user views sent to sharers.
 
-A reading (baselines.md section 2.2) of Qu et al., WWW 2024 (arXiv 2401.17630), whose full text was
-not at hand: name it "-R" in tables.
+A reading (baselines.md section 2.2) of Qu et al., WWW 2024 (arXiv 2401.17630). The full text was
+not available: name it "-R" in tables.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
 
 MENDED = ("mended/user", "mended/item", "mended/weight", "mended/of")
-"""Edges added to the shared graph (clients, items, weights), and the graph they were made of."""
+"""Predicted edges (clients, items, weights), and a hash of the graph they were predicted from."""
 
 
 @dataclass(frozen=True)
 class MendedGraph(SharedGraph):
-    """Pairs and items are those that people lent; propagation also walks along mended edges."""
+    """A shared graph with predicted ("mended") edges, which are used for propagation only."""
 
     more_user: Tensor
-    """[m] place in `sharers`"""
+    """[m] index in `sharers`"""
     more_item: Tensor
     """[m]"""
     more_weight: Tensor
     """[m]"""
 
     @cached_property
-    def walked(self) -> SharedGraph:
-        """The graph of real and mended edges together, for propagation only."""
+    def joined(self) -> SharedGraph:
+        """Return the graph of real and predicted edges."""
         user = torch.cat([self.user, self.more_user])
         item = torch.cat([self.item, self.more_item])
         strength = torch.cat([torch.ones(len(self.user), device=user.device), self.more_weight])
@@ -59,19 +59,19 @@ class MendedGraph(SharedGraph):
 
     @property
     def matrices(self) -> tuple[Side, Side]:
-        """The normalised adjacency with the mended edges in it."""
-        return self.walked.matrices
+        """Return the normalised adjacency with the predicted edges."""
+        return self.joined.matrices
 
 
 @dataclass(frozen=True)
 class _Weighted(SharedGraph):
-    """A graph whose edges count differently; a degree is a sum of strengths."""
+    """A graph with weighted edges; a degree is a sum of strengths."""
 
     strength: Tensor
 
     @cached_property
     def weight(self) -> Tensor:
-        """strength / sqrt(degree of the user x degree of the item). [E]"""
+        """Return strength / sqrt(degree of the user x degree of the item). [E]"""
         by_user = jagged.segment_sum(self.strength, self.user, self.users).clamp(min=1e-12)
         by_item = jagged.segment_sum(self.strength, self.item, self.items).clamp(min=1e-12)
         return self.strength * torch.rsqrt(by_user[self.user] * by_item[self.item])
@@ -79,39 +79,38 @@ class _Weighted(SharedGraph):
 
 @dataclass(frozen=True, kw_only=True)
 class CDCGNNFedR(FedShare):
-    """FedShare's learning on a graph with predicted edges, and views of users for their devices.
+    """FedShare on a graph with predicted edges, with user views sent to devices.
 
     Every few rounds the server trains a link predictor on its graph with some edges removed, and
-    adds to each partial sharer the items it rates highest. Mended edges carry propagation; they are
-    never positives of the BPR. A sharer's device is sent its view z and adds
+    adds the highest-scored items to each partial sharer. Predicted edges are used in propagation,
+    never as positives of the BPR. A sharer's device gets its view z and adds
     user_pull (1 - cos(u, z)) to its loss. With `mend = 0` and `user_pull = 0` it is FedShare.
 
-    DEPARTS the paper: mask ratio, number of edges, predictor and weights are ours (not published in
-    what could be read). Who shares only a part is taken from what devices announce: that they hold
-    something the server does not.
+    DEPARTS the paper: mask ratio, number of edges, predictor and weights are ours (not in the text
+    we could read). A partial sharer is a client that announces records the server does not have.
     """
 
     paper: ClassVar[str] = "Qu et al., WWW 2024 (a reading)"
 
     private_rate: float = 0.003
-    """A sharer's own vector is what is pulled; the better of .003 and .01 on validation."""
+    """Rate of a user's own vector; the better of .003 and .01 on validation."""
 
     mend: float = 0.5
-    """Edges added to a partial sharer, as a share of what they lend: eta_m, baselines.md 2.2."""
+    """Edges added to a partial sharer, as a fraction of their loans: eta_m, baselines.md 2.2."""
     mend_most: int = 20
-    """At most so many; baselines.md 2.2."""
+    """Maximum number of edges added; baselines.md 2.2."""
     mend_after: int = 10
-    """Rounds before the first mending, T_w."""
+    """Rounds before the first prediction, T_w."""
     mend_every: int = 10
-    """Rounds between two, T_m; what people lend or take back starts one at once."""
+    """Rounds between two predictions, T_m; a change of loans starts one at once."""
     mend_removed: float = 0.2
-    """Share of edges removed to train the predictor, rho; every user keeps one."""
+    """Fraction of edges removed to train the predictor, rho; every user keeps one."""
     mend_steps: int = 20
-    """Steps of Adam of the predictor, with edges removed anew in each. Ours."""
+    """Adam steps of the predictor, each with a new set of removed edges. Ours."""
     mend_rate: float = 0.01
     """Its learning rate. Ours."""
     weighted_mend: bool = False
-    """A mended edge counts as much as the predictor believes in it, instead of 1."""
+    """Weight predicted edges by their predicted probability instead of 1."""
     user_pull: float = 0.1
     """Weight of the distance between a sharer's vector and the server's view, lambda_u."""
 
@@ -133,7 +132,7 @@ class CDCGNNFedR(FedShare):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """FedShare's step; edges made of a graph that is gone do not outlive it."""
+        """Take FedShare's step; drop edges predicted from an outdated graph."""
         state = replace(state, own=grown_rows(state.own, world, 0.04, clock))
         after = super().server_step(state, sums, world, clock)
         if "mended/of" in after.own and not self._fresh(after, world):
@@ -141,7 +140,7 @@ class CDCGNNFedR(FedShare):
         return after
 
     def server_refine(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """Mend where it is time to, then refine as FedShare does (Eq. 17-18)."""
+        """Predict edges if due, then refine as FedShare does (Eq. 17-18)."""
         rounds = state.round - self.mend_after
         due = rounds >= 0 and (rounds % self.mend_every == 0 or not self._fresh(state, world))
         if self.mend and due:
@@ -149,7 +148,7 @@ class CDCGNNFedR(FedShare):
         return super().server_refine(state, world, clock)
 
     def server_graph(self, state: ServerState, world: World) -> SharedGraph:
-        """What people lend, with mended edges for propagation if they were made of just that."""
+        """Return the shared graph, with predicted edges if they are up to date."""
         graph = graph_of(world)
         if not self.mend or not self._fresh(state, world) or not len(state.own["mended/user"]):
             return graph
@@ -163,20 +162,20 @@ class CDCGNNFedR(FedShare):
         return made
 
     def server_mend(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """Predict the edges that partial sharers did not lend, from what is lent now."""
+        """Predict the missing edges of partial sharers from the current loans."""
         graph = graph_of(world)
         user, item = self._predictor(state, graph, clock)
         user, item = graph.propagate(user, item, self.layers)
         partial = world.announced.keeps[graph.sharers].nonzero().squeeze(1)
-        who, what, score = self._likeliest(graph, user, item, partial)
+        owner, what, score = self._likeliest(graph, user, item, partial)
         weight = torch.sigmoid(score) if self.weighted_mend else torch.ones_like(score)
-        made = (graph.sharers[who], what, weight, _stamp(graph))
+        made = (graph.sharers[owner], what, weight, _stamp(graph))
         return replace(state, own={**state.own, **dict(zip(MENDED, made, strict=True))})
 
     def _predictor(
         self, state: ServerState, graph: SharedGraph, clock: Clock
     ) -> tuple[Tensor, Tensor]:
-        """Copies of the server's rows, trained to tell removed edges from others, by BCE."""
+        """Train copies of the server's rows to predict removed edges, by BCE."""
         tables = {
             "user": state.own["user"].index_select(0, graph.sharers),
             "item": state.public["item"],
@@ -202,7 +201,7 @@ class CDCGNNFedR(FedShare):
     def _likeliest(
         self, graph: SharedGraph, user: Tensor, item: Tensor, partial: Tensor, block: int = 1024
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The best non-edges of each partial sharer: (place in sharers, item, score)."""
+        """Return the best non-edges of partial sharers: (index in sharers, item, score)."""
         count = jagged.counts(graph.user, graph.users)
         wanted = torch.round(self.mend * count).long().clamp(max=self.mend_most)
         first = jagged.starts(count)
@@ -214,14 +213,13 @@ class CDCGNNFedR(FedShare):
             value, what = torch.topk(scores, min(self.mend_most, graph.items), dim=1)
             rank = torch.arange(value.shape[1], device=value.device)
             chosen = (rank < wanted[some].unsqueeze(1)) & (value > -torch.inf)
-            who = some.unsqueeze(1).expand_as(what)
-            found.append((who[chosen], what[chosen], value[chosen]))
-        whole = zip(*found, strict=True)
-        who, what, score = (torch.cat(list(column)) for column in whole)
-        return who, what, score
+            owner = some.unsqueeze(1).expand_as(what)
+            found.append((owner[chosen], what[chosen], value[chosen]))
+        owner, what, score = (torch.cat(list(column)) for column in zip(*found, strict=True))
+        return owner, what, score
 
     def _fresh(self, state: ServerState, world: World) -> bool:
-        """Whether the mended edges were made of exactly what is shared now."""
+        """Return whether the edges were predicted from the current loans."""
         if "mended/of" not in state.own or not len(world.shared):
             return False
         return bool(torch.equal(state.own["mended/of"], _stamp(graph_of(world))))
@@ -231,7 +229,7 @@ class CDCGNNFedR(FedShare):
     def server_mail(
         self, state: ServerState, world: World, ids: Tensor, clock: Clock
     ) -> Mail | None:
-        """To each of these clients who lends: the vector the server sees them by, 4 d bytes."""
+        """Send each sharer among these clients its view, 4 d bytes."""
         if not self.user_pull or not len(world.shared):
             return None
         graph = self.server_graph(state, world)
@@ -249,13 +247,13 @@ class CDCGNNFedR(FedShare):
         cohort: Cohort,
         clock: Clock,
     ) -> Tensor:
-        """BPR, plus user_pull (1 - cos(u, z)) for whoever was sent a view z. [C]"""
+        """Return BPR, plus user_pull (1 - cos(u, z)) for clients with a view z. [C]"""
         loss = super().client_loss(work, batch, public, private, cohort, clock)
         if not self.user_pull or cohort.mail is None:
             return loss
         held = {name: rows.index_select(0, work.held) for name, rows in work.rows.items()}
         model = self.model
-        assert isinstance(model, LightGCN)  # checked when the method was made
+        assert isinstance(model, LightGCN)  # checked in __post_init__
         user = model.infer(held, {**work.dense, **work.own}, cohort.train)["user"]
         far = 1 - functional.cosine_similarity(user, cohort.mail.values["view"])
         return loss + self.user_pull * torch.where(cohort.mail.values["has"], far, 0.0)
@@ -263,7 +261,7 @@ class CDCGNNFedR(FedShare):
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """FedShare's compiled form wherever nobody was sent a view."""
+        """Use FedShare's compiled form if no client was sent a view."""
         if self.user_pull and cohort.mail is not None and bool(cohort.mail.values["has"].any()):
             return super().client_sum(public, private, cohort, clock)
         plain = FedShare(**{f.name: getattr(self, f.name) for f in fields(FedShare)})
@@ -275,9 +273,9 @@ _KNOWN = weakref.WeakKeyDictionary()
 
 
 def impair(graph: SharedGraph, removed: float, clock: Clock) -> tuple[SharedGraph, Tensor, Tensor]:
-    """The graph without a random part of its edges, and those edges as (user, item).
+    """Remove random edges; return the rest, and the removed edges as users and items.
 
-    The edge of each user with the smallest hash always stays.
+    Each user keeps the edge with the smallest hash.
     """
     chance = clock.uniform("impaired edges", graph.sharers[graph.user], graph.item)
     order = jagged.shuffle(
@@ -290,12 +288,11 @@ def impair(graph: SharedGraph, removed: float, clock: Clock) -> tuple[SharedGrap
 
 
 def _others(graph: SharedGraph, owner: Tensor, clock: Clock) -> Tensor:
-    """For each of these users an item that they do not lend, or any if they lend all. [n]"""
-    everybody = Cohort(graph.sharers, graph.items, graph.lot, graph.lot)
-    drawn = draw_negatives(clock, everybody, owner, torch.arange(len(owner), device=owner.device))
-    return drawn.clamp(min=0)
+    """Draw an item that each user does not lend, or any if they lend all. [n]"""
+    k = torch.arange(len(owner), device=owner.device)
+    return draw_negatives(clock, graph.cohort, owner, k).clamp(min=0)
 
 
 def _stamp(graph: SharedGraph) -> Tensor:
-    """A number that changes with the graph: the sum of a hash of its edges."""
+    """Return the sum of the hashes of all edges."""
     return Clock(0).bits("edges", graph.sharers[graph.user], graph.item).sum()

@@ -1,4 +1,4 @@
-"""A server that learns alone from what people lent: the ceiling when everybody lends everything."""
+"""Central training on lent records: an upper bound if all users lend everything."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from rescind.methods._lent_graph.steps import GraphSteps, prefixed, server_rows,
 from rescind.models.lightgcn import LightGCN
 
 USER = f"{REFERENCE}user"
-"""Everybody's vector as the server sees it; zeros for a person who lends nothing."""
+"""The server's vector of each client; zeros for clients that lend nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Central(Method):
     """LightGCN (He et al., SIGIR 2020) on the shared graph; preset `bpr_mf`: no propagation.
 
-    Devices send nothing. The table that is broadcast holds the items after propagation; what moves
-    is layer 0, in `own["item"]` and `own["user"]`. A person who lends is scored with the vector
-    that the server learnt, anybody else with the sum of their items over sqrt(n), by themselves.
+    Devices send nothing. The items are broadcast after propagation; layer 0 is trained, in
+    `own["item"]` and `own["user"]`. A sharer is scored with the server's vector, another user
+    with the sum of their items over sqrt(n), on the device.
 
-    DEPARTS He et al.: cosine scores with a temperature of 0.2, as everywhere here. Everybody's
-    vector is broadcast: a ceiling is measured with it, nobody should deploy it.
+    DEPARTS He et al.: cosine scores with a temperature of 0.2, as everywhere here. The vectors of
+    all users are broadcast: use it to measure an upper bound, do not deploy it.
     """
 
     paper: ClassVar[str] = "He et al., SIGIR 2020, centralised"
@@ -44,17 +44,17 @@ class Central(Method):
 
     model: Model = LightGCN()
     clients_per_round: int | None = 1
-    """Nobody trains, so one is asked for form's sake."""
+    """Unused: the server trains alone."""
     temperature: float = 0.2
 
     layers: int = 3
     """Propagation steps; 0 is matrix factorisation."""
     score: Literal["cosine", "dot"] = "cosine"
-    """How a person and an item are compared."""
+    """How a user and an item are compared."""
     graph_steps: int = 20
     """Steps of Adam in a round."""
     graph_pairs: int | None = 8192
-    """Shared pairs drawn for a step; none: all of them."""
+    """Shared pairs drawn per step; None: all."""
     graph_optimiser: Literal["plain", "adam"] = "adam"
     """The server's optimiser."""
     graph_rate: float = 0.01
@@ -64,23 +64,23 @@ class Central(Method):
 
     @classmethod
     def bpr_mf(cls, **fields: Any) -> Central:
-        """BPR-MF (Rendle et al., UAI 2009): no propagation, inner products, L2."""
+        """Return BPR-MF (Rendle et al., UAI 2009): no propagation, inner products, L2."""
         plain: dict[str, Any] = {"layers": 0, "score": "dot", "temperature": 1.0}
         plain |= {"graph_decay": 0.01}
         return cls(**{**plain, **fields})
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
-        """First values of items and people."""
+        """Return initial values of items and users."""
         state = super().server_init(world, clock)
         item = state.public["item"]
         own = {"item": item, "user": server_rows({}, world, item.shape[1], self._spread, clock)}
-        nobody = torch.zeros_like(own["user"])
-        return replace(state, public={"item": item, USER: nobody}, own=own)
+        empty = torch.zeros_like(own["user"])
+        return replace(state, public={"item": item, USER: empty}, own=own)
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """A few steps down BPR on the shared graph; then both sides as propagation shows them."""
+        """Take BPR steps on the shared graph; broadcast both sides after propagation."""
         item = state.own["item"]
         user = server_rows(state.own, world, item.shape[1], self._spread, clock)
         if not len(world.shared):
@@ -89,12 +89,12 @@ class Central(Method):
         user, item, moments = self._steps.run(graph, user, item, under("graph/", state.own), clock)
         rows = user.index_select(0, graph.sharers)
         seen_user, seen_item = graph.propagate(rows, item, self.layers)
-        everybody = torch.zeros_like(user).index_copy_(0, graph.sharers, seen_user)
+        views = torch.zeros_like(user).index_copy_(0, graph.sharers, seen_user)
         own = {"item": item, "user": user, **prefixed("graph/", moments)}
-        return state.next({"item": seen_item, USER: everybody}, own)
+        return state.next({"item": seen_item, USER: views}, own)
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """A block begins: new items get their first values on both tables."""
+        """Start a block: add initial values of new items to both tables."""
         after = super().server_turn(state, world, clock)
         new = after.public["item"][len(state.own["item"]) :]
         return replace(after, own={**after.own, "item": torch.cat([state.own["item"], new])})
@@ -102,19 +102,19 @@ class Central(Method):
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """Nothing is sent."""
+        """Send nothing."""
         return Update(len(cohort), {}), private
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """The server's vector of a person, or else the sum of their items over sqrt(n). [C, I]"""
-        item, everybody = public["item"], public[USER]
+        """Score with the server's vector, or else the sum of own items over sqrt(n). [C, I]"""
+        item, views = public["item"], public[USER]
         rows = item.index_select(0, cohort.own.item)
-        many = cohort.own.count.clamp(min=1).to(item.dtype).unsqueeze(1)
-        near = jagged.segment_sum(rows, cohort.own.owner, len(cohort)) * torch.rsqrt(many)
-        known = cohort.ids < len(everybody)
-        user = everybody[torch.where(known, cohort.ids, 0)]
-        told = (known & (user != 0).any(1)).unsqueeze(1)
-        user = torch.where(told, user, near)
+        n = cohort.own.count.clamp(min=1).to(item.dtype).unsqueeze(1)
+        pooled = jagged.segment_sum(rows, cohort.own.owner, len(cohort)) * torch.rsqrt(n)
+        known = cohort.ids < len(views)
+        user = views[torch.where(known, cohort.ids, 0)]
+        shares = (known & (user != 0).any(1)).unsqueeze(1)
+        user = torch.where(shares, user, pooled)
         if self.score == "cosine":
             user, item = functional.normalize(user, dim=-1), functional.normalize(item, dim=-1)
         return user @ item.T

@@ -1,15 +1,15 @@
 """FedShare: federated recommendation with personal data sharing (Qu et al., arXiv 2603.11610).
 
-Learning phase (Algorithm 1). Devices train on what they kept to themselves; the server averages
-and then refines the item table on the graph of what people lent. Unlearning phase (Algorithm 2):
-`FedShareUnlearn`, which is close to a retraining and not equal to one. `FedShare` itself retrains.
+Learning (Algorithm 1): devices train on kept records; the server averages, then refines the item
+table on the graph of lent records. Unlearning (Algorithm 2): `FedShareUnlearn`, which approximates
+retraining. `FedShare` itself retrains.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor
 
@@ -24,32 +24,27 @@ from rescind.errors import ConfigError
 from rescind.methods._lent_graph.graph import SharedGraph, graph_of
 from rescind.methods._lent_graph.steps import GraphSteps, grown_rows, prefixed, server_rows, under
 from rescind.methods.sharing._infonce import infonce
-from rescind.methods.sharing._server_rerun import (
-    with_sum,
-)
+from rescind.methods.sharing._server_rerun import with_sum
 from rescind.models.bag import Bag
 from rescind.models.lightgcn import LightGCN, TwoSidedLightGCN
 
-if TYPE_CHECKING:
-    pass
-
 REFINE = "refine/"
-"""What the server's Adam remembers is kept under this name."""
+"""Prefix of the moments of the server's Adam."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedShare(RankingMethod):
-    """Devices and the shared graph learn one item table together (Eq. 10-18).
+    """One item table, trained by devices and on the shared graph (Eq. 10-18).
 
-    DEPARTS Eq. (13): a person's own vector stays at zero (`private_rate = 0`). Trained on a few
-    rounds of few items it fits those and nothing else: on validation it costs .006 NDCG@20 on
-    ML-1M and .013 on ML-100K.
+    DEPARTS Eq. (13): a user's own vector stays at zero (`private_rate = 0`). Trained on a few
+    rounds of few items it overfits: on validation it costs .006 NDCG@20 on ML-1M and .013 on
+    ML-100K.
 
     DEPARTS Eq. (15): a temperature of 0.2 inside the BPR. As printed the loss stays at the level of
     item popularity at any learning rate.
 
-    DEPARTS Eq. (16): the local loss is a sum over pairs and clients count alike. Weighting a summed
-    loss by the number of records once more costs 4.5 points of HR@20.
+    DEPARTS Eq. (16): the local loss is a sum over pairs, and clients have equal weight. Weighting
+    the summed loss by the number of records costs 4.5 points of HR@20.
     """
 
     paper: ClassVar[str] = "Qu et al., arXiv 2603.11610"
@@ -69,9 +64,9 @@ class FedShare(RankingMethod):
     refine_rate: float = 0.003
     """Learning rate of the server's Adam."""
     refine_temperature: float | None = None
-    """Temperature of the server's BPR; None: that of the clients."""
+    """Temperature of the server's BPR. Default: that of the clients."""
     refine_pairs: int = 8192
-    """Shared pairs sampled for the server's BPR in a round."""
+    """Shared pairs sampled per round for the server's BPR."""
     refine_bpr: float = 1.0
     """Weight of the server's BPR; 0 is the ablation "w/o server BPR"."""
     contrast: float = 0.5
@@ -79,21 +74,20 @@ class FedShare(RankingMethod):
     contrast_temperature: float = 0.2
     """Tau in Eq. (17)."""
     contrast_items: int = 1024
-    """Items contrasted in a round."""
+    """Items contrasted per round."""
     view: Literal["graph", "self"] = "graph"
-    """What the local view is contrasted with; "self" is the control that leaves the graph out."""
+    """What the local view is contrasted with; "self" is the control without the graph."""
     snapshots: int = 3
     """Item tables kept for unlearning, M in IV-C."""
     keep_sums: bool = False
-    """Keep what devices sent, as one table per round: with it the server can go through its own
-    steps again when loans are taken back, and nobody has to be online."""
+    """Keep the mean update of each round, so that the server can replay its steps without some
+    loans while devices are offline."""
 
     @classmethod
     def as_published(cls, **fields: Any) -> FedShare:
-        """The equations to the letter: no temperature, both sides of Eq. (13), Eq. (16)'s weights.
+        """Return FedShare as printed: no temperature, both sides of Eq. (13), Eq. (16)'s weights.
 
-        The server's InfoNCE keeps its tau, which the paper tunes. It stays at the level of item
-        popularity; for the record.
+        InfoNCE keeps its tau, which the paper tunes. Quality stays at the level of item popularity.
         """
         printed: dict[str, Any] = {"model": TwoSidedLightGCN(), "aggregate": "records"}
         printed |= {"temperature": 1.0, "negatives": 1, "rate": 0.3, "private_rate": 0.01}
@@ -101,7 +95,7 @@ class FedShare(RankingMethod):
 
     @classmethod
     def with_softmax(cls, **fields: Any) -> FedShare:
-        """The same server over clients that rank all items at once (`methods/softmax.py`)."""
+        """Return FedShare with the softmax loss on clients (`methods/baselines/softmax.py`)."""
         clients: dict[str, Any] = {"model": Bag(), "loss": "softmax", "reduce": "mean"}
         clients |= {"temperature": 1.0, "aggregate": "roots", "rate": 1.0}
         server: dict[str, Any] = {"server_optimiser": "adam", "server_rate": 0.003}
@@ -109,7 +103,7 @@ class FedShare(RankingMethod):
         return cls(**{**clients, **server, **fields})
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
-        """The item table, and a row of the server's own for everybody (only sharers' are used)."""
+        """Return the item table, and a server row per client (only sharers' are used)."""
         state = super().server_init(world, clock)
         dim = state.public["item"].shape[1]
         return replace(state, own={"user": server_rows({}, world, dim, 0.04, clock)})
@@ -117,7 +111,7 @@ class FedShare(RankingMethod):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """FedAvg, then one step of refinement on the shared graph; the table is remembered."""
+        """Run FedAvg, then one refinement step on the shared graph; store a snapshot."""
         state = replace(state, own=grown_rows(state.own, world, 0.04, clock))
         after = super().server_step(state, sums, world, clock)
         if len(world.shared) and (self.refine_bpr or self.contrast):
@@ -130,11 +124,11 @@ class FedShare(RankingMethod):
         return replace(after, memory=memory)
 
     def server_graph(self, state: ServerState, world: World) -> SharedGraph:
-        """The graph that is learnt from: what people lend. A subclass may see more in it."""
+        """Return the graph to learn from. Subclasses may add edges."""
         return graph_of(world)
 
     def server_refine(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """One Adam step on BPR + lambda_1 InfoNCE over the shared graph (Eq. 17-18)."""
+        """Take one Adam step on BPR + lambda_1 InfoNCE over the shared graph (Eq. 17-18)."""
         graph = self.server_graph(state, world)
 
         def contrast(local: Tensor, seen: Tensor) -> Tensor:
@@ -159,7 +153,7 @@ class FedShare(RankingMethod):
 
     @property
     def steps(self) -> GraphSteps:
-        """The server's steps on the graph of loans."""
+        """Return the settings of the server's steps on the graph."""
         return GraphSteps(
             layers=self.layers,
             pairs=self.refine_pairs,
@@ -174,16 +168,16 @@ class FedShare(RankingMethod):
 
 
 def fedshare_of(learner: Method, unlearner: str) -> FedShare:
-    """Return the method of a federation that learns as FedShare does, or raise."""
+    """Return a federation's method if it is FedShare, or raise."""
     if not isinstance(learner, FedShare) or type(learner).server_graph != FedShare.server_graph:
         raise ConfigError(
-            f"{unlearner} forgets for FedShare, not for {type(learner).__name__}. "
+            f"{unlearner} works for FedShare, not for {type(learner).__name__}. "
             f"Choose another unlearner: Retrain works for every method."
         )
     return learner
 
 
 def learnt_by(learner: Method, unlearner: str) -> dict[str, Any]:
-    """Return the settings of FedShare that a federation learns with."""
+    """Return the FedShare settings of a federation's method."""
     method = fedshare_of(learner, unlearner)
     return {f.name: getattr(method, f.name) for f in fields(FedShare)}

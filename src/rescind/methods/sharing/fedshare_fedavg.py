@@ -1,7 +1,6 @@
-"""FedShare-FedAvg: the server is one more client, which owns all that people lent.
+"""FedShare-FedAvg: the server takes part as one more client that owns all lent records.
 
-The plainest use of shared data that Qu et al. (arXiv 2603.11610) compare with, as read in
-baselines.md section 2.1.
+The simplest baseline of Qu et al. (arXiv 2603.11610), as read in baselines.md section 2.1.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from rescind.models.lightgcn import LightGCN
 
 @dataclass(frozen=True, kw_only=True)
 class FedShareFedAvg(RankingMethod):
-    """Average the devices and a server that trains LightGCN on the shared graph.
+    """FedAvg over the devices and a server that trains LightGCN on the shared graph.
 
     V <- V + sum over k of w_k (V_k - V), k the participants and the server s, with
     w_s = |D_s| / (|D_s| + sum |D_j|). The last w_s is kept as `own["server weight"]`, because the
-    server dominates when few clients are drawn. Losses are means, so that |D| counts once.
+    server dominates if few clients are sampled. Losses are means, so |D| counts once.
     """
 
     paper: ClassVar[str] = "Qu et al., arXiv 2603.11610, baseline"
@@ -47,16 +46,16 @@ class FedShareFedAvg(RankingMethod):
     layers: int = 3
     """Propagation steps on the shared graph, L in V-A."""
     graph_steps: int = 1
-    """Steps the server takes in a round before it is averaged, E_s."""
+    """Server steps per round before averaging, E_s."""
     graph_pairs: int | None = 8192
-    """Shared pairs drawn for a step, as FedShare's server does; none: all of them."""
+    """Shared pairs drawn per step, as in FedShare; None: all."""
     graph_optimiser: Literal["plain", "adam"] = "adam"
-    """The server's optimiser, with FedShare's: the two differ in what is done with the step."""
+    """The server's optimiser, as in FedShare."""
     graph_rate: float = 0.001
     """Its learning rate; fedshare.md section 3."""
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
-        """The item table, and a row of the server's own for everybody (only sharers' are used)."""
+        """Return the item table, and a server row per client (only sharers' are used)."""
         state = super().server_init(world, clock)
         dim = state.public["item"].shape[1]
         return replace(state, own={"user": server_rows({}, world, dim, 0.04, clock)})
@@ -64,19 +63,19 @@ class FedShareFedAvg(RankingMethod):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """FedAvg over the devices and, where anything is shared, the server itself."""
+        """Run FedAvg over the devices and, if anything is shared, the server."""
         if not len(world.shared):
             return super().server_step(state, sums, world, clock)
         mine, own = self.server_train(state, world, clock)
         others = sum(total.weight for total in sums.values())
-        share = torch.tensor(mine.weight / (mine.weight + others), dtype=torch.float64)
-        state = replace(state, own={**own, "server weight": share})
+        fraction = torch.tensor(mine.weight / (mine.weight + others), dtype=torch.float64)
+        state = replace(state, own={**own, "server weight": fraction})
         return super().server_step(state, {**sums, "server": mine}, world, clock)
 
     def server_train(
         self, state: ServerState, world: World, clock: Clock
     ) -> tuple[Sum, dict[str, torch.Tensor]]:
-        """What the server would send if it were a client, and its own values afterwards."""
+        """Train the server as a client. Return (its sum, its own values)."""
         graph, item = graph_of(world), state.public["item"]
         user = server_rows(state.own, world, item.shape[1], 0.04, clock)
         moments = under("graph/", state.own)

@@ -1,13 +1,13 @@
-"""PDC-FRS-R: people contribute perturbed items, and an auxiliary model learns from these alone.
+"""PDC-FRS-R: users contribute perturbed items, and an auxiliary model learns from these only.
 
-A reading (baselines.md section 2.3) of Yang et al., ADMA 2024 (arXiv 2409.07773), whose full text
-was not at hand: name it "-R" in tables.
+A reading (baselines.md section 2.3) of Yang et al., ADMA 2024 (arXiv 2409.07773). The full text was
+not available: name it "-R" in tables.
 
-How a contribution travels. The server must see perturbed items only, with their sender, and all it
-receives is a sum. So it sends each sharer a range of slots (it knows how many items they lend, as
-the ledger says, and not which); the device perturbs, writes item + 1 into its slots and leaves the
-others at 0. Slots belong to one client each, so a sum over clients is the list of all. No server
-function here reads `world.shared.item`; a test changes it and nothing happens.
+The server must see perturbed items only, with their sender, but it receives a sum. So it sends each
+sharer a range of slots (it knows the number of lent items from the ledger, not the items). The
+device perturbs its items, writes item + 1 into its slots and leaves the others at 0. Each slot
+belongs to one client, so the sum is the list of all contributions. No server function here reads
+`world.shared.item`; a test checks this.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from rescind.methods.sharing._exponential_mechanism import perturbed
 from rescind.models.lightgcn import LightGCN
 
 SIMILAR = f"{REFERENCE}similar"
-"""The item table at the end of the warm-up: similarities are taken from it for ever."""
+"""The item table at the end of the warm-up, from which all similarities are computed."""
 SENT = "contributed"
-"""In a sum: [slots, 1] whole numbers, item + 1 or 0."""
+"""Entry of a sum: [slots, 1] integers, item + 1 or 0."""
 AUXILIARY = "auxiliary/"
 FEDERATED = "federated/item"
-"""The table as devices alone made it: what they move, while they are sent the fused one."""
+"""The table trained by devices only; devices are sent the fused one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,21 +54,21 @@ class PDCFRSR(RankingMethod):
 
     Pr[M(i) = j] is proportional to exp(epsilon q(i, j) / 2) over the whole catalogue, with
     q(i, j) = (1 + cos(v_i, v_j)) / 2: epsilon-LDP for each item; k items cost k epsilon. An item
-    is perturbed once: a device that is asked again answers the same. Restricting the outputs to
-    neighbours of the true item would keep more of it and lose the guarantee.
+    is perturbed once: a device that is asked again sends the same. Restricting the outputs to
+    neighbours of the true item would be more accurate but lose the guarantee.
 
-    DEPARTS the paper: similarity, epsilon, augmentation and fusion are ours (not published in what
-    could be read). The auxiliary table begins as the frozen one, or the two could not be averaged.
-    What devices send moves the federated table, what they receive is fused: fusing into the table
-    itself drags it back to the auxiliary one round after round (.227 NDCG@20 on ML-100K, against
-    .258 without; test figures of one seed, seen before this reading was chosen, so they are no
+    DEPARTS the paper: similarity, epsilon, augmentation and fusion are ours (not in the text we
+    could read). The auxiliary table starts as the frozen one, so that the two can be averaged.
+    Device updates go to the federated table, and devices receive the fused one: fusing into the
+    federated table pulls it back to the auxiliary one every round (.227 NDCG@20 on ML-100K,
+    .258 without; test figures of one seed, seen before this reading was chosen, so they are not
     evidence for it). Averaging or InfoNCE, and the weight, were chosen on validation
-    (recipes/fedshare/tuning-baselines.toml). Devices go on training on all they have: only a
-    perturbed copy left them.
+    (recipes/fedshare/tuning-baselines.toml). Devices still train on all their records: only a
+    perturbed copy leaves them.
 
-    DEPARTS local privacy: a simulation draws the perturbation from the clock, so that runs repeat;
-    a server that knows the seed could undo it. A device must draw it from its own entropy. Clipping
-    would cut contributions with the rest of an update: use no guards with this method.
+    DEPARTS local privacy: a simulation draws the perturbation from the clock, so that runs can be
+    repeated; a server that knows the seed could undo it. A real device must use its own entropy.
+    Clipping would also cut contributions: use no guards with this method.
     """
 
     paper: ClassVar[str] = "Yang et al., ADMA 2024 (a reading)"
@@ -81,28 +81,28 @@ class PDCFRSR(RankingMethod):
     rate: float = 0.15
     private_rate: float = 0.0
     local_includes_shared: bool = False
-    """Must stay False: it lets a device tell apart what it lent. It trains on all it has."""
+    """Must be False, so that a device can tell which items it lent. It trains on all items."""
 
     epsilon: float = 5.0
-    """Budget of each contributed item; baselines.md 2.3 looks at 5 to 10."""
+    """Privacy budget per contributed item; baselines.md 2.3 uses 5 to 10."""
     warm_up: int = 10
-    """Rounds before similarities are frozen and contributions asked for, T_w."""
+    """Rounds before similarities are frozen and contributions requested, T_w."""
     hints: int = 10
-    """At most so many items are suggested to a sharer; 0: none."""
+    """Maximum number of items suggested to a sharer."""
     hint_share: float = 0.1
-    """And at most this share of the items they have, m."""
+    """Maximum number of suggestions, as a fraction of the sharer's items, m."""
     hint_weight: float = 0.3
     """Weight of a suggested item as a positive, omega."""
     fuse: Literal["mix", "infonce"] = "mix"
-    """How the auxiliary model enters the item table: by averaging, or by FedShare's Eq. (17)."""
+    """Fusion of the auxiliary model with the item table: averaging, or FedShare's Eq. (17)."""
     fusion: float = 0.1
     """Weight of the auxiliary table in the average, kappa, or of InfoNCE."""
     layers: int = 3
     """Propagation steps on the perturbed graph."""
     auxiliary_steps: int = 5
-    """Steps of Adam of the auxiliary model in a round, E_s. Ours."""
+    """Adam steps of the auxiliary model per round, E_s. Ours."""
     auxiliary_pairs: int | None = 8192
-    """Contributed pairs drawn for a step, as FedShare's server does."""
+    """Contributed pairs drawn per step, as in FedShare."""
     auxiliary_rate: float = 0.001
     """Its learning rate, and that of InfoNCE; fedshare.md section 3."""
 
@@ -111,7 +111,7 @@ class PDCFRSR(RankingMethod):
         if self.aggregate != "clients" or self.loss != "bpr" or self.local_includes_shared:
             raise ConfigError(
                 "PDCFRSR needs aggregate = 'clients' (weights would multiply the contributions), "
-                "loss = 'bpr' and local_includes_shared = false. Leave them as they are."
+                "loss = 'bpr' and local_includes_shared = false. Remove these settings."
             )
         if not (self.epsilon >= 0 and 0 <= self.fusion <= 1 and self.hints >= 0):
             raise ConfigError(
@@ -122,7 +122,7 @@ class PDCFRSR(RankingMethod):
     # -- server ----------------------------------------------------------------------------------
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
-        """The item table, and nothing contributed."""
+        """Return the item table and no contributions."""
         state = super().server_init(world, clock)
         item = state.public["item"]
         frozen = item.clone() if self.warm_up == 0 else torch.zeros_like(item)
@@ -131,7 +131,7 @@ class PDCFRSR(RankingMethod):
         return replace(state, public={**state.public, SIMILAR: frozen}, own=own)
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """Whoever has anything to train on, lent or not."""
+        """Sample clients with any records, lent or kept."""
         return replace(self._plain, clients_per_round=self.clients_per_round).server_sample(
             state, world, clock
         )
@@ -139,20 +139,20 @@ class PDCFRSR(RankingMethod):
     def server_mail(
         self, state: ServerState, world: World, ids: Tensor, clock: Clock
     ) -> Mail | None:
-        """To sharers: where to write their contribution if it is missing, and suggestions."""
+        """Send sharers their slots if the contribution is missing, and suggestions."""
         if state.round < self.warm_up or not (self.fusion or self.hints):
             return None
         lent = lent_counts(world)
         to = ids[lent[ids] > 0]
         missing = _grown(state.own["sent/count"], world)[to] != lent[to]
         slot = torch.where(missing, jagged.starts(lent)[to] + 1, 0)
-        letters = {"slot": slot, "slots": torch.full_like(slot, int(lent.sum()))}
+        mail = {"slot": slot, "slots": torch.full_like(slot, int(lent.sum()))}
         if self.hints:
-            letters["hints"] = self._suggested(state, world, to)
-        return Mail(to, letters)
+            mail["hints"] = self._suggested(state, world, to)
+        return Mail(to, mail)
 
     def _suggested(self, state: ServerState, world: World, to: Tensor) -> Tensor:
-        """What the auxiliary model would show each of these people. [to, hints], -1: nothing"""
+        """Return the auxiliary model's suggestions for these clients. [to, hints], -1: none"""
         out = torch.full((len(to), self.hints), -1, dtype=torch.int64, device=to.device)
         if f"{AUXILIARY}item" not in state.own or not len(state.own["sent/user"]):
             return out
@@ -160,17 +160,17 @@ class PDCFRSR(RankingMethod):
         rows = state.own[f"{AUXILIARY}user"].index_select(0, graph.sharers)
         user, item = graph.propagate(rows, state.own[f"{AUXILIARY}item"], self.layers)
         known = torch.isin(to, graph.sharers)
-        who = torch.searchsorted(graph.sharers, to[known])
-        scores = functional.normalize(user[who], dim=-1) @ functional.normalize(item, dim=-1).T
-        owner, place = jagged.take(graph.lot.first, graph.lot.count, who)
-        seen = Lot(owner, graph.item[place], len(who))
+        rows = torch.searchsorted(graph.sharers, to[known])
+        scores = functional.normalize(user[rows], dim=-1) @ functional.normalize(item, dim=-1).T
+        owner, place = jagged.take(graph.lot.first, graph.lot.count, rows)
+        seen = Lot(owner, graph.item[place], len(rows))
         out[known] = top_k(scores, seen, self.hints)
         return out
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """FedAvg; then take in contributions, train the auxiliary model, and fuse."""
+        """Run FedAvg, add contributions, train the auxiliary model, and fuse."""
         fed = {"item": state.own.get(FEDERATED, state.public["item"])}
         state = replace(state, public={**state.public, **fed})
         after = super().server_step(state, {r: _without(s) for r, s in sums.items()}, world, clock)
@@ -182,7 +182,7 @@ class PDCFRSR(RankingMethod):
         return self.server_auxiliary(after, world, clock) if len(own["sent/user"]) else after
 
     def server_auxiliary(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """Some steps of the auxiliary model on what was contributed, and its fusion."""
+        """Train the auxiliary model on the contributions and fuse it."""
         graph, own = perturbed_graph(state.own, world), under(AUXILIARY, state.own)
         item = own.pop("item", state.public[SIMILAR])
         user = server_rows(own, world, item.shape[1], 0.04, clock)
@@ -205,7 +205,7 @@ class PDCFRSR(RankingMethod):
     def _contrasted(
         self, state: ServerState, graph: SharedGraph, seen: Tensor, clock: Clock
     ) -> ServerState:
-        """One Adam step of InfoNCE between the item table and the auxiliary views (Eq. 17)."""
+        """Take one Adam step on InfoNCE of item table and auxiliary views (Eq. 17)."""
         item = state.public["item"].detach().requires_grad_()
         rows = graph.some_items(1024, clock)  # FedShare's batch
         one = functional.normalize(item.index_select(0, rows), dim=-1)
@@ -221,7 +221,7 @@ class PDCFRSR(RankingMethod):
         return replace(state, public={**state.public, **moved}, own=own)
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """A block begins: new items get their first values in the frozen and auxiliary tables."""
+        """Start a block: add new items to the frozen and auxiliary tables."""
         after = super().server_turn(state, world, clock)
         new = after.public["item"][len(state.public["item"]) :]
         public = {**after.public, SIMILAR: torch.cat([state.public[SIMILAR], new])}
@@ -236,7 +236,7 @@ class PDCFRSR(RankingMethod):
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """Train on everything a device has; add the contribution where the server asks for it."""
+        """Train on all records of a device; add its contribution if the server asks for it."""
         whole = replace(cohort, train=cohort.own)
         update, private = super().client_train(public, private, whole, clock)
         rows = self.client_contribution(public, cohort, clock)
@@ -247,27 +247,27 @@ class PDCFRSR(RankingMethod):
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """FedAvg's compiled form wherever nobody got a letter."""
+        """Use FedAvg's compiled form if no client got mail."""
         if cohort.mail is not None and bool(cohort.mail.values["has"].any()):
             return super().client_sum(public, private, cohort, clock)
         return self._plain.client_sum(public, private, replace(cohort, train=cohort.own), clock)
 
     def client_contribution(self, public: Params, cohort: Cohort, clock: Clock) -> Rows | None:
-        """Perturbed copies of what the devices lend, without duplicates, in their slots."""
+        """Return perturbed copies of the lent items, without duplicates, in their slots."""
         if cohort.mail is None or not bool((cohort.mail.values["slot"] > 0).any()):
             return None
-        letter, own, train, items = cohort.mail.values, cohort.own, cohort.train, cohort.items
+        mail, own, train, items = cohort.mail.values, cohort.own, cohort.train, cohort.items
         kept = torch.isin(own.owner * items + own.item, train.owner * items + train.item)
-        lent = (letter["slot"][own.owner] > 0) & ~kept
+        lent = (mail["slot"][own.owner] > 0) & ~kept
         owner, item = own.owner[lent], own.item[lent]
         chance = clock.at(0).uniform("perturbed item", cohort.ids[owner], item)
         drawn = torch.unique(owner * items + perturbed(public[SIMILAR], item, chance, self.epsilon))
         owner, item = drawn // items, drawn % items
-        index = letter["slot"][owner] - 1 + jagged.places(owner, len(cohort))
-        return Rows(owner, index, (item + 1).unsqueeze(1), int(letter["slots"].max()))
+        index = mail["slot"][owner] - 1 + jagged.places(owner, len(cohort))
+        return Rows(owner, index, (item + 1).unsqueeze(1), int(mail["slots"].max()))
 
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
-        """The usual samples; suggested items are positives of less weight and never negatives."""
+        """Return the usual samples; suggested items are positives with a lower weight."""
         owner, item = self.client_hints(cohort)
         if not len(owner):
             return super().client_plan(public, private, cohort, clock)
@@ -276,12 +276,12 @@ class PDCFRSR(RankingMethod):
         both = Lot(cell // items, cell % items, len(cohort))
         whole = replace(cohort, train=both, own=both)
         plan = super().client_plan(public, private, whole, clock)
-        told = torch.isin(plan.owner * items + plan.items["positive"], owner * items + item)
-        weight = torch.where(told, self.hint_weight, 1.0)
+        hinted = torch.isin(plan.owner * items + plan.items["positive"], owner * items + item)
+        weight = torch.where(hinted, self.hint_weight, 1.0)
         return replace(plan, values={**plan.values, "weight": weight})
 
     def client_hints(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
-        """The suggestions a device takes: new to it, and few beside what it has. (owner, item)"""
+        """Return the suggestions a device accepts: new items, at most hint_share. (owner, item)"""
         none = cohort.ids.new_zeros(0)
         if cohort.mail is None or "hints" not in cohort.mail.values:
             return none, none
@@ -303,7 +303,7 @@ class PDCFRSR(RankingMethod):
         cohort: Cohort,
         clock: Clock,
     ) -> Tensor:
-        """BPR, each pair by its weight. [C]"""
+        """Return the weighted BPR loss. [C]"""
         if "weight" not in batch.values:
             return super().client_loss(work, batch, public, private, cohort, clock)
         model, owner = cast(RankingModel, self.model), batch.owner
@@ -321,7 +321,7 @@ class PDCFRSR(RankingMethod):
 
     @property
     def _plain(self) -> FedAvg:
-        """FedAvg on everything a device has."""
+        """Return FedAvg on all records of a device."""
         same = {f.name: getattr(self, f.name) for f in fields(FedAvg)}
         return FedAvg(**{**same, "local_includes_shared": True})
 
@@ -337,19 +337,19 @@ class PDCFRSR(RankingMethod):
 
 
 def lent_counts(world: World) -> Tensor:
-    """How many items each client lends: all that is read of the loans here. [clients]"""
+    """Return the number of items each client lends. [clients]"""
     return jagged.counts(torch.unique(world.shared.pairs()) >> 31, world.sizes.clients)
 
 
 def received(own: Params, slots: list[Tensor], world: World) -> dict[str, Tensor]:
-    """The server's own values with new contributions taken in and outdated ones dropped.
+    """Add new contributions to the server's values and drop outdated ones.
 
-    A contribution is outdated when its sender lends more or fewer items than when it was made.
+    A contribution is outdated if the number of its sender's loans has changed.
     """
     lent, count = lent_counts(world), _grown(own["sent/count"], world)
     valid = (count == lent) & (lent > 0)
-    still = valid[own["sent/user"]]
-    user, item = own["sent/user"][still], own["sent/item"][still]
+    keep = valid[own["sent/user"]]
+    user, item = own["sent/user"][keep], own["sent/item"][keep]
     count = torch.where(valid, count, 0)
     if slots:
         value = sum(slots[1:], slots[0]).squeeze(1)
@@ -363,21 +363,21 @@ def received(own: Params, slots: list[Tensor], world: World) -> dict[str, Tensor
 
 
 def perturbed_graph(own: Params, world: World) -> SharedGraph:
-    """The graph of what was contributed."""
+    """Return the graph of contributions."""
     order = torch.argsort(own["sent/user"] * world.sizes.items + own["sent/item"])
     sharers, user = torch.unique(own["sent/user"][order], return_inverse=True)
     return SharedGraph(user, own["sent/item"][order], sharers, world.sizes.items)
 
 
 def _grown(count: Tensor, world: World) -> Tensor:
-    """How much each client had lent when it contributed, 0 for newcomers. [clients]"""
+    """Return each client's loans at its contribution, 0 for new clients. [clients]"""
     longer = count.new_zeros(world.sizes.clients)
     longer[: len(count)] = count
     return longer
 
 
 def _without(total: Sum) -> Sum:
-    """A sum less the contributions in it: what is averaged."""
+    """Return a sum without contributions, for averaging."""
     totals, touched = (
         {n: v for n, v in d.items() if n != SENT} for d in (total.totals, total.touched)
     )
