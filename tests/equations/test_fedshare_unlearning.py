@@ -27,7 +27,8 @@ from rescind.methods.sharing._forgotten_views import (
     views_of,
 )
 from rescind.methods.sharing.cdcgnnfed import CDCGNNFedR
-from rescind.methods.sharing.fedshare import FORGOTTEN, FedShare, FedShareUnlearn
+from rescind.methods.sharing.fedshare import FedShare
+from rescind.methods.sharing.fedshare_unlearn import FORGOTTEN, FedShareUnlearn
 from rescind.methods.unlearning.retrain import Retrain
 from rescind.models.lightgcn import LightGCN
 from worlds import hoarder, lendable, randoms, tiny_holdings

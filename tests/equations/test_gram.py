@@ -453,7 +453,7 @@ def test_the_tuned_form_publishes_bent_weights_and_forgets_as_exactly():
     inverse = mirrored(fed.now.state.own["inverse"])
     assert torch.equal(fed.now.state.public["weights"], weights_of(inverse, Temper(0.2, 0.1, 1.1)))
     event = Erase(fed.world.shared[:2])
-    after, fresh = tuned.unlearn(fed, event), fed.apply(event).restart().run(1)
+    after, fresh = tuned.follow(fed, event), fed.apply(event).restart().run(1)
     assert torch.equal(after.now.state.public["weights"], fresh.now.state.public["weights"])
     assert not torch.equal(after.now.state.public["weights"], fed.now.state.public["weights"])
 

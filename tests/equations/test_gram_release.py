@@ -100,7 +100,7 @@ def test_forgetting_is_never_having_had_it_with_every_dial(method, few, monkeypa
     mine = fed.world.shared[fed.world.shared.client == 2]
     some = [lendable(fed.now.vault.holdings, client)[:2] for client in (7, 4)]
     for event in (Withdraw(6), Erase(mine[:2]), Unshare(mine), Share(some[0]), Erase(some[1])):
-        after = method.unlearn(fed, event)
+        after = method.follow(fed, event)
         without = fed.apply(event).restart().run(1)
         assert sums_of(after) == sums_of(without) == after.method.rebuilt(after)
         both = (f.now.state.public["weights"] for f in (after, without))

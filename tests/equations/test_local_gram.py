@@ -167,7 +167,7 @@ def test_forgetting_gives_the_bits_of_never_having_had_it(name, world):
     fed = Federation.start(holdings, FEW, 2)
     fed = fed.apply(Share(lendable(fed.now.vault.holdings, 0, 1))).run(1)
     event: Event = EVENTS[name](fed)
-    after = FEW.unlearn(fed, event)
+    after = FEW.follow(fed, event)
     without = fed.apply(event).restart().run(1)
     assert params.digest(after.now.state.public) == params.digest(without.now.state.public)
     names = ("gram/", "lent/", "near/")
@@ -222,7 +222,7 @@ def test_the_control_counts_what_was_lent_and_asks_nobody():
                 by_hand[i, j] += round(4096 / len(items) ** 0.5)
     assert np.array_equal(whole_gram(fed), by_hand)
     for event in (Unshare(fed.world.shared[:2]), Erase(fed.world.shared[:2]), Withdraw(2)):
-        after = control.unlearn(fed, event)
+        after = control.follow(fed, event)
         fresh = after.restart().run(1)
         assert np.array_equal(whole_gram(after), whole_gram(fresh))
         assert not bool((after.now.state.own["counted"] >= 0).any())

@@ -19,7 +19,8 @@ from rescind.forgetting.forget import forget
 from rescind.forgetting.pipeline import CostMeter
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.sharing._server_rerun import SUMS, USUAL_PULL, moved, paths, pull, sums_of
-from rescind.methods.sharing.fedshare import FedShare, FedShareUnlearn
+from rescind.methods.sharing.fedshare import FedShare
+from rescind.methods.sharing.fedshare_unlearn import FedShareUnlearn
 from rescind.methods.unlearning.server_replay import ServerReplay
 from rescind.models.lightgcn import LightGCN
 from worlds import lendable, silent, tiny_holdings

@@ -24,7 +24,8 @@ from rescind.flower.silo.node import Node
 from rescind.methods.additive.gram import Gram
 from rescind.methods.continual.f3crec import F3CRec
 from rescind.methods.graphs.fedgcv import FedGCV
-from rescind.methods.sharing.fedshare import ASKED, FedShare, FedShareUnlearn
+from rescind.methods.sharing.fedshare import FedShare
+from rescind.methods.sharing.fedshare_unlearn import ASKED, FedShareUnlearn
 from worlds import next_block, tiny_holdings
 
 pytestmark = pytest.mark.flower

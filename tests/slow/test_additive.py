@@ -71,7 +71,7 @@ def test_a_thousand_random_events_on_ml_1m_leave_the_digest_of_a_rebuild():
     kinds: dict[str, int] = {}
     for number in range(1000):
         event = random_event(fed, number)
-        fed = fed.method.unlearn(fed, event)
+        fed = fed.method.follow(fed, event)
         kinds[type(event).__name__] = kinds.get(type(event).__name__, 0) + 1
         if number in (9, 99):
             assert sum_digest(fed.now.state.own) == fed.method.rebuilt(fed), f"event {number}"
@@ -101,7 +101,7 @@ def test_a_thousand_people_leave_ml_1m():
 def test_the_audit_passes_what_was_subtracted_and_fails_what_was_not(name):
     fed = lending(name, Gram())
     event = Erase(draw_regret(fed.world.shared, fed.clock, 0.3))
-    after = fed.method.unlearn(fed, event)
+    after = fed.method.follow(fed, event)
     report = examine(fed, after, event, workers=1)
     print(f"{name}: {report.verdict}, controls {report.subjects}")
     assert report.verdict == "PASS"

@@ -143,4 +143,4 @@ def test_a_stand_in_of_one_node_is_refused():
     whole = subgraphs(graph, np.zeros(12, dtype=np.int64)).graph
     alone = whole.keep(torch.arange(12) == 7)
     with pytest.raises(DataError, match="2 to 4000 nodes; this client has 1"):
-        VGAE().stand_in(alone, rs.Clock(0))
+        VGAE().stand_in(alone, Clock(0))

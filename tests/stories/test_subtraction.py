@@ -136,7 +136,7 @@ def live(method: Gram, many: int, seed: int = 0, every: int = 1) -> tuple[Federa
     ledger, dice = Ledger(items=13), Dice(Clock(seed))
     for step in range(many):
         event, before = draw(fed, dice), fed.now.vault.holdings
-        fed = method.unlearn(fed, event)
+        fed = method.follow(fed, event)
         ledger.see(event, before)
         if step % every == 0 or step == many - 1:
             same_sum(fed, ledger)
@@ -212,9 +212,9 @@ def test_the_order_of_events_does_not_matter():
     ]
     one = other = fed
     for event in two:
-        one = fed.method.unlearn(one, event)
+        one = fed.method.follow(one, event)
     for event in reversed(two):
-        other = fed.method.unlearn(other, event)
+        other = fed.method.follow(other, event)
     assert params.digest(sums_of(one)) == params.digest(sums_of(other))
     assert_close(one.now.state.public["weights"], other.now.state.public["weights"])
 
@@ -260,7 +260,7 @@ def test_forgetting_is_never_having_had_it(name, few, method, monkeypatch):
     monkeypatch.setattr(gram_events, "ALONE", few)  # devices answer in one sum, or each alone
     fed = lending(method).run(1)
     event = EVENTS[name](fed)
-    after = method.unlearn(fed, event)
+    after = method.follow(fed, event)
     without = fed.apply(event).restart().run(1)
     assert params.digest(sums_of(after)) == params.digest(sums_of(without))
     if not (method.cross and isinstance(event, Share | Unshare)):  # a loan is not counted there
@@ -326,7 +326,7 @@ def test_a_saved_federation_forgets_as_the_living_one(tmp_path):
     fed = lending().run(1)
     back = load_federation(save_federation(fed, tmp_path / "model"))
     for event in (part(fed, Erase, 2), Withdraw(6)):
-        fed, back = fed.method.unlearn(fed, event), back.method.unlearn(back, event)
+        fed, back = fed.method.follow(fed, event), back.method.follow(back, event)
     assert params.digest(fed.now.state.own) == params.digest(back.now.state.own)
 
 
@@ -349,7 +349,7 @@ def test_a_device_that_was_away_sends_the_difference_when_it_is_back():
     assert outstanding(after.now.state.own).owes.tolist() == [2]
     # The loan itself is gone at once: less one old part of person 2, plus what they still lend.
     assert not len(after.world.shared[after.world.shared.among(event.records)])
-    exact = fed.method.unlearn(fed, event)
+    exact = fed.method.follow(fed, event)
     assert params.digest(sums_of(after)) != params.digest(sums_of(exact))
     home = after.run(1)
     assert params.digest(sums_of(home)) == params.digest(sums_of(exact))
@@ -388,7 +388,7 @@ def test_a_difference_that_is_late_for_its_block_still_arrives():
     fed = lending().run(1)
     event, block = part(fed, Unshare, 2), next_block(clients=9, items=14)
     late = fed.method.unlearn(fed, fed.request(event, away=[2])).apply(block).run(1)
-    in_time = fed.method.unlearn(fed, event).apply(block).run(1)
+    in_time = fed.method.follow(fed, event).apply(block).run(1)
     assert params.digest(sums_of(late)) == params.digest(sums_of(in_time))
     assert not outstanding(late.now.state.own)
 

@@ -25,7 +25,7 @@ from rescind.experiments import learning_run as experiment
 from rescind.experiments import unlearning_run as trials
 from rescind.experiments.recipe import read
 from rescind.methods.sharing._server_rerun import pull, sums_of
-from rescind.methods.sharing.fedshare import FedShareUnlearn
+from rescind.methods.sharing.fedshare_unlearn import FedShareUnlearn
 from rescind_papers.pages import write_block
 
 ROOT = Path(__file__).resolve().parents[3]
