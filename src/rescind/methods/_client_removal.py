@@ -47,9 +47,9 @@ def remove_client(
     event = request.event
     if not isinstance(event, Withdraw):
         return fed.retrained(event)
-    gone = fed.apply(event)  # first, because it rejects a client that is not a member
+    without = fed.apply(event)  # first, because it rejects a client that is not a member
     if had_no_influence(fed, request):
-        return gone
+        return without
     members = fed.world.members.nonzero().squeeze(1).tolist()
     roles = {c: FORGET if c == event.client else KEEP for c in members}
     after = clear_server_state(steps(fed, roles), fed, event.client)

@@ -59,9 +59,9 @@ class Softmax(RankingMethod):
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
         """Take an Adam step along the weighted mean over devices and shared items."""
-        lent = None if self.local_includes_shared else self.server_loans(state, world, clock)
-        if lent is not None:
-            sums = {**sums, "lent": lent}
+        shared = None if self.local_includes_shared else self.server_loans(state, world, clock)
+        if shared is not None:
+            sums = {**sums, "lent": shared}
         return super().server_step(state, sums, world, clock)
 
     def server_loans(self, state: ServerState, world: World, clock: Clock) -> Sum | None:
@@ -74,8 +74,8 @@ class Softmax(RankingMethod):
         owner, place = take(graph.lot.first, graph.lot.count, chosen)
         lot = Lot(owner, graph.item[place], len(chosen))
         weight = weights(self.aggregate, lot.count)
-        lenders = Cohort(graph.sharers[chosen], graph.items, lot, lot, weight=weight)
+        cohort = Cohort(graph.sharers[chosen], graph.items, lot, lot, weight=weight)
         rates = dict.fromkeys(state.public, self.rate)
         # Use other random draws than the same user's device.
-        total, _ = summed(self, state.public, {}, rates, lenders, clock.step(2**20))
+        total, _ = summed(self, state.public, {}, rates, cohort, clock.step(2**20))
         return total

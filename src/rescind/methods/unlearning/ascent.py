@@ -62,14 +62,14 @@ class Ascent(Unlearner):
 
     def server_steps(self, state: ServerState, before: World, after: World, clock: Clock) -> Params:
         """Return the public parameters after ascent on the BPR of the removed shared records."""
-        gone = before.shared[~before.shared.among(after.shared)]
+        removed = before.shared[~before.shared.among(after.shared)]
         table = state.public.get("item")
         if table is None or table.dim() != 2 or not table.is_floating_point():
             raise ConfigError(
                 "Ascent needs a table of item vectors, and this model has none. "
                 "Choose another unlearner: Retrain works for every method."
             )
-        if not len(gone) or not self.climbs:
+        if not len(removed) or not self.climbs:
             return state.public
         rows = state.own.get("user")
         if rows is None or rows.shape != (before.sizes.clients, table.shape[1]):
@@ -81,6 +81,6 @@ class Ascent(Unlearner):
             temperature=self.climb_temperature,
             weight=-1.0,  # descent on the negative loss
         )
-        graph = graph_of(replace(before, shared=gone))
+        graph = graph_of(replace(before, shared=removed))
         _, item, _ = ascent.run(graph, rows, table, {}, clock.at(state.round))
         return {**state.public, "item": item}

@@ -154,9 +154,9 @@ class CFRU(FedAccum):
             mean = {n.removeprefix(MEAN): v for n, v in entry.values.items() if n.startswith(MEAN)}
             kept = {n: v for n, v in entry.values.items() if not n.startswith(MEAN)}
             ids, update = read_log(kept)
-            gone = torch.isin(ids, leaving.to(ids.device))
-            theirs = mean_of(excluding((ids, update), ids[~gone]))
-            error = drift(error, mean, theirs, float(gone.double().mean()), self.damping, self.form)
+            left = torch.isin(ids, leaving.to(ids.device))
+            theirs = mean_of(excluding((ids, update), ids[~left]))
+            error = drift(error, mean, theirs, float(left.double().mean()), self.damping, self.form)
         public = {
             n: v + method.server_rate * error[n].to(v) if n in error else v
             for n, v in state.public.items()

@@ -215,10 +215,10 @@ def read_log(kept: Params) -> tuple[Tensor, Update]:
     return ids, Update(len(ids), entries)
 
 
-def excluding(sent: tuple[Tensor, Update], gone: Tensor) -> tuple[Tensor, Update]:
+def excluding(sent: tuple[Tensor, Update], removed: Tensor) -> tuple[Tensor, Update]:
     """Return the updates of all other clients."""
     ids, update = sent
-    stay = ~torch.isin(ids, gone.to(ids.device))
+    stay = ~torch.isin(ids, removed.to(ids.device))
     place = stay.long().cumsum(0) - 1
     entries: dict[str, Rows | Tensor] = {}
     for name, entry in update.entries.items():

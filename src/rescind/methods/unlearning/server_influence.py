@@ -80,11 +80,11 @@ class ServerInfluence(Unlearner):
         self, learner: FedShare, state: ServerState, before: World, after: World, clock: Clock
     ) -> ServerState:
         """Take one damped Newton step towards the optimum without the removed records."""
-        gone = before.shared[~before.shared.among(after.shared)]
-        if not len(gone) or not len(after.shared):
+        removed = before.shared[~before.shared.among(after.shared)]
+        if not len(removed) or not len(after.shared):
             return state
         old, new = graph_of(before), graph_of(after)
-        items = graph_of(replace(before, shared=gone)).lent_items
+        items = graph_of(replace(before, shared=removed)).lent_items
         where = affected_rows(new, items, before.sizes.clients)
         theta = torch.cat([state.public["item"], state.own["user"]]).double()
 
@@ -116,8 +116,8 @@ def server_loss(
     """
     item, user = theta[:items], theta[items:].index_select(0, graph.sharers)
     drawn = replace(learner.steps, pairs=None).draw(graph, 0, clock)
-    people, seen = propagated(graph, user, item, learner.layers)
-    loss = learner.refine_bpr * learner.steps.plain_loss(people, seen, drawn)
+    users, seen = propagated(graph, user, item, learner.layers)
+    loss = learner.refine_bpr * learner.steps.plain_loss(users, seen, drawn)
     if not learner.contrast:
         return loss
     chosen = graph.some_items(learner.contrast_items, clock)
@@ -132,24 +132,24 @@ def propagated(
     graph: SharedGraph, user: Tensor, item: Tensor, layers: int
 ) -> tuple[Tensor, Tensor]:
     """Compute `SharedGraph.propagate` so that it can be differentiated twice."""
-    there, back = (
+    by_user, by_item = (
         torch.sparse_coo_tensor(
             side.places, side.weight.to(item), side.shape, is_coalesced=True, check_invariants=False
         )
         for side in graph.matrices
     )
-    people, seen = user, item
+    users, seen = user, item
     for _ in range(layers):
-        people, seen = user + torch.sparse.mm(there, seen), item + torch.sparse.mm(back, people)
-    return people / (layers + 1), seen / (layers + 1)
+        users, seen = user + torch.sparse.mm(by_user, seen), item + torch.sparse.mm(by_item, users)
+    return users / (layers + 1), seen / (layers + 1)
 
 
 def affected_rows(graph: SharedGraph, items: Tensor, clients: int) -> Tensor:
     """Return a mask of these items and the users that still share one. [I + clients, 1] bool"""
-    people = graph.sharers[torch.unique(graph.user[torch.isin(graph.item, items)])]
+    users = graph.sharers[torch.unique(graph.user[torch.isin(graph.item, items)])]
     out = torch.zeros(graph.items + clients, 1, dtype=torch.bool, device=items.device)
     out[items] = True
-    out[graph.items + people] = True
+    out[graph.items + users] = True
     return out
 
 
