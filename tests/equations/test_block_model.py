@@ -67,7 +67,7 @@ def test_a_drawn_graph_has_the_told_sizes():
         torch.tensor([[60.0, 0.0], [0.0, 20.0], [5.0, 5.0]]).double(),
         torch.tensor([[300.0, 12.0, 9.0], [0.0, 200.0, -4.0], [0.0, 0.0, 7.0]]).double(),
     )
-    found = BlockModel().drawn(told, 1000, Clock(0))
+    found = BlockModel().sample(told, 1000, Clock(0))
     assert torch.bincount(found.label, minlength=3).tolist() == [60, 40, 0]
     one, other = found.label[found.edge]
     inside = int(((one == 0) & (other == 0)).sum()) // 2
@@ -78,7 +78,7 @@ def test_a_drawn_graph_has_the_told_sizes():
                        found.edge[:, found.edge.shape[1] // 2 :])  # fmt: skip
     assert float(found.features[found.label == 0, 0].min()) == 1.0
     assert float(found.features[found.label == 1, 1].mean()) == pytest.approx(0.5, abs=0.3)
-    assert len(BlockModel().drawn(told, 10, Clock(0)).label) == 10
+    assert len(BlockModel().sample(told, 10, Clock(0)).label) == 10
 
 
 def test_it_gives_away_less_than_the_published_one():
@@ -87,7 +87,7 @@ def test_it_gives_away_less_than_the_published_one():
     # Even without noise: edges are as likely as their classes say, and nodes are nobody's.
     model = BlockModel()
     told = model.counted(graph)
-    double = model.drawn(told, 1000, Clock(0))
+    double = model.sample(told, 1000, Clock(0))
     linked = torch.zeros(120, 120, dtype=torch.bool)
     linked[graph.edge[0], graph.edge[1]] = True
     above, known = torch.triu(torch.ones_like(linked), 1), graph.label >= 0

@@ -16,7 +16,7 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.records import Erase, Records, Share
 from rescind.errors import ConfigError
-from rescind.methods.baselines.ease import EASE, solved
+from rescind.methods.baselines.ease import EASE, solve_weights
 from rescind.methods.baselines.item_knn import ItemKNN, nearest
 from rescind.models.item_item import Neighbours, client_pairs, client_pairs_sum
 from worlds import lendable, next_block, silent, tiny_holdings
@@ -59,7 +59,7 @@ def test_pairs_are_counted_as_the_product_of_the_matrix_with_itself():
 def test_ease_by_hand():
     # Both items with both clients, ridge 1: P = [[3, 2], [2, 3]]^-1 = [[3, -2], [-2, 3]] / 5,
     # so B_01 = -(-2 / 5) / (3 / 5) = 2 / 3.
-    weights = solved(torch.tensor([[2, 2], [2, 2]]), ridge=1.0)
+    weights = solve_weights(torch.tensor([[2, 2], [2, 2]]), ridge=1.0)
     assert_close(weights, torch.tensor([[0.0, 2 / 3], [2 / 3, 0.0]]))
 
 
@@ -84,7 +84,7 @@ def test_ease_on_shared_data_asks_no_client_and_scores_with_all_items_of_a_devic
     assert sum(total.clients for total in seen[0].sums.values()) == 0
     lent = owned(fed)
     lent[3:] = 0
-    expected = solved(torch.tensor(lent.T @ lent).long(), 3.0)
+    expected = solve_weights(torch.tensor(lent.T @ lent).long(), 3.0)
     assert torch.equal(after.now.state.public["weights"], expected)
     assert_close(scores(after), torch.tensor(owned(fed)).float() @ expected)
 
@@ -99,7 +99,7 @@ def test_neighbours_by_hand():
     # Owners: item 0 by 4 clients, 1 by 1, 2 by 4, 3 by none. Together: 0 and 1 by 1, 0 and 2 by 2.
     # cos(0, 1) = 1 / sqrt(4 * 1) = .5, cos(0, 2) = 2 / sqrt(4 * 4) = .5: the lower item first.
     counts = torch.tensor([[4, 1, 2, 0], [1, 1, 0, 0], [2, 0, 4, 0], [0, 0, 0, 0]])
-    found = nearest(counts, many=2, block=3)
+    found = nearest(counts, k=2, block=3)
     assert found["neighbour"].tolist() == [[1, 2], [0, -1], [0, -1], [-1, -1]]
     assert_close(found["similarity"], torch.tensor([[0.5, 0.5], [0.5, 0], [0.5, 0], [0, 0]]))
 

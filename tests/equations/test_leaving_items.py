@@ -14,11 +14,11 @@ from rescind.core.executor import InProcess
 from rescind.core.holdings import TRAIN
 from rescind.errors import ConfigError
 from rescind.forgetting.forget import forget
-from rescind.methods._client_removal import FORGET, KEEP, wiped
+from rescind.methods._client_removal import FORGET, KEEP, clear_server_state
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.methods.unlearning.corrected_ascent import CorrectedAscent
-from rescind.methods.unlearning.ulkd_ranking import LOST, PARTS, TakenBack
+from rescind.methods.unlearning.ulkd_ranking import NO_LOG, WEIGHTS, TakenBack
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
 from worlds import tiny_holdings
@@ -152,7 +152,7 @@ def test_the_servers_rows_of_those_who_stay_stay_and_its_moments_go():
     first = method.server_init(fed.world, fed.clock).own["user"]
     old = fed.now.state.own["user"]
     assert bool((old != first).any(1).sum() > 3)
-    after = wiped(fed, fed, LEAVER).now.state.own
+    after = clear_server_state(fed, fed, LEAVER).now.state.own
     stay = torch.arange(len(old)) != LEAVER
     assert torch.equal(after["user"][stay], old[stay])
     assert torch.equal(after["user"][LEAVER], first[LEAVER])
@@ -167,7 +167,7 @@ def test_nothing_of_the_leaver_stays_and_single_records_are_trained_again(cls):
     unlearner = replace(learner) if cls is TakenBack else cls(model=SMALL)
     after, evidence = forget(fed, Withdraw(LEAVER), unlearner, audits="none")
     assert set(after.now.state.public) == {"item"}
-    assert set(after.now.state.own) <= {PARTS, LOST}
+    assert set(after.now.state.own) <= {WEIGHTS, NO_LOG}
     assert not bool(after.world.members[LEAVER])
     assert evidence.receipt.done.unlearning == cls.__name__
     held = fed.now.vault.holdings
@@ -186,7 +186,7 @@ def test_what_was_not_kept_is_forgotten_by_training_again_and_bad_settings_are_r
     fed = learnt(plain())
     one = TakenBack(model=SMALL).unlearn(fed, Withdraw(LEAVER)).now.state.public["item"]
     assert torch.equal(one, fed.retrained(Withdraw(LEAVER)).now.state.public["item"])
-    with pytest.raises(ConfigError, match="plainly"):
+    with pytest.raises(ConfigError, match="add them with equal weights"):
         TakenBack(server_optimiser="adam")
     with pytest.raises(ConfigError, match="radius"):
         CorrectedAscent(radius=0.0)

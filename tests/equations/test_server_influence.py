@@ -19,9 +19,9 @@ from rescind.methods.sharing._infonce import infonce
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.methods.unlearning.server_influence import (
     ServerInfluence,
+    affected_rows,
     propagated,
-    rows_concerned,
-    solved,
+    solve,
 )
 from rescind.models.lightgcn import LightGCN
 from worlds import lendable, randoms, tiny_holdings
@@ -93,12 +93,12 @@ def test_the_solver_is_exact_where_curvature_is_positive_and_stops_where_it_is_n
     root = randoms(6, 6).double()
     bends, wanted = root @ root.T + torch.eye(6), randoms(6, seed=3).double()
     lift = 2.0 * float(wanted @ bends @ wanted) / float(wanted @ wanted)
-    found = solved(lambda v: bends @ v, wanted, 2.0, 60, 1e-12)
+    found = solve(lambda v: bends @ v, wanted, 2.0, 60, 1e-12)
     exact = torch.linalg.solve(bends + lift * torch.eye(6, dtype=torch.float64), wanted)
     assert_close(found, exact)
-    down = solved(lambda v: -v, wanted, 0.0, 60, 1e-12)
+    down = solve(lambda v: -v, wanted, 0.0, 60, 1e-12)
     assert_close(down, wanted)
-    assert float(solved(lambda v: v, torch.zeros(6), 1.0, 5, 1e-3).abs().sum()) == 0
+    assert float(solve(lambda v: v, torch.zeros(6), 1.0, 5, 1e-3).abs().sum()) == 0
 
 
 def test_a_removed_point_of_a_ridge_regression_gives_the_refit():
@@ -111,7 +111,7 @@ def test_a_removed_point_of_a_ridge_regression_gives_the_refit():
     before, refit = optimum(points, answers), optimum(points[1:], answers[1:])
     bends = points[1:].T @ points[1:] + torch.eye(4, dtype=torch.float64)
     felt = points[0] * (points[0] @ before - answers[0])  # what the point's loss adds to the slope
-    step = solved(lambda v: bends @ v, felt, 0.0, 50, 1e-12)
+    step = solve(lambda v: bends @ v, felt, 0.0, 50, 1e-12)
     assert float((before + step - refit).norm() / (before - refit).norm()) < 1e-6
 
 
@@ -122,7 +122,7 @@ def test_rows_of_others_stay_and_no_device_is_asked():
     assert (spent.rounds, evidence.receipt.done.unlearning) == (0, "ServerInfluence")
     moved = (after.now.state.public["item"] != fed.now.state.public["item"]).any(1)
     assert moved.nonzero().squeeze(1).tolist() == event.records.item.tolist()
-    where = rows_concerned(graph_of(after.world), event.records.item, 6).squeeze(1)
+    where = affected_rows(graph_of(after.world), event.records.item, 6).squeeze(1)
     assert where[:10].nonzero().squeeze(1).tolist() == event.records.item.tolist()
 
 

@@ -33,15 +33,15 @@ from rescind.methods.unlearning.fedaccum import (
     HISTORY,
     LOG,
     FedAccum,
-    length,
+    excluding,
+    joint_norm,
     mean_of,
     read_log,
     to_log,
-    without,
 )
 from rescind.methods.unlearning.federaser import FedEraser
 from rescind.methods.unlearning.finetune import FineTuneUnlearn
-from rescind.methods.unlearning.fru import FRU, KEPT, STORED, TOOK_PART, longest
+from rescind.methods.unlearning.fru import FRU, KEPT, STORED, TOOK_PART, longest_rows
 from rescind.methods.unlearning.no_op import Nothing
 from rescind.methods.unlearning.purge_only import PurgeOnly
 from rescind.methods.unlearning.retrain import Retrain
@@ -95,14 +95,14 @@ def test_a_log_is_read_as_it_was_written_and_without_some_clients():
     back_ids, back = read_log(to_log(ids, update))
     assert_close(mean_of((back_ids, back)), mean_of((ids, update)))
     assert back_ids.tolist() == [4, 6, 9]
-    left_ids, left = without((ids, update), torch.tensor([6, 7]))
+    left_ids, left = excluding((ids, update), torch.tensor([6, 7]))
     assert left_ids.tolist() == [4, 9]
     expected = torch.zeros(7, 3, dtype=torch.float64)
     for place in (0, 1, 2):  # the entries of clients 4 (place 0) and 9 (place 2)
         expected[rows.index[place]] += rows.value[place]
     assert_close(mean_of((left_ids, left))["item"], expected / 2)
     assert_close(mean_of((left_ids, left))["bias"], update.entries["bias"][[0, 2]].mean(0))
-    assert mean_of(without((ids, update), ids)) == {}
+    assert mean_of(excluding((ids, update), ids)) == {}
 
 
 @pytest.mark.parametrize(("cls", "share"), [(FedAccum, 1.0), (CFRU, 0.5), (FRU, 0.5)])
@@ -125,7 +125,7 @@ def test_storage_is_the_formula_within_five_percent(cls, share):
 
 def test_only_the_longest_rows_are_kept():
     rows = Rows(torch.tensor([0, 0, 0, 1, 1]), torch.arange(5), randoms(5, 3), 9)
-    kept = longest(rows, 2, 0.5)
+    kept = longest_rows(rows, 2, 0.5)
     by = rows.value.norm(dim=1)
     expected = {*sorted([0, 1, 2], key=lambda i: -float(by[i]))[:2], 3 if by[3] > by[4] else 4}
     assert set(kept.index.tolist()) == expected
@@ -264,14 +264,14 @@ def test_a_mixed_step_is_as_long_as_the_stored_one(mixture):
         return torch.tensor([3, 8]), Update(2, {"item": rows})
 
     stored, fresh = sent(1), sent(2)
-    step, logged = make(CUFRUR, mixture=mixture).server_replayed(stored, fresh)
+    step, logged = make(CUFRUR, mixture=mixture).server_replay_mean(stored, fresh)
     old, new = mean_of(stored)["item"], mean_of(fresh)["item"]
     mixed = mixture * new / new.norm() + (1 - mixture) * old / old.norm()
     assert_close(step["item"], old.norm() * mixed / mixed.norm())
-    assert_close(length(mean_of(logged)), length(mean_of(stored)))
+    assert_close(joint_norm(mean_of(logged)), joint_norm(mean_of(stored)))
     ids, update = fresh
     louder = (ids, update.scale(torch.full((2,), 7.0)))
-    assert_close(make(CUFRUR, mixture=mixture).server_replayed(stored, louder)[0], step)
+    assert_close(make(CUFRUR, mixture=mixture).server_replay_mean(stored, louder)[0], step)
 
 
 def test_a_share_of_the_clients_is_asked_again():
@@ -287,7 +287,7 @@ def test_federaser_gives_each_client_its_stored_length():
     stored = (ids, Update(2, {"item": rows}))
     other = Rows(torch.tensor([0, 1]), torch.tensor([3, 0]), randoms(2, 4, seed=5), 5)
     fresh = (torch.tensor([2, 7]), Update(2, {"item": other}))  # in another order
-    mean, logged = make(FedEraser).server_replayed(stored, fresh)
+    mean, logged = make(FedEraser).server_replay_mean(stored, fresh)
     assert_close(logged[1].norms(), stored[1].norms()[[1, 0]])
     direction = other.value / other.value.norm(dim=1, keepdim=True)
     expected = torch.zeros(5, 4, dtype=torch.float64)
@@ -374,7 +374,7 @@ def test_without_a_log_that_reaches_back_it_trains_again(cls):
 
 @pytest.mark.parametrize("cls", [*SERVER_LOGS, FRU])
 def test_another_learner_kept_no_log_and_is_told_so(cls):
-    with pytest.raises(ConfigError, match=f"learnt by FedShare.*Train it with {cls.__name__}"):
+    with pytest.raises(ConfigError, match=f"trained with FedShare.*Train it with {cls.__name__}"):
         make(cls).unlearn(learnt(make(FedShare), 1), Withdraw(4))
 
 

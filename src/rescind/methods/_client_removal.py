@@ -1,4 +1,4 @@
-"""What the unlearners of a leaving client have in common: who goes, who stays, what is wiped."""
+"""Shared parts of the unlearners that remove one leaving client."""
 
 from __future__ import annotations
 
@@ -18,53 +18,53 @@ from rescind.core.state import REFERENCE, has_user_rows, reset_rows, without_opt
 from rescind.core.update import Sum
 
 FORGET, KEEP = "forget", "keep"
-"""Roles while a client is being forgotten: the one who leaves, and the others."""
+"""Roles while a client is being forgotten: the leaving client, and all others."""
 ONLINE = "online"
-"""The server's note of who takes part in the rounds of an unlearner; without it, everybody."""
+"""Server state: ids of the clients in an unlearner's rounds. Default: all clients."""
 
 M = TypeVar("M", bound=Method)
 
 
-def leaver(roles: Mapping[int, str]) -> int:
-    """The client that leaves, given everybody's role."""
+def leaving_client(roles: Mapping[int, str]) -> int:
+    """Return the id of the leaving client."""
     return next(client for client, role in roles.items() if role == FORGET)
 
 
-def forgotten(
+def remove_client(
     fed: Federation,
     request: Request,
     steps: Callable[[Federation, dict[int, str]], Federation],
     repair: int,
 ) -> Federation:
-    """The story of a leaver: the unlearner's own rounds, wipe what they needed, withdraw, repair.
+    """Run the unlearner's rounds, clear the server state, withdraw the client, run repair rounds.
 
-    Who never took part is in no weight: the model stays as it is. Repair rounds are plain rounds
-    of the federation's own method without the leaver. Single records are forgotten by training
-    again, which is exact: these papers know leaving clients only.
+    If the client never took part, the model does not change. Repair rounds use the federation's own
+    method without the client. Requests for single records are answered by retraining, which is
+    exact: these papers only cover leaving clients.
 
-    steps: the unlearner's rounds, given the federation and everybody's role
+    steps: runs the unlearner's rounds, given the federation and the role of each client
     """
     event = request.event
     if not isinstance(event, Withdraw):
         return fed.retrained(event)
-    gone = fed.apply(event)  # refuses a client that is no member before anything is done
+    without = fed.apply(event)  # first, because it rejects a client that is not a member
     if had_no_influence(fed, request):
-        return gone
+        return without
     members = fed.world.members.nonzero().squeeze(1).tolist()
     roles = {c: FORGET if c == event.client else KEEP for c in members}
-    after = wiped(steps(fed, roles), fed, event.client)
+    after = clear_server_state(steps(fed, roles), fed, event.client)
     return after.apply(event).run(repair, method=fed.method)
 
 
 def had_no_influence(fed: Federation, request: Request) -> bool:
-    """Whether nobody of an event is in any weight, as far as the past is known."""
+    """Return whether the history shows that no client of the request took part in training."""
     return fed.past is not None and request.first_round is None
 
 
-def wiped(after: Federation, before: Federation, client: int) -> Federation:
-    """Without references and without the server's moments, which hold the leaver's gradients.
+def clear_server_state(after: Federation, before: Federation, client: int) -> Federation:
+    """Remove references and optimiser moments (they contain the client's gradients).
 
-    Rows that the server keeps by client stay, but for the leaver's.
+    Per-client rows on the server are kept, except the leaving client's.
     """
     public, device = weights(after.now.state.public), before.world.members.device
     first = before.method.server_init(before.world, before.clock).own
@@ -79,15 +79,15 @@ def wiped(after: Federation, before: Federation, client: int) -> Federation:
     return after.with_(state=replace(after.now.state, public=public, own=own))
 
 
-def referring(
+def with_reference(
     fed: Federation,
     values: Mapping[str, Tensor],
     roles: Mapping[int, str] | None = None,
     only: str | None = None,
 ) -> Federation:
-    """The same federation that also broadcasts these values, to be read and not trained.
+    """Return the federation with these values added to the broadcast, read-only.
 
-    only: of everybody's roles, the one that takes part in what follows
+    only: the role that takes part in the rounds that follow
     """
     named = {f"{REFERENCE}{name}": value for name, value in values.items()}
     own = {}
@@ -97,35 +97,42 @@ def referring(
     return fed.with_(state=state)
 
 
-def asked(ids: Tensor, own: Params) -> Tensor:
-    """Of these clients, whom the server asks. sorted"""
+def only_online(ids: Tensor, own: Params) -> Tensor:
+    """Return the clients that take part (`ONLINE`), sorted."""
     return ids[torch.isin(ids, own[ONLINE].to(ids.device))] if ONLINE in own else ids
 
 
 def one_step(method: M, **fields: Any) -> M:
-    """The same method taking one plain step from what is broadcast: it sends gradients."""
+    """Return the method with one plain local step, so that clients send gradients."""
     plain: dict[str, Any] = {"epochs": 1, "optimiser": "sgd", "rate": 1.0, "weight_decay": 0.0}
     plain |= {"keep_moments": False, "clients_per_round": None, "batch_size": None}
     return replace(method, **{**plain, **fields})
 
 
-def watched(fed: Federation, method: Method, roles: Mapping[int, str]) -> dict[str, Sum]:
-    """What a round of a method would bring the server, by role; the round itself is not kept."""
+def round_sums(fed: Federation, method: Method, roles: Mapping[int, str]) -> dict[str, Sum]:
+    """Run one round and return its sums by role. The federation is not changed."""
     seen: list[Mapping[str, Sum]] = []
     fed.run(1, method=method, roles=roles, watch=[lambda moment: seen.append(moment.sums)])
     return dict(seen[0])
 
 
 def weights(public: Params) -> dict[str, Tensor]:
-    """What is trained."""
+    """Return the trained parameters."""
     return {n: v for n, v in public.items() if not n.startswith(REFERENCE)}
 
 
 def reference(public: Params) -> dict[str, Tensor]:
-    """What is broadcast to be read: the model as it was when forgetting began, and the like."""
+    """Return the read-only values of the broadcast, such as the model before forgetting."""
     return {n[len(REFERENCE) :]: v for n, v in public.items() if n.startswith(REFERENCE)}
 
 
-def clipped(step: Params, longest: float) -> dict[str, Tensor]:
-    """A step no longer than this."""
-    return times(step, min(1.0, longest / max(norm(step), 1e-12)))
+def clipped(step: Params, max_norm: float) -> dict[str, Tensor]:
+    """Return the step, scaled down to `max_norm` if it is longer."""
+    return times(step, min(1.0, max_norm / max(norm(step), 1e-12)))
+
+
+def within_ball(before: Params, after: Params, radius: float) -> dict[str, Tensor]:
+    """Return the nearest weights within `radius` of the reference model in `before`."""
+    start = reference(before)
+    inside = clipped({n: v - start[n] for n, v in weights(after).items()}, radius)
+    return {**after, **{n: start[n] + v for n, v in inside.items()}}

@@ -1,1 +1,1 @@
-"""Simple recommenders that every other method has to beat."""
+"""Simple recommenders to compare other methods with."""

@@ -12,7 +12,7 @@ from rescind.models.lightgcn import LightGCN
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(RankingMethod):
-    """Clients train alone, the server averages: no shared graph, no memory."""
+    """Federated averaging without a shared graph or memory."""
 
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
 

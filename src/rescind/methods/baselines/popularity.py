@@ -1,4 +1,4 @@
-"""Item popularity, the floor of every table: one sum over devices and no learning."""
+"""Item popularity, the weakest baseline: one sum over devices, no training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rescind.models.counts import Counts
 
 @dataclass(frozen=True, kw_only=True)
 class Popularity(Method):
-    """Everybody is shown what most people have. Additive, so forgetting is a subtraction."""
+    """Recommend the most owned items to every user. Additive, so forgetting is a subtraction."""
 
     paper: ClassVar[str] = "the floor: no learning"
     seedless: ClassVar[bool] = True
@@ -33,7 +33,7 @@ class Popularity(Method):
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """A one for every item a client has."""
+        """Send a 1 for every item a client owns."""
         train = cohort.train
         ones = torch.ones(len(train), 1, device=cohort.ids.device)
         rows = Rows(train.owner, train.item, ones, cohort.items)
@@ -42,10 +42,10 @@ class Popularity(Method):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """The share of clients that own each item: the mean itself, not a step along it."""
+        """Store the fraction of clients that own each item: the mean, not a step along it."""
         total = total_of(sums)
         return state.next({**state.public, **(total.mean() if total else {})})
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """The same ranking for everybody. [C, I]"""
+        """Return the same scores for every client. [C, I]"""
         return public["item"].T.expand(len(cohort), -1).clone()

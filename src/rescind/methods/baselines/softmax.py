@@ -1,4 +1,4 @@
-"""A federated softmax over the whole catalogue: the strongest learner by gradients here."""
+"""A federated softmax over the whole catalogue: the strongest gradient method here."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ from rescind.models.bag import Bag
 
 @dataclass(frozen=True, kw_only=True)
 class Softmax(RankingMethod):
-    """Each device sends one gradient of -log softmax over all items; the server's Adam moves.
+    """Each device sends one gradient of -log softmax over all items; the server steps with Adam.
 
-    What people lent is trained by the server as if it were one more set of clients: with strict
-    sharing a device trains on what it kept, the server on what it was lent, and a pair of items
-    across the two is seen by nobody.
+    The server trains on shared items as if their owners were more clients. With strict sharing a
+    device trains only on the items it kept, so no one sees pairs of a kept and a shared item.
     """
 
     model: Model = Bag()
@@ -42,32 +41,31 @@ class Softmax(RankingMethod):
     local_includes_shared: bool = False
 
     loans_per_round: int = 85
-    """Lenders whose loans the server trains on in a round: with 256 of ML-1M's devices, every
-    loan and every device then has the same chance. A constant, so that one who never took part
-    leaves no trace."""
+    """Users whose shared items the server trains on in a round. With 256 devices of ML-1M a round,
+    devices and shared items are sampled with equal probability. Constant, so that a user who never
+    took part has no influence."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        theirs = self.model.private(torch.zeros(0, dtype=torch.int64), Clock(0))
-        if theirs and not self.local_includes_shared:
+        private = self.model.private(torch.zeros(0, dtype=torch.int64), Clock(0))
+        if private and not self.local_includes_shared:
             raise ConfigError(
-                f"{type(self.model).__name__} keeps {', '.join(theirs)} on each device, and the "
-                f"server, which trains on what people lent, has nothing of it. Set "
-                f"local_includes_shared = true, so that devices train on their loans themselves, "
-                f"or use a model without private parameters, such as Bag."
+                f"{type(self.model).__name__} keeps {', '.join(private)} on each device, so the "
+                f"server cannot train on shared items. Set local_includes_shared = true to let "
+                f"devices train on them, or use a model without private parameters, such as Bag."
             )
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """The weighted mean over devices and over loans, through Adam."""
-        lent = None if self.local_includes_shared else self.server_loans(state, world, clock)
-        if lent is not None:
-            sums = {**sums, "lent": lent}
+        """Take an Adam step along the weighted mean over devices and shared items."""
+        shared = None if self.local_includes_shared else self.server_loans(state, world, clock)
+        if shared is not None:
+            sums = {**sums, "lent": shared}
         return super().server_step(state, sums, world, clock)
 
     def server_loans(self, state: ServerState, world: World, clock: Clock) -> Sum | None:
-        """What a few lenders' devices would send, had they kept what they lent."""
+        """Compute what the devices of some users would send for their shared items."""
         if not len(world.shared):
             return None
         graph = graph_of(world)
@@ -76,8 +74,8 @@ class Softmax(RankingMethod):
         owner, place = take(graph.lot.first, graph.lot.count, chosen)
         lot = Lot(owner, graph.item[place], len(chosen))
         weight = weights(self.aggregate, lot.count)
-        lenders = Cohort(graph.sharers[chosen], graph.items, lot, lot, weight=weight)
+        cohort = Cohort(graph.sharers[chosen], graph.items, lot, lot, weight=weight)
         rates = dict.fromkeys(state.public, self.rate)
-        # Draws for a lender's loans are not those of the same person's device.
-        total, _ = summed(self, state.public, {}, rates, lenders, clock.step(2**20))
+        # Use other random draws than the same user's device.
+        total, _ = summed(self, state.public, {}, rates, cohort, clock.step(2**20))
         return total

@@ -1,1 +1,1 @@
-"""Node classification, and clients that leave (FedGCV and its baselines)."""
+"""Node classification and the removal of clients: FedGCV and its baselines."""

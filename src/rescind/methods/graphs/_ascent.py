@@ -1,4 +1,4 @@
-"""What those unlearners of graphs have in common in which the leaver alone climbs its own loss."""
+"""Shared base of the graph unlearners with gradient ascent by the leaving client alone."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from rescind.core.plan import Batch
 from rescind.core.state import ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
-from rescind.methods._client_removal import FORGET, asked, clipped
+from rescind.methods._client_removal import FORGET, clipped, only_online
 from rescind.methods.graphs.fedavg import GraphFedAvg
 
 
 @dataclass(frozen=True, kw_only=True)
 class Climbing(GraphFedAvg, ABC):
-    """Rounds of the leaver alone: the server takes clipped steps up its loss."""
+    """Rounds of the leaving client alone: the server takes clipped ascent steps on its loss."""
 
     exact: ClassVar[bool] = False
 
     forget_rate: float = 0.01
     clip: float = 5.0
-    """The longest gradient."""
+    """Maximum norm of the gradient."""
 
     @abstractmethod
-    def server_climb(self, state: ServerState, step: Params) -> ServerState:
-        """The state after a step uphill, whose length is bounded already."""
+    def server_ascend(self, state: ServerState, step: Params) -> ServerState:
+        """Return the state after one ascent step; the step is already clipped."""
 
     def client_objective(
         self, own: Params, batch: Batch, public: Params, cohort: Cohort, clock: Clock
     ) -> Tensor:
-        """Minus the cross-entropy, for the leaver. [C]"""
+        """Return the loss, negated for the leaving client. [C]"""
         loss = super().client_objective(own, batch, public, cohort, clock)
         return -loss if cohort.role == FORGET else loss
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """While it is forgotten, the leaver alone."""
-        return asked(super().server_sample(state, world, clock), state.own)
+        """Sample only the leaving client while it is being forgotten."""
+        return only_online(super().server_sample(state, world, clock), state.own)
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """A clipped step uphill; plain averaging where nobody is forgotten."""
+        """Take a clipped ascent step; average as usual if no client is being forgotten."""
         if FORGET not in sums:
             return super().server_step(state, sums, world, clock)
-        return self.server_climb(state, clipped(sums[FORGET].mean(), self.clip))
+        return self.server_ascend(state, clipped(sums[FORGET].mean(), self.clip))

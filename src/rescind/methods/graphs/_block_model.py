@@ -1,8 +1,7 @@
-"""A private stand-in for a client's subgraph: noisy counts by class, and a graph drawn from them.
+"""A private stand-in for a client's subgraph: noisy counts by class, and a graph sampled from them.
 
-The alternative to the virtual client of FedGCV (`vgae.py`): what leaves the device are sums with
-noise, given while the client is enrolled; the graph is the server's own draw from a stochastic
-block model. No node of it is anybody's node.
+The alternative to FedGCV's virtual client (`_vgae.py`). The client sends noisy sums while it is
+enrolled; the server samples a graph from a stochastic block model. No node in it is a real node.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from rescind.privacy.accountant import epsilon_of
 
 @dataclass(frozen=True)
 class Release:
-    """All that a client tells of its subgraph."""
+    """Everything a client reveals about its subgraph."""
 
     classes: Tensor
-    """[K] nodes of each class, with noise."""
+    """[K] nodes per class, with noise."""
     features: Tensor
-    """[K, F] the sum of each class's features, every node's clipped, with noise."""
+    """[K, F] sum of the clipped node features per class, with noise."""
     edges: Tensor
     """[K, K] edges between classes, each counted once above the diagonal, with noise."""
 
 
 @dataclass(frozen=True)
 class BlockGraph:
-    """What a server draws from a release."""
+    """A graph sampled from a release."""
 
     label: Tensor
     """[n]"""
@@ -44,24 +43,24 @@ class BlockGraph:
     features: Tensor
     """[n, F]"""
     likely: Tensor
-    """[n, n] how likely each edge was."""
+    """[n, n] probability of each edge."""
 
 
 @dataclass(frozen=True)
 class BlockModel:
-    """Counts and clipped sums under Gaussian noise, class pairs of edges under Laplace noise.
+    """Class counts and clipped feature sums with Gaussian noise, edge counts with Laplace noise.
 
     Adding or removing one node changes the histogram by 1 and one row of the sums by at most
-    `clip`, so by sqrt(1 + clip^2) together: (epsilon, delta) for nodes' labels and features.
+    `clip`, so both by sqrt(1 + clip^2): (epsilon, delta) for node labels and features.
     An edge changes one count by 1: epsilon = 1 / `edge_noise` for edges, not for nodes.
     """
 
     clip: float = 5.0
-    """The largest norm of a node's features; a bag of 25 words has 5."""
+    """Maximum norm of a node's features; a bag of 25 words has norm 5."""
     noise: float = 2.0
     """Noise multiplier of the histogram and the sums."""
     edge_noise: float = 2.0
-    """Scale of the noise on counts of edges."""
+    """Scale of the noise on edge counts."""
 
     def __post_init__(self) -> None:
         for field in ("clip", "noise", "edge_noise"):
@@ -71,57 +70,57 @@ class BlockModel:
                 )
 
     def epsilon(self, delta: float = 1e-5) -> dict[str, float]:
-        """What the release costs: of labels and features by node, of edges by edge."""
+        """Return the privacy cost: per node for labels and features, per edge for edges."""
         return {"nodes": epsilon_of(self.noise, delta), "edges": 1 / self.edge_noise}
 
     def release(self, graph: Graph) -> Release:
-        """What the client sends, once. Noise comes from the operating system."""
-        plain = self.counted(graph)
-        reach = (1 + self.clip**2) ** 0.5
-        told = {"classes": plain.classes, "features": plain.features}
-        nodes = Gaussian(self.noise, reach).total(Sum(told, 1.0, 1)).totals
-        # One client's noise on a sum of one is Laplace's own.
-        edges = Laplace(self.edge_noise).total(Sum({"edges": plain.edges}, 1.0, 1)).totals
+        """Compute what the client sends, once. Noise comes from the operating system."""
+        exact = self.counted(graph)
+        sensitivity = (1 + self.clip**2) ** 0.5
+        sums = {"classes": exact.classes, "features": exact.features}
+        nodes = Gaussian(self.noise, sensitivity).total(Sum(sums, 1.0, 1)).totals
+        # With one client in the sum, this is ordinary Laplace noise.
+        edges = Laplace(self.edge_noise).total(Sum({"edges": exact.edges}, 1.0, 1)).totals
         return Release(nodes["classes"], nodes["features"], torch.triu(edges["edges"]))
 
     def counted(self, graph: Graph) -> Release:
-        """The same sums without noise; never sent."""
+        """Compute the sums without noise; never sent."""
         labelled = graph.label >= 0
-        many, kinds = len(graph.index), graph.classes
-        features = torch.zeros(many, graph.features, dtype=torch.float64)
+        n, classes = len(graph.index), graph.classes
+        features = torch.zeros(n, graph.features, dtype=torch.float64)
         features[graph.node, graph.feature] = graph.value.double()
-        long = features.norm(dim=1, keepdim=True).clamp(min=1e-12)
-        features = features * (self.clip / long).clamp(max=1.0)
+        norm = features.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        features = features * (self.clip / norm).clamp(max=1.0)
         label = graph.label[labelled]
         one, other = graph.edge
         inside = labelled[one] & labelled[other] & (one < other)
         low, high = torch.sort(graph.label[graph.edge[:, inside]], dim=0).values
-        edges = jagged.counts(low * kinds + high, kinds * kinds).view(kinds, kinds)
+        edges = jagged.counts(low * classes + high, classes**2).view(classes, classes)
         return Release(
-            jagged.counts(label, kinds).double(),
-            jagged.segment_sum(features[labelled], label, kinds),
+            jagged.counts(label, classes).double(),
+            jagged.segment_sum(features[labelled], label, classes),
             edges.double(),
         )
 
-    def drawn(self, told: Release, most: int, clock: Clock) -> BlockGraph:
-        """A graph of the told sizes: classes, edges by pairs of classes, features about the mean.
+    def sample(self, release: Release, max_nodes: int, clock: Clock) -> BlockGraph:
+        """Sample a graph: labels by class counts, edges by class pairs, features by class means.
 
-        most: nodes at most, so that noise cannot make a graph of any size
+        max_nodes: limits the size that noisy counts can give
         """
-        count = told.classes.round().clamp(min=0).long()
+        count = release.classes.round().clamp(min=0).long()
         label = jagged.owners_of(count)
-        if len(label) > most:  # thin out all classes alike
-            label = label[torch.linspace(0, len(label) - 1, most).long()]
+        if len(label) > max_nodes:  # remove the same fraction of each class
+            label = label[torch.linspace(0, len(label) - 1, max_nodes).long()]
             count = jagged.counts(label, len(count))
         pairs = count.unsqueeze(0) * count.unsqueeze(1) - torch.diag(count * (count + 1) // 2)
-        both = torch.triu(told.edges) / pairs.clamp(min=1)
-        chance = (both + torch.triu(both, 1).T).clamp(0, 1)
-        likely = chance[label.unsqueeze(1), label.unsqueeze(0)]
-        number = torch.arange(len(label))
-        hit = clock.uniform("block edges", number.unsqueeze(1), number) < likely
-        one, other = torch.triu(hit, 1).nonzero(as_tuple=True)
+        upper = torch.triu(release.edges) / pairs.clamp(min=1)
+        density = (upper + torch.triu(upper, 1).T).clamp(0, 1)
+        likely = density[label.unsqueeze(1), label.unsqueeze(0)]
+        node = torch.arange(len(label))
+        linked = clock.uniform("block edges", node.unsqueeze(1), node) < likely
+        one, other = torch.triu(linked, 1).nonzero(as_tuple=True)
         edge = torch.stack([torch.cat([one, other]), torch.cat([other, one])])
-        mean = (told.features / told.classes.clamp(min=1).unsqueeze(1)).clamp(0, 1)
+        mean = (release.features / release.classes.clamp(min=1).unsqueeze(1)).clamp(0, 1)
         k = torch.arange(mean.shape[1])
-        features = (clock.uniform("block words", number.unsqueeze(1), k) < mean[label]).float()
+        features = (clock.uniform("block words", node.unsqueeze(1), k) < mean[label]).float()
         return BlockGraph(label, edge, features, likely)

@@ -1,4 +1,4 @@
-"""The null method of unlearning: the leaver is gone, and the others go on from the same model."""
+"""The null baseline: the client leaves, and the others continue from the same model."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import ClassVar
 
 from rescind.core.federation import Federation
 from rescind.core.request import Request
-from rescind.methods._client_removal import forgotten
+from rescind.methods._client_removal import remove_client
 from rescind.methods.graphs.fedavg import GraphFedAvg
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drop(GraphFedAvg):
-    """Nothing is undone; whatever forgets less than this does not forget."""
+    """No unlearning: the lower bound for every other unlearner."""
 
     paper: ClassVar[str] = "none: the null method"
     exact: ClassVar[bool] = False
 
     repair_rounds: int = 5
-    """Rounds of the others after the leaver is gone."""
+    """Rounds of the other clients afterwards."""
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Go on without the leaver."""
-        return forgotten(fed, request, lambda same, _: same, self.repair_rounds)
+        """Continue training without the leaving client."""
+        return remove_client(fed, request, lambda unchanged, _: unchanged, self.repair_rounds)

@@ -1,4 +1,4 @@
-"""Training on subgraphs: federated averaging, and averaged gradients with a server's Adam."""
+"""Training on subgraphs: federated averaging, and averaged gradients with Adam on the server."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from rescind.models.gcn import GCN
 
 @dataclass(frozen=True, kw_only=True)
 class GraphFedAvg(GradientMethod):
-    """FedAvg on subgraphs, weighted by nodes; client Adam whose moments outlive the round.
+    """FedAvg on subgraphs, weighted by nodes; clients keep their Adam moments between rounds.
 
-    The recipe of fedgcv.md section 3. Local epochs are explicit: 20 or more diverge.
+    The recipe of fedgcv.md section 3. 20 or more local epochs diverge.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("nodes",)
@@ -40,7 +40,7 @@ class GraphFedAvg(GradientMethod):
     rate: float = 0.01
     weight_decay: float = 5e-4
     dropout: float = 0.5
-    """Share of the hidden layer that is left out while training."""
+    """Fraction of the hidden layer dropped in training."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,7 +50,7 @@ class GraphFedAvg(GradientMethod):
             )
 
     def client_weight(self, cohort: Cohort) -> Tensor:
-        """The number of nodes, labelled or not: p_i. [C]"""
+        """Return the number of nodes, labelled or not: p_i. [C]"""
         return jagged.counts(nodes.graph_of(cohort).owner, len(cohort)).float()
 
     def client_loss(
@@ -62,20 +62,20 @@ class GraphFedAvg(GradientMethod):
         cohort: Cohort,
         clock: Clock,
     ) -> Tensor:
-        """The mean cross-entropy of each client's nodes, with dropout. [C]"""
+        """Return the mean cross-entropy of each client's nodes, with dropout. [C]"""
         return self.client_objective(work.dense, batch, public, cohort, clock)
 
     def client_objective(
         self, own: Params, batch: Batch, public: Params, cohort: Cohort, clock: Clock
     ) -> Tensor:
-        """The loss under weights of each client [C, ...], or alike for all [1, ...]. [C]"""
+        """Return the loss for per-client weights [C, ...] or common weights [1, ...]. [C]"""
         each = self.client_entropy(own, batch, cohort, clock)
         return jagged.segment_mean(each, batch.owner, batch.clients)
 
     def client_entropy(
         self, own: Params, batch: Batch, cohort: Cohort, clock: Clock | None
     ) -> Tensor:
-        """Cross-entropy of each sample; without a clock, without dropout. [n]"""
+        """Return the cross-entropy of each sample; no dropout if clock is None. [n]"""
         keep: Tensor | float = 1.0
         if clock is not None and self.dropout:
             weight = own["one/weight"]
@@ -88,8 +88,8 @@ class GraphFedAvg(GradientMethod):
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """After one plain step from what was broadcast, the sum of all moves is the gradient of
-        the weighted sum of losses: one copy of the weights serves all clients."""
+        """Sum the updates. For one plain step this is the gradient of the weighted sum of losses,
+        so one copy of the weights is enough for all clients."""
         plan = self.client_plan(public, private, cohort, clock.step(0))
         if self.epochs > 1 or self.optimiser != "sgd" or len(plan.sizes) > 1:
             return super().client_sum(public, private, cohort, clock)
@@ -116,8 +116,8 @@ class GraphFedAvg(GradientMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class GraphFedSGD(GraphFedAvg):
-    """Averaged gradients, and Adam at the server: 83.0 / 70.0 on Cora / CiteSeer where averaging
-    models gives 74.2 / 68.9 (fedgcv.md 2.3)."""
+    """Averaged gradients with Adam on the server: 83.0 / 70.0 on Cora / CiteSeer; averaging models
+    gives 74.2 / 68.9 (fedgcv.md 2.3)."""
 
     epochs: int = 1
     optimiser: Literal["sgd", "adam"] = "sgd"

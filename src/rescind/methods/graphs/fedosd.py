@@ -1,4 +1,4 @@
-"""FedOSD: a bounded ascent that is orthogonal to every other client's gradient."""
+"""FedOSD: a bounded ascent, orthogonal to the gradients of all other clients."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from rescind.core.world import World
 from rescind.methods._client_removal import (
     FORGET,
     KEEP,
-    forgotten,
     had_no_influence,
     one_step,
+    remove_client,
     weights,
 )
 from rescind.methods.graphs.fedavg import GraphFedAvg
@@ -35,9 +35,9 @@ from rescind.methods.graphs.fedavg import GraphFedAvg
 class FedOSD(GraphFedAvg):
     """Orthogonal steepest descent (Pan et al., AAAI 2025).
 
-    The leaver minimises -log(1 - p / 2), which has a lower end; its step loses whatever lies in
-    the span of the others' gradients, so the server sees single updates. In the recovery, moves
-    lose what points back to where forgetting began.
+    The leaving client minimises -log(1 - p / 2), which is bounded below. Its step is projected off
+    the span of the others' gradients, so the server sees single updates. Recovery steps lose the
+    part that points back to the start.
     """
 
     paper: ClassVar[str] = "Pan et al., AAAI 2025 (FedOSD)"
@@ -45,31 +45,31 @@ class FedOSD(GraphFedAvg):
     individual: ClassVar[bool] = True
 
     forget_rate: float = 0.1
-    """Length of a step, times that of the leaver's gradient."""
+    """Step length as a multiple of the gradient norm."""
     forget_rounds: int = 30
     repair_rounds: int = 5
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Orthogonal steps, then a recovery that does not go back."""
+        """Run orthogonal steps, then recovery rounds that do not move back to the start."""
         if not isinstance(request.event, Withdraw):
             return super().forget(fed, request)
-        began = weights(fed.now.state.public)
+        start = weights(fed.now.state.public)
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
             fed = fed.with_(state=replace(fed.now.state, own={}))
             return fed.run(self.forget_rounds, method=one_step(self, dropout=0.0), roles=roles)
 
-        after = forgotten(fed, request, steps, 0)
+        after = remove_client(fed, request, steps, 0)
         if had_no_influence(fed, request):
             return after
         for _ in range(self.repair_rounds):
-            after = recovered(after, after.run(1, method=fed.method), began)
+            after = _without_return(after, after.run(1, method=fed.method), start)
         return after
 
     def client_objective(
         self, own: Params, batch: Batch, public: Params, cohort: Cohort, clock: Clock
     ) -> Tensor:
-        """-log(1 - p / 2) of the leaver's nodes; cross-entropy of the others'. [C]"""
+        """Return -log(1 - p / 2) for the leaving client, cross-entropy for the others. [C]"""
         if cohort.role != FORGET:
             return super().client_objective(own, batch, public, cohort, clock)
         p = torch.exp(-self.client_entropy(own, batch, cohort, clock))
@@ -78,17 +78,17 @@ class FedOSD(GraphFedAvg):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """The leaver's step, less its part in the span of the others' gradients."""
+        """Take the leaving client's step without its part in the span of the others' gradients."""
         if FORGET not in sums:
             return super().server_step(state, sums, world, clock)
         step = sums[FORGET].mean()
-        for other in orthonormal(single(sums[KEEP])) if KEEP in sums else []:
+        for other in orthonormal(_single_updates(sums[KEEP])) if KEEP in sums else []:
             step = add(step, other, -dot(step, other))
         return state.next(add(state.public, step, self.forget_rate), state.own)
 
 
-def single(total: Sum) -> list[dict[str, Tensor]]:
-    """The updates in a sum, client by client."""
+def _single_updates(total: Sum) -> list[dict[str, Tensor]]:
+    """Return the updates in a sum, one per client."""
     return [
         {
             name: value[place]
@@ -101,18 +101,18 @@ def single(total: Sum) -> list[dict[str, Tensor]]:
 
 
 def orthonormal(vectors: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
-    """Directions of length 1 at right angles with the same span (Gram and Schmidt, twice)."""
+    """Return an orthonormal basis of the span (Gram-Schmidt, twice)."""
     if not vectors:
         return []
     flat = torch.stack([torch.cat([v.reshape(-1) for v in one.values()]) for one in vectors])
     found = flat.new_zeros(0, flat.shape[1], dtype=torch.float64)
     for vector in flat.double():
-        left, size = vector, float(vector @ vector)
+        rest = vector
         for _ in range(2):  # once leaves rounding errors of nearly parallel gradients
-            left = left - found.T @ (found @ left)
-        rest = float(left @ left)
-        if rest > 1e-12 * max(size, 1e-30):
-            found = torch.cat([found, left.unsqueeze(0) / rest**0.5])
+            rest = rest - found.T @ (found @ rest)
+        square = float(rest @ rest)
+        if square > 1e-12 * max(float(vector @ vector), 1e-30):
+            found = torch.cat([found, rest.unsqueeze(0) / square**0.5])
     sizes = [value.numel() for value in vectors[0].values()]
     return [
         {
@@ -123,13 +123,13 @@ def orthonormal(vectors: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
     ]
 
 
-def recovered(before: Federation, after: Federation, began: Params) -> Federation:
-    """A round of recovery without the part of its move that points back to where one began."""
+def _without_return(before: Federation, after: Federation, start: Params) -> Federation:
+    """Remove the part of a recovery step that points back to the start."""
     now = before.now.state.public
-    away = {n: v - began[n] for n, v in weights(now).items()}
-    move = {n: v - now[n] for n, v in weights(after.now.state.public).items()}
-    back, size = dot(move, away), dot(away, away)
-    if back < 0 and size:
-        move = add(move, away, -back / size)
-    state = replace(after.now.state, public={**after.now.state.public, **add(now, move)})
+    away = {n: v - start[n] for n, v in weights(now).items()}
+    step = {n: v - now[n] for n, v in weights(after.now.state.public).items()}
+    back, square = dot(step, away), dot(away, away)
+    if back < 0 and square:
+        step = add(step, away, -back / square)
+    state = replace(after.now.state, public={**after.now.state.public, **add(now, step)})
     return after.with_(state=state)

@@ -1,4 +1,4 @@
-"""Gradient ascent on the leaver's nodes: with a retention term, and projected on a ball (PGA)."""
+"""Gradient ascent on the leaving client's nodes: with a retention term, and in a ball (PGA)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rescind.core.request import Request
 from rescind.core.state import ServerState
 from rescind.methods._client_removal import (
     FORGET,
-    clipped,
-    forgotten,
-    leaver,
+    leaving_client,
     one_step,
     reference,
-    referring,
-    watched,
+    remove_client,
+    round_sums,
     weights,
+    with_reference,
+    within_ball,
 )
 from rescind.methods.graphs._ascent import Climbing
 from rescind.methods.graphs.fedgcv import FedGCV
@@ -32,9 +32,9 @@ from rescind.methods.graphs.fedgcv import FedGCV
 
 @dataclass(frozen=True, kw_only=True)
 class GraphAscent(FedGCV):
-    """Ascent on the leaver, descent on the others: Eq. (2.6) of the FedGCV paper.
+    """Ascent for the leaving client, descent for the others: Eq. (2.6) of the FedGCV paper.
 
-    What the ablation "w/o GRU" runs. The ball is FedGCV's: the loss has no upper end.
+    The ablation "w/o GRU". It uses FedGCV's ball, because the loss is unbounded.
     """
 
     paper: ClassVar[str] = "Eq. (2.6) of Ma et al., arXiv 2605.02297"
@@ -47,69 +47,64 @@ class GraphAscent(FedGCV):
 
 @dataclass(frozen=True, kw_only=True)
 class PGA(Climbing):
-    """Projected gradient ascent (Halimi et al. 2022), the leaver alone, then rounds of the others.
+    """Projected gradient ascent of the client alone (Halimi et al. 2022), then repair rounds.
 
-    Begins at the mean of the others' models, w_ref = (w - p_j w_j) / (1 - p_j), and stays within a
-    third of the mean distance of w_ref to random models. Stops early: without, accuracy falls to
+    Starts at the mean of the others' models, w_ref = (w - p_j w_j) / (1 - p_j), and stays within a
+    third of the mean distance of w_ref to random models. Stops early; otherwise accuracy falls to
     24 % (fedgcv.md section 3).
     """
 
     paper: ClassVar[str] = "Halimi et al. 2022 (PGA)"
 
     forget_rounds: int = 5
-    """At most so many steps of ascent."""
+    """Maximum number of ascent steps."""
     enough: float = 2.0
-    """Stop when the leaver's loss is so many times the others' on their validation nodes."""
+    """Stop when the client's loss is this many times the loss on the others' validation nodes."""
     repair_rounds: int = 5
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """From the others' mean, up the leaver's loss, then repair."""
+        """Start at the others' mean, ascend the leaving client's loss, then repair."""
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
             start = self.others_mean(fed, roles)
             device, sizes = fed.world.members.device, fed.world.sizes
-            others = [
-                to(fed.method.model.public(sizes, Clock(number)), device)
-                for number in range(fed.clock.seed + 1, fed.clock.seed + 11)
+            random = [
+                to(fed.method.model.public(sizes, Clock(seed)), device)
+                for seed in range(fed.clock.seed + 1, fed.clock.seed + 11)
             ]
-            far = [norm(add(start, other, -1.0)) for other in others]
-            began = {**start, "radius": torch.tensor(sum(far) / len(far) / 3)}
-            now = referring(fed, began, roles, only=FORGET)
-            now = now.with_(state=moved_to(now.now.state, start))
+            distance = [norm(add(start, other, -1.0)) for other in random]
+            radius = torch.tensor(sum(distance) / len(distance) / 3)
+            now = with_reference(fed, {**start, "radius": radius}, roles, only=FORGET)
+            public = {**now.now.state.public, **start}
+            now = now.with_(state=replace(now.now.state, public=public))
             for _ in range(self.forget_rounds):
-                if self.lost(now, leaver(roles)):
+                if self.forgot_enough(now, leaving_client(roles)):
                     break
                 now = now.run(1, method=one_step(self, dropout=0.0), roles=roles)
             return now
 
-        return forgotten(fed, request, steps, self.repair_rounds)
+        return remove_client(fed, request, steps, self.repair_rounds)
 
     def others_mean(self, fed: Federation, roles: dict[int, str]) -> dict[str, Tensor]:
-        """(w - p_j w_j) / (1 - p_j), with w_j what the leaver's next round gives."""
+        """Return (w - p_j w_j) / (1 - p_j), with w_j from the leaving client's next round."""
         neutral = {c: "leaver" if role == FORGET else "others" for c, role in roles.items()}
-        sums = watched(fed, replace(fed.method, clients_per_round=None), neutral)
+        sums = round_sums(fed, replace(fed.method, clients_per_round=None), neutral)
         now = weights(fed.now.state.public)
-        if "leaver" not in sums or "others" not in sums:  # nothing to train on, or nobody stays
+        if "leaver" not in sums or "others" not in sums:  # no training nodes, or no client stays
             return now
-        moved = {n: v for n, v in sums["leaver"].mean().items() if n in now}
-        return add(now, moved, -sums["leaver"].weight / sums["others"].weight)
+        update = {n: v for n, v in sums["leaver"].mean().items() if n in now}
+        return add(now, update, -sums["leaver"].weight / sums["others"].weight)
 
-    def lost(self, fed: Federation, client: int) -> bool:
-        """Whether the leaver's nodes are far worse than nodes nobody trained on."""
+    def forgot_enough(self, fed: Federation, client: int) -> bool:
+        """Return whether the client's loss is far above that of nodes not used in training."""
         held = fed.now.vault.holdings
         mine = held.records.client == client
         own = fed.query(held.records[mine & (held.split == TRAIN)], "loss").mean()
         others = fed.query(held.records[~mine & (held.split == VALID)], "loss")
         return len(others) > 0 and float(own) >= self.enough * float(others.mean())
 
-    def server_climb(self, state: ServerState, step: Params) -> ServerState:
-        """A step with momentum, back onto the ball."""
+    def server_ascend(self, state: ServerState, step: Params) -> ServerState:
+        """Take a step with momentum, then project back into the ball."""
         after, own = server_move(state.public, state.own, step, "momentum", self.forget_rate)
-        began = reference(state.public)
-        gone = clipped({n: v - began[n] for n, v in weights(after).items()}, float(began["radius"]))
-        return state.next({**after, **{n: began[n] + v for n, v in gone.items()}}, own)
-
-
-def moved_to(state: ServerState, public: Params) -> ServerState:
-    """The state with other weights."""
-    return ServerState({**state.public, **public}, state.own, state.memory, state.round)
+        radius = float(reference(state.public)["radius"])
+        return state.next(within_ball(state.public, after, radius), own)

@@ -1,4 +1,4 @@
-"""A stand-in for ReGEnUnlearn, whose code is not public: ascent where it hurts others least."""
+"""A proxy for ReGEnUnlearn, which has no public code: ascent that harms the others least."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ from rescind.methods._client_removal import (
     KEEP,
     one_step,
     reference,
-    referring,
-    watched,
+    round_sums,
     weights,
+    with_reference,
 )
-from rescind.methods.graphs.sga import SGARandom, halved
+from rescind.methods.graphs.sga import SGARandom, lowest_half
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReGEnProxy(SGARandom):
-    """Ascent on the half of the leaver's nodes whose gradients conflict least with the others'.
+    """Ascent on the half of the client's nodes whose gradients conflict least with the others'.
 
-    A proxy, named as such, after the idea of Liu and Liu (WWW 2025): not their method.
+    A proxy after the idea of Liu and Liu (WWW 2025), not their method.
     """
 
     paper: ClassVar[str] = "proxy for ReGEnUnlearn (Liu and Liu, WWW 2025)"
 
-    def began(self, fed: Federation, roles: dict[int, str]) -> dict[str, Tensor]:
-        """The direction of the others' descent, of length 1."""
-        kept = referring(fed, {}, roles, only=KEEP)
-        sums = watched(kept, one_step(self, dropout=0.0), roles)
+    def references(self, fed: Federation, roles: dict[int, str]) -> dict[str, Tensor]:
+        """Return the normalised direction of the others' descent."""
+        kept = with_reference(fed, {}, roles, only=KEEP)
+        sums = round_sums(kept, one_step(self, dropout=0.0), roles)
         others = sums[KEEP].mean() if KEEP in sums else {}
-        long = max(norm(others), 1e-12)
-        return {f"others/{name}": value / long for name, value in others.items()}
+        length = max(norm(others), 1e-12)
+        return {f"others/{name}": value / length for name, value in others.items()}
 
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
-        """Of the leaver's nodes, the half whose loss falls least along the others' descent.
+        """Plan the half of the client's nodes whose loss falls least along the others' descent.
 
-        Raising the loss of a node that the others' descent lowers undoes the descent: the change
-        of each node's loss along it is minus the conflict, by a central difference.
+        Raising the loss of a node that the descent lowers undoes the descent: the change of each
+        node's loss along it, by a central difference, is minus the conflict.
         """
         if cohort.role != FORGET:
             return super().client_plan(public, private, cohort, clock)
-        given, now = reference(public), weights(public)
-        along = {n: given[f"others/{n}"] for n in now if f"others/{n}" in given}
+        read, now = reference(public), weights(public)
+        descent = {n: read[f"others/{n}"] for n in now if f"others/{n}" in read}
         node = nodes.graph_of(cohort).find(cohort.train.item)
         batch = Batch(cohort.train.owner, {}, {"node": node}, len(cohort))
         ahead, behind = (
             self.client_entropy(
-                nodes.same_for_all({n: v.double() for n, v in add(now, along, step).items()}),
+                nodes.same_for_all({n: v.double() for n, v in add(now, descent, step).items()}),
                 batch,
                 cohort,
                 None,
             )
             for step in (1e-3, -1e-3)
         )
-        return halved(cohort, behind - ahead)
+        return lowest_half(cohort, behind - ahead)

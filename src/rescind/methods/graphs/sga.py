@@ -1,9 +1,9 @@
-"""Stochastic gradient ascent on half of the leaver's nodes: drawn, by degree, or held by EWC."""
+"""Stochastic gradient ascent on half of the client's nodes: uniform, by degree, or with EWC."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -23,19 +23,19 @@ from rescind.core.world import World
 from rescind.methods._client_removal import (
     FORGET,
     KEEP,
-    forgotten,
     one_step,
     reference,
-    referring,
-    watched,
+    remove_client,
+    round_sums,
     weights,
+    with_reference,
 )
 from rescind.methods.graphs._ascent import Climbing
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGARandom(Climbing):
-    """Ascent on a uniform half of the leaver's training nodes; the leaver alone (fedgcv.md 3)."""
+    """Ascent of the leaving client alone, on a random half of its training nodes (fedgcv.md 3)."""
 
     paper: ClassVar[str] = "SGA-Random, a baseline of Ma et al., arXiv 2605.02297"
 
@@ -43,45 +43,45 @@ class SGARandom(Climbing):
     repair_rounds: int = 0
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Up the leaver's loss; nobody repairs unless asked to."""
+        """Run ascent steps on the leaving client's loss; no repair rounds by default."""
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
-            now = referring(fed, self.began(fed, roles), roles, only=FORGET)
+            now = with_reference(fed, self.references(fed, roles), roles, only=FORGET)
             return now.run(self.forget_rounds, method=one_step(self, dropout=0.0), roles=roles)
 
-        return forgotten(fed, request, steps, self.repair_rounds)
+        return remove_client(fed, request, steps, self.repair_rounds)
 
-    def began(self, fed: Federation, roles: dict[int, str]) -> dict[str, Tensor]:
-        """What the steps read beside the model."""
+    def references(self, fed: Federation, roles: dict[int, str]) -> dict[str, Tensor]:
+        """Return the read-only values that the steps need."""
         return {}
 
-    def client_likes(self, public: Params, cohort: Cohort) -> Tensor:
-        """How readily each training node is drawn. [n]"""
+    def client_node_weights(self, public: Params, cohort: Cohort) -> Tensor:
+        """Return the sampling weight of each training node. [n]"""
         return torch.ones(len(cohort.train), device=cohort.ids.device)
 
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
-        """The leaver: half of its nodes, the same in all rounds; the others: all of them."""
+        """Plan half of the leaving client's nodes, the same in all rounds; all of the others."""
         if cohort.role != FORGET:
             return super().client_plan(public, private, cohort, clock)
         train = cohort.train
         drawn = Clock(clock.seed).uniform("half of the nodes", train.item).clamp(min=1e-300)
-        # Exponential clocks: the earliest half is a draw without replacement by these weights.
-        late = -torch.log(drawn) / self.client_likes(public, cohort).clamp(min=1e-12)
-        return halved(cohort, late)
+        # Exponential keys: the lowest half is a weighted sample without replacement.
+        key = -torch.log(drawn) / self.client_node_weights(public, cohort).clamp(min=1e-12)
+        return lowest_half(cohort, key)
 
-    def server_climb(self, state: ServerState, step: Params) -> ServerState:
-        """A plain step."""
+    def server_ascend(self, state: ServerState, step: Params) -> ServerState:
+        """Take a plain step."""
         return state.next(add(state.public, step, self.forget_rate), state.own)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGADegree(SGARandom):
-    """Ascent on half of the leaver's nodes, drawn by degree + 1."""
+    """Ascent on half of the leaving client's nodes, sampled by degree + 1."""
 
     paper: ClassVar[str] = "SGA-Degree, a baseline of Ma et al., arXiv 2605.02297"
 
-    def client_likes(self, public: Params, cohort: Cohort) -> Tensor:
-        """Degree + 1. [n]"""
+    def client_node_weights(self, public: Params, cohort: Cohort) -> Tensor:
+        """Return degree + 1. [n]"""
         graph = nodes.graph_of(cohort)
         degree = jagged.counts(graph.edge[1], len(graph.index)) + 1
         return degree[graph.find(cohort.train.item)].float()
@@ -89,11 +89,11 @@ class SGADegree(SGARandom):
 
 @dataclass(frozen=True, kw_only=True)
 class EWCSGA(SGARandom):
-    """SGA held back where the others' nodes need the weights: elastic weight consolidation.
+    """SGA with elastic weight consolidation: a penalty on weights that the others' nodes need.
 
-    DEPARTS the usual explicit step of EWC-SGA: the penalty (lambda / 2) sum F (w - w_0)^2 is taken
-    implicitly, w <- (w - eta g + eta lambda F w_0) / (1 + eta lambda F); at lambda = 1000 the
-    explicit step blows up (fedgcv.md section 3).
+    DEPARTS the usual explicit step of EWC-SGA: the penalty (lambda / 2) sum F (w - w_0)^2 is
+    implicit, w <- (w - eta g + eta lambda F w_0) / (1 + eta lambda F); at lambda = 1000 the
+    explicit step diverges (fedgcv.md section 3).
     """
 
     paper: ClassVar[str] = "EWC-SGA, a baseline of Ma et al., arXiv 2605.02297"
@@ -101,17 +101,17 @@ class EWCSGA(SGARandom):
     stiffness: float = 1000.0
     """Lambda."""
 
-    def began(self, fed: Federation, roles: dict[int, str]) -> dict[str, Tensor]:
-        """The model before, and the diagonal of the others' Fisher information there."""
+    def references(self, fed: Federation, roles: dict[int, str]) -> dict[str, Tensor]:
+        """Return the old model and the diagonal of the others' Fisher information at it."""
         now = weights(fed.now.state.public)
-        kept = referring(fed, {}, roles, only=KEEP)
-        look = one_step(self, dropout=0.0, batch_size=1)
-        sums = watched(kept, look, dict.fromkeys(roles, FISHER))
+        kept = with_reference(fed, {}, roles, only=KEEP)
+        method = one_step(self, dropout=0.0, batch_size=1)
+        sums = round_sums(kept, method, dict.fromkeys(roles, FISHER))
         fisher = sums[FISHER].mean() if FISHER in sums else {n: v * 0 for n, v in now.items()}
         return {**now, **{f"fisher/{n}": v for n, v in fisher.items()}}
 
     def client_weight(self, cohort: Cohort) -> Tensor:
-        """Nodes count alike in the Fisher information. [C]"""
+        """Return node counts for the Fisher information: equal weight per node. [C]"""
         return (
             cohort.train.count.float() if cohort.role == FISHER else super().client_weight(cohort)
         )
@@ -119,7 +119,7 @@ class EWCSGA(SGARandom):
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """Asked for it, the mean of each node's squared gradient: F, one node after another."""
+        """Train; in the Fisher role, return the mean squared gradient of single nodes: F."""
         if cohort.role != FISHER:
             return super().client_train(public, private, cohort, clock)
         plan = self.client_plan(public, private, cohort, clock.step(0))
@@ -132,15 +132,15 @@ class EWCSGA(SGARandom):
             grads = torch.autograd.grad(loss.sum(), list(leaves.values()))
             for name, grad in zip(leaves, grads, strict=True):
                 total[name] += grad.square()
-        many = cohort.train.count.clamp(min=1)
+        count = cohort.train.count.clamp(min=1)
         return Update(
-            len(cohort), {n: v / many.view(-1, *[1] * (v.dim() - 1)) for n, v in total.items()}
+            len(cohort), {n: v / count.view(-1, *[1] * (v.dim() - 1)) for n, v in total.items()}
         ), private
 
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """The fold of `client_train`."""
+        """Sum the updates of `client_train`."""
         if cohort.role != FISHER:
             return super().client_sum(public, private, cohort, clock)
         update, private = self.client_train(public, private, cohort, clock)
@@ -149,30 +149,30 @@ class EWCSGA(SGARandom):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """The ascent, pulled back by the implicit penalty."""
+        """Take the ascent step, then apply the implicit penalty."""
         if FISHER in sums:
             return state.next(state.public)
         after = super().server_step(state, sums, world, clock)
-        began = reference(state.public)
+        start = reference(state.public)
         if FORGET not in sums:
             return after
         pull = self.forget_rate * self.stiffness
-        held = {
-            name: (value + pull * began[f"fisher/{name}"] * began[name])
-            / (1 + pull * began[f"fisher/{name}"])
+        pulled = {
+            name: (value + pull * start[f"fisher/{name}"] * start[name])
+            / (1 + pull * start[f"fisher/{name}"])
             for name, value in weights(after.public).items()
         }
-        return ServerState({**after.public, **held}, after.own, after.memory, after.round)
+        return replace(after, public={**after.public, **pulled})
 
 
 FISHER = "fisher"
-"""The role of those who send squared gradients."""
+"""Role of the clients that send squared gradients."""
 
 
-def halved(cohort: Cohort, late: Tensor) -> Plan:
-    """The earlier half of each client's training nodes, one at least. late: [n]"""
+def lowest_half(cohort: Cohort, key: Tensor) -> Plan:
+    """Plan the half of each client's training nodes with the lowest keys, at least one. key: [n]"""
     train = cohort.train
-    order = torch.argsort(late, stable=True)
+    order = torch.argsort(key, stable=True)
     order = order[torch.argsort(train.owner[order], stable=True)]
     first = jagged.places(train.owner[order], len(cohort))
     kept = order[first < (train.count[train.owner[order]] / 2).ceil()].sort().values

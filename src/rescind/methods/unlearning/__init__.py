@@ -1,1 +1,1 @@
-"""Forget without retraining, and the exact retraining they are compared with."""
+"""Unlearners that do not retrain, and the exact retraining to compare them with."""

@@ -1,4 +1,4 @@
-"""Gradient ascent on what is to be forgotten, then repair on what remains (baselines.md 3.6)."""
+"""Gradient ascent on the records to forget, then repair on the rest (baselines.md 3.6)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Ascent(Unlearner):
-    """The server climbs the loss of the loans that go; devices then train on as usual.
+    """The server ascends the loss of the shared records to forget; then devices train as usual.
 
-    It needs an item table, and it climbs on what was lent only: the server has nothing else of the
-    people, and whoever left cannot be asked.
+    Needs an item table. Uses only shared records: the server has no others, and a client that left
+    cannot take part.
     """
 
     paper: ClassVar[str] = "control"
@@ -33,15 +33,15 @@ class Ascent(Unlearner):
     unlearning: ClassVar[str] = "Ascent"
 
     climbs: int = 10
-    """Steps up the loss; more ruin the model (baselines.md 3.6)."""
+    """Ascent steps; more damage the model (baselines.md 3.6)."""
     climb_rate: float = 0.001
-    """Learning rate of Adam on the way up."""
+    """Learning rate of Adam in the ascent."""
     climb_layers: int = 1
-    """Propagation steps on the forgotten graph: people are what they lent."""
+    """Propagation steps on the forgotten graph."""
     climb_temperature: float = 0.2
-    """Temperature inside the BPR that is climbed."""
+    """Temperature of the BPR loss in the ascent."""
     repairs: int = 5
-    """Rounds on what remains, by the federation's own method."""
+    """Rounds of the federation's own method on the remaining records."""
 
     def __post_init__(self) -> None:
         for field in ("climbs", "repairs", "climb_layers"):
@@ -54,33 +54,33 @@ class Ascent(Unlearner):
             )
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Up on what goes, purge, and rounds on what stays."""
+        """Ascend on the removed records, purge, then run rounds on the remaining ones."""
         after = cleared(fed, request)
-        public = self.server_climb(fed.now.state, fed.world, after.world, fed.clock)
+        public = self.server_steps(fed.now.state, fed.world, after.world, fed.clock)
         after = after.with_(state=replace(after.now.state, public=public))
         return without_restore_points(after.run(self.repairs), request)
 
-    def server_climb(self, state: ServerState, before: World, after: World, clock: Clock) -> Params:
-        """The public parameters after steps up the BPR of the loans that went."""
-        gone = before.shared[~before.shared.among(after.shared)]
+    def server_steps(self, state: ServerState, before: World, after: World, clock: Clock) -> Params:
+        """Return the public parameters after ascent on the BPR of the removed shared records."""
+        removed = before.shared[~before.shared.among(after.shared)]
         table = state.public.get("item")
         if table is None or table.dim() != 2 or not table.is_floating_point():
             raise ConfigError(
-                "Ascent climbs on a table of item vectors, and this model has none. "
+                "Ascent needs a table of item vectors, and this model has none. "
                 "Choose another unlearner: Retrain works for every method."
             )
-        if not len(gone) or not self.climbs:
+        if not len(removed) or not self.climbs:
             return state.public
         rows = state.own.get("user")
         if rows is None or rows.shape != (before.sizes.clients, table.shape[1]):
             rows = table.new_zeros(before.sizes.clients, table.shape[1])
-        up = GraphSteps(
+        ascent = GraphSteps(
             layers=self.climb_layers,
             steps=self.climbs,
             rate=self.climb_rate,
             temperature=self.climb_temperature,
-            weight=-1.0,  # down the negative of a loss is up the loss
+            weight=-1.0,  # descent on the negative loss
         )
-        graph = graph_of(replace(before, shared=gone))
-        _, item, _ = up.run(graph, rows, table, {}, clock.at(state.round))
+        graph = graph_of(replace(before, shared=removed))
+        _, item, _ = ascent.run(graph, rows, table, {}, clock.at(state.round))
         return {**state.public, "item": item}

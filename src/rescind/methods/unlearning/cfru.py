@@ -1,4 +1,4 @@
-"""CFRU: subtract what leavers sent, and estimate how it spread (Huynh et al., TOIS 2025)."""
+"""CFRU: subtract updates and their estimated later effect (Huynh et al., TOIS 2025)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rescind.core.update import Rows, Update
 from rescind.errors import ConfigError
 from rescind.methods.sharing._server_rerun import one_story, targets
 from rescind.methods.unlearning._negative_memory import empty, hardest, refreshed
-from rescind.methods.unlearning.fedaccum import LOG, FedAccum, mean_of, read_log, to_log, without
-from rescind.methods.unlearning.fru import longest
+from rescind.methods.unlearning.fedaccum import LOG, FedAccum, excluding, mean_of, read_log, to_log
+from rescind.methods.unlearning.fru import longest_rows
 from rescind.methods.unlearning.purge_only import without_restore_points
 
 if TYPE_CHECKING:
@@ -32,40 +32,40 @@ Form = Literal["norm", "raw"]
 
 @dataclass(frozen=True, kw_only=True)
 class CFRU(FedAccum):
-    """V_T + e_T, where e_t estimates (a run without the leavers) - (the run that was).
+    """V_T + e_T, where e_t estimates (run without the leaving clients) - (original run).
 
-    Scope "user" only: of loans it would need the server's refinement again at every stored table.
-    No device works and no round is made; the vectors of people stay as they are.
+    Scope "user" only: shared records would need the server's refinement at every stored table.
+    No device takes part, no round is run, and user vectors do not change.
 
-    DEPARTS the authors' recursion: weights of the others grow when somebody leaves (`form`), and it
-    runs to the last round instead of the leavers' last. Toy runs end at .85-.91 of the distance to
-    a retraining, where the printed one ends at .91-1.18 (baselines.md 3.7).
+    DEPARTS the authors' recursion: the weights of the others grow when clients leave (`form`), and
+    it runs to the last round, not the leaving clients' last. Toy runs end at .85-.91 of the
+    distance to a retraining; the printed one ends at .91-1.18 (baselines.md 3.7).
 
-    DEPARTS its memory of hard negatives (`negatives_from`): they are drawn uniformly. With it
-    NDCG@20 on validation is .202 after 40 rounds of ML-100K, where uniform ones give .255; it
-    changes how people learn, not how they are forgotten.
+    DEPARTS its memory of hard negatives (`negatives_from`): negatives are sampled uniformly. With
+    the memory, NDCG@20 on validation is .202 after 40 rounds of ML-100K; uniform ones give .255. It
+    changes training, not forgetting.
     """
 
     paper: ClassVar[str] = "Huynh et al., TOIS 2025"
     unlearning: ClassVar[str] = "CFRU"
 
     damping: float = 0.05
-    """Alpha: how much of an error one round corrects. Large means "change almost nothing"."""
+    """Alpha: fraction of an error that one round corrects. Large: almost nothing changes."""
     kept_share: float = 0.5
-    """The share of a client's rows, longest first, that the server keeps."""
+    """Fraction of a client's rows, longest first, that the server keeps."""
     form: Form = "norm"
-    """Whether the weights of those who remain grow when others leave."""
+    """"norm": the weights of the remaining clients grow when others leave; "raw": they do not."""
     negatives_from: Literal["all", "memory"] = "all"
-    """Where negatives are drawn: from all that a person does not have, or from a memory of hard
-    ones on the device (`negative_memory`)."""
+    """Source of negatives: all items the user does not own, or a memory of hard negatives on the
+    device (`_negative_memory`)."""
     memory_size: int = 8
-    """Items in a device's memory; of them the hardest are a pair's negatives."""
+    """Items in a device's memory; the hardest of them are used as negatives."""
     memory_fresh: int = 8
-    """At each turn so many times as many uniform ones stand beside them to be drawn from."""
+    """Uniform candidates added in each round, as a multiple of `memory_size`."""
     doubt: float = 5.0
-    """Weight of how much an item's score wavered,"""
+    """Weight of the standard deviation of an item's score."""
     warm_up: int = 50
-    """which is reached after so many rounds."""
+    """Rounds until `doubt` reaches its full value."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,8 +81,8 @@ class CFRU(FedAccum):
             raise ConfigError(f"CFRU.doubt is 0 or above, got {self.doubt}.")
         if self.negatives_from == "memory" and self.loss != "bpr":
             raise ConfigError(
-                f"CFRU's memory gives a negative to each positive, so loss must be 'bpr', not "
-                f"'{self.loss}'. Leave negatives_from out."
+                f"With negatives_from = 'memory', CFRU's loss must be 'bpr', not '{self.loss}'. "
+                f"Change loss, or leave negatives_from out."
             )
         if self.server_optimiser != "plain" or self.server_decay is not None:
             raise ConfigError(
@@ -90,10 +90,10 @@ class CFRU(FedAccum):
                 f"server_decay left out; got '{self.server_optimiser}' and {self.server_decay}."
             )
 
-    # -- learning: with a memory of hard negatives on each device --------------------------------
+    # -- training: with a memory of hard negatives on each device --------------------------------
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
-        """First values, and an empty memory where there is one."""
+        """Return initial values, with an empty memory if it is used."""
         first = super().client_init(ids, clock)
         if self.negatives_from == "all":
             return first
@@ -102,7 +102,7 @@ class CFRU(FedAccum):
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """As always; before it, the memory is drawn anew by what the model says now."""
+        """Resample the memory with current scores, then train as usual."""
         if self.negatives_from == "memory":
             scores = self.client_scores(public, private, cohort) / self.temperature
             fresh = self.memory_fresh * self.memory_size
@@ -110,31 +110,31 @@ class CFRU(FedAccum):
         return super().client_train(public, private, cohort, clock)
 
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
-        """Each positive beside the hardest entries of its owner's memory."""
+        """Pair each positive with the hardest entries of its owner's memory."""
         if self.negatives_from == "all":
             return super().client_plan(public, private, cohort, clock)
         scores = self.client_scores(public, private, cohort) / self.temperature
         weight = self.doubt * min(1.0, clock.round / self.warm_up)
         train = cohort.train
         drawn = hardest(private.values, scores, train.owner, train.item, self.negatives, weight)
-        there = drawn.reshape(-1) >= 0
+        valid = drawn.reshape(-1) >= 0
         owner, positive = (
-            t.repeat_interleave(drawn.shape[1])[there] for t in (train.owner, train.item)
+            t.repeat_interleave(drawn.shape[1])[valid] for t in (train.owner, train.item)
         )
-        named = {"positive": positive, "negative": drawn.reshape(-1)[there]}
+        named = {"positive": positive, "negative": drawn.reshape(-1)[valid]}
         return Plan.of(owner, len(cohort), self.batch_size, None, named)
 
     # -- forgetting ------------------------------------------------------------------------------
 
-    def server_logged(
+    def server_log_round(
         self, state: ServerState, sent: tuple[Tensor, Update] | None, round_: int
     ) -> ServerState:
-        """The longest rows of every client, and the mean of all rows."""
+        """Log the longest rows of every client and the mean of all rows."""
         if sent is None:
             return state
         ids, update = sent
         rows = {
-            n: longest(e, len(ids), self.kept_share) if isinstance(e, Rows) else e
+            n: longest_rows(e, len(ids), self.kept_share) if isinstance(e, Rows) else e
             for n, e in update.entries.items()
         }
         values = to_log(ids, Update(len(ids), rows))
@@ -142,21 +142,21 @@ class CFRU(FedAccum):
         return replace(state, memory=state.memory.keep(LOG, round_ - 1, values))
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """The error by recursion over the log, added to the model."""
+        """Compute the error by recursion over the log and add it to the model."""
         method = self.learning_as(fed.method)
         state = fed.now.state
         logged = method.server_history(state.memory, state.round)
         if logged is None or not one_story(fed):
             return fed.retrained(request.event)
-        leavers = targets(fed, request, method)
+        leaving = targets(fed, request, method)
         error: dict[str, Tensor] = {}
-        for then in logged:
-            mean = {n.removeprefix(MEAN): v for n, v in then.values.items() if n.startswith(MEAN)}
-            kept = {n: v for n, v in then.values.items() if not n.startswith(MEAN)}
+        for entry in logged:
+            mean = {n.removeprefix(MEAN): v for n, v in entry.values.items() if n.startswith(MEAN)}
+            kept = {n: v for n, v in entry.values.items() if not n.startswith(MEAN)}
             ids, update = read_log(kept)
-            gone = torch.isin(ids, leavers.to(ids.device))
-            theirs = mean_of(without((ids, update), ids[~gone]))
-            error = drift(error, mean, theirs, float(gone.double().mean()), self.damping, self.form)
+            left = torch.isin(ids, leaving.to(ids.device))
+            theirs = mean_of(excluding((ids, update), ids[~left]))
+            error = drift(error, mean, theirs, float(left.double().mean()), self.damping, self.form)
         public = {
             n: v + method.server_rate * error[n].to(v) if n in error else v
             for n, v in state.public.items()
@@ -170,23 +170,21 @@ class CFRU(FedAccum):
 def drift(
     error: Params, mean: Params, theirs: Params, share: float, damping: float, form: Form = "norm"
 ) -> dict[str, Tensor]:
-    """One round of the recursion of the error e (baselines.md 3.5).
+    """Update the error e by one round (baselines.md 3.5).
 
-    norm: e <- (1 - alpha) e + q / (1 - q) (W - C); without anybody left, that round made no step.
+    norm: e <- (1 - alpha) e + q / (1 - q) (W - C); e - W if no client is left (q = 1).
     raw:  e <- (1 - alpha (1 - q)) e - q C
 
-    mean: W, the mean update of all    theirs: C, of the leavers    share: q, their weight in it
+    mean: W, of all clients    theirs: C, mean of the leaving ones    share: q, their fraction
     """
     if form == "norm" and math.isclose(share, 1.0):
         return {n: error.get(n, 0.0) - w for n, w in mean.items()}
-    fades = 1 - damping if form == "norm" else 1 - damping * (1 - share)
+    decay = 1 - damping if form == "norm" else 1 - damping * (1 - share)
     out = {}
-    for name, all_of_them in mean.items():
-        left = fades * error.get(name, torch.zeros_like(all_of_them))
+    for name, total in mean.items():
+        new = decay * error.get(name, torch.zeros_like(total))
         if share:
-            who = theirs[name]
-            left = left + (
-                share / (1 - share) * (all_of_them - who) if form == "norm" else -share * who
-            )
-        out[name] = left
+            part = theirs[name]
+            new = new + (share / (1 - share) * (total - part) if form == "norm" else -share * part)
+        out[name] = new
     return out

@@ -1,4 +1,4 @@
-"""FedGCV's gradient correction for people who leave a recommender: it needs sums by role only."""
+"""FedGCV's gradient correction for clients that leave a recommender; needs only sums by role."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ from rescind.errors import ConfigError
 from rescind.methods._client_removal import (
     FORGET,
     KEEP,
-    clipped,
-    forgotten,
-    leaver,
-    reference,
-    referring,
+    leaving_client,
+    remove_client,
+    with_reference,
+    within_ball,
 )
 from rescind.methods._client_removal import weights as trained
 from rescind.methods.graphs.fedgcv import projected
@@ -40,25 +39,25 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=RankingMethod)
 LEAVER = "leaver"
-"""The server's note of who is being forgotten: always asked, whoever else is drawn."""
+"""Server state: the client being forgotten, which takes part in every round."""
 AS_LEARNT = (
     "model", "clients_per_round", "loss", "negatives", "candidates", "temperature", "decay",
     "aggregate", "local_includes_shared",
 )  # fmt: skip
-"""What a step has in common with the rounds that are to be forgotten."""
+"""Settings that a step takes from the federation's own method."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorrectedAscent(Unlearner):
-    """Steps off the leaver's records that do not go against the others; then rounds without them.
+    """Ascent on the leaving client's records, corrected by the others; then repair rounds.
 
-    The correction of Ma et al. (arXiv 2605.02297, Eq. 3.3) on whatever a method learns: g_u is the
-    gradient of NPO on the leaver's loss, g_r that of the others' loss, both sums over a role; where
-    they conflict g_u is projected off g_r. The leaver must be online while it is forgotten. Single
-    records are forgotten by training again.
+    The correction of Ma et al. (arXiv 2605.02297, Eq. 3.3) for any ranking loss: g_u is the
+    gradient of NPO on the leaving client's loss, g_r that of the others' loss, both sums over a
+    role; if they conflict, g_u is projected off g_r. The leaving client must be online. Requests
+    for single records are answered by retraining.
 
-    DEPARTS Eq. (2.5) of that paper: NPO is taken of a person's mean loss, not of each record's: a
-    ranking loss is of pairs, and has no value for one record.
+    DEPARTS Eq. (2.5) of that paper: NPO uses a client's mean loss, not the loss of each record: a
+    ranking loss is defined on pairs and has no value for one record.
     """
 
     paper: ClassVar[str] = "Ma et al., arXiv 2605.02297, for items"
@@ -68,14 +67,14 @@ class CorrectedAscent(Unlearner):
     sharpness: float = 1.0
     """Beta of NPO."""
     correct: bool = True
-    """Project the leaver's step off the others' where they conflict."""
+    """Project the leaving client's step off the others' step if they conflict."""
     radius: float = 1.0
-    """How far the public parameters may go from where forgetting began."""
+    """Maximum distance of the public parameters from their start."""
     forget_rate: float = 0.001
-    """Of the server's Adam while forgetting: only rows that the leaver names move."""
+    """Learning rate of the server's Adam; only rows in the leaving client's update move."""
     forget_rounds: int = 10
     repair_rounds: int = 5
-    """Rounds of the federation's own method without the leaver."""
+    """Rounds of the federation's own method without the leaving client."""
 
     def __post_init__(self) -> None:
         for field in ("sharpness", "radius", "forget_rate"):
@@ -85,29 +84,30 @@ class CorrectedAscent(Unlearner):
                     f"got {getattr(self, field)}."
                 )
         for field in ("forget_rounds", "repair_rounds"):
-            if getattr(self, field) < 0:
-                raise ConfigError(f"{type(self).__name__}.{field} must be 0 or more.")
+            if (value := getattr(self, field)) < 0:
+                raise ConfigError(f"{type(self).__name__}.{field} must be 0 or more, got {value}.")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Take corrected steps with the leaver online, then repair rounds without it."""
+        """Run corrected steps with the leaving client, then repair rounds without it."""
         learner = ranking_method(fed, "CorrectedAscent")
-        method = stepping(_CorrectedSteps(model=learner.model, unlearner=self), learner)
+        method = as_one_step(_CorrectedSteps(model=learner.model, unlearner=self), learner)
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
-            now = referring(fed, trained(fed.now.state.public))
-            own = {LEAVER: torch.tensor([leaver(roles)])}
+            now = with_reference(fed, trained(fed.now.state.public))
+            own = {LEAVER: torch.tensor([leaving_client(roles)])}
             now = now.with_(state=replace(now.now.state, own=own))
             return now.run(self.forget_rounds, method=method, roles=roles)
 
-        return without_restore_points(forgotten(fed, request, steps, self.repair_rounds), request)
+        after = remove_client(fed, request, steps, self.repair_rounds)
+        return without_restore_points(after, request)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _CorrectedSteps(RankingMethod):
-    """Rounds in which the leaver climbs and the others descend; its own gradients are corrected."""
+    """Rounds with ascent by the leaving client, corrected by the descent of the others."""
 
     unlearner: CorrectedAscent
-    """Whose settings count."""
+    """The settings to use."""
 
     # -- client side -----------------------------------------------------------------------------
 
@@ -120,22 +120,18 @@ class _CorrectedSteps(RankingMethod):
         cohort: Cohort,
         clock: Clock,
     ) -> Tensor:
-        """The leaver: -(2 / beta) log sigma(beta (loss - loss before)). Others: the loss. [C]"""
+        """Return l, or for the leaving client -(2 / beta) log sigma(beta (l - l before)). [C]"""
         now = super().client_loss(work, batch, public, private, cohort, clock)
         if cohort.role != FORGET:
             return now
-        before = as_before(work, public)
-        then = super().client_loss(before, batch, public, private, cohort, clock).detach()
-        return (
-            -2
-            / self.unlearner.sharpness
-            * functional.logsigmoid(self.unlearner.sharpness * (now - then))
-        )
+        start, beta = at_start(work, public), self.unlearner.sharpness
+        before = super().client_loss(start, batch, public, private, cohort, clock).detach()
+        return -2 / beta * functional.logsigmoid(beta * (now - before))
 
     # -- server side -----------------------------------------------------------------------------
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """Those who are drawn, and whoever is being forgotten."""
+        """Sample as usual, and add the client being forgotten."""
         ids = super().server_sample(state, world, clock)
         if LEAVER not in state.own:
             return ids
@@ -144,38 +140,36 @@ class _CorrectedSteps(RankingMethod):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Plain averaging; while somebody is being forgotten, one corrected step in the ball."""
+        """Average; while a client is being forgotten, take one corrected step inside the ball."""
         if FORGET not in sums:
             return super().server_step(state, sums, world, clock)
         step = sums[FORGET].mean()
         if self.unlearner.correct and KEEP in sums:
             step = projected(step, sums[KEEP].mean())
         public, own = server_move(state.public, state.own, step, "adam", self.unlearner.forget_rate)
-        began = reference(state.public)
-        gone = clipped({n: v - began[n] for n, v in trained(public).items()}, self.unlearner.radius)
-        return state.next({**public, **{n: began[n] + v for n, v in gone.items()}}, own)
+        return state.next(within_ball(state.public, public, self.unlearner.radius), own)
 
 
 def ranking_method(fed: Federation, name: str) -> RankingMethod:
     """Return the federation's method if it trains a recommender by gradients, or raise."""
     if not isinstance(fed.method, RankingMethod):
         raise ConfigError(
-            f"{name} takes gradient steps on a ranking loss, and {type(fed.method).__name__} has "
+            f"{name} needs the gradient of a ranking loss, and {type(fed.method).__name__} has "
             f"none. Choose another unlearner: Retrain works for every method."
         )
     return fed.method
 
 
-def stepping(method: R, learner: RankingMethod) -> R:
-    """The same unlearner, taking one plain step on the loss that was learnt: it sends gradients."""
+def as_one_step(method: R, learner: RankingMethod) -> R:
+    """Return the method with one plain step on the learner's loss: clients send gradients."""
     shared: dict[str, Any] = {name: getattr(learner, name) for name in AS_LEARNT}
     plain: dict[str, Any] = {"epochs": 1, "optimiser": "sgd", "rate": 1.0, "private_rate": 0.0}
     plain |= {"batch_size": None, "reduce": "mean", "weight_decay": 0.0, "rate_per_item": False}
     return replace(method, **shared, **plain)
 
 
-def as_before(work: Work, public: Params) -> Work:
-    """A cohort's copies as they were when forgetting began, to be read."""
+def at_start(work: Work, public: Params) -> Work:
+    """Return a cohort's copies with the weights from before forgetting, read-only."""
     rows = {n: public[REFERENCE + n].index_select(0, work.shelf.item) for n in work.rows}
     dense = {n: public[REFERENCE + n].expand_as(v) for n, v in work.dense.items()}
     return replace(work, rows=rows, dense=dense)

@@ -1,4 +1,4 @@
-"""CUFRU-R: a station of old gradients, mixed with new ones (after Li et al., TIST 2025)."""
+"""CUFRU-R: stored gradients mixed with new ones (after Li et al., TIST 2025)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rescind.core.clock import Clock
 from rescind.core.params import Params
 from rescind.core.update import Update
 from rescind.errors import ConfigError
-from rescind.methods.unlearning.fedaccum import FedAccum, length, mean_of
+from rescind.methods.unlearning.fedaccum import FedAccum, joint_norm, mean_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class CUFRUR(FedAccum):
-    """Replay: the direction is a mixture of old and new, the length is that of the old.
+    """Replay with a mixture of old and new directions, at the length of the old update.
 
     D = mu N / |N| + (1 - mu) H / |H| and V <- V + |H| D / |D|, with H the mean of stored updates of
     the remaining clients and N the mean of fresh ones (baselines.md 3.4).
 
-    A reading: the paper's text could not be had. Known are its gradient transfer station on the
-    server, and that old gradients are calibrated by new ones of the remaining clients.
+    A reading: the paper's text was not available. Known: a gradient transfer station on the
+    server, and old gradients calibrated by new ones of the remaining clients.
     """
 
     paper: ClassVar[str] = "Li et al., TIST 2025 (a reading)"
@@ -32,9 +32,9 @@ class CUFRUR(FedAccum):
     relogs: ClassVar[bool] = True
 
     mixture: float = 0.5
-    """Mu: 1 is all new, 0 is FedAccum."""
+    """Mu: 1 uses only new gradients, 0 is FedAccum."""
     online: float = 1.0
-    """Rho: the share of the remaining clients that are asked. Below 1 keep mu <= 0.25."""
+    """Rho: fraction of the remaining clients that take part. Below 1 use mu <= 0.25."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,30 +44,30 @@ class CUFRUR(FedAccum):
                 f"got {self.mixture} and {self.online}."
             )
 
-    def server_asked(self, ids: Tensor, clock: Clock) -> Tensor:
-        """A share of those who took part then, at random; nobody where nothing new is wanted."""
+    def server_replay_clients(self, ids: Tensor, clock: Clock) -> Tensor:
+        """Sample a fraction of the clients of the stored round; none if mixture is 0."""
         if self.mixture == 0:
             return ids[:0]
-        many = math.ceil(self.online * len(ids))
-        chosen = torch.argsort(clock.bits("asked again", ids), stable=True)[:many]
+        count = math.ceil(self.online * len(ids))
+        chosen = torch.argsort(clock.bits("asked again", ids), stable=True)[:count]
         return ids[chosen].sort().values
 
-    def server_replayed(
+    def server_replay_mean(
         self, stored: tuple[Tensor, Update], fresh: tuple[Tensor, Update] | None
     ) -> tuple[Params, tuple[Tensor, Update] | None]:
-        """|H| D / |D|; the log goes on with what was sent anew, at the length of the step."""
+        """Return |H| D / |D|, and the new updates scaled to |H| for the log."""
         old, new = mean_of(stored), mean_of(fresh)
-        if not old or not new or self.mixture == 0 or not float(length(new)):
+        if not old or not new or self.mixture == 0 or not float(joint_norm(new)):
             return old, None
-        far, fast = length(old), length(new)
+        old_norm, new_norm = joint_norm(old), joint_norm(new)
         step = new
-        if self.mixture < 1 and float(far):
+        if self.mixture < 1 and float(old_norm):
             step = {
-                n: self.mixture * v / fast + (1 - self.mixture) * old[n] / far
+                n: self.mixture * v / new_norm + (1 - self.mixture) * old[n] / old_norm
                 for n, v in new.items()
             }
-        by = far / length(step).clamp(min=1e-30)
+        factor = old_norm / joint_norm(step).clamp(min=1e-30)
         assert fresh is not None
-        by_each = torch.full((len(fresh[0]),), float(far / fast), device=fresh[0].device)
-        scaled = fresh[1].scale(by_each)
-        return {n: v * by.to(v) for n, v in step.items()}, (fresh[0], scaled)
+        ids, ratio = fresh[0], float(old_norm / new_norm)
+        scaled = fresh[1].scale(torch.full((len(ids),), ratio, device=ids.device))
+        return {n: v * factor.to(v) for n, v in step.items()}, (ids, scaled)

@@ -1,7 +1,7 @@
-"""FedAccum: add up again what remaining clients once sent (control of Liu et al., IWQoS 2021).
+"""FedAccum: add up the stored updates of the remaining clients (control of Liu et al., IWQoS 2021).
 
-Here is also what unlearners with a log on the server share: single updates are kept by round, and
-to forget, the rounds are made again from first values without the people concerned.
+Also the base of all unlearners with a log on the server: it stores single updates by round; to
+forget, the rounds are replayed from the initial values without the clients concerned.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from rescind.core.federation import Federation
 
 LOG = "updates"
-"""Single updates by round. Dated by the table they were made from, which is one round earlier."""
+"""Single updates by round, dated by the round before: the table they were computed from."""
 HISTORY = "history"
-"""During a replay: the log of those who remain, one entry for each round to come."""
+"""During a replay: the log of the remaining clients, one entry for each round to replay."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAccum(FedShare):
-    """V_0 + the sum over rounds of the mean of stored updates, without those of who left.
+    """V_0 + the sum over rounds of the mean stored update of the remaining clients.
 
-    It learns as FedShare does, and the server keeps every update it gets. What people lent is
-    forgotten by refining again on what remains (scope "shared": baselines.md 3.0); what a device
-    trained on, by leaving its updates out (scope "user").
+    Trains like FedShare, and the server stores every update. Shared records are forgotten by
+    refining on the remaining ones (scope "shared": baselines.md 3.0), records of a device by
+    leaving out its updates (scope "user").
 
-    The server sees single updates, from which much can be read about people.
+    The server sees single updates, which reveal much about users.
     """
 
     paper: ClassVar[str] = "control of Liu et al., IWQoS 2021"
@@ -51,7 +51,7 @@ class FedAccum(FedShare):
     exact: ClassVar[bool] = False
     unlearning: ClassVar[str] = "FedAccum"
     relogs: ClassVar[bool] = False
-    """True: a replay writes a log of its own, with which the next request can be answered."""
+    """Whether a replay writes a new log, which can answer the next request."""
 
     snapshots: int = 0
 
@@ -59,122 +59,118 @@ class FedAccum(FedShare):
         super().__post_init__()
         if self.aggregate != "clients":
             raise ConfigError(
-                f"{type(self).__name__} adds up stored updates in which clients count alike: "
+                f"{type(self).__name__} adds up stored updates with equal weights: "
                 f"aggregate must be 'clients', got '{self.aggregate}'."
             )
         if self.keep_sums:
-            raise ConfigError(
-                f"{type(self).__name__} keeps every update, so sums beside them serve nobody. "
-                f"Leave keep_sums out."
-            )
+            raise ConfigError(f"{type(self).__name__} stores every update. Leave keep_sums out.")
 
-    # -- learning: FedShare, and a log ------------------------------------------------------------
+    # -- training: FedShare with a log ------------------------------------------------------------
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """In a replay: whom of those who took part then the server asks again."""
-        then = history_of(state.memory, clock.round)
-        if then is None:
+        """Sample as usual; in a replay, from the clients of the stored round."""
+        stored_round = _history_of(state.memory, clock.round)
+        if stored_round is None:
             return super().server_sample(state, world, clock)
-        ids = then.values["client"].long()
-        return self.server_asked(ids[world.available[ids]], clock)
+        ids = stored_round.values["client"].long()
+        return self.server_replay_clients(ids[world.available[ids]], clock)
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """FedShare's step; in a replay with another mean. Either is logged."""
-        then = history_of(state.memory, clock.round)
-        if then is None:
+        """Run FedShare's step, in a replay with the replayed mean; log the updates."""
+        stored_round = _history_of(state.memory, clock.round)
+        if stored_round is None:
             after = super().server_step(state, sums, world, clock)
-            return self.server_logged(after, together(sums), clock.round)
-        ids, stored = read_log(then.values)
-        mean, sent = self.server_replayed((ids, stored), together(sums))
-        everybody = Sum(mean, 1.0 if mean else 0.0, len(ids))
-        after = super().server_step(state, {"train": everybody}, world, clock)
-        return self.server_logged(after, sent, clock.round) if self.relogs else after
+            return self.server_log_round(after, joined_updates(sums), clock.round)
+        ids, stored = read_log(stored_round.values)
+        mean, sent = self.server_replay_mean((ids, stored), joined_updates(sums))
+        total = Sum(mean, 1.0 if mean else 0.0, len(ids))
+        after = super().server_step(state, {"train": total}, world, clock)
+        return self.server_log_round(after, sent, clock.round) if self.relogs else after
 
-    def server_logged(
+    def server_log_round(
         self, state: ServerState, sent: tuple[Tensor, Update] | None, round_: int
     ) -> ServerState:
-        """The state with the updates of a round in its memory."""
+        """Add the updates of a round to the log."""
         if sent is None:
             return state
         return replace(state, memory=state.memory.keep(LOG, round_ - 1, to_log(*sent)))
 
     # -- a replay ---------------------------------------------------------------------------------
 
-    def server_asked(self, ids: Tensor, clock: Clock) -> Tensor:
-        """Whom a replay asks to train again: nobody, what they sent is there."""
+    def server_replay_clients(self, ids: Tensor, clock: Clock) -> Tensor:
+        """Return the clients that train in a replayed round: none, their updates are stored."""
         return ids[:0]
 
-    def server_replayed(
+    def server_replay_mean(
         self, stored: tuple[Tensor, Update], fresh: tuple[Tensor, Update] | None
     ) -> tuple[Params, tuple[Tensor, Update] | None]:
-        """The mean update of a replayed round, and what to log of it."""
+        """Return the mean update of a replayed round, and the updates to log."""
         return mean_of(stored), None
 
     def server_history(self, memory: Memory, rounds: int) -> list[Snapshot] | None:
-        """The log of all rounds so far, oldest first; None where something is missing."""
+        """Return the log of all rounds, oldest first; None if a round is missing."""
         found = sorted(memory.named(LOG), key=lambda s: s.round)
         return found if [s.round for s in found] == list(range(rounds)) else None
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Back to first values, and the rounds again without the people concerned.
+        """Replay the rounds from the initial values without the clients concerned.
 
-        Where the log does not reach back (records arrived or were lent later, or an earlier request
-        took it along), it trains again instead.
+        Retrains if the log is incomplete: records were added or shared later, or an earlier request
+        removed it.
         """
         method = self.learning_as(fed.method)
         logged = method.server_history(fed.now.state.memory, fed.now.state.round)
         if logged is None or not one_story(fed):
             return fed.retrained(request.event)
-        leavers = targets(fed, request, method)
+        leaving = targets(fed, request, method)
         history = tuple(
-            Snapshot(HISTORY, turn, to_log(*without(read_log(s.values), leavers)))
-            for turn, s in enumerate(logged)
+            Snapshot(HISTORY, index, to_log(*excluding(read_log(s.values), leaving)))
+            for index, s in enumerate(logged)
         )
-        return method.replayed(fed, request, history)
+        return method.replay(fed, request, history)
 
-    def replayed(
+    def replay(
         self, fed: Federation, request: Request, history: tuple[Snapshot, ...]
     ) -> Federation:
-        """A federation after a request: from first values through a history."""
-        begun = fed.apply(request.event).restart()
-        begun = begun.with_(state=replace(begun.now.state, memory=Memory(history)))
-        after = begun.run(len(history), method=self)
+        """Apply the request, then replay the history from the initial values."""
+        start = fed.apply(request.event).restart()
+        start = start.with_(state=replace(start.now.state, memory=Memory(history)))
+        after = start.run(len(history), method=self)
         memory = Memory(tuple(s for s in after.now.state.memory if s.name != HISTORY))
-        # It stands for as many rounds as there were, however few it took.
+        # The result replaces all rounds so far, even if the replay took fewer.
         state = replace(after.now.state, memory=memory, round=fed.now.state.round)
         return after.with_(state=state)
 
     def learning_as(self, learner: Method) -> Self:
-        """This unlearner with the learning of a federation's own method, which kept the log."""
+        """Return this unlearner with the training settings of the method that wrote the log."""
         if type(learner) is not type(self):
             name = type(self).__name__
             raise ConfigError(
-                f"{name} forgets with a log that is kept while learning, and this federation "
-                f"learnt by {type(learner).__name__}. Train it with {name}, or forget by Retrain."
+                f"{name} needs a log written during training, but this federation was trained with "
+                f"{type(learner).__name__}. Train it with {name}, or forget with Retrain."
             )
         return super().learning_as(learner)
 
 
-def history_of(memory: Memory, round_: int) -> Snapshot | None:
-    """What is to be replayed in a round, or None."""
+def _history_of(memory: Memory, round_: int) -> Snapshot | None:
+    """Return the stored updates to replay in a round, or None."""
     return next((s for s in memory.named(HISTORY) if s.round == round_ - 1), None)
 
 
 # -- the log ---------------------------------------------------------------------------------------
 
 
-def together(sums: Mapping[str, Sum]) -> tuple[Tensor, Update] | None:
-    """The single updates of a round, of all roles and chunks: (ids [n], update of n clients)."""
+def joined_updates(sums: Mapping[str, Sum]) -> tuple[Tensor, Update] | None:
+    """Join the single updates of a round over roles and chunks: (ids [n], update of n clients)."""
     parts = [part for total in sums.values() for part in total.parts]
     if not parts:
         return None
     first = torch.tensor([0, *(len(ids) for ids, _ in parts)]).cumsum(0).tolist()
     entries: dict[str, Rows | Tensor] = {}
     for name in parts[0][1].entries:
-        mine = [update.entries[name] for _, update in parts]
-        entries[name] = _joined(mine, first)
+        entries[name] = _joined([update.entries[name] for _, update in parts], first)
     ids = torch.cat([ids for ids, _ in parts])
     return ids, Update(len(ids), entries)
 
@@ -192,7 +188,7 @@ def _joined(entries: list[Rows | Tensor], first: list[int]) -> Rows | Tensor:
 
 
 def to_log(ids: Tensor, update: Update) -> dict[str, Tensor]:
-    """Updates as tensors to keep: 4 d + 4 bytes for a row, 8 for a client."""
+    """Return updates as tensors to store: 4 d + 4 bytes for a row, 8 for a client."""
     kept: dict[str, Tensor] = {"client": ids.int()}
     for name, entry in update.entries.items():
         if isinstance(entry, Rows):
@@ -206,7 +202,7 @@ def to_log(ids: Tensor, update: Update) -> dict[str, Tensor]:
 
 
 def read_log(kept: Params) -> tuple[Tensor, Update]:
-    """What `to_log` kept."""
+    """Read what `to_log` wrote."""
     ids, entries = kept["client"].long(), dict[str, Rows | Tensor]()
     for key, value in kept.items():
         name, _, part = key.rpartition("/")
@@ -219,30 +215,30 @@ def read_log(kept: Params) -> tuple[Tensor, Update]:
     return ids, Update(len(ids), entries)
 
 
-def without(sent: tuple[Tensor, Update], gone: Tensor) -> tuple[Tensor, Update]:
-    """The updates of everybody else."""
+def excluding(sent: tuple[Tensor, Update], removed: Tensor) -> tuple[Tensor, Update]:
+    """Return the updates of all other clients."""
     ids, update = sent
-    stay = ~torch.isin(ids, gone.to(ids.device))
+    stay = ~torch.isin(ids, removed.to(ids.device))
     place = stay.long().cumsum(0) - 1
     entries: dict[str, Rows | Tensor] = {}
     for name, entry in update.entries.items():
         if isinstance(entry, Rows):
-            mine = entry[stay[entry.owner]]
-            entries[name] = replace(mine, owner=place[mine.owner])
+            rows = entry[stay[entry.owner]]
+            entries[name] = replace(rows, owner=place[rows.owner])
         else:
             entries[name] = entry[stay]
     return ids[stay], Update(int(stay.sum()), entries)
 
 
 def mean_of(sent: tuple[Tensor, Update] | None) -> dict[str, Tensor]:
-    """The mean update, as tables; nothing where nobody sent any."""
+    """Return the mean update as tables; empty if there are no updates."""
     if sent is None or not len(sent[0]):
         return {}
     ids, update = sent
     return update.fold(torch.ones(len(ids), device=ids.device)).mean()
 
 
-def length(tables: Params) -> Tensor:
-    """The Frobenius norm over all tables together."""
+def joint_norm(tables: Params) -> Tensor:
+    """Return the Frobenius norm over all tables together."""
     total = torch.stack([t.double().square().sum() for t in tables.values()]).sum()
     return total.sqrt()

@@ -1,4 +1,4 @@
-"""FedEraser: old lengths, new directions, on every second round (Liu et al., IWQoS 2021)."""
+"""FedEraser: replay rounds with old lengths and new directions (Liu et al., IWQoS 2021)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rescind.core.params import Params
 from rescind.core.state import Memory, ServerState, Snapshot
 from rescind.core.update import Update
 from rescind.errors import ConfigError
-from rescind.methods.unlearning.fedaccum import FedAccum, length, mean_of
+from rescind.methods.unlearning.fedaccum import FedAccum, joint_norm, mean_of
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FedEraser(FedAccum):
-    """Remaining clients train a little from the new table; U' = |U| U^ / |U^|.
+    """Remaining clients train a few epochs from the new table; U' = |U| U^ / |U^|.
 
-    The first retained round needs no calibration: its updates were made from V_0, which is clean.
+    The first stored round needs no calibration: its updates were computed from V_0.
 
     DEPARTS the printed aggregation: its weight 1 / ((K - 1) sum w) divides by K - 1 twice. Here it
-    is the plain mean over the remaining clients, which the baselines' check of no target needs.
+    is the plain mean, so that a full replay with all clients reproduces the run.
     """
 
     paper: ClassVar[str] = "Liu et al., IWQoS 2021"
@@ -35,11 +35,11 @@ class FedEraser(FedAccum):
     relogs: ClassVar[bool] = True
 
     interval: int = 2
-    """Delta t: updates of every so many rounds are kept, from the first."""
+    """Delta t: the server stores the updates of every `interval`-th round, from the first."""
     effort: float = 0.5
-    """r: the share of the local epochs that a replay takes, at least one."""
+    """r: fraction of the local epochs in a replay, at least one epoch."""
     calibrate: Literal["clients", "mean"] = "clients"
-    """Each client's update as in the paper, or their mean as in its public code."""
+    """Calibrate each client's update as in the paper, or their mean as in its public code."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,47 +49,48 @@ class FedEraser(FedAccum):
                 f"got {self.interval} and {self.effort}."
             )
 
-    def server_logged(
+    def server_log_round(
         self, state: ServerState, sent: tuple[Tensor, Update] | None, round_: int
     ) -> ServerState:
-        """Only every `interval`-th round is kept; a replay takes the retained ones in turn."""
+        """Log every `interval`-th round. In a replay, every round is one of these."""
         if state.memory.named("history"):
             round_ = 1 + (round_ - 1) * self.interval
         if (round_ - 1) % self.interval:
             return state
-        return super().server_logged(state, sent, round_)
+        return super().server_log_round(state, sent, round_)
 
-    def server_asked(self, ids: Tensor, clock: Clock) -> Tensor:
-        """Everybody who took part then, but in the first round."""
+    def server_replay_clients(self, ids: Tensor, clock: Clock) -> Tensor:
+        """Return all clients of the stored round; none in the first round."""
         return ids[:0] if clock.round == 1 else ids
 
-    def server_replayed(
+    def server_replay_mean(
         self, stored: tuple[Tensor, Update], fresh: tuple[Tensor, Update] | None
     ) -> tuple[Params, tuple[Tensor, Update] | None]:
-        """The mean of fresh updates, each (or as a whole) at the length of the stored."""
+        """Scale the fresh updates (each, or their mean) to the stored length; return their mean."""
         if fresh is None or not len(fresh[0]):
             return mean_of(stored), stored
         ids, update = fresh
-        far, near = stored[1].norms(), update.norms()
+        old_norm, new_norm = stored[1].norms(), update.norms()
         if self.calibrate == "mean":
             old, new = mean_of(stored), mean_of(fresh)
-            by = torch.full((len(ids),), float(length(old) / length(new).clamp(min=1e-30)))
+            ratio = float(joint_norm(old) / joint_norm(new).clamp(min=1e-30))
+            factor = torch.full((len(ids),), ratio)
         else:
             order = torch.argsort(stored[0])
             place = order[torch.searchsorted(stored[0][order], ids)]
-            by = torch.where(near > 0, far[place] / near.clamp(min=1e-30), 0.0)
-        sent = (ids, update.scale(by))
+            factor = torch.where(new_norm > 0, old_norm[place] / new_norm.clamp(min=1e-30), 0.0)
+        sent = (ids, update.scale(factor))
         return mean_of(sent), sent
 
     def server_history(self, memory: Memory, rounds: int) -> list[Snapshot] | None:
-        """The retained rounds, oldest first; None where one is missing."""
+        """Return the stored rounds, oldest first; None if one is missing."""
         found = sorted(memory.named("updates"), key=lambda s: s.round)
         wanted = list(range(0, rounds, self.interval))
         return found if [s.round for s in found] == wanted else None
 
-    def replayed(
+    def replay(
         self, fed: Federation, request: Request, history: tuple[Snapshot, ...]
     ) -> Federation:
-        """The replay, with fewer local epochs."""
+        """Replay with fewer local epochs."""
         fewer = max(1, round(self.effort * self.epochs))
-        return super(FedEraser, replace(self, epochs=fewer)).replayed(fed, request, history)
+        return super(FedEraser, replace(self, epochs=fewer)).replay(fed, request, history)

@@ -1,4 +1,4 @@
-"""Forget by fine-tuning: a few more rounds on what remains (baselines.md 3.6)."""
+"""Forget by fine-tuning: a few more rounds on the remaining records (baselines.md 3.6)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class FineTuneUnlearn(Unlearner):
     tasks: ClassVar[tuple[str, ...]] = ("ranking", "nodes")
 
     rounds: int = 10
-    """Rounds on what remains, by the federation's own method."""
+    """Rounds of the federation's own method on the remaining records."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ConfigError(f"FineTuneUnlearn.rounds must be 1 or more, got {self.rounds}.")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Purge, then train on."""
+        """Purge, then continue training."""
         return without_restore_points(cleared(fed, request).run(self.rounds), request)

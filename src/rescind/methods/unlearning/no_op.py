@@ -1,4 +1,4 @@
-"""Nothing: the model is kept as it was (baselines.md 3.1)."""
+"""Nothing: the model is not changed (baselines.md 3.1)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 class Nothing(Unlearner):
     """No-op baseline: data is deleted, the model is not changed.
 
-    A platform purges after every unlearner, so there Nothing is PurgeOnly with the optimiser's
-    moments.
+    On a platform, which purges after every unlearner, it is PurgeOnly plus optimiser moments.
     """
 
     paper: ClassVar[str] = "control"
@@ -26,5 +25,5 @@ class Nothing(Unlearner):
     tasks: ClassVar[tuple[str, ...]] = ("ranking", "nodes")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Change the world only."""
+        """Apply the event without changing the model."""
         return fed.apply(request.event)

@@ -1,4 +1,4 @@
-"""PurgeOnly: data and what is kept about people go, the model stays as it is (baselines.md 3.1)."""
+"""PurgeOnly: delete data and stored user state, keep the model (baselines.md 3.1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PurgeOnly(Unlearner):
-    """Deletion without unlearning: shows which measures cannot see forgetting at all."""
+    """Deletion without unlearning: a control for measures that cannot detect forgetting."""
 
     paper: ClassVar[str] = "control"
     exact: ClassVar[bool] = False
@@ -23,15 +23,14 @@ class PurgeOnly(Unlearner):
     tasks: ClassVar[tuple[str, ...]] = ("ranking", "nodes")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Reset the rows of the people concerned; drop the server's moments and memory."""
+        """Reset the rows of the users concerned; drop the server's moments and memory."""
         return cleared(fed, request)
 
 
 def cleared(fed: Federation, request: Request) -> Federation:
-    """Apply a request; keep the model, and nothing else that was made with the records.
+    """Apply a request; keep the model, remove everything else derived from the records.
 
-    Rows of the people concerned get their first values; optimiser moments and snapshots are
-    dropped.
+    Rows of the users concerned get their initial values; moments and snapshots are dropped.
     """
     after = fed.apply(request.event)
     state, clients = after.now.state, after.world.sizes.clients
@@ -41,9 +40,9 @@ def cleared(fed: Federation, request: Request) -> Federation:
 
 
 def without_restore_points(after: Federation, request: Request) -> Federation:
-    """Drop the restore points in which the records had influence.
+    """Drop the restore points that the records influenced.
 
-    An exact unlearner must not start again from the result of an approximate one.
+    An exact unlearner must not restart from the result of an approximate one.
     """
     if after.past is None or request.first_round is None:
         return after

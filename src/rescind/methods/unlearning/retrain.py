@@ -1,4 +1,4 @@
-"""Retrain: the reference that every other unlearner is measured against (baselines.md 3.1)."""
+"""Retrain: the reference for all other unlearners (baselines.md 3.1)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Retrain(Unlearner):
-    """Run the same rounds again without the records. Exact, for every method."""
+    """Reruns all rounds without the records. Exact, for every method."""
 
     paper: ClassVar[str] = "reference"
     tasks: ClassVar[tuple[str, ...]] = ("ranking", "nodes")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Train again on what remains (`Federation.retrained`)."""
+        """Retrain on the remaining records (`Federation.retrained`)."""
         return fed.retrained(request.event)

@@ -1,4 +1,4 @@
-"""Forgetting loans with nobody online: one damped Newton step on the server's own loss.
+"""Forget shared records with no client online: one damped Newton step on the server's loss.
 
 After influence functions for recommenders (IFRU, arXiv 2307.02147; baselines.md 3.6).
 """
@@ -32,14 +32,14 @@ Product = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class ServerInfluence(Unlearner):
-    """theta + p with (H + lambda I) p = grad L(G) - grad L(G'), on the rows that are concerned.
+    """theta + p with (H + lambda I) p = grad L(G) - grad L(G'), on the affected rows.
 
-    L is the server's loss over all pairs (Eq. 17-18), G the loans before and G' after the request,
-    H the Hessian of L(G') at theta: the items of the loans that go, and the rows of people who
-    still lend one of them. The devices' loss, which the server does not know, holds the table in
-    place: lambda stands for it. Nothing has to be kept, and no device works.
+    L is the server's loss over all pairs (Eq. 17-18), G the shared records before and G' after the
+    request, H the Hessian of L(G') at theta. Affected are the items of the removed records and the
+    users that still share one of them. Lambda replaces the devices' loss, which the server does not
+    know. Nothing has to be stored, and no device takes part.
 
-    Records that a device trained on are in no loss of the server: it trains again instead.
+    Records that a device trained on are not in the server's loss: such requests are retrained.
     """
 
     paper: ClassVar[str] = "after IFRU, arXiv 2307.02147"
@@ -48,12 +48,12 @@ class ServerInfluence(Unlearner):
 
     stiffness: float = 10.0
     """Lambda as a multiple of the curvature along the right-hand side, |g' H g| / g' g. Of .1, 1,
-    10 and 100 the nearest to a retraining on ML-100K: below it the model is ruined, above it
-    nothing moves."""
+    10 and 100 the nearest to a retraining on ML-100K: lower values damage the model, higher ones
+    change nothing."""
     solver_steps: int = 30
-    """Conjugate gradient steps, each one product with H; it stops where curvature is negative."""
+    """Maximum number of conjugate gradient steps; it also stops at negative curvature."""
     solver_rest: float = 1e-3
-    """It also stops when so little of the right-hand side is left."""
+    """Relative residual at which the solver stops."""
 
     def __post_init__(self) -> None:
         if not (self.stiffness >= 0 and self.solver_steps >= 1 and 0 < self.solver_rest < 1):
@@ -63,7 +63,7 @@ class ServerInfluence(Unlearner):
             )
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Purge, and move the rows that the loans touched."""
+        """Purge, then move the affected rows."""
         learner = fedshare_of(fed.method, "ServerInfluence")
         if len(targets(fed, request, learner)):
             return fed.retrained(request.event)
@@ -71,36 +71,36 @@ class ServerInfluence(Unlearner):
         clock = fed.clock.at(fed.now.state.round)
         state = self.server_moved(learner, fed.now.state, fed.world, after.world, clock)
         own = {**after.now.state.own}
-        stay = graph_of(after.world).sharers
-        own["user"] = own["user"].index_copy(0, stay, state.own["user"].index_select(0, stay))
+        users = graph_of(after.world).sharers
+        own["user"] = own["user"].index_copy(0, users, state.own["user"].index_select(0, users))
         state = replace(after.now.state, public=state.public, own=own)
         return without_restore_points(after.with_(state=state), request)
 
     def server_moved(
         self, learner: FedShare, state: ServerState, before: World, after: World, clock: Clock
     ) -> ServerState:
-        """The state one damped Newton step towards the optimum without the loans."""
-        gone = before.shared[~before.shared.among(after.shared)]
-        if not len(gone) or not len(after.shared):
+        """Take one damped Newton step towards the optimum without the removed records."""
+        removed = before.shared[~before.shared.among(after.shared)]
+        if not len(removed) or not len(after.shared):
             return state
         old, new = graph_of(before), graph_of(after)
-        items = graph_of(replace(before, shared=gone)).lent_items
-        where = rows_concerned(new, items, before.sizes.clients)
+        items = graph_of(replace(before, shared=removed)).lent_items
+        where = affected_rows(new, items, before.sizes.clients)
         theta = torch.cat([state.public["item"], state.own["user"]]).double()
 
-        def down(graph: SharedGraph, at: Tensor) -> Tensor:
+        def gradient(graph: SharedGraph, at: Tensor) -> Tensor:
             loss = server_loss(learner, graph, at, before.sizes.items, clock)
             return torch.autograd.grad(loss, [at], create_graph=True)[0]
 
         here = theta.requires_grad_()
-        slope = down(new, here)
-        wanted = torch.where(where, (down(old, here) - slope).detach(), 0.0)
+        slope = gradient(new, here)
+        wanted = torch.where(where, (gradient(old, here) - slope).detach(), 0.0)
 
         def product(along: Tensor) -> Tensor:
             (out,) = torch.autograd.grad(slope, [here], along, retain_graph=True)
             return torch.where(where, out, 0.0)
 
-        step = solved(product, wanted, self.stiffness, self.solver_steps, self.solver_rest)
+        step = solve(product, wanted, self.stiffness, self.solver_steps, self.solver_rest)
         moved = theta.detach() + step
         item, user = moved[: before.sizes.items], moved[before.sizes.items :]
         public = {**state.public, "item": item.to(state.public["item"])}
@@ -110,14 +110,14 @@ class ServerInfluence(Unlearner):
 def server_loss(
     learner: FedShare, graph: SharedGraph, theta: Tensor, items: int, clock: Clock
 ) -> Tensor:
-    """BPR over every pair once, and InfoNCE over the contrasted items (Eq. 18).
+    """Return BPR over every pair once, plus InfoNCE over the contrasted items (Eq. 18).
 
-    Of operations that can be differentiated twice.    theta: [I + clients, d]
+    Can be differentiated twice.    theta: [I + clients, d]
     """
     item, user = theta[:items], theta[items:].index_select(0, graph.sharers)
     drawn = replace(learner.steps, pairs=None).draw(graph, 0, clock)
-    people, seen = propagated(graph, user, item, learner.layers)
-    loss = learner.refine_bpr * learner.steps.plain_loss(people, seen, drawn)
+    users, seen = propagated(graph, user, item, learner.layers)
+    loss = learner.refine_bpr * learner.steps.plain_loss(users, seen, drawn)
     if not learner.contrast:
         return loss
     chosen = graph.some_items(learner.contrast_items, clock)
@@ -131,49 +131,49 @@ def server_loss(
 def propagated(
     graph: SharedGraph, user: Tensor, item: Tensor, layers: int
 ) -> tuple[Tensor, Tensor]:
-    """`SharedGraph.propagate` of operations that can be differentiated twice."""
-    there, back = (
+    """Compute `SharedGraph.propagate` so that it can be differentiated twice."""
+    by_user, by_item = (
         torch.sparse_coo_tensor(
             side.places, side.weight.to(item), side.shape, is_coalesced=True, check_invariants=False
         )
         for side in graph.matrices
     )
-    people, seen = user, item
+    users, seen = user, item
     for _ in range(layers):
-        people, seen = user + torch.sparse.mm(there, seen), item + torch.sparse.mm(back, people)
-    return people / (layers + 1), seen / (layers + 1)
+        users, seen = user + torch.sparse.mm(by_user, seen), item + torch.sparse.mm(by_item, users)
+    return users / (layers + 1), seen / (layers + 1)
 
 
-def rows_concerned(graph: SharedGraph, items: Tensor, clients: int) -> Tensor:
-    """Which rows are concerned: these items, and who still lends one. [I + clients, 1] bool"""
-    people = graph.sharers[torch.unique(graph.user[torch.isin(graph.item, items)])]
+def affected_rows(graph: SharedGraph, items: Tensor, clients: int) -> Tensor:
+    """Return a mask of these items and the users that still share one. [I + clients, 1] bool"""
+    users = graph.sharers[torch.unique(graph.user[torch.isin(graph.item, items)])]
     out = torch.zeros(graph.items + clients, 1, dtype=torch.bool, device=items.device)
     out[items] = True
-    out[graph.items + people] = True
+    out[graph.items + users] = True
     return out
 
 
-def solved(product: Product, wanted: Tensor, stiffness: float, steps: int, rest: float) -> Tensor:
-    """p with (H + lambda I) p = g by conjugate gradients, or as far as curvature is positive.
+def solve(product: Product, wanted: Tensor, stiffness: float, steps: int, rest: float) -> Tensor:
+    """Solve (H + lambda I) p = g by conjugate gradients, until the curvature is not positive.
 
     product: v -> H v    lambda = stiffness |g' H g| / g' g
     """
     length = float(wanted.square().sum())
     if not length:
         return torch.zeros_like(wanted)
-    lift = stiffness * abs(float((wanted * product(wanted)).sum())) / length
-    p, left = torch.zeros_like(wanted), wanted
-    along, now = left, length
+    damping = stiffness * abs(float((wanted * product(wanted)).sum())) / length
+    p, residual = torch.zeros_like(wanted), wanted
+    along, now = residual, length
     for _ in range(steps):
-        bent = product(along) + lift * along
-        curvature = float((along * bent).sum())
+        curved = product(along) + damping * along
+        curvature = float((along * curved).sum())
         if curvature <= 0:
-            # The first direction is still the way down; of a later one nothing is known.
+            # The first direction is a descent direction; a later one need not be.
             return p if float(p.abs().max()) else along
-        far = now / curvature
-        p, left = p + far * along, left - far * bent
-        new = float(left.square().sum())
+        size = now / curvature
+        p, residual = p + size * along, residual - size * curved
+        new = float(residual.square().sum())
         if new <= rest**2 * length:
             break
-        along, now = left + (new / now) * along, new
+        along, now = residual + (new / now) * along, new
     return p

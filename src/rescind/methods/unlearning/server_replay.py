@@ -1,4 +1,4 @@
-"""Forgetting loans with nobody online: the server goes through its own steps again."""
+"""Forget shared records with no client online: the server reruns its own steps."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerReplay(Unlearner):
-    """Forget by the server's own steps from the first table, for FedShare.
+    """Reruns the server's steps of FedShare from the initial table.
 
-    What devices sent is taken as they sent it, corrected for how far the new table went from the
-    one they were given (`server_path.paths`). What has to be kept: one table per round, 4 I d bytes
-    (71 MB for 150 rounds of ML-1M), which names nobody; first values are made anew from the seed.
+    The devices' stored sums are used again, corrected for the distance between the new table and
+    the one they trained on (`_server_rerun.paths`). The server stores one table per round, 4 I d
+    bytes (71 MB for 150 rounds of ML-1M), without user ids; initial values come from the seed.
 
-    Records that a device trained on are in its sums and cannot be taken out of them: it trains
-    again instead.
+    Records that a device trained on cannot be removed from its sums: such requests are retrained.
     """
 
     paper: ClassVar[str] = "ours"
@@ -33,22 +32,22 @@ class ServerReplay(Unlearner):
     unlearning: ClassVar[str] = "ServerReplay"
 
     sums: Literal["kept", "none"] = "kept"
-    """"none": as if devices had sent nothing. Needs nothing kept, serves any FedShare."""
+    """"none": as if devices had sent nothing. Needs no stored sums."""
     damping: float = USUAL_PULL
-    """How strongly devices would have pulled back: `FedShareUnlearn.damping`. 0 takes their sums
-    as recorded."""
+    """How strongly devices would have pulled back: `FedShareUnlearn.damping`. 0 uses their sums
+    unchanged."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.damping <= 1:
             raise ConfigError(f"ServerReplay.damping is 0 to 1, got {self.damping}.")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Move the table by as much as the two runs of the server are apart; no round is run."""
+        """Move the table by the difference of the two server runs; no round is run."""
         method, round_ = fedshare_of(fed.method, "ServerReplay"), fed.now.state.round
         if self.sums == "kept" and not method.keep_sums:
             raise ConfigError(
-                "ServerReplay needs what devices sent, and this federation kept none of it. Train "
-                "it with keep_sums = true, let it do without (sums = 'none'), or forget by Retrain."
+                "ServerReplay needs the devices' sums, but this federation did not store them. "
+                "Train it with keep_sums = true, set sums = 'none', or forget with Retrain."
             )
         sums = sums_of(fed.now.state.memory, round_)
         if self.sums == "none":

@@ -1,4 +1,4 @@
-"""ULKD for people who leave a recommender: take back what they sent, let the old model teach."""
+"""ULKD for clients that leave a recommender: subtract their updates, distil the old model."""
 
 from __future__ import annotations
 
@@ -21,31 +21,37 @@ from rescind.core.state import Private, ServerState
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
-from rescind.methods._client_removal import KEEP, asked, forgotten, leaver, referring
+from rescind.methods._client_removal import (
+    KEEP,
+    leaving_client,
+    only_online,
+    remove_client,
+    with_reference,
+)
 from rescind.methods._client_removal import weights as trained
 from rescind.methods.baselines.fedavg import FedAvg
-from rescind.methods.unlearning.corrected_ascent import as_before, ranking_method, stepping
+from rescind.methods.unlearning.corrected_ascent import as_one_step, at_start, ranking_method
 from rescind.methods.unlearning.purge_only import without_restore_points
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
 
-PARTS = "in each round"
-"""[rounds] the weight of all who took part: a client's share in the mean is its own over this."""
-LOST = "without a log"
-"""[n] who took single records back: their logs went with them, so that they cannot be handed in."""
+WEIGHTS = "in each round"
+"""[rounds] total weight of a round's clients; a client's fraction is its own weight over it."""
+NO_LOG = "without a log"
+"""[n] clients that removed single records: their logs are deleted and cannot be subtracted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TakenBack(FedAvg):
     """Federated unlearning with knowledge distillation (Wu, Zhu, Mitra 2022) on items.
 
-    FedAvg whose devices keep the rows they sent. Whoever leaves hands them in: the server subtracts
-    p_j sum_r (w_j^r - w^r), then the old model teaches the new one the scores of the others' items,
-    then plain rounds. Single records are forgotten by training again.
+    FedAvg whose devices log the rows they send. A leaving client sends its log, and the server
+    subtracts p_j sum_r (w_j^r - w^r). The old model's scores of the others' items are distilled,
+    then plain rounds are run. Requests for single records are answered by retraining.
 
     DEPARTS Wu et al.: single updates stay on devices until their owner leaves. On the server they
-    would be clients x items x d numbers, and an open book (docs/leak.md).
+    would be clients x items x d numbers, and reveal the users' items (docs/leak.md).
     """
 
     paper: ClassVar[str] = "Wu, Zhu, Mitra 2022 (ULKD), for items"
@@ -54,78 +60,79 @@ class TakenBack(FedAvg):
     unlearning: ClassVar[str] = "TakenBack"
 
     forget_rate: float = 0.001
-    """Of the server's Adam, in the distillation."""
+    """Learning rate of the server's Adam in the distillation."""
     forget_rounds: int = 10
-    """Rounds of distillation."""
+    """Distillation rounds."""
     repair_rounds: int = 5
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.server_optimiser != "plain" or self.aggregate != "clients":
             raise ConfigError(
-                f"{type(self).__name__} takes back what was added, so the server must add plainly, "
-                f"everybody alike: server_optimiser = 'plain', aggregate = 'clients'; got "
+                f"{type(self).__name__} subtracts updates, so the server must add them with equal "
+                f"weights: set server_optimiser = 'plain' and aggregate = 'clients'; got "
                 f"'{self.server_optimiser}' and '{self.aggregate}'."
             )
 
-    # -- learning: remember who sent what --------------------------------------------------------
+    # -- training: log the updates of each client ------------------------------------------------
 
     def client_log(self, update: Update, cohort: Cohort) -> Mapping[str, Rows]:
-        """All rows of a device's update."""
+        """Log all rows of a device's update."""
         return {n: e for n, e in update.entries.items() if isinstance(e, Rows)}
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
-        """The model, and no round yet."""
+        """Create the model and empty records of rounds and clients."""
         none = torch.zeros(0, dtype=torch.int64)
-        return replace(super().server_init(world, clock), own={PARTS: torch.zeros(0), LOST: none})
+        return replace(
+            super().server_init(world, clock), own={WEIGHTS: torch.zeros(0), NO_LOG: none}
+        )
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """The mean, and how many were in it."""
+        """Average, and store the total weight of the round."""
         after = super().server_step(state, sums, world, clock)
-        known = state.own[PARTS]
-        late = known.new_zeros(max(clock.round - len(known), 0))  # rounds of other methods
-        parts = torch.cat([known, late])
-        parts[clock.round - 1] = sum(each.weight for each in sums.values())
-        return replace(after, own={**after.own, PARTS: parts})
+        known = state.own[WEIGHTS]
+        missing = known.new_zeros(max(clock.round - len(known), 0))  # rounds of other methods
+        totals = torch.cat([known, missing])
+        totals[clock.round - 1] = sum(each.weight for each in sums.values())
+        return replace(after, own={**after.own, WEIGHTS: totals})
 
-    # -- forgetting: take it back, and teach -----------------------------------------------------
+    # -- forgetting: subtract and distil ---------------------------------------------------------
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Subtract, distil, go on; where nobody kept what was sent, train again."""
+        """Subtract the client's updates, distil, run repair rounds; retrain if there is no log."""
         own, event = fed.now.state.own, request.event
-        kept = PARTS in own and isinstance(event, Withdraw) and event.client not in own[LOST]
-        if not kept:
-            return retrained(fed, request)
+        if WEIGHTS not in own or not isinstance(event, Withdraw) or event.client in own[NO_LOG]:
+            return _retrain(fed, request)
         learner = ranking_method(fed, "TakenBack")
-        parts, rate = own[PARTS], learner.server_rate
+        totals, rate = own[WEIGHTS], learner.server_rate
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
             old = trained(fed.now.state.public)
-            less = without(old, fed, leaver(roles), parts, rate)
-            now = referring(fed, old, roles, only=KEEP)
+            less = _subtract_log(old, fed, leaving_client(roles), totals, rate)
+            now = with_reference(fed, old, roles, only=KEEP)
             now = now.with_(state=replace(now.now.state, public={**now.now.state.public, **less}))
-            teach = _Teach(model=learner.model, server_rate=self.forget_rate)
-            return now.run(self.forget_rounds, method=stepping(teach, learner), roles=roles)
+            distil = _Teach(model=learner.model, server_rate=self.forget_rate)
+            return now.run(self.forget_rounds, method=as_one_step(distil, learner), roles=roles)
 
-        after = forgotten(fed, request, steps, 0)
-        noted = {**after.now.state.own, PARTS: parts, LOST: own[LOST]}  # tell of nobody who left
-        after = after.with_(state=replace(after.now.state, own=noted))
-        stayed = after.now.state.round == fed.now.state.round  # never took part
-        after = after if stayed else after.run(self.repair_rounds, method=fed.method)
+        after = remove_client(fed, request, steps, 0)
+        server = {**after.now.state.own, WEIGHTS: totals, NO_LOG: own[NO_LOG]}
+        after = after.with_(state=replace(after.now.state, own=server))
+        unchanged = after.now.state.round == fed.now.state.round  # the client never took part
+        after = after if unchanged else after.run(self.repair_rounds, method=fed.method)
         return without_restore_points(after, request)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Teach(FedAvg):
-    """The old model teaches: squared differences of the scores of a batch's items."""
+    """Distillation of the old model: squared differences of the scores of a batch's items."""
 
     server_optimiser: Literal["plain", "momentum", "adam"] = "adam"
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """Of those who are drawn, who stays."""
-        return asked(super().server_sample(state, world, clock), state.own)
+        """Sample only clients that stay."""
+        return only_online(super().server_sample(state, world, clock), state.own)
 
     def client_loss(
         self,
@@ -136,25 +143,25 @@ class _Teach(FedAvg):
         cohort: Cohort,
         clock: Clock,
     ) -> Tensor:
-        """The mean over items of (score - score before)^2. [C]"""
-        new, old = (scored(self, w, batch, cohort) for w in (work, as_before(work, public)))
+        """Return the mean over items of (score - score before)^2. [C]"""
+        new, old = (_scores(self, w, batch, cohort) for w in (work, at_start(work, public)))
         each = torch.stack([(new[c] - old[c].detach()).square() for c in new]).mean(0)
         return jagged.segment_mean(each, batch.owner, batch.clients)
 
 
-def retrained(fed: Federation, request: Request) -> Federation:
-    """Exact; of whoever goes on without some records, nothing that was logged stays."""
+def _retrain(fed: Federation, request: Request) -> Federation:
+    """Retrain, and delete the logs of the clients in the request."""
     after = fed.retrained(request.event)
-    state, vault, gone = after.now.state, after.now.vault, request.people
-    vault = replace(vault, log=vault.log.without(gone.to(vault.holdings.members.device)))
-    if LOST in state.own:
-        lost = torch.unique(torch.cat([fed.now.state.own[LOST].cpu(), gone]))
-        state = replace(state, own={**state.own, LOST: lost.to(state.own[LOST].device)})
+    state, vault, clients = after.now.state, after.now.vault, request.people
+    vault = replace(vault, log=vault.log.without(clients.to(vault.holdings.members.device)))
+    if NO_LOG in state.own:
+        lost = torch.unique(torch.cat([fed.now.state.own[NO_LOG].cpu(), clients]))
+        state = replace(state, own={**state.own, NO_LOG: lost.to(state.own[NO_LOG].device)})
     return after.with_(state=state, vault=vault)
 
 
-def scored(method: FedAvg, work: Work, batch: Batch, cohort: Cohort) -> dict[str, Tensor]:
-    """What a cohort's copies say of the items of a batch, by column. [n] each"""
+def _scores(method: FedAvg, work: Work, batch: Batch, cohort: Cohort) -> dict[str, Tensor]:
+    """Return the scores of a batch's items, by column. [n] each"""
     model = cast(RankingModel, method.model)
     held = {name: rows.index_select(0, work.held) for name, rows in work.rows.items()}
     own = model.infer(held, {**work.dense, **work.own}, cohort.train)
@@ -168,14 +175,13 @@ def scored(method: FedAvg, work: Work, batch: Batch, cohort: Cohort) -> dict[str
     }
 
 
-def without(old: Params, fed: Federation, client: int, parts: Tensor, rate: float) -> Params:
-    """The tables less what one client's updates added to them."""
+def _subtract_log(old: Params, fed: Federation, client: int, totals: Tensor, rate: float) -> Params:
+    """Return the tables without one client's logged updates."""
     less = {name: value.clone() for name, value in old.items()}
-    who = torch.tensor([client], device=fed.world.members.device)
-    log = fed.now.vault.log.of(who)
+    log = fed.now.vault.log.of(torch.tensor([client], device=fed.world.members.device))
     for round_ in log.rounds:
         for name, table in less.items():
             rows = log.at(round_, name)
-            if rows is not None and len(rows) and float(parts[round_ - 1]) > 0:
-                table.index_add_(0, rows.index, rows.value, alpha=-rate / float(parts[round_ - 1]))
+            if rows is not None and len(rows) and (total := float(totals[round_ - 1])) > 0:
+                table.index_add_(0, rows.index, rows.value, alpha=-rate / total)
     return less
