@@ -8,8 +8,8 @@ import torch
 
 import rescind as rs
 from graphs import tiny_graph, tiny_subgraphs
-from rescind import Clock
 from rescind.audits.virtual_client import auc, leak
+from rescind.core.clock import Clock
 from rescind.data.partition import subgraphs
 from rescind.errors import ConfigError
 from rescind.methods.graphs._block_model import BlockModel, Release

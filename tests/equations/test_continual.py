@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.testing import assert_close
 
-from rescind import Federation, Holdings, InProcess, OneByOne, Records
+from rescind import Federation, InProcess, OneByOne, Records
 from rescind.core.clock import Clock
+from rescind.core.holdings import Holdings
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Work

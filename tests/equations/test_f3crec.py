@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.testing import assert_close
 
-from rescind import Arrive, Federation, Holdings, InProcess, OneByOne, Records
+from rescind import Arrive, Federation, InProcess, OneByOne, Records
+from rescind.core.holdings import Holdings
 from rescind.core.loss_terms import preference_shift, replay_size
 from rescind.core.method import Method
 from rescind.core.update import Rows

@@ -14,9 +14,10 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from graphs import tiny_graph, tiny_subgraphs
-from rescind import Clock, Erase, Federation, Withdraw
+from rescind import Erase, Federation, Withdraw
 from rescind.audits import mait
 from rescind.audits.virtual_client import leak
+from rescind.core.clock import Clock
 from rescind.core.holdings import TRAIN
 from rescind.core.params import add, dot, norm
 from rescind.data import load

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.testing import assert_close
 
-from rescind import Federation, Holdings, InProcess, OneByOne, Records
+from rescind import Federation, InProcess, OneByOne, Records
+from rescind.core.holdings import Holdings
 from rescind.methods.continual.finetune import FineTune
 from rescind.models.pfedrec import PFedRec
 

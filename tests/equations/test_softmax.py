@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.worlds import lendable, tiny_holdings
 
 from rescind.core.clock import Clock
 from rescind.core.executor import InProcess
@@ -18,6 +17,7 @@ from rescind.methods.baselines.softmax import Softmax
 from rescind.models.bag import Bag, TwoBags
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
+from worlds import lendable, tiny_holdings
 
 MODEL = Bag(dim=4)
 

@@ -14,6 +14,7 @@ from rescind import methods
 from rescind.audits import mait
 from rescind.audits.case import Case
 from rescind.audits.ulira import asked_about
+from rescind.core.clock import Clock
 from rescind.data.partition import louvain, subgraphs
 from rescind.errors import ConfigError, DataError
 from rescind.forgetting.examine import examine
