@@ -18,7 +18,7 @@ from rescind.core.tasks.metrics import top_k
 from rescind.core.world import Host
 from rescind.data.simulated_lending import draw_regret, draw_share
 from rescind.errors import ConsentError
-from rescind.methods.additive import _events as gram_events
+from rescind.methods.additive import _additive as gram_events
 from rescind.methods.additive._exchange import outstanding
 from rescind.methods.additive._pairs import half, mirrored, square, weight_of
 from rescind.methods.additive._solve import Ridge, inverse_of
