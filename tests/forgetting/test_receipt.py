@@ -276,7 +276,7 @@ def test_a_broken_forked_or_foreign_chain_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "other"))
     theirs = canonical(issue(EVENT, DONE, KEPT, [], previous=last).receipt)
     found = verify(theirs, mine(), [last])
-    assert "receipt 1 before it is not valid: signed by a unknown key" in found.problems[0]
+    assert "receipt 1 before it is not valid: signed by an unknown key" in found.problems[0]
 
 
 def test_a_chain_whose_times_go_back_is_found():
@@ -568,7 +568,7 @@ def test_verify_says_valid_or_not_and_why(rescind, tmp_path, home):
     words = ("--key", pin, "--event", request, "--event-key", secret)
     code, out, _ = rescind("verify", path, *words)
     assert code == 0
-    assert "exactly the Erase request" in out
+    assert "exactly the given Erase request" in out
     path.write_bytes(path.read_bytes().replace(b'"PASS"', b'"FAIL"', 1))
     code, out, _ = rescind("verify", path, "--key", pin)
     assert code == 1

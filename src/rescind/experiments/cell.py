@@ -154,9 +154,9 @@ class ForgetSettings:
     """A learner that also keeps what the unlearner needs. Default: the method itself."""
     event: Literal["erase", "unshare", "withdraw"] = "erase"
     draw: float | None = None
-    """Fraction of users who make the request,"""
+    """Fraction of the users of `of` who make the request."""
     of: Literal["lenders", "keepers"] = "lenders"
-    """of "lenders", for all shared records, or of "keepers", who share nothing, for all data."""
+    """"lenders": for all their shared records; "keepers", who share nothing: for all their data."""
     client: int | tuple[int, ...] | None = None
     """The client to remove; several are removed separately, and the mean is reported."""
     audits: Literal["standard", "ulira", "none"] = "standard"

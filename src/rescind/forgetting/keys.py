@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 SECRET_BYTES = 32
-"""256 bits, as many as the keyed digests (BLAKE2b-256)."""
+"""256 bits, like the keyed digests (BLAKE2b-256)."""
 PREFIX = "ed25519:"
 """Public keys and signatures are this prefix and lower-case hexadecimal digits."""
 

@@ -1,4 +1,4 @@
-"""Purge everything but the model after a request, whatever the unlearner did.
+"""Remove everything derived from a request except the model, after any unlearner.
 
 Removes what holds the records or was computed from them: copies, server rows of the users
 concerned, optimiser moments, snapshots, restore points and logs. `traces` looks for leftovers,
