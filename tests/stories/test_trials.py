@@ -227,7 +227,7 @@ def test_nobody_who_lends_cannot_take_back(tmp_path):
     text = RECIPE.replace("[sharing]\nratio = [3, 3, 4]\n", "").replace("rounds = 6", "rounds = 1")
     path.write_text(text.replace("evaluate_every = 3", "evaluate_every = 1"))
     cell = read(path, only="Retrain").cells[0]
-    with pytest.raises(ConsentError, match="nobody lends"):
+    with pytest.raises(ConsentError, match="no user shares"):
         trials.run_cell(cell, tmp_path / "out", trials.TrialCache(tmp_path))
 
 
