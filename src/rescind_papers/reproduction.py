@@ -240,7 +240,7 @@ def _one_thread() -> None:
 def _work(group: Sequence[Job]) -> dict[str, str]:
     """Run jobs and record them, in a worker process. Return the errors by cell."""
     failed = {}
-    cache = trials.TrialCache(group[0].cache, again=True, workers=1)
+    cache = trials.TrialCache(group[0].cache, resume=True, workers=1)
     for job in group:
         try:
             make_folder(job.folder)

@@ -89,9 +89,9 @@ def test_the_same_audit_twice_gives_the_same_findings(story):
 
 def test_an_audit_with_too_few_retrains_is_refused(story):
     before, event, refs = story
-    with pytest.raises(ConfigError, match="needs 5 retrains or more; got 4"):
+    with pytest.raises(ConfigError, match="needs at least 5 retrained models, got 4"):
         examine(before, refs[0], event, refs[:4])
-    with pytest.raises(ConfigError, match="'standard' or 'full', not 'fast'"):
+    with pytest.raises(ConfigError, match="'standard' or 'full', got 'fast'"):
         examine(before, refs[0], event, refs, level="fast")
 
 

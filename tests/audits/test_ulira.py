@@ -142,12 +142,12 @@ def test_a_stopped_audit_goes_on_where_it_was(story, tmp_path):
     before, event, _ = story
     seen = []
     given = {"pairs": 2, "workers": 1, "folder": tmp_path}
-    first = examine_records(before, event, "nothing", watch=lambda *n: seen.append(n), **given)
+    first = examine_records(before, event, "nothing", progress=lambda *n: seen.append(n), **given)
     assert seen == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
     lost = sorted(tmp_path.glob("shadow-*"))[1]
     lost.unlink()
     seen.clear()
-    again = examine_records(before, event, "nothing", watch=lambda *n: seen.append(n), **given)
+    again = examine_records(before, event, "nothing", progress=lambda *n: seen.append(n), **given)
     assert seen == [(3, 4), (4, 4)]
     assert [f.facts() for f in first] == [f.facts() for f in again]
 
@@ -158,7 +158,7 @@ def test_a_request_too_small_to_share_out_is_refused(tiny_fed):
     lonely = (halves(len(case.forgotten), 20, case.clock).sum(1) == 0).nonzero()
     with pytest.raises(ConfigError, match="one got none"):
         shadow(case, int(lonely[0]), 20, lambda f, e: f)
-    with pytest.raises(ConfigError, match="two pairs of shadows or more; got 1"):
+    with pytest.raises(ConfigError, match="at least two pairs of shadows, got 1"):
         examine_records(fed, Withdraw(1), pairs=1)
 
 

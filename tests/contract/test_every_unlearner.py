@@ -128,7 +128,7 @@ def test_a_request_too_small_to_be_audited_is_answered_exactly_and_the_receipt_s
     done, (why, audit) = evidence.receipt.done, evidence.receipt.findings
     assert (done.unlearning, done.level, done.rounds) == ("Retrain", "L3", ROUNDS)
     assert why.check == "escalation"
-    assert "FineTuneUnlearn was asked for" in why.note
+    assert "FineTuneUnlearn was requested" in why.note
     assert str(len(event.records)) in why.note
     assert (audit.verdict, evidence.receipt.verdict) == ("UNAUDITED", "UNAUDITED")
 

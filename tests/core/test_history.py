@@ -164,7 +164,7 @@ def test_the_past_is_saved_with_the_federation(tmp_path: Path) -> None:
         assert again.keep_every == 2
     plain = save_federation(replace(fed, past=None), tmp_path / "0")
     assert not (plain / "past.safetensors").exists()
-    with pytest.raises(ConfigError, match="does not know its past"):
+    with pytest.raises(ConfigError, match="has no history"):
         load_federation(plain).retrained(Withdraw(2))
 
 

@@ -345,7 +345,7 @@ def test_resuming_with_other_requests_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path / "world", RECIPE, 2, take_back=lender, unlearner="Retrain")
     assert not world.serve(left=2, resume=False)
     world.asked = replace(world.asked, take_back=None, withdraw=leaver)
-    with pytest.raises(ConfigError, match="something else"):
+    with pytest.raises(ConfigError, match="other requests"):
         world.serve()
 
 

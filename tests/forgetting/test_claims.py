@@ -23,7 +23,7 @@ from rescind.forgetting.claims import (
     sum_digest,
 )
 from rescind.forgetting.forget import forget
-from rescind.forgetting.receipt import Issued, opens, write
+from rescind.forgetting.receipt import Issued, sealed, write
 from rescind.forgetting.receipt_html import page
 from rescind.methods.additive._additive import rebuilt
 from rescind.methods.additive._pairs import weight_of
@@ -63,7 +63,7 @@ def test_a_receipt_states_the_sum_and_the_remaining_data_give_it(method, kind):
     before = sum_digest(fed.now.state.own)
     assert receipt.claims[BEFORE].startswith("sealed:")
     assert before not in str(receipt)
-    assert opens(receipt.claims[BEFORE], before, evidence.key)
+    assert receipt.claims[BEFORE] == sealed(before, evidence.key)
 
 
 def test_the_page_tells_of_the_sum_where_there_is_one():
@@ -103,7 +103,7 @@ def test_a_sum_that_was_tampered_with_does_not_pass():
     odd = after.with_(vault=replace(after.now.vault, holdings=other))
     found = check(evidence.receipt, odd, "the run")
     assert not found.holds
-    assert "not to the sum it states" in found.says
+    assert "not to the stated sum" in found.says
     fewer = replace(after, world=replace(after.world, shared=after.world.shared[1:]))
     assert "loans" in check(evidence.receipt, fewer, "the run").says
 
@@ -175,7 +175,7 @@ def test_a_release_that_waits_is_no_exact_forgetting_yet():
     assert receipt.done.level == "L1"
     assert receipt.claims[NEXT] == "due when 3 more people have changed something"
     assert receipt.verdict == "UNAUDITED"
-    assert any("release from before the request" in f.note for f in receipt.findings)
+    assert any("released before the request" in f.note for f in receipt.findings)
     assert check(receipt, after, "the run").holds, "the sum itself has forgotten"
 
 
@@ -205,7 +205,7 @@ def test_the_command_rebuilds_the_sum(tmp_path):
     call = ["verify", str(tmp_path / "receipt.json"), "--data"]
     good = CliRunner().invoke(app, [*call, str(tmp_path / "new")])
     assert good.exit_code == 0, good.output
-    assert "add up to the sum it states, bit for bit" in good.output
+    assert "add up to the stated sum, bit for bit" in good.output
     bad = CliRunner().invoke(app, [*call, str(tmp_path / "old")])
     assert bad.exit_code == 1
     missing = CliRunner().invoke(app, [*call, str(tmp_path / "nowhere")])

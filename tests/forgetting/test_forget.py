@@ -159,7 +159,7 @@ def test_the_receipt_verifies_and_the_next_one_is_chained(tmp_path):
 
 def test_only_requests_to_forget_are_answered():
     fed = begin()
-    with pytest.raises(ConfigError, match="asks for nothing to be forgotten"):
+    with pytest.raises(ConfigError, match="is not a request to forget"):
         forget(fed, Join(12))
     with pytest.raises(ConfigError, match="standard, full, none"):
         forget(fed, Withdraw(2), audits="some")  # type: ignore[arg-type]

@@ -72,7 +72,7 @@ def test_what_is_not_an_event_is_refused() -> None:
     class Odd(Event):
         pass
 
-    with pytest.raises(DataError, match="Odd cannot be written"):
+    with pytest.raises(DataError, match="Odd cannot be saved"):
         pack_event(Odd())
-    with pytest.raises(DataError, match="there is no event 'Odd'"):
+    with pytest.raises(DataError, match="unknown event 'Odd'"):
         unpack_event({}, {"kind": "Odd"})

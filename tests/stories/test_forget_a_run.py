@@ -149,8 +149,8 @@ def test_bad_requests_are_told_what_to_do(run, tmp_path):
         ("user,item\nnobody,film-1\n", "line 2"),
         (f"user,item\n{CANARY},film-99\n", "line 2"),
         ("", "no column 'user'"),
-        ("user,item\n", "names nobody"),
-        (f"user,item\n{CANARY}\n", "without an item"),
+        ("user,item\n", "names no users"),
+        (f"user,item\n{CANARY}\n", "has no item"),
     ):
         path.write_text(text)
         with pytest.raises((DataError, ConsentError), match=says):
@@ -158,7 +158,7 @@ def test_bad_requests_are_told_what_to_do(run, tmp_path):
     with pytest.raises(DataError, match="cannot be read as a request"):
         read_request(fed, "erase", str(tmp_path / "none.csv"))
     answer(run, "withdraw", CANARY, audits="none")
-    with pytest.raises(DataError, match="it went on as run-forgot-1"):
+    with pytest.raises(DataError, match="the new run is run-forgot-1"):
         answer(run, "withdraw", CANARY, audits="none")
 
 

@@ -106,7 +106,7 @@ def test_a_receipt_that_was_tampered_with_does_not_verify(rescind, tmp_path):
     code, out, _ = rescind("verify", str(new / "receipt.json"), "--data", str(new))
     assert code == 1
     assert "NOT VALID" in out
-    assert "not to the sum it states" in out
+    assert "not to the stated sum" in out
 
 
 def test_contradictions_end_with_two_and_no_traceback(rescind):

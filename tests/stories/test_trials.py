@@ -189,9 +189,9 @@ def test_a_cell_that_does_not_forget_has_the_digest_it_always_had(made, tmp_path
     [
         ('name = "Retrain"', "one of draw"),
         ('name = "Retrain"\ndraw = 0.3\nclient = 3', "one of draw"),
-        ('name = "Retrain"\nclient = 3', "a client withdraws"),
-        ('name = "Retrain"\nevent = "withdraw"\ndraw = 0.3', "a client withdraws"),
-        ('name = "Retrain"\ndraw = 1.5', "up to 1"),
+        ('name = "Retrain"\nclient = 3', "Use 'withdraw' with client"),
+        ('name = "Retrain"\nevent = "withdraw"\ndraw = 0.3', "Use 'withdraw' with client"),
+        ('name = "Retrain"\ndraw = 1.5', "at most 1"),
         ('name = "Retrian"\ndraw = 0.3', "did you mean 'Retrain'"),
         ('name = "Retrain"\ndraw = 0.3\nround = 3', "no field 'round'"),
         ('name = "no-op"\ndraw = 0.3\nrounds = 3', "no field 'rounds'"),
@@ -227,7 +227,7 @@ def test_nobody_who_lends_cannot_take_back(tmp_path):
     text = RECIPE.replace("[sharing]\nratio = [3, 3, 4]\n", "").replace("rounds = 6", "rounds = 1")
     path.write_text(text.replace("evaluate_every = 3", "evaluate_every = 1"))
     cell = read(path, only="Retrain").cells[0]
-    with pytest.raises(ConsentError, match="nobody lends"):
+    with pytest.raises(ConsentError, match="no user shares"):
         trials.run_cell(cell, tmp_path / "out", trials.TrialCache(tmp_path))
 
 
@@ -320,8 +320,8 @@ def test_people_who_lend_nothing_erase_what_only_their_devices_have(tmp_path):
     assert asked < keepers
     assert len(asked) == round(len(keepers) / 2)
     assert len(event.records) == sum(int((trained.client == who).sum()) for who in asked)
-    with pytest.raises(ConfigError, match="who lends nothing can erase"):
+    with pytest.raises(ConfigError, match="keepers share nothing"):
         read(path, ["forget.event=unshare"], only="Retrain")
     alone = read(path, ["sharing.ratio=[1, 0, 0]"], only="Retrain").cells[0]
-    with pytest.raises(ConsentError, match="nobody keeps all to themselves"):
+    with pytest.raises(ConsentError, match="no user keeps all records private"):
         trials.events(alone, experiment.start(alone, experiment.obtained(alone)))

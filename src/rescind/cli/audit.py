@@ -83,7 +83,7 @@ def command(
         report = examine(
             before, after, event, level="full" if full else "standard", ulira=ulira,
             unlearner=subject, seed=seed, workers=workers, pairs=pairs,
-            folder=run / "audits", watch=_progress,
+            folder=run / "audits", progress=_progress,
         )  # fmt: skip
     except KeyboardInterrupt:
         typer.echo("\nstopped. To resume, give the same command.", err=True)

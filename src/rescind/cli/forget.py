@@ -115,7 +115,7 @@ def command(
 
         done = answer(
             run, kind, source, how, audits, out, workers,  # type: ignore[arg-type]
-            watch=(on_round,), told=_retrains, begun=on_start, away=away or (),
+            watch=(on_round,), on_retrain=_retrains, on_start=on_start, away=away or (),
         )  # fmt: skip
     receipt = done.evidence.receipt
     asked_for = receipt.asked

@@ -157,7 +157,7 @@ def _cache(home: Path, resume: bool, workers: int) -> TrialCache:
     """Return the cache that cells with unlearners share: trained models and reference models."""
     from rescind.experiments.unlearning_run import TrialCache
 
-    return TrialCache(home, resume, workers, told=_retrains)
+    return TrialCache(home, resume, workers, progress=_retrains)
 
 
 def _retrains(finished: int, total: int) -> None:

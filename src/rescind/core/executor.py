@@ -1,7 +1,7 @@
-"""Who does the clients' work: the only thing that changes between a laptop and a network.
+"""Executors run the clients' work, in one process or over a network.
 
-`InProcess` trains cohorts side by side. `OneByOne` is its slow, obvious twin: one client after
-another through the readable form, used as an oracle.
+`InProcess` trains many clients at once. `OneByOne` is a slow and simple reference: one client after
+another, without fused code.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from rescind.errors import ConfigError
 
 @dataclass(frozen=True)
 class Vault:
-    """The client side as one value: what everybody holds, and everybody's private state."""
+    """The client side as one value: the data and private state of all clients."""
 
     holdings: Holdings
     private: Params
-    """By name: [clients, ...]"""
+    """By name, [clients, ...]."""
     log: Log = field(default_factory=Log)
 
     @property
     def announced(self) -> Announced:
-        """What the devices say of themselves."""
+        """Return what the devices announce to the server."""
         return Announced(self.holdings.available, self.holdings.keeps)
 
     def read(self, ids: Tensor) -> Private:
-        """The private state of some clients."""
+        """Return the private state of some clients."""
         return Private({n: v[ids] for n, v in self.private.items()}, self.log.of(ids))
 
     def write(self, chunks: list[tuple[Tensor, Private]]) -> Vault:
-        """The vault with the state of some clients replaced; a new name starts as zeros."""
+        """Return the vault with new state of some clients; a new name starts as zeros."""
         values = dict(self.private)
         fresh: set[str] = set()
         for ids, private in chunks:
@@ -66,15 +66,15 @@ class Vault:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of private state on all devices together, logs included."""
+        """Return the bytes of private state on all devices, logs included."""
         return params.nbytes(self.private) + self.log.nbytes
 
 
 class Executor(Protocol):
-    """In process, one by one, or over a network."""
+    """The interface of executors."""
 
     def open(self, method: Method, holdings: Holdings, clock: Clock) -> Vault:
-        """Devices with their first private values."""
+        """Return devices with initial private values."""
         ...
 
     def train(
@@ -87,59 +87,58 @@ class Executor(Protocol):
         roles: Mapping[int, str] | None,
         clock: Clock,
     ) -> tuple[dict[str, Sum], Vault]:
-        """One round of local training: a sum for each role, and the devices afterwards."""
+        """Run one round of local training. Return a sum for each role, and the devices."""
         ...
 
     def measure(
         self, method: Method, public: Params, vault: Vault, ids: Tensor, metric: Metric
     ) -> Sum:
-        """Evaluation where the data is; totals come back."""
+        """Evaluate on the devices and return totals."""
         ...
 
     def query(
         self, method: Method, public: Params, vault: Vault, records: Records, ask: Question
     ) -> Tensor:
-        """An answer per record: recommendations and audits. [n]"""
+        """Return an answer per record, for recommendations and audits. [n]"""
         ...
 
     def apply(
         self, method: Method, public: Params, event: Event, vault: Vault, clock: Clock
     ) -> Vault:
-        """Devices after an event: holdings change, blocks turn, logs of the forgotten go."""
+        """Apply an event to the devices: change holdings, end blocks, remove logs."""
         ...
 
 
 @dataclass(frozen=True)
 class InProcess:
-    """Cohorts in flat tensors, in this process."""
+    """Trains cohorts as flat tensors in this process."""
 
     device: str = "cpu"
     guards: tuple[Guard, ...] = ()
     limit: float = 1e6
-    """Updates of a larger norm are refused; healthy ones are below 1,000 (gate.py)."""
+    """Updates with a larger norm are refused; normal ones are below 1,000 (gate.py)."""
     chunk: int | None = None
-    """Clients trained together; changes speed and memory only. None: 1,024 on a CPU, whose caches
-    are small, a million on a GPU."""
+    """Clients trained at once; changes only speed and memory. None: 1,024 on a CPU, whose caches
+    are small, 2^20 on a GPU."""
     score_cells: int = 2**24
-    """Clients x items scored together when measuring: 64 MB of float32."""
+    """Clients x items scored at once in evaluation: 64 MB of float32."""
     fused: bool = True
-    """Use `client_sum` where neither guard, log nor single updates are asked for."""
+    """Use `client_sum` if no guards, logs or single updates are needed."""
 
     def __post_init__(self) -> None:
         if self.device != "cpu" and not torch.cuda.is_available():
             raise ConfigError(
-                f"device '{self.device}' was asked for, but torch finds no GPU here. "
-                f"Use device='cpu'."
+                f"device '{self.device}' was given, but torch finds no GPU. Use device='cpu'."
             )
         check_guards(self.guards)
 
     @property
     def together(self) -> int:
-        """How many clients are trained together."""
+        """Return the number of clients trained at once."""
         return self.chunk or (1024 if self.device == "cpu" else 2**20)
 
     def open(self, method: Method, holdings: Holdings, clock: Clock) -> Vault:
-        """Devices with their first private values, each from its own id."""
+        """Return devices with initial private values, each drawn from its id."""
         moved = holdings.to(self.device)
         ids = torch.arange(moved.clients, device=self.device)
         return Vault(moved, method.client_init(ids, clock).values)
@@ -154,7 +153,7 @@ class InProcess:
         roles: Mapping[int, str] | None,
         clock: Clock,
     ) -> tuple[dict[str, Sum], Vault]:
-        """Split by role and chunk; train, gate, guard and fold each cohort."""
+        """Split by role and chunk; train, check, guard and sum each cohort."""
         sums: dict[str, Sum] = {}
         written: list[tuple[Tensor, Private]] = []
         log = vault.log
@@ -185,38 +184,39 @@ class InProcess:
         held: str | None = None,
         block: int | None = None,
     ) -> Cohort:
-        """These clients side by side, as the method wants them."""
+        """Return these clients as one cohort for the method."""
         cohort = vault.holdings.cohort(ids, method.local_includes_shared, held, block)
-        letters = None if mail is None else mail.to(ids)
-        cohort = replace(cohort, role=role, mail=letters)
+        cohort = replace(cohort, role=role, mail=None if mail is None else mail.to(ids))
         return replace(cohort, weight=method.client_weight(cohort))
 
     def _train(
         self, method: Method, public: Params, vault: Vault, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private, Mapping[str, Rows]]:
-        """One cohort: its sum, its new private state, and what its devices log."""
+        """Train one cohort. Return its sum, its new private state, and rows to log."""
         before = vault.read(cohort.ids)
         if self.fused and not (self.guards or method.individual or method.logs):
             summed, private = method.client_sum(public, before, cohort, clock)
             if sound(summed, public, self.limit, cohort.weight):
-                return replace(summed, who=cohort.ids), _changed(before, private), {}
+                return replace(summed, who=cohort.ids), _only_changed(before, private), {}
         update, private = method.client_train(public, before, cohort, clock)
-        own = () if method.only_averages else tuple(update.entries)  # names not broadcast
+        own = (
+            () if method.only_averages else tuple(update.entries)
+        )  # entries that are not broadcast
         update, kept, refused = gate(update, self.limit, public, cohort.weight, own)
         rows = method.client_log(update, cohort) if method.logs else {}
-        if refused:  # a device whose update is refused stays as it was before the round
-            private = _reverted(before, private, kept)
+        if refused:  # a device keeps its old state if its update is refused
+            private = _undo_refused(before, private, kept)
         update, ids, weight = chosen(update, kept), cohort.ids[kept], cohort.weight[kept]
         check_weights(self.guards, weight)
         for guard in self.guards:
             update = guard.each(update, leaves=method.individual)
         summed = update.fold(weight, ids if method.individual and len(ids) else None)
-        return replace(summed, who=ids, refused=refused), _changed(before, private), rows
+        return replace(summed, who=ids, refused=refused), _only_changed(before, private), rows
 
     def measure(
         self, method: Method, public: Params, vault: Vault, ids: Tensor, metric: Metric
     ) -> Sum:
-        """Rank and count, chunk by chunk, so that [clients, items] stays bounded."""
+        """Rank and count in chunks, to bound the memory of [clients, items]."""
         total = Sum({}, 0.0, 0)
         for cohort, scores in self._scored(method, public, vault, ids, metric):
             lots = [cohort.own] if "own" in metric.mask else []
@@ -244,12 +244,12 @@ class InProcess:
     def query(
         self, method: Method, public: Params, vault: Vault, records: Records, ask: Question
     ) -> Tensor:
-        """Score the clients concerned and read off the records asked for."""
+        """Score the clients of the records and return the answers."""
         records = records.to(self.device)
         out = torch.zeros(len(records), dtype=torch.float64, device=self.device)
-        who, place = torch.unique(records.client, return_inverse=True)
-        for start in range(0, len(who), self._rows(vault)):
-            chunk = who[start : start + self._rows(vault)]
+        clients, place = torch.unique(records.client, return_inverse=True)
+        for start in range(0, len(clients), self._rows(vault)):
+            chunk = clients[start : start + self._rows(vault)]
             cohort = self.cohort(method, vault, chunk)
             here = (place >= start) & (place < start + len(chunk))
             out[here] = method.client_answer(
@@ -260,14 +260,14 @@ class InProcess:
     def apply(
         self, method: Method, public: Params, event: Event, vault: Vault, clock: Clock
     ) -> Vault:
-        """Devices after an event."""
+        """Apply an event to the devices."""
         if isinstance(event, Arrive):
-            vault = self._turn(method, public, vault)
+            vault = self._end_block(method, public, vault)
         holdings = vault.holdings.apply(event)
         vault = replace(vault, holdings=holdings)
         if isinstance(event, Arrive | Join):
             new = torch.arange(holdings.clients, device=self.device)
-            vault = _grown(vault, method.client_init(new, clock.at(0)).values)
+            vault = _add_clients(vault, method.client_init(new, clock.at(0)).values)
         if isinstance(event, Withdraw):
             gone = torch.tensor([event.client], device=self.device)
             first = method.client_init(gone, clock.at(0)).values
@@ -280,8 +280,8 @@ class InProcess:
             vault = replace(vault, log=vault.log.without(gone))
         return vault
 
-    def _turn(self, method: Method, public: Params, vault: Vault) -> Vault:
-        """A block ends on every device that was active in it."""
+    def _end_block(self, method: Method, public: Params, vault: Vault) -> Vault:
+        """End a block on every device that was active in it."""
         ids = vault.holdings.available.nonzero().squeeze(1)
         written = []
         for chunk in torch.split(ids, min(self.together, self._rows(vault))):
@@ -292,7 +292,7 @@ class InProcess:
 
 @dataclass(frozen=True)
 class OneByOne(InProcess):
-    """The obvious twin: every client alone, through the readable form."""
+    """A slow and simple reference: every client alone, without fused code."""
 
     chunk: int | None = 1
     score_cells: int = 1
@@ -300,7 +300,7 @@ class OneByOne(InProcess):
 
 
 def by_role(ids: Tensor, roles: Mapping[int, str] | None) -> list[tuple[str, Tensor]]:
-    """The clients of each role, in order; everybody "train" unless told otherwise."""
+    """Return the clients of each role, in order. Default role: "train"."""
     if not roles:
         return [("train", ids)]
     marked: dict[str, list[int]] = {}
@@ -312,14 +312,14 @@ def by_role(ids: Tensor, roles: Mapping[int, str] | None) -> list[tuple[str, Ten
     return [(role, ids[where[role]]) for role in sorted(where) if bool(where[role].any())]
 
 
-def _changed(before: Private, after: Private) -> Private:
-    """Only what a method replaced: the rest need not be written back."""
+def _only_changed(before: Private, after: Private) -> Private:
+    """Return only the values that a method replaced."""
     new = {n: v for n, v in after.values.items() if v is not before.values.get(n)}
     return replace(after, values=new)
 
 
-def _reverted(before: Private, after: Private, kept: Tensor) -> Private:
-    """What a cohort holds after a round from which some were refused. kept: [C] bool"""
+def _undo_refused(before: Private, after: Private, kept: Tensor) -> Private:
+    """Undo the round for refused clients. kept: [C] bool"""
     values = {}
     for name, value in after.values.items():
         old = before.values.get(name, torch.zeros_like(value)).to(value.dtype)
@@ -327,18 +327,18 @@ def _reverted(before: Private, after: Private, kept: Tensor) -> Private:
     return replace(after, values=values)
 
 
-def _reset(vault: Vault, method: Method, people: Tensor, clock: Clock) -> Vault:
-    """Give these people their first private values again. people: [n] ids"""
-    first = method.client_init(people.to(vault.holdings.members.device), clock).values
+def _reset(vault: Vault, method: Method, clients: Tensor, clock: Clock) -> Vault:
+    """Reset the private values of these clients to initial values. clients: [n] ids"""
+    first = method.client_init(clients.to(vault.holdings.members.device), clock).values
     private = dict(vault.private)
     for name, value in vault.private.items():
         private[name] = value.clone()
-        private[name][people] = first[name].to(value) if name in first else 0
+        private[name][clients] = first[name].to(value) if name in first else 0
     return replace(vault, private=private)
 
 
-def _grown(vault: Vault, first: Params) -> Vault:
-    """Room for new clients: their first values, zeros for what devices made up later."""
+def _add_clients(vault: Vault, first: Params) -> Vault:
+    """Add new clients with their initial values, or zeros for values made by devices later."""
     values = {}
     for name, value in vault.private.items():
         missing = vault.holdings.clients - len(value)

@@ -1,4 +1,4 @@
-"""A federation is a value: verbs return a new one, and the one loop is here."""
+"""The federation, an immutable value: its methods return a new one. Contains the training loop."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError
 
 
 class Data(Protocol):
-    """What can be put on devices (`rescind.data.Dataset`, `GraphDataset`)."""
+    """A dataset (`rescind.data.Dataset`, `GraphDataset`)."""
 
     def on_devices(self, seed: int) -> Holdings:
-        """Who holds which records, split into train, valid and test with a seed."""
+        """Return the records of each client, split into train, valid and test with a seed."""
         ...
 
     def labels(self) -> Labels:
-        """The original ids in it."""
+        """Return the original ids."""
         ...
 
 
 @dataclass(frozen=True, repr=False)
 class Federation:
-    """A world, its devices, a method, and where the run stands."""
+    """A world, its devices, a method, and the present state of the run."""
 
     world: World
     method: Method
@@ -50,15 +50,15 @@ class Federation:
     executor: Executor = field(default_factory=InProcess)
     labels: Labels = field(default_factory=Labels)
     events: tuple[tuple[str, str, int], ...] = ()
-    """(kind, digest, round) of what happened, oldest first."""
+    """(kind, digest, round) of all events, oldest first."""
     key: bytes = field(default_factory=lambda: os.urandom(32), repr=False, compare=False)
-    """Digests of events are keyed with it; it is not written where the digests are."""
+    """Key for digests of events; it is not saved with them."""
     watch: tuple[Callable[[RoundResult], Any], ...] = ()
-    """Watchers of every run, wherever it is started from (a progress bar while unlearning)."""
+    """Callbacks for every round, also while unlearning (such as a progress bar)."""
     past: History | None = field(default=None, repr=False)
-    """How it came about, so that a part of it can be undone; None: nobody kept track."""
+    """History, so that a part of it can be undone; None: not recorded."""
     keep_every: int | None = None
-    """Remember the model every so many rounds, to go back to when something is forgotten."""
+    """Rounds between restore points, from which forgetting can rerun."""
 
     @classmethod
     def start(
@@ -70,15 +70,15 @@ class Federation:
         labels: Labels | None = None,
         keep_every: int | None = None,
     ) -> Federation:
-        """A federation before its first round. A dataset is split 8:1:1 with the same seed, a
-        graph into the clients and splits of `data.partition.subgraphs`.
+        """Return a federation before its first round.
 
-        keep_every: remember the model every so many rounds, so that forgetting can go back there
+        A dataset is split 8:1:1 with the seed, a graph as in `data.partition.subgraphs`.
+        keep_every: rounds between restore points, from which forgetting can rerun
         """
         if not isinstance(data, Holdings):
             labels = data.labels() if labels is None else labels
             data = data.on_devices(seed)
-        _fits(method, data)
+        _check_task(method, data)
         clock, executor = Clock(seed), method.executor_for(executor or InProcess())
         vault = executor.open(method, data, clock)
         graph = data.graph
@@ -86,10 +86,10 @@ class Federation:
             data.clients, data.items, graph.features if graph else 0, graph.classes if graph else 0
         )
         world = World.initial(data.task, sizes, vault.announced)
-        # Holdings made elsewhere may hold loans and members who left already.
+        # Given holdings may already have shared records and members who left.
         lent = data.records[data.lent].to(world.members.device)
         world = replace(world, members=vault.holdings.members, shared=lent.sorted(), block=data.now)
-        state = _placed(method.server_init(world, clock), vault)
+        state = _move_to(method.server_init(world, clock), vault)
         fed = cls(world, method, RunState(state, vault), clock, executor, labels or Labels())
         return replace(fed, past=History.begin(vault.holdings), keep_every=keep_every)
 
@@ -101,16 +101,16 @@ class Federation:
             f"round {self.now.state.round}, block {self.world.block}, seed {self.clock.seed})"
         )
 
-    # -- verbs -----------------------------------------------------------------------------------
+    # -- actions ---------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> Federation:
-        """What the world and the devices are after an event. The model is not touched."""
+        """Apply an event to the world and the devices. The model does not change."""
         m, now, root = self.method, self.now, self.clock
         if isinstance(event, Unshare | Erase) and not len(event.records):
             raise ConsentError(
                 f"{type(event).__name__} names no records, so there is nothing to forget. "
-                f"`lent(user)` gives what a person lends; name other records with "
-                f"`records(user, items)`."
+                f"`lent(user)` gives the records that a user shares, `records(user, items)` "
+                f"gives others."
             )
         vault = now.vault
         if not self.world.concerns_hosted_only(event):
@@ -121,14 +121,14 @@ class Federation:
         world = self.world.apply(event, vault.announced)
         state, hosted = now.state, now.hosted
         if isinstance(event, Arrive):
-            state = _placed(m.server_turn(state, world, root), vault)
+            state = _move_to(m.server_turn(state, world, root), vault)
         if isinstance(event, Host):
             device = str(vault.holdings.members.device)
             hosted = (*hosted, InProcess(device).open(m, event.data, root))
         if isinstance(event, Withdraw):
             stay = [number != event.client for number, _ in self.world.hosted]
             hosted = tuple(v for v, keep in zip(hosted, stay, strict=True) if keep)
-        hosted = tuple(  # hosted data follows the world: erased records leave it, blocks turn
+        hosted = tuple(  # keep hosted data in line with the world (erased records, blocks)
             replace(mine, holdings=data.to(mine.holdings.members.device))
             for mine, (_, data) in zip(hosted, world.hosted, strict=True)
         )
@@ -144,17 +144,17 @@ class Federation:
             return event
         if not isinstance(event, Unshare | Erase | Withdraw):
             raise ConfigError(
-                f"{type(event).__name__} asks for nothing to be forgotten. "
+                f"{type(event).__name__} is not a request to forget. "
                 f"Give an Unshare, an Erase or a Withdraw."
             )
         people = concerned(event)
         held, lent = self.now.vault.holdings.records, self.world.shared
         if isinstance(event, Withdraw):
-            known = held if len(held) else lent  # without data here: devices are on a network
+            known = held if len(held) else lent  # no holdings here if devices are remote
             records = known[known.client == event.client]
         else:
             records = held[held.among(event.records)] if len(held) else event.records
-        first: int | None = 1 if self.now.state.round else None  # the past is not known
+        first: int | None = 1 if self.now.state.round else None  # if there is no history
         if self.past is not None:
             first = self.past.influence(event, self.now.state.round)
         return Request(event, records, people, first, tuple(away))
@@ -167,12 +167,12 @@ class Federation:
         until: EarlyStop | None = None,
         watch: Sequence[Callable[[RoundResult], Any]] = (),
     ) -> Federation:
-        """The one loop: sample, broadcast, train locally, aggregate and refine, remember.
+        """Run rounds: sample, broadcast, train locally, aggregate, record.
 
-        With `until` the best round is returned, devices included. `watch` may look, not touch.
+        until: return the best round, devices included    watch: called with each `RoundResult`
         """
         m, now, past = method or self.method, self.now, self.past
-        asked = self._some(until.users if until else None)
+        sampled = self._sample_members(until.users if until else None)
         for _ in range(rounds):
             if until and until.done:
                 break
@@ -181,28 +181,28 @@ class Federation:
             mail = m.server_mail(now.state, self.world, ids, clock)
             public = now.state.public
             sums, vault = self.executor.train(m, public, mail, now.vault, ids, roles, clock)
-            sums, hosted = self._host(m, now, sums, clock)
+            sums, hosted = self._train_hosted(m, now, sums, clock)
             now = RunState(m.server_step(now.state, sums, self.world, clock), vault, hosted)
-            past = self._remembered(past, now, sums)
+            past = self._record_round(past, now, sums)
             if until:
-                until = until.update(now, lambda at, metric: self._measure(m, at, metric, asked))
-            for look in (*self.watch, *watch):
-                look(RoundResult(now, sums, until, past))
+                until = until.update(now, lambda at, metric: self._measure(m, at, metric, sampled))
+            for callback in (*self.watch, *watch):
+                callback(RoundResult(now, sums, until, past))
         now = until.best if until and until.restore and until.best else now
         return replace(self, now=now, past=past and past.until(now.state.round))
 
-    def _some(self, users: int | None) -> Tensor | None:
-        """A sample of the members, the same in every round; None for everybody."""
+    def _sample_members(self, users: int | None) -> Tensor | None:
+        """Return a sample of the members, the same in every round; None means all members."""
         ids = self.world.members.nonzero().squeeze(1)
         if users is None or users >= len(ids):
             return None
         order = torch.argsort(self.clock.at(0).bits("validation sample", ids), stable=True)
         return ids[order[:users]].sort().values
 
-    def _remembered(
+    def _record_round(
         self, past: History | None, now: RunState, sums: Mapping[str, Sum]
     ) -> History | None:
-        """The past with one more round in it."""
+        """Return the history with one more round."""
         if past is None:
             return None
         for role, total in sums.items():
@@ -212,10 +212,10 @@ class Federation:
             past = past.with_point(now.point)
         return past
 
-    def _host(
+    def _train_hosted(
         self, m: Method, now: RunState, sums: dict[str, Sum], clock: Clock
     ) -> tuple[dict[str, Sum], tuple[Vault, ...]]:
-        """Train the clients that the server hosts itself; their sum has the role "host"."""
+        """Train the clients that the server hosts; their sum has the role "host"."""
         after = []
         for (number, _), vault in zip(self.world.hosted, now.hosted, strict=True):
             device = str(vault.holdings.members.device)
@@ -229,13 +229,13 @@ class Federation:
         return sums, tuple(after)
 
     def restart(self, method: Method | None = None, keep: Sequence[str] = ()) -> Federation:
-        """The same world and devices' data with first values everywhere: ready to retrain.
+        """Return the same world and data with initial values everywhere, to retrain.
 
-        keep: what a method that replays the past needs of it, "log" and "memory"
+        keep: "log" and "memory" keep these, for methods that replay the history
         """
         m = method or self.method
         vault = self.executor.open(m, self.now.vault.holdings, self.clock)
-        state = _placed(m.server_init(self.world, self.clock), vault)
+        state = _move_to(m.server_init(self.world, self.clock), vault)
         if "log" in keep:
             vault = replace(vault, log=self.now.vault.log)
         if "memory" in keep:
@@ -249,17 +249,17 @@ class Federation:
     def retrained(
         self, event: Event, seed: int | None = None, from_start: bool = False
     ) -> Federation:
-        """The federation as it would be, had the records of a request never been there: exact.
+        """Retrain exactly without the records of a request.
 
-        The same rounds again with the same clock and the same events in between, from the last
-        point before the records first mattered; bit for bit what a retraining from the start gives.
-        With another seed it is one more draw of that law, which is what audits compare with.
+        Runs the same rounds and events with the same clock, from the last restore point before the
+        records had influence: bit for bit the result of retraining from the start.
+        seed: another seed, from the start; audits compare with such models
         """
         after, round_ = self.apply(event), self.now.state.round
         if self.past is None:
             raise ConfigError(
-                "this federation does not know its past, so it cannot be trained again without "
-                "the records. Start it with Federation.start, or load a run that was saved whole."
+                "this federation has no history, so it cannot be retrained without the records. "
+                "Start it with Federation.start, or load a completely saved run."
             )
         first = self.past.influence(event, round_)
         past = self.past.without(event)
@@ -267,42 +267,40 @@ class Federation:
             return replace(after, past=past)
         past = past.before(first or 1)
         return replace(
-            self._replayed(past, round_, seed, from_start),
+            self._replay(past, round_, seed, from_start),
             events=after.events, key=self.key, watch=self.watch, labels=self.labels,
         )  # fmt: skip
 
-    def _replayed(
-        self, past: History, until: int, seed: int | None, from_start: bool
-    ) -> Federation:
-        """Everything that is left of the past, again, up to a round."""
+    def _replay(self, past: History, until: int, seed: int | None, from_start: bool) -> Federation:
+        """Run the rounds and events of a history up to a round."""
         clock = self.clock if seed is None else Clock(seed)
         point = past.points[-1] if past.points and not from_start and seed is None else past.base
-        begun = 0 if point is None else point.round
+        start = 0 if point is None else point.round
         fed = Federation.start(
             past.origin, self.method, clock.seed, self.executor, self.labels, self.keep_every
         )
         fed = replace(fed, watch=self.watch)
         for at, event in past.story:
-            if at < begun:
+            if at < start:
                 fed = fed.apply(event)
         if point is not None:
-            # Who took part before the point did so with and without the records.
-            kept = tuple(p for p in past.points if p.round <= begun)
-            early = torch.where(past.first <= begun, past.first, 0)
+            # Participation before the point does not depend on the records.
+            kept = tuple(p for p in past.points if p.round <= start)
+            early = torch.where(past.first <= start, past.first, 0)
             known = replace(fed.past or past, points=kept, first=early, base=past.base)
             fed = replace(fed, now=fed.now.restore(point), past=known)
         for at, event in past.story:
-            if at >= begun and at <= until:
+            if at >= start and at <= until:
                 fed = fed.run(at - fed.now.state.round).apply(event)
         return fed.run(until - fed.now.state.round)
 
     def with_(self, *, state: ServerState | None = None, vault: Vault | None = None) -> Federation:
-        """The same federation with one of its sides replaced."""
+        """Return the federation with another server state or vault."""
         now = replace(self.now, state=state or self.now.state, vault=vault or self.now.vault)
         return replace(self, now=now)
 
     def fork(self, seed: int | None = None, method: Method | None = None) -> Federation:
-        """The same value under another seed or method, to go on from here."""
+        """Return the federation with another seed or method, in the same state."""
         clock = self.clock if seed is None else Clock(seed)
         return replace(self, clock=clock, method=method or self.method)
 
@@ -313,9 +311,9 @@ class Federation:
         clients: Tensor | None = None,
         metric: Metric | None = None,
     ) -> dict[str, float]:
-        """Full-ranking quality on held-out items, over all members or some clients."""
-        many = (k,) if isinstance(k, int) else tuple(k)
-        metric = metric or self.method.metric(split, many)
+        """Evaluate on held-out items with a full ranking, over all members or some clients."""
+        lengths = (k,) if isinstance(k, int) else tuple(k)
+        metric = metric or self.method.metric(split, lengths)
         return self._measure(self.method, self.now, metric, clients)
 
     def _measure(
@@ -331,32 +329,32 @@ class Federation:
         return metric.finish(total.totals, total.weight)
 
     def popularity(self) -> Tensor:
-        """How many members own each item, as a sum over devices. [I]"""
+        """Count the members who own each item, as a sum over devices. [I]"""
         ids = self.world.members.nonzero().squeeze(1)
         now = self.now
         total = self.executor.measure(self.method, now.state.public, now.vault, ids, Owners())
         return total.totals["owners"]
 
     def query(self, records: Records, ask: Question = "score") -> Tensor:
-        """Score or loss of single records, computed where the devices are. [n]"""
+        """Compute the score or loss of single records on the devices. [n]"""
         now, sizes = self.now, self.world.sizes
         if len(records) and (
             int(records.client.max()) >= sizes.clients or int(records.item.max()) >= sizes.items
         ):
             raise DataError(
-                f"asked about client {int(records.client.max())} and item "
-                f"{int(records.item.max())} at most; there are {sizes.clients} clients and "
+                f"the largest client is {int(records.client.max())} and the largest item "
+                f"{int(records.item.max())}; there are {sizes.clients} clients and "
                 f"{sizes.items} items, counted from 0."
             )
         return self.executor.query(self.method, now.state.public, now.vault, records, ask)
 
     def recommend(self, user: str | int, k: int = 20) -> list[Recommendation]:
-        """The k best items a person does not have, with original ids and titles.
+        """Return the k best items that a user does not have, with original ids and titles.
 
-        A person without any data gets the most popular items, marked so.
+        A user without data gets the most popular items, marked "popularity".
         """
         if k < 1:
-            raise ConfigError(f"recommend at least one item; got k = {k}.")
+            raise ConfigError(f"k must be at least 1, got {k}.")
         client = self.labels.client(user, self.world.sizes.clients)
         if not bool(self.world.members[client]):
             raise ConsentError(
@@ -380,18 +378,18 @@ class Federation:
         ]
 
     def lent(self, user: str | int) -> Records:
-        """Everything one person, given by original id, lends now; perhaps nothing."""
+        """Return the records that a user, given by original id, shares now."""
         client = self.labels.client(user, self.world.sizes.clients)
         return self.world.shared[self.world.shared.client == client]
 
     def records(self, user: str | int, items: Sequence[str | int]) -> Records:
-        """Records of one person, from original ids of the person and of items."""
+        """Return records of one user from original ids of user and items."""
         client = self.labels.client(user, self.world.sizes.clients)
         found = [self.labels.item(i, self.world.sizes.items) for i in items]
         return Records.of([client] * len(found), found)
 
 
-def _fits(method: Method, holdings: Holdings) -> None:
+def _check_task(method: Method, holdings: Holdings) -> None:
     if holdings.task not in method.tasks or holdings.task != method.model.task:
         raise BoundaryError(
             f"{type(method).__name__} with {type(method.model).__name__} works on "
@@ -400,8 +398,8 @@ def _fits(method: Method, holdings: Holdings) -> None:
         )
 
 
-def _placed(state: ServerState, vault: Vault) -> ServerState:
-    """The state on the device the vault is on."""
+def _move_to(state: ServerState, vault: Vault) -> ServerState:
+    """Move the state to the device of the vault."""
     device = vault.holdings.members.device
     public, own = (
         {name: value.to(device) for name, value in part.items()}

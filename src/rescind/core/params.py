@@ -80,13 +80,6 @@ def to_bytes(params: Params, notes: Mapping[str, str] | None = None) -> bytes:
     return save_bytes(values, dict(notes or {}))
 
 
-def from_bytes(data: bytes) -> dict[str, Tensor]:
-    """Decode the tensors of safetensors bytes, without the header's notes."""
-    from safetensors.torch import load as load_bytes
-
-    return load_bytes(data)
-
-
 def save(path: Path, params: Params, notes: Mapping[str, str] | None = None) -> None:
     """Write a safetensors file atomically, with a digest of its content inside."""
     notes = dict(notes or {})

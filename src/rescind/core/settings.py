@@ -1,7 +1,6 @@
-"""Frozen dataclasses as configuration: found by name, written to TOML, read back with checks.
+"""Frozen dataclasses as configuration: find them by name, write them as tables, read them back.
 
-A table mirrors the fields of a class one to one. An unknown key or a value of the wrong kind is an
-error that names it; nothing is ignored.
+A table has the fields of a class. An unknown key or a value of the wrong type is an error.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 from rescind.errors import ConfigError, suggest
 
 NONE = "none"
-"""TOML has no null; a field that may be None is written as this word."""
+"""None in a table, because TOML has no null."""
 
 
 @lru_cache(maxsize=32)
 def classes(package: str, marker: str, private: bool = False) -> dict[str, type]:
-    """Return every concrete dataclass with attribute `marker` that a module there defines.
+    """Return the concrete dataclasses of a package that have the attribute `marker`.
 
-    private: those whose names begin with _ instead, which only other classes use
+    private: those whose names begin with _ instead
     """
     found: dict[str, type] = {}
     home = importlib.import_module(package)
     for info in pkgutil.walk_packages(home.__path__, f"{package}."):
-        if "._" in info.name:  # shared by methods, holds none
+        if "._" in info.name:  # helpers of methods, without public classes
             continue
         module = importlib.import_module(info.name)
         for name, value in vars(module).items():
@@ -44,7 +43,7 @@ def classes(package: str, marker: str, private: bool = False) -> dict[str, type]
 
 
 def find(package: str, marker: str, name: str) -> type:
-    """The class of this name (case does not matter), or an error with a suggestion."""
+    """Return the class of this name, ignoring case, or raise with a suggestion."""
     known = classes(package, marker, private=name.startswith("_"))
     for given, cls in known.items():
         if given.lower() == name.lower():
@@ -54,7 +53,7 @@ def find(package: str, marker: str, name: str) -> type:
 
 
 def to_table(value: Any) -> dict[str, Any]:
-    """A dataclass as a TOML-ready table: its class under "name", then every field."""
+    """Return a dataclass as a table for TOML: its class as "name", then every field."""
     table: dict[str, Any] = {"name": type(value).__name__}
     for field in fields(value):
         if field.init:
@@ -63,10 +62,7 @@ def to_table(value: Any) -> dict[str, Any]:
 
 
 def chosen(value: Any) -> dict[str, Any]:
-    """Like `to_table`, but only the fields that differ from their defaults.
-
-    A field that is added later, with a default that changes nothing, leaves it as it was.
-    """
+    """Return a table as `to_table` does, but only of the fields that differ from their defaults."""
     table: dict[str, Any] = {"name": type(value).__name__, **getattr(value, "derived", {})}
     for field in fields(value):
         if not field.init:
@@ -84,12 +80,12 @@ def chosen(value: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def _hints(cls: type) -> dict[str, Any]:
-    """Annotated kinds, evaluated once for each class: a table of cells asks thousands of times."""
+    """Return the annotated types, cached because recipes ask thousands of times."""
     return get_type_hints(cls)
 
 
 def fields_of(cls: type) -> dict[str, Any]:
-    """The names and annotated kinds of a dataclass's fields."""
+    """Return the names and annotated types of a dataclass's fields."""
     hints = _hints(cls)
     return {field.name: hints[field.name] for field in fields(cls) if field.init}
 
@@ -105,13 +101,13 @@ def _plain(value: Any) -> Any:
 
 
 def from_table(cls: type, table: Mapping[str, Any], nested: Mapping[str, tuple[str, str]]) -> Any:
-    """Build `cls` from a table; `preset` names a class method that is called with the fields.
+    """Build `cls` from a table; `preset` names a class method to call with the fields.
 
-    nested: field name -> (package, marker) of the classes its own table may name
+    nested: field name -> (package, marker) of the classes that are allowed in this field
     """
     name = str(table.get("name", cls.__name__))
     if name.lower() != cls.__name__.lower():
-        raise ConfigError(f"a table for {cls.__name__} names '{name}'. Change the name.")
+        raise ConfigError(f"a table for {cls.__name__} has the name '{name}'. Change the name.")
     given = {key: value for key, value in table.items() if key not in ("name", "preset")}
     hints = _hints(cls)
     known = {field.name: field for field in fields(cls) if field.init}
@@ -143,7 +139,7 @@ def _nested(cls: type, key: str, raw: Any, nested: Mapping[str, tuple[str, str]]
     if is_dataclass(raw):
         return raw
     table = {"name": raw} if isinstance(raw, str) else raw
-    if isinstance(table, Mapping) and "name" not in table:  # fields of the model it has anyway
+    if isinstance(table, Mapping) and "name" not in table:  # changes the default model
         default = next(field.default for field in fields(cls) if field.name == key)
         if is_dataclass(default):
             table = {**to_table(default), **table}
@@ -163,7 +159,7 @@ def _preset(cls: type, name: str) -> Any:
 
 
 def checked(value: Any, hint: Any, where: str) -> Any:
-    """The value as the annotated kind, or an error that says what is allowed."""
+    """Return the value as the annotated type, or raise with what is allowed."""
     origin, inside = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         if type(None) in inside and value in (None, NONE):
@@ -187,25 +183,25 @@ def checked(value: Any, hint: Any, where: str) -> Any:
     if hint is Any:
         return value
     if not isinstance(hint, type):
-        raise ConfigError(f"{where} has a kind that cannot be read from a table: {hint}.")
+        raise ConfigError(f"{where} has a type that cannot be read from a table: {hint}.")
     if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
         raise ConfigError(f"{where} must be {_allowed([hint])}; got {value!r}.")
     return value
 
 
 def _allowed(kinds: Sequence[Any]) -> str:
-    """Annotated kinds in words."""
+    """Describe annotated types in words."""
     words = []
     for kind in kinds:
         if get_origin(kind) is Literal:
             words.append(f"one of {', '.join(map(repr, get_args(kind)))}")
         else:
-            words.append("a list" if get_origin(kind) is tuple else f"of kind {kind.__name__}")
+            words.append("a list" if get_origin(kind) is tuple else f"of type {kind.__name__}")
     return ", or ".join(words)
 
 
 def _entries(value: Any, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]:
-    """A list as a tuple of the annotated kinds: `tuple[int, ...]` or one kind per entry."""
+    """Return a list as a tuple: of `tuple[int, ...]`, or of one type per entry."""
     if not isinstance(value, list | tuple):
         raise ConfigError(f"{where} must be a list; got {value!r}.")
     if len(kinds) == 2 and kinds[1] is Ellipsis:

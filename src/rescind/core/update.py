@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -170,38 +168,6 @@ class Sum:
             name: (total if total.is_floating_point() else total.double()) / self.weight
             for name, total in self.totals.items()
         }
-
-    def to_bytes(self) -> bytes:
-        """Encode for the network. Single updates are not included."""
-        tensors = {f"totals/{n}": v for n, v in self.totals.items()}
-        tensors |= {f"touched/{n}": v for n, v in self.touched.items()}
-        # The weight is a float64 tensor, because text could lose precision.
-        tensors["who"] = self.who
-        tensors["weight"] = torch.tensor(self.weight, dtype=torch.float64)
-        facts = {
-            "clients": self.clients,
-            "up": self.up,
-            "down": self.down,
-            "refused": dict(self.refused),
-        }
-        tensors["facts"] = torch.frombuffer(
-            bytearray(json.dumps(facts).encode()), dtype=torch.uint8
-        )
-        return params.to_bytes(tensors)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Sum:
-        """Decode the result of `to_bytes`."""
-        tensors = params.from_bytes(data)
-        facts: dict[str, Any] = json.loads(tensors.pop("facts").numpy().tobytes())
-        weight, who = float(tensors.pop("weight")), tensors.pop("who")
-
-        def section(prefix: str) -> dict[str, Tensor]:
-            return {n[len(prefix) :]: v for n, v in tensors.items() if n.startswith(prefix)}
-
-        return cls(
-            totals=section("totals/"), touched=section("touched/"), weight=weight, who=who, **facts
-        )
 
 
 def total_of(sums: Mapping[str, Sum]) -> Sum | None:

@@ -198,7 +198,7 @@ def take_back(fed: Federation, additive: Federation, data: str, folder: Path) ->
     print("   federated model: cannot subtract, so it runs the same rounds without them")
     with RoundBar("   training again", fed.now.state.round) as bar:
         after, evidence = forget(
-            replace(fed, watch=(bar,)), Erase(lent), data=data, watch=print_retrains
+            replace(fed, watch=(bar,)), Erase(lent), data=data, progress=print_retrains
         )
     after = replace(after, watch=())
     print_audit(evidence)

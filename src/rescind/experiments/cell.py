@@ -1,4 +1,4 @@
-"""A cell of a recipe: every setting that decides one result, and the digest that says so."""
+"""A cell of a recipe: all settings that decide one result, and their digest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rescind.experiments.recipe_file import SETTINGS, Table
 from rescind.privacy.accountant import check_delta, statement
 
 UNNAMED = ("sharing", "guards", "run")
-"""Settings whose class says nothing about them."""
+"""Settings that are saved without the name of their class."""
 
 
 @dataclass(frozen=True)
@@ -28,59 +28,59 @@ class DataSettings:
     variant: str | None = None
     """A published form of the dataset, such as "f3crec"."""
     core: int | None = None
-    """Keep users and items with at least so many rows, repeated until nothing changes."""
+    """Least rows of a user or item; others are removed until nothing changes."""
     min_user: int | None = None
-    """Keep users with at least so many rows."""
+    """Least rows of a user; other users are removed."""
     split: Literal["given", "random"] = "given"
-    """The split the dataset comes with, where it has one; "random": 8:1:1 whatever it has."""
+    """The published split of the dataset, if it has one; "random": always 8:1:1."""
     users: int | None = None
-    """Synthetic only: how many users."""
+    """Synthetic only: number of users."""
     items: int | None = None
-    """Synthetic only: how many items."""
+    """Synthetic only: number of items."""
     interactions: int | None = None
-    """Synthetic only: about how many interactions."""
+    """Synthetic only: approximate number of interactions."""
     parts: Literal["metis", "louvain"] = "metis"
-    """Graphs only: how nodes are dealt out to clients; METIS parts come with the package."""
+    """Graphs only: how nodes are assigned to clients; METIS parts come with the package."""
     clients: int | None = None
-    """Graphs only: how many clients; as many as there are parts, and 10 for Louvain's."""
+    """Graphs only: number of clients. Default: the number of METIS parts, 10 for Louvain."""
 
 
 @dataclass(frozen=True)
 class SharingSettings:
-    """Simulated people who lend records."""
+    """Simulated users who share records."""
 
     ratio: tuple[int, ...] = (1, 2, 7)
     """All : part : nothing; FedShare V-A."""
     part: float = 0.3
-    """What a partial sharer lends."""
+    """Fraction of records that a partial sharer shares."""
 
 
 @dataclass(frozen=True)
 class GuardSettings:
-    """What happens to updates before the server sees them (docs/privacy.md)."""
+    """How updates are changed before the server sees them (docs/privacy.md)."""
 
     clip: float | None = None
     """The largest norm of a client's update."""
     gaussian: float | None = None
     """Noise multiplier: standard deviation over clip. Needs `clip`."""
     laplace: float | None = None
-    """Scale of F3CRec's noise on every upload. No differential privacy."""
+    """Scale of F3CRec's noise on every upload. It gives no differential privacy."""
     delta: float | None = None
-    """At which delta epsilon is stated, 1e-5 unless said; keep it below 1 / clients."""
+    """Delta at which epsilon is stated. Default: 1e-5; keep it below 1 / clients."""
     epsilon: float | None = None
-    """Budget: the run stops before the round in which anybody would pass it."""
+    """Budget: the run stops before the round in which a client would exceed it."""
 
     def __post_init__(self) -> None:
         for name in ("delta", "epsilon"):
             if getattr(self, name) is not None and self.gaussian is None:
                 raise ConfigError(
-                    f"guards.{name} belongs to Gaussian noise, but guards.gaussian is not set. "
+                    f"guards.{name} needs Gaussian noise, but guards.gaussian is not set. "
                     f"Add gaussian and clip, or leave {name} out."
                 )
         if self.gaussian is not None and self.clip is None:
             raise ConfigError(
-                "guards.gaussian needs guards.clip: without a bound on what one client may change, "
-                "no noise gives an epsilon. Add clip, such as clip = 1.0."
+                "guards.gaussian needs guards.clip: without a bound on the update of one client, "
+                "noise gives no epsilon. Add clip, such as clip = 1.0."
             )
         if self.epsilon is not None and not 0 < self.epsilon < math.inf:
             raise ConfigError(
@@ -91,12 +91,12 @@ class GuardSettings:
 
     @property
     def at_delta(self) -> float:
-        """The delta, 1e-5 where none is given: below 1 / clients for all datasets here."""
+        """Return delta. The default 1e-5 is below 1 / clients for all datasets here."""
         return 1e-5 if self.delta is None else self.delta
 
     @property
     def guards(self) -> tuple[Guard, ...]:
-        """The guards of the executor, in the order in which they act."""
+        """Return the guards of the executor, in the order in which they are applied."""
         found: list[Guard] = []
         if self.clip is not None:
             found.append(Clip(self.clip))
@@ -109,26 +109,26 @@ class GuardSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How long, how often measured, where."""
+    """Length of a run, evaluation and device."""
 
     seed: int = 0
     rounds: int = 150
     evaluate_every: int = 10
-    """Validation after every so many rounds."""
+    """Rounds between validations."""
     patience: int | None = None
-    """Stop after so many rounds without improvement; none: never."""
+    """Stop after this number of rounds without improvement; none: never."""
     measure: str = "NDCG@20"
-    """What validation picks the round by."""
+    """Validation metric that selects the best round."""
     restore: bool = True
     """Report the best round on validation; false: the last round."""
     k: tuple[int, ...] = (20,)
-    """Lengths of the lists that are measured."""
+    """Lengths of the recommendation lists to evaluate."""
     device: str = "cpu"
     checkpoint_every: int = 10
     keep_every: int | None = 50
-    """Keep the model of every so many rounds in the run, to go back to when someone leaves."""
+    """Rounds between restore points, from which forgetting can rerun."""
     valid_users: int | None = None
-    """Validate on a fixed sample of so many people; the test is always on everybody."""
+    """Size of a fixed sample of users for validation; the test uses all users."""
 
     def __post_init__(self) -> None:
         counts = ("rounds", "evaluate_every", "checkpoint_every", "keep_every", "valid_users")
@@ -144,48 +144,48 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class ForgetSettings:
-    """A request to forget, and who answers it."""
+    """A request to forget, and the unlearner."""
 
     name: str
-    """An unlearner's class; "own": what the method itself does; or one of `CONTROLS`."""
+    """Class of the unlearner; "own": the method itself; or one of `CONTROLS`."""
     unlearner: Unlearner | None = None
-    """The unlearner, where the name is one."""
+    """The unlearner, if the name is one."""
     learner: Method | None = None
-    """Who learnt, if not the method itself: it learns the same, and keeps what this takes."""
+    """A learner that also keeps what the unlearner needs. Default: the method itself."""
     event: Literal["erase", "unshare", "withdraw"] = "erase"
     draw: float | None = None
-    """So large a share of the lenders take back all they lent,"""
+    """Fraction of the users of `of` who make the request."""
     of: Literal["lenders", "keepers"] = "lenders"
-    """or of the people who lend nothing, all that their devices train on."""
+    """"lenders": for all their shared records; "keepers", who share nothing: for all their data."""
     client: int | tuple[int, ...] | None = None
-    """Who leaves; several: each alone, and the mean is reported."""
+    """The client to remove; several are removed separately, and the mean is reported."""
     audits: Literal["standard", "ulira", "none"] = "standard"
-    """"ulira": the standard audit, and shadows for single records (minutes)."""
+    """"ulira": the standard audit and U-LiRA for single records (minutes)."""
     pairs: int = 16
-    """Pairs of shadows, for "ulira"."""
+    """Pairs of shadow models for "ulira"."""
 
     def __post_init__(self) -> None:
         if (self.draw is None) == (self.client is None):
             raise ConfigError(
-                "[forget] needs one of draw (a share of the lenders, such as draw = 0.3) and "
-                "client (who leaves, such as client = 3)."
+                "[forget] needs exactly one of draw (a fraction of users, such as draw = 0.3) and "
+                "client (the client to remove, such as client = 3)."
             )
         if (self.event == "withdraw") != (self.client is not None):
             raise ConfigError(
-                f"forget.event is '{self.event}': a client withdraws (client = 3), and drawn "
-                f"lenders erase or unshare (draw = 0.3)."
+                f"forget.event is '{self.event}'. Use 'withdraw' with client = 3, and 'erase' or "
+                f"'unshare' with draw = 0.3."
             )
         if self.of == "keepers" and self.event != "erase":
             raise ConfigError(
-                f"forget.of = 'keepers': who lends nothing can erase what their device has, not "
-                f"'{self.event}'. Give event = \"erase\"."
+                f"forget.of = 'keepers' needs event = \"erase\", because keepers share nothing; "
+                f"got '{self.event}'."
             )
         if self.draw is not None and not 0 < self.draw <= 1:
-            raise ConfigError(f"forget.draw is above 0 and up to 1, got {self.draw}.")
+            raise ConfigError(f"forget.draw must be above 0 and at most 1, got {self.draw}.")
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """Who leaves, one after another."""
+        """Return the clients to remove, as a tuple."""
         return (self.client,) if isinstance(self.client, int) else self.client or ()
 
 
@@ -195,10 +195,10 @@ CONTROLS = {
     SHIFT: "the same with all scores lowered",
     OTHER_SEED: "a retraining under another seed",
 }
-"""Answers whose verdict is known in advance."""
+"""Controls: answers whose verdict is known in advance."""
 
 IDLE = ("seed", "device", "checkpoint_every", "keep_every")
-"""Settings of a run that do not decide its result, or are counted apart."""
+"""Settings of a run that are not part of its digest."""
 
 
 @dataclass(frozen=True)
@@ -213,11 +213,11 @@ class Cell:
     guards: GuardSettings | None = None
     forget: ForgetSettings | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    """What it is called along each axis."""
+    """Its label on each axis of the recipe."""
 
     @property
     def configuration(self) -> Table:
-        """Everything that decides the result, as plain tables."""
+        """Return everything that decides the result, as plain tables."""
         parts = {name: getattr(self, name) for name in SETTINGS}
         out = {name: to_table(part) for name, part in parts.items() if part is not None}
         for name in out.keys() & set(UNNAMED):
@@ -229,28 +229,28 @@ class Cell:
 
     @property
     def digest(self) -> str:
-        """A digest of what was chosen, the same for all seeds, devices and checkpoint habits.
+        """Return a digest of the chosen settings, the same for all seeds and devices.
 
-        Defaults are left out, so that a new setting does not make old results stale; that a default
-        was another one when a result was made is found by `made`.
+        Defaults are left out, so that a new setting keeps old results valid. `made` finds results
+        of other defaults.
         """
         parts = {name: getattr(self, name) for name in SETTINGS}
         table = {name: chosen(part) for name, part in parts.items() if part is not None}
         table["data"]["name"] = self.data.name
-        for idle in IDLE:
-            table["run"].pop(idle, None)
+        for name in IDLE:
+            table["run"].pop(name, None)
         return "sha256:" + sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
     @property
     def settings(self) -> Table:
-        """Every setting that decides the result, defaults too: what a result line carries."""
+        """Return all settings that decide the result, with defaults, for a line of results."""
         table = self.configuration
         table["run"] = {k: v for k, v in table["run"].items() if k not in IDLE}
         return table
 
     @property
     def stated(self) -> Table:
-        """What every run.json begins with: which cell, and with which settings."""
+        """Return the first part of run.json: the cell and its settings."""
         return {
             "cell": self.name,
             "seed": self.run.seed,
@@ -260,10 +260,9 @@ class Cell:
         }
 
     def made(self, line: Mapping[str, Any]) -> bool:
-        """Whether a result was made with these settings, defaults included.
+        """Return whether a result was made with these settings, including defaults.
 
-        A setting that is newer than the result is no difference: it was added with a default that
-        does what was done before.
+        Settings that are newer than the result are ignored: their defaults keep the old behaviour.
         """
         then = line.get("settings", {})
         now = self.settings
@@ -274,11 +273,11 @@ class Cell:
         return bool(line["digest"] == self.digest and same)
 
     def promise(self, times: int, clients: int) -> Table:
-        """What the guards promise to somebody who took part so many times."""
+        """Return the privacy of a client that took part this number of times."""
         given = self.guards or GuardSettings()
-        said = statement(given.guards, self.method.individual, times, given.at_delta, clients)
-        return {**said, "budget": given.epsilon}
+        privacy = statement(given.guards, self.method.individual, times, given.at_delta, clients)
+        return {**privacy, "budget": given.epsilon}
 
     def with_seed(self, seed: int) -> Cell:
-        """The same cell under another seed."""
+        """Return the same cell with another seed."""
         return replace(self, run=replace(self.run, seed=seed))

@@ -1,4 +1,4 @@
-"""Requests to a run on disk: read one, answer it, leave nothing behind."""
+"""Read a request to a run on disk, answer it, and purge the old run."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ DRAW = "draw:"
 RECEIPT, PAGE = "receipt.json", "receipt.html"
 REPORT = "report.html"
 FORGOT = "-forgot-"
-"""Between the name of a run and how many requests it answered."""
+"""Between the name of a run and the number of answered requests."""
 LEFT = ("run.json", "withheld.json", MOVED, RECEIPT, PAGE, "receipt.key", REPORT)
-"""What may stay in the folder of a run whose records were forgotten: no record and no model. An
-earlier requester's key stays until it is handed over."""
+"""Files that stay in the folder of a run after forgetting: no records and no model. The key of an
+earlier requester stays until it is handed over."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A request that was answered."""
+    """An answered request."""
 
     fed: Federation
     evidence: Evidence
@@ -56,42 +56,42 @@ class Answer:
 def read_request(
     fed: Federation, kind: Kind, source: str, withheld: Blocklist | None = None
 ) -> Event:
-    """The event of a request. source: a CSV file, `draw:0.3`, or a user's id for a withdrawal.
+    """Return the event of a request. source: a CSV file, `draw:0.3`, or a user id to withdraw.
 
-    The file has a column `user` and perhaps `item`, with original ids; a user without items asks
-    for everything: all they hold (erase) or all they lend (unshare). `draw:0.3` lets a share of the
-    people who lend regret it, for experiments.
+    The file has a column `user` and optionally `item`, with original ids. Without items, it means
+    all records that a user holds (erase) or shares (unshare). `draw:0.3` takes all shared records
+    of a random 30 % of the sharing users, for experiments.
 
-    withheld: what the run keeps of earlier requests, so that who left is told so
+    withheld: digests of earlier requests, to detect users who have left
     """
     withheld = withheld or Blocklist()
     if kind == "withdraw":
         return Withdraw(_client(fed, source, withheld))
     if source.startswith(DRAW):
-        records = draw_regret(fed.world.shared, fed.clock, _share(source))
+        records = draw_regret(fed.world.shared, fed.clock, _fraction(source))
     else:
         records = _from_file(fed, Path(source), kind, withheld)
     if not len(records):
         raise ConsentError(
-            f"the request names no records that could be {kind}d. "
-            f"Give users and items the run knows (rescind recommend shows ids)."
+            f"the request names no records that can be {kind}d. "
+            f"Give ids of users and items in the run (`rescind recommend` shows ids)."
         )
     return Erase(records) if kind == "erase" else Unshare(records)
 
 
-def _share(source: str) -> float:
+def _fraction(source: str) -> float:
     try:
         return float(source.removeprefix(DRAW))
     except ValueError:
-        raise ConfigError(f"'{source}' is no share: write draw:0.3 for 30 %.") from None
+        raise ConfigError(f"'{source}' is not a fraction. Write draw:0.3 for 30 %.") from None
 
 
 def _client(fed: Federation, user: str, withheld: Blocklist) -> int:
-    """The number of a user; whoever left is told so, and no near name."""
+    """Return the number of a user; raise without suggesting other names if the user has left."""
     if withheld.left(user, fed.labels):
         raise ConsentError(
-            f"user '{user}' has left this run, and nothing of theirs is in it any more: the "
-            f"receipt of that request says so. There is nothing left to forget."
+            f"user '{user}' has left this run, so there is nothing to forget. See the receipt of "
+            f"the earlier request."
         )
     return fed.labels.client(user, fed.world.sizes.clients)
 
@@ -110,16 +110,16 @@ def _from_file(fed: Federation, path: Path, kind: Kind, withheld: Blocklist) -> 
             f"ids below."
         )
     if not rows:
-        raise DataError(f"{path} names nobody: there is no line below its header.")
+        raise DataError(f"{path} names no users: it has no line below its header.")
     sizes, held = fed.world.sizes, fed.now.vault.holdings.records
     whole = fed.world.shared if kind == "unshare" else held
     pairs, people = [], []
     for number, row in enumerate(rows, 2):
         user, item = (row.get("user") or "").strip(), (row.get("item") or "").strip()
-        if "item" in names and not item:  # a torn line must not become a whole person
+        if "item" in names and not item:  # a damaged line must not erase a whole user
             raise DataError(
-                f"{path}, line {number}: user '{user}' without an item. Name one, or write a file "
-                f"with the column 'user' alone to ask for everything of a person."
+                f"{path}, line {number}: user '{user}' has no item. Add one, or write a file with "
+                f"only the column 'user' to name all records of a user."
             )
         try:
             client = _client(fed, user, withheld)
@@ -143,15 +143,15 @@ def answer(
     out: Path | None = None,
     workers: int = 2,
     watch: tuple[Callable[..., Any], ...] = (),
-    told: Callable[[int, int], Any] = lambda *_: None,
-    begun: Callable[[Federation, Event, int], Any] = lambda *_: None,
+    on_retrain: Callable[[int, int], Any] = lambda *_: None,
+    on_start: Callable[[Federation, Event, int], Any] = lambda *_: None,
     away: Sequence[str] = (),
 ) -> Answer:
-    """Answer a request to a run: a new run without the records, a receipt, and the old one purged.
+    """Answer a request to a run: write a new run without the records and a receipt, purge the old.
 
-    The new run is whole on disk before anything of the old one goes; killed in between, the same
-    command does the rest. begun: told the run, the request and how many records it is about
-    away: ids of people whose devices cannot be reached
+    The old run is purged after the new one is complete on disk. on_retrain: called with (finished,
+    total) reference models    on_start: called with the run, the request and its number of records
+    away: ids of users whose devices cannot be reached
     """
     check_finished(run)
     facts = read_facts(run) or {}
@@ -162,12 +162,12 @@ def answer(
     if new.exists() and any(new.iterdir()):
         raise ConfigError(f"{new} is not empty. Choose another folder with --out.")
     previous = (run / RECEIPT).read_bytes() if (run / RECEIPT).is_file() else None
-    fed.apply(event)  # a request that does not fit is refused before anything is said or made
-    begun(fed, event, len(request.records))
+    fed.apply(event)  # fail before any output if the request is invalid
+    on_start(fed, event, len(request.records))
     watched = Federation(**{**vars(fed), "watch": (*fed.watch, *watch)})
     after, evidence = forget(
         watched, event, method, audits,
-        previous=previous, data=facts["data"]["digest"], workers=workers, watch=told,
+        previous=previous, data=facts["data"]["digest"], workers=workers, progress=on_retrain,
         away=[fed.labels.client(user, fed.world.sizes.clients) for user in away],
     )  # fmt: skip
     after = Federation(**{**vars(after), "watch": ()})
@@ -179,23 +179,23 @@ def answer(
     withheld = Blocklist.read(run).after(event, request.records, fed.labels)
     withheld.write(new)
     write_facts(new, _facts(facts, after, evidence))
-    withheld.write(run)  # a rerun into the old folder leaves the records out, too
+    withheld.write(run)  # a rerun into the old folder must leave the records out, too
     _purge_folder(run, new)
     return Answer(after, evidence, new, key_file)
 
 
 def _next(run: Path) -> Path:
-    """The next free name beside a run: seed-0, seed-0-forgot-1, seed-0-forgot-2, ..."""
+    """Return the next free name: seed-0, seed-0-forgot-1, seed-0-forgot-2, ..."""
     stem, _, number = run.name.rpartition(FORGOT)
     name = stem if stem and number.isdigit() else run.name
-    many = 1
-    while (run.parent / f"{name}{FORGOT}{many}").exists():
-        many += 1
-    return run.parent / f"{name}{FORGOT}{many}"
+    count = 1
+    while (run.parent / f"{name}{FORGOT}{count}").exists():
+        count += 1
+    return run.parent / f"{name}{FORGOT}{count}"
 
 
 def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict[str, Any]:
-    """run.json of the new run."""
+    """Return the run.json of the new run."""
     state, vault = after.now.state, after.now.vault
     k = tuple(int(name.split("@")[1]) for name in facts["metrics"]["test"] if name.startswith("HR"))
     asked, done = evidence.receipt.asked, evidence.receipt.done
@@ -210,17 +210,17 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
         "client_rounds": done.client_rounds,
         "seconds": done.seconds,
     }
-    made: dict[str, Any] = {"metrics": {s: after.evaluate(s, k) for s in ("valid", "test")}}
+    quality: dict[str, Any] = {"metrics": {s: after.evaluate(s, k) for s in ("valid", "test")}}
     if "matrix" in facts:
-        made = measured_again(facts, after)
+        quality = measured_again(facts, after)
     return {
         **facts,
-        **made,
+        **quality,
         "shared": len(after.world.shared),
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "round": state.round,
-        "per_round": [],  # of a model that is gone
+        "per_round": [],  # the old model is deleted
         "seconds": {"wall": done.seconds, "cpu": done.seconds},
         "kept_bytes": {
             "server": nbytes(state.public) + nbytes(state.own) + state.memory.nbytes,
@@ -234,23 +234,23 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
 
 
 def _moved_page(run: Path, new: Path) -> str:
-    """What stands where the old report was: no number of a model that is gone, and the way on."""
+    """Return the page that replaces the old report and names the new run."""
     out = Page(f"{run.name}: its records were forgotten")
     out.text(
-        f"Somebody took records of this run back. Its model, its report and everything else that "
-        f"was made with them were deleted. It went on, without them, as {new.name}, whose "
-        f"receipt.html says what was asked, done and measured."
+        f"Records of this run were erased or taken back. Its model, its report and everything else "
+        f"that was made with them were deleted. The new run without them is {new.name}; its "
+        f"receipt.html shows what was requested, done and measured."
     )
-    out.text("What is kept here: the settings and the measures of the old run (run.json).")
+    out.text("Kept here: the settings and the results of the old run (run.json).")
     out.code(f"rescind verify {new.name}/{RECEIPT}")
     return out.html()
 
 
 def _purge_folder(run: Path, new: Path) -> None:
-    """Nothing of the old run stays but numbers about it and where it went on."""
+    """Delete everything of the old run but its results and the name of the new run."""
     write_atomically(run / MOVED, (json.dumps({"to": new.name}) + "\n").encode())
     facts = read_facts(run) or {}
-    facts.pop("model", None)  # sealed in the receipt: guesses could be tried against it
+    facts.pop("model", None)  # its digest would help to test guesses
     write_facts(run, facts)
     write_atomically(run / REPORT, _moved_page(run, new).encode())
     for path in run.iterdir():

@@ -1,8 +1,7 @@
-"""Trials of unlearners: a request, answered by one of them, and measured beside retrains.
+"""Run cells with an unlearner: answer the request and compare with retrained models.
 
-A cell of a recipe that names an unlearner is a trial. What several trials need is made once and
-kept in the recipe's folder: `learned/` holds federations by their settings and seed, `retrains/`
-models that never had the records (the same for every unlearner that answers the request).
+Trials of a recipe share a cache in its folder: `learned/` has trained federations, `retrains/`
+models that never had the records (the same for every unlearner).
 """
 
 from __future__ import annotations
@@ -47,57 +46,59 @@ from rescind.storage.run_folder import read_facts, write_facts
 
 Facts = dict[str, Any]
 SAME = 0.05
-"""Two learners whose parameters differ by less, relatively, learnt the same: sums in another order
-move them by less, another seed by more than one."""
+"""Relative distance of parameters below which two learners count as the same: another order of
+sums changes them by less, another seed by more than 1."""
 
 
 @dataclass(frozen=True)
 class TrialCache:
-    """Where a recipe keeps what its trials share, and who is told of progress."""
+    """Where a recipe keeps what its trials share, and its progress callbacks."""
 
     home: Path
-    again: bool = True
+    resume: bool = True
     workers: int = 2
     watch: tuple[Watch, ...] = ()
-    told: Callable[[int, int], Any] = lambda *_: None
-    """Told (retrains there, retrains wanted)."""
+    progress: Callable[[int, int], Any] = lambda *_: None
+    """Called with (finished, total) reference models."""
     last: dict[str, tuple[Federation, Facts]] = field(default_factory=dict)
-    """The last federation that kept logs, which is too large to be written."""
+    """The last federation with logs, which are too large to save."""
 
 
 def run_cell(
-    cell: Cell, folder: Path, room: TrialCache, dataset: Dataset | GraphDataset | None = None
+    cell: Cell, folder: Path, cache: TrialCache, dataset: Dataset | GraphDataset | None = None
 ) -> Result:
-    """Answer a cell's request by its unlearner, and write `folder/run.json`.
+    """Answer a cell's request with its unlearner, and write `folder/run.json`.
 
-    Figures are the unlearner's own: nothing is escalated, but whether it would be is said.
+    A failed audit is reported, but does not lead to retraining as in `forget`.
     """
-    wanted = cell.forget
-    if wanted is None:
-        raise ConfigError(f"cell '{cell.name}' names no unlearner, so it is no trial.")
+    settings = cell.forget
+    if settings is None:
+        raise ConfigError(
+            f"cell '{cell.name}' has no unlearner, so there is no request to run. Add [forget]."
+        )
     dataset = dataset or experiment.obtained(cell)
     plain = replace(cell, forget=None)
-    base, facts = learned(plain, dataset, room)
+    base, facts = learned(plain, dataset, cache)
     before = base
-    if wanted.learner is not None:
-        before, facts = learned(replace(plain, method=wanted.learner), dataset, room)
-    after, facts = answered(cell, before, base, facts, room)
+    if settings.learner is not None:
+        before, facts = learned(replace(plain, method=settings.learner), dataset, cache)
+    after, facts = answered(cell, before, base, facts, cache)
     files.make_folder(folder)
     write_facts(folder, facts)
     return Result(after, facts, folder)
 
 
 def answered(
-    cell: Cell, before: Federation, base: Federation, facts: Facts, room: TrialCache
+    cell: Cell, before: Federation, base: Federation, facts: Facts, cache: TrialCache
 ) -> tuple[Federation, Facts]:
-    """Every request of a cell, answered; the first's federation, and what run.json says.
+    """Answer all requests of a cell. Return the first's federation and the content of run.json.
 
-    before: the federation that forgets    base: what the method alone learnt    facts: of `before`
+    before: the federation that forgets    base: trained by the method alone    facts: of `before`
     """
-    found = [_trial(cell, before, base, event, room) for event in events(cell, base)]
-    after, told = found[0][0], mean_of([facts for _, facts in found])
-    if len(found) > 1:  # a mean over leavers hides the worst of them
-        told["each"] = each_of([facts for _, facts in found])
+    found = [_trial(cell, before, base, event, cache) for event in events(cell, base)]
+    after, mean = found[0][0], mean_of([facts for _, facts in found])
+    if len(found) > 1:  # a mean hides the worst request
+        mean["each"] = each_of([facts for _, facts in found])
     return after, {
         **facts,
         "cell": cell.name,
@@ -108,90 +109,90 @@ def answered(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "per_round": [],
         "groups": {},
-        "metrics": told.pop("metrics"),
-        "seconds": told.pop("seconds"),
-        "forget": told,
+        "metrics": mean.pop("metrics"),
+        "seconds": mean.pop("seconds"),
+        "forget": mean,
         "round": after.now.state.round,
         "model": {"public": params.digest(after.now.state.public)},
     }
 
 
-# -- what trials share ----------------------------------------------------------------------------
+# -- shared by trials -----------------------------------------------------------------------------
 
 
 def learned(
-    cell: Cell, dataset: Dataset | GraphDataset, room: TrialCache
+    cell: Cell, dataset: Dataset | GraphDataset, cache: TrialCache
 ) -> tuple[Federation, dict[str, Any]]:
-    """The federation of a cell and what its run wrote down; trained once, then read.
+    """Return the federation of a cell and its run.json; trained once, then read.
 
-    Who logs updates or sums keeps up to gigabytes, which are not written: only the last is held.
+    Logs of updates or sums can take gigabytes. They are not saved; only the last is kept in memory.
     """
     name = sha256(f"{cell.digest}/{cell.run.seed}/{dataset.digest}".encode()).hexdigest()[:16]
     if cell.method.logs or cell.method.individual or getattr(cell.method, "keep_sums", False):
-        if name not in room.last:
-            room.last.clear()
-            room.last[name] = _with_logs(cell, dataset, room)
-        return room.last[name]
-    folder = room.home / "learned" / f"{name}-seed-{cell.run.seed}"
+        if name not in cache.last:
+            cache.last.clear()
+            cache.last[name] = _with_logs(cell, dataset, cache)
+        return cache.last[name]
+    folder = cache.home / "learned" / f"{name}-seed-{cell.run.seed}"
     done = read_facts(folder)
     if (
         done is None
         or not cell.made(done)
         or _libraries(done["versions"]) != _libraries(versions())
     ):
-        done = experiment.run_cell(cell, folder, room.again, room.watch, dataset).facts
+        done = experiment.run_cell(cell, folder, cache.resume, cache.watch, dataset).facts
     return load_federation(folder / "model", InProcess(device=cell.run.device)), done
 
 
 def _with_logs(
-    cell: Cell, dataset: Dataset | GraphDataset, room: TrialCache
+    cell: Cell, dataset: Dataset | GraphDataset, cache: TrialCache
 ) -> tuple[Federation, dict[str, Any]]:
     cell = replace(cell, run=replace(cell.run, keep_every=None))
     meter, fed = experiment.Meter(), experiment.start(cell, dataset)
     until = experiment.stopping(cell)
-    fed = fed.run(cell.run.rounds, until=until, watch=(meter, *room.watch))
+    fed = fed.run(cell.run.rounds, until=until, watch=(meter, *cache.watch))
     return fed, experiment._facts(cell, dataset, fed, None, meter)
 
 
 def _libraries(made_with: Mapping[str, Any]) -> dict[str, Any]:
-    """What a result was made with, less the commit: that is the line's own."""
+    """Return the versions without the commit."""
     return {name: version for name, version in made_with.items() if name != "commit"}
 
 
 def events(cell: Cell, fed: Federation) -> list[Event]:
-    """The requests of a cell, each on its own."""
-    wanted = cell.forget
-    assert wanted is not None
-    if wanted.draw is None:
-        return [Withdraw(client) for client in wanted.clients]
-    whose = fed.world.shared if wanted.of == "lenders" else _kept_apart(fed)
-    records = draw_regret(whose, fed.clock, wanted.draw)
+    """Return the requests of a cell, to be answered separately."""
+    settings = cell.forget
+    assert settings is not None
+    if settings.draw is None:
+        return [Withdraw(client) for client in settings.clients]
+    candidates = fed.world.shared if settings.of == "lenders" else _not_shared(fed)
+    records = draw_regret(candidates, fed.clock, settings.draw)
     if not len(records):
-        does = "lends anything" if wanted.of == "lenders" else "keeps all to themselves"
+        does = "shares records" if settings.of == "lenders" else "keeps all records private"
         raise ConsentError(
-            f"cell '{cell.name}': nobody {does}, so nobody can take it back. Change "
-            f'[sharing], or let somebody leave: event = "withdraw", client = 3.'
+            f"cell '{cell.name}': no user {does}, so there is nothing to forget. Change "
+            f'[sharing], or remove a client: event = "withdraw", client = 3.'
         )
-    return [Erase(records) if wanted.event == "erase" else Unshare(records)]
+    return [Erase(records) if settings.event == "erase" else Unshare(records)]
 
 
-def _kept_apart(fed: Federation) -> Records:
-    """What people who lend nothing train on."""
+def _not_shared(fed: Federation) -> Records:
+    """Return the training records of users that share nothing."""
     held = fed.now.vault.holdings
     mine = held.records[held.split == TRAIN]
     return mine[~torch.isin(mine.client, fed.world.shared.client)]
 
 
-def _exact(base: Federation, event: Event, room: TrialCache) -> Params:
-    """The parameters of the same run without the records, made once."""
-    said = [base.world.digest(), base.now.vault.holdings.digest(), event.digest()]
-    said += [params.digest(base.now.state.public)]
-    name = sha256("/".join(said).encode()).hexdigest()[:16]
-    path = room.home / "retrains" / f"exact-{name}.safetensors"
+def _exact(base: Federation, event: Event, cache: TrialCache) -> Params:
+    """Return the parameters of the same run without the records; trained once, then read."""
+    parts = [base.world.digest(), base.now.vault.holdings.digest(), event.digest()]
+    parts += [params.digest(base.now.state.public)]
+    name = sha256("/".join(parts).encode()).hexdigest()[:16]
+    path = cache.home / "retrains" / f"exact-{name}.safetensors"
     if path.is_file():
         return params.to(params.load(path)[0], base.world.members.device)
     with one_thread():
-        public = replace(base, watch=room.watch).retrained(event).now.state.public
+        public = replace(base, watch=cache.watch).retrained(event).now.state.public
     params.save(path, dict(public))
     return public
 
@@ -200,22 +201,22 @@ def _exact(base: Federation, event: Event, room: TrialCache) -> Params:
 
 
 def _trial(
-    cell: Cell, before: Federation, base: Federation, event: Event, room: TrialCache
+    cell: Cell, before: Federation, base: Federation, event: Event, cache: TrialCache
 ) -> tuple[Federation, Facts]:
-    """What one request cost, what it left, and what is left of it."""
-    wanted, k = cell.forget, cell.run.k
-    assert wanted is not None
-    audited = wanted.audits != "none"
-    moved = _apart(before.now.state.public, base.now.state.public)
+    """Answer one request; return the federation, and cost, quality and audit as facts."""
+    settings, k = cell.forget, cell.run.k
+    assert settings is not None
+    audited = settings.audits != "none"
+    moved = _distance(before.now.state.public, base.now.state.public)
     same = moved < SAME
-    beside = base if same else before
-    many = FEWEST + (wanted.name == OTHER_SEED)
+    compared = base if same else before
+    count = FEWEST + (settings.name == OTHER_SEED)
     references: Sequence[Federation] = ()
-    if audited or wanted.name == OTHER_SEED:
-        kept = room.home / "retrains"
-        references = retrains(beside, event, many, 0, room.workers, kept, room.told)
+    if audited or settings.name == OTHER_SEED:
+        kept = cache.home / "retrains"
+        references = retrains(compared, event, count, 0, cache.workers, kept, cache.progress)
     request = before.request(event)
-    after, costs = _answered(wanted.name, before, request, wanted.unlearner, references, room)
+    after, costs = _answered(settings.name, before, request, settings.unlearner, references, cache)
     stay = before.apply(event).world.members.nonzero().squeeze(1)
     facts: Facts = {
         **costs,
@@ -229,17 +230,17 @@ def _trial(
         "kept": kept_for_forgetting(before),
     }
     nodes = before.world.task == "nodes"
-    if not audited and not nodes:  # a distance costs a retraining
+    if not audited and not nodes:  # a distance needs a retrained model
         return after, facts
-    exact = _exact(beside, event, room)
-    far = _apart(before.now.state.public, exact)
-    facts["distance"] = _ratio(_apart(after.now.state.public, exact), far)
+    exact = _exact(compared, event, cache)
+    far = _distance(before.now.state.public, exact)
+    facts["distance"] = _ratio(_distance(after.now.state.public, exact), far)
     if audited:
-        others = [_apart(r.now.state.public, exact) for r in references[:FEWEST]]
+        others = [_distance(r.now.state.public, exact) for r in references[:FEWEST]]
         facts["floor"] = _ratio(statistics.fmean(others), far)
-        facts |= _judged(before, after, event, references[:FEWEST], wanted, room)
+        facts |= _audit(before, after, event, references[:FEWEST], settings, cache)
     if isinstance(event, Withdraw) and nodes:
-        facts["leaver"] = _of_a_leaver(before, after, exact, event.client)
+        facts["leaver"] = _leaver(before, after, exact, event.client)
     return after, facts
 
 
@@ -249,9 +250,9 @@ def _answered(
     request: Request,
     unlearner: Unlearner | None,
     references: Sequence[Federation],
-    room: TrialCache,
+    cache: TrialCache,
 ) -> tuple[Federation, Facts]:
-    """The federation after a request, and what that took."""
+    """Answer a request; return the federation and the cost."""
     if name in (NO_OP, SHIFT, OTHER_SEED):
         cost, left, exact = CostMeter(), {}, False
         after = {
@@ -261,7 +262,7 @@ def _answered(
         }[name]()
     else:
         with one_thread():
-            done = unlearn_and_purge(before, request, unlearner, room.watch)
+            done = unlearn_and_purge(before, request, unlearner, cache.watch)
         after, cost, left, exact = done.fed, done.cost, done.traces, done.unlearner.exact
     return after, {
         "seconds": {"wall": cost.wall, "cpu": cost.cpu},
@@ -273,30 +274,30 @@ def _answered(
     }
 
 
-def _judged(
+def _audit(
     before: Federation,
     after: Federation,
     event: Event,
     references: Sequence[Federation],
-    wanted: ForgetSettings,
-    room: TrialCache,
+    settings: ForgetSettings,
+    cache: TrialCache,
 ) -> Facts:
-    """Every check of the audit: its value, the retrains' mean, and what it says."""
+    """Run the audit; return value, mean of retrained models and verdict of every check."""
     case = Case.of(before, event, 0, references)
     with one_thread():
-        begun = time.process_time()
+        start = time.process_time()
         report = judge(case, after)
-        seconds = time.process_time() - begun
+        seconds = time.process_time() - start
     findings = list(report.findings)
-    if wanted.audits == "ulira":
-        kept = room.home / "retrains"
-        asked: By = "nothing" if wanted.name == NO_OP else wanted.unlearner
+    if settings.audits == "ulira":
+        by: By = "nothing" if settings.name == NO_OP else settings.unlearner
         findings += examine_records(
-            before, event, asked, wanted.pairs, workers=room.workers, folder=kept, watch=room.told
-        )
+            before, event, by, settings.pairs,
+            workers=cache.workers, folder=cache.home / "retrains", progress=cache.progress,
+        )  # fmt: skip
     verdict = "VOID" if report.verdict == "VOID" else overall(findings)
     found = [f for f in findings if f.value is not None]
-    exact = wanted.unlearner.exact if wanted.unlearner else wanted.name == "own"
+    exact = settings.unlearner.exact if settings.unlearner else settings.name == "own"
     return {
         "verdict": verdict,
         "why": report.why,
@@ -311,23 +312,20 @@ def _judged(
 
 
 def kept_for_forgetting(fed: Federation) -> dict[str, int]:
-    """Bytes that learning kept to be able to forget, as they are written to disk.
-
-    Snapshots and logs of the server, and what devices log of their own updates.
-    """
+    """Return the bytes kept for forgetting: snapshots of the server, and logs of devices."""
     server = [len(params.to_bytes(s.values)) for s in fed.now.state.memory]
     rows = [r for _, _, r in fed.now.vault.log.entries]
     parts = [{"owner": r.owner, "index": r.index, "value": r.value} for r in rows]
     return {"server": sum(server), "client": sum(len(params.to_bytes(p)) for p in parts)}
 
 
-def _of_a_leaver(before: Federation, after: Federation, exact: Params, client: int) -> Facts:
-    """How a model does on the nodes of who left, in their old graph, and the paper's attack."""
+def _leaver(before: Federation, after: Federation, exact: Params, client: int) -> Facts:
+    """Measure a model on the nodes of the removed client, in the old graph, and attack it."""
     state = replace(before.now.state, public=exact)
     retrained = before.with_(state=state)
-    asked = before.with_(state=after.now.state)
+    unlearnt = before.with_(state=after.now.state)
     ids = (before.world.members.new_ones(before.world.sizes.clients)).nonzero().squeeze(1)
-    found: Facts = dict(asked.evaluate(clients=ids[ids == client]))
+    found: Facts = dict(unlearnt.evaluate(clients=ids[ids == client]))
     rate = mait.rate(before, after, retrained, client)
     found |= {"loss AUC": mait.loss_auc(before, after, client)}
     return {**found, "MIA": rate.unlearnt, "MIA gap": rate.gap}
@@ -336,25 +334,25 @@ def _of_a_leaver(before: Federation, after: Federation, exact: Params, client: i
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def _apart(mine: Params, theirs: Params) -> float:
-    """||w - w'|| / ||w'|| over the parameters both have."""
+def _distance(mine: Params, theirs: Params) -> float:
+    """Return ||w - w'|| / ||w'|| over the parameters both have."""
     names = [n for n in theirs if n in mine and mine[n].shape == theirs[n].shape]
     gap = {n: mine[n].double() - theirs[n].double() for n in names}
     return params.norm(gap) / max(params.norm({n: theirs[n] for n in names}), 1e-12)
 
 
 def _ratio(part: float, whole: float) -> float | None:
-    """None where nothing moved at all."""
+    """Return part / whole, or None if nothing moved."""
     return part / whole if whole > 0 else None
 
 
 def mean_of(found: Sequence[Mapping[str, Any]]) -> Facts:
-    """Facts of several requests as one: means of numbers, words with how often they occur."""
+    """Combine facts of several requests: means of numbers, counts of words."""
     return {key: _one([f[key] for f in found if key in f]) for key in found[0]}
 
 
 def each_of(found: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """What every single request left: quality for those who stay, and of the leaver."""
+    """Return the quality after each request: for remaining clients, and for the removed one."""
     parts = {"test": [f["metrics"]["test"] for f in found]}
     parts["leaver"] = [f["leaver"] for f in found if "leaver" in f]
     return {

@@ -1,8 +1,7 @@
-"""What a run must leave out for good: keyed digests of records that people erased or took back.
+"""Keyed digests of records that were erased or unshared, so that a rerun leaves them out.
 
-The publisher's file still holds them, so a run that is made again would learn them again. A run
-keeps `withheld.json`: digests under a secret of this user (`keys.erasure_key`), from which nobody
-without the secret can tell whose records they are.
+The published dataset still contains them. A run keeps `withheld.json`: digests under a secret of
+this user (`keys.erasure_key`). Without the secret they do not show which records they stand for.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ FILE = "withheld.json"
 
 @dataclass(frozen=True)
 class Blocklist:
-    """Digests of people and of their records, by what became of the records."""
+    """Digests of users with requests, of erased records and of unshared records."""
 
     people: frozenset[str] = frozenset()
-    """Whoever has a record here: only their rows need to be looked at."""
+    """Users with at least one record here: only their rows must be compared."""
     erased: frozenset[str] = frozenset()
     unshared: frozenset[str] = frozenset()
     _key: bytes = field(default=b"", repr=False, compare=False)
 
     @classmethod
     def read(cls, folder: Path) -> Blocklist:
-        """What a run's folder says is withheld; nothing where it says nothing."""
+        """Read the blocklist of a run's folder; empty if there is none."""
         path = folder / FILE
         if not path.is_file():
             return cls()
@@ -48,13 +47,13 @@ class Blocklist:
             lists = {n: frozenset(map(str, table[n])) for n in ("people", "erased", "unshared")}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{path} cannot be read ({error}), so nobody knows what this run must leave out. "
-                f"Put it back from a copy; without it, erased records would be learnt again."
+                f"{path} cannot be read ({error}), so it is unknown what this run must leave out. "
+                f"Restore it from a copy; without it, erased records would be learnt again."
             ) from None
         return cls(**lists, _key=keys.erasure_key())
 
     def write(self, folder: Path) -> None:
-        """Write it into a run's folder."""
+        """Write the list into a run's folder."""
         table = {n: sorted(getattr(self, n)) for n in ("people", "erased", "unshared")}
         write_atomically(folder / FILE, (json.dumps(table, indent=1) + "\n").encode())
 
@@ -62,7 +61,7 @@ class Blocklist:
         return bool(self.erased or self.unshared)
 
     def after(self, event: Event, records: Records, labels: Labels) -> Blocklist:
-        """With one more request. records: what it was about"""
+        """Return the list with one more request. records: those that the request removed"""
         key = self._key or keys.erasure_key()
         users = [labels.user_id(c) for c in records.client.tolist()]
         items = [labels.item_id(i) for i in records.item.tolist()]
@@ -74,19 +73,19 @@ class Blocklist:
         return replace(self, people=people, unshared=self.unshared | pairs, _key=key)
 
     def left(self, user: str, labels: Labels) -> bool:
-        """Whether somebody of this name asked for something once and is no member any more."""
+        """Return whether this user made a request and is not a member any more."""
         known = self._key and _digest(self._key, user) in self.people
         return bool(known) and user not in labels.users
 
     def left_of(self, dataset: Dataset) -> Dataset:
-        """The dataset without what was erased."""
+        """Return the dataset without the erased records."""
         if not self.erased:
             return dataset
         gone = self._rows(self.erased, dataset.user, dataset.item, dataset.users, dataset.items)
         return dataset.select(~gone)
 
     def left_of_loan(self, event: Share, labels: Labels) -> Share:
-        """What people still lend: the loan without what they took back."""
+        """Return the shared records without those that were unshared."""
         if not self.unshared:
             return event
         user, item = (c.numpy() for c in (event.records.client, event.records.item))
@@ -95,19 +94,19 @@ class Blocklist:
 
     def _rows(
         self,
-        wanted: frozenset[str],
+        listed: frozenset[str],
         user: NDArray[Any],
         item: NDArray[Any],
         users: NDArray[Any],
         items: NDArray[Any],
     ) -> NDArray[Any]:
-        """Which rows are on the list. [n] bool"""
+        """Return which rows are on the list. [n] bool"""
         known = np.array([_digest(self._key, u) in self.people for u in users.tolist()])
         found = known[user] if len(known) else np.zeros(len(user), dtype=bool)
-        places = np.flatnonzero(found)
-        found[places] = [
-            _digest(self._key, users[u], items[i]) in wanted
-            for u, i in zip(user[places].tolist(), item[places].tolist(), strict=True)
+        rows = np.flatnonzero(found)
+        found[rows] = [
+            _digest(self._key, users[u], items[i]) in listed
+            for u, i in zip(user[rows].tolist(), item[rows].tolist(), strict=True)
         ]
         return found
 

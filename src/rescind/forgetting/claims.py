@@ -1,7 +1,7 @@
-"""Check what a receipt claims against the data that remains.
+"""Check the claims of a receipt against the remaining data.
 
-An additive learner forgets by subtraction, so there is one right sum after a request: the sum over
-what remains. A receipt states its digest; anyone who holds the remaining data adds it up again.
+An additive learner forgets by subtraction, so the only correct sum after a request is the sum over
+the remaining data. A receipt states its digest, which can be recomputed from that data.
 """
 
 from __future__ import annotations
@@ -33,22 +33,24 @@ def check(receipt: Receipt, fed: Federation, where: str) -> Check:
     """Compare the sum that a receipt states with the sum over the data of a federation."""
     stated = receipt.claims.get(AFTER)
     if stated is None:
-        return Check(False, "it states no sum that data could be held against")
+        return Check(False, "it states no sum that could be compared with data")
     if not fed.method.additive:
         raise DataError(
-            f"{where} holds a run of {type(fed.method).__name__}, which keeps no sum in whole "
-            f"numbers. Give the folder of the additive run that the receipt came with."
+            f"{where} holds a run of {type(fed.method).__name__}, which keeps no integer sum. "
+            f"Give the folder of the additive run that the receipt came with."
         )
     try:
         found = fed.method.rebuilt(fed)
     except DataError as error:
         return Check(False, f"{where}: {error}")
     if found != stated:
-        left = receipt.claims.get(OPEN, "")
-        owed = "" if left.startswith("0 owed, 0 lost") else f"; it says itself: {left}"
+        still_open = receipt.claims.get(OPEN, "")
+        owed = (
+            "" if still_open.startswith("0 owed, 0 lost") else f"; the receipt states: {still_open}"
+        )
         return Check(
             False,
-            f"the data in {where} add up to {found}, not to the sum it states, {stated}{owed}",
+            f"the data in {where} add up to {found}, not to the stated sum, {stated}{owed}",
         )
-    blocks = " (blocks that are over: by the devices' notes)" if fed.world.block else ""
-    return Check(True, f"the data in {where} add up to the sum it states, bit for bit{blocks}")
+    blocks = " (earlier blocks: as recorded by the devices)" if fed.world.block else ""
+    return Check(True, f"the data in {where} add up to the stated sum, bit for bit{blocks}")

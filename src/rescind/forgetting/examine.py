@@ -1,4 +1,4 @@
-"""Run a battery on one forgetting: retrains in worker processes, kept on disk, then the checks."""
+"""Audit one forgetting: train reference models in worker processes, then run the checks."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ from rescind.storage.provenance import versions
 
 Level = Literal["standard", "full"]
 By = Unlearner | Literal["nothing"] | None
-"""The unlearner under audit; None: the federation's own method; "nothing": the no-op."""
+"""The unlearner under audit. None: the federation's method. "nothing": the no-op."""
 SEQUENCE = tuple(c for c in STANDARD if c.name in ("Q1 population", "kept", "Q8 quality"))
-Watch = Callable[[int, int], Any]
-"""Is told (retrains there, retrains wanted)."""
+Progress = Callable[[int, int], Any]
+"""Called with (finished, total) reference models."""
 
 
 def examine(
@@ -67,37 +67,38 @@ def examine(
     unlearner: By = None,
     seed: int = 0,
     workers: int = 2,
-    many: int = FEWEST,
+    count: int = FEWEST,
     pairs: int = PAIRS,
     folder: Path | None = None,
-    watch: Watch = lambda *_: None,
+    progress: Progress = lambda *_: None,
 ) -> Report:
-    """Judge a federation that forgot, beside models that never had the records.
+    """Compare a federation after forgetting with models that never had the records.
 
-    references: retrains under other seeds; without them `many` are trained now, or read from
-    `folder` where they were kept (one batch of requests needs them once)
-    level: "full" also plants canaries and a trigger, lets models relearn and go on, and answers
-    fifty small requests; minutes    ulira: shadows for single records, `pairs` x 2 of them
-    unlearner: who forgot, for checks that let it forget something else, too; the method if left out
+    references: retrained models under other seeds. Default: `count` of them are trained, or read
+    from `folder`    level: "full" also plants canaries and a backdoor, trains on, and answers fifty
+    small requests (minutes)    ulira: also train `pairs` x 2 shadow models for single records
+    unlearner: needed by checks that forget other records too. Default: the federation's method
     """
     if level not in ("standard", "full"):
-        raise ConfigError(f"an audit is 'standard' or 'full', not '{level}'.")
-    before, after = (replace(f, watch=()) for f in (before, after))  # audits report themselves
+        raise ConfigError(f"level must be 'standard' or 'full', got '{level}'.")
+    before, after = (
+        replace(f, watch=()) for f in (before, after)
+    )  # audits report their own progress
     event = before.request(event).event
-    Case.of(before, event, seed)  # a request that cannot be audited is refused before any training
-    refs = list(references) or retrains(before, event, many, seed, workers, folder, watch)
+    Case.of(before, event, seed)  # fail before any training if the request cannot be audited
+    refs = list(references) or retrains(before, event, count, seed, workers, folder, progress)
     if len(refs) < FEWEST:
         raise ConfigError(
-            f"an audit needs {FEWEST} retrains or more; got {len(refs)}. With fewer, nobody knows "
-            f"how much models differ by chance. Leave `references` out to have them trained."
+            f"an audit needs at least {FEWEST} retrained models, got {len(refs)}. With fewer, "
+            f"it is unknown how much models differ by chance. Leave `references` out to train them."
         )
     case = Case.of(before, event, seed, refs)
     report = judge(case, after, FULL if level == "full" else STANDARD)
     more: list[Finding] = []
     if level == "full":
-        more += _slowly(case, after, unlearner, workers, folder, watch)
+        more += _full(case, after, unlearner, workers, folder, progress)
     if ulira:
-        more += examine_records(before, event, unlearner, pairs, seed, workers, folder, watch)
+        more += examine_records(before, event, unlearner, pairs, seed, workers, folder, progress)
     findings = (*report.findings, *more)
     verdict = "VOID" if report.verdict == "VOID" else overall(findings)
     return replace(report, findings=findings, verdict=verdict)
@@ -108,7 +109,7 @@ audit = examine
 
 
 def judge(case: Case, after: Federation, checks: Sequence[Check] = STANDARD) -> Report:
-    """The checks that need no model beyond the retrains, on the subject and its controls."""
+    """Run the checks that need only the retrained models, on the subject and its controls."""
     before, refs = case.before, case.references
     models = {SUBJECT: after, NO_OP: before, SHIFT: shifted(before), RETRAIN: refs[0]}
     models[PURGE] = purged(case)
@@ -119,20 +120,20 @@ def judge(case: Case, after: Federation, checks: Sequence[Check] = STANDARD) -> 
 
 
 def _in_its_graph(before: Federation, model: Federation) -> Federation:
-    """A model asked about nodes that left: they can be classified among their neighbours only."""
+    """Put a model on the graph before the request: removed nodes need their neighbours."""
     vault = replace(model.now.vault, holdings=before.now.vault.holdings)
     return model.with_(vault=vault)
 
 
-def _slowly(
+def _full(
     case: Case,
     after: Federation,
     unlearner: By,
     workers: int,
     folder: Path | None,
-    watch: Watch,
+    progress: Progress,
 ) -> list[Finding]:
-    """Q2, Q5, Q7, Q9 and Q10, which train models of their own."""
+    """Run Q2, Q5, Q7, Q9 and Q10, which train further models."""
     unlearn = functools.partial(forgotten, unlearner)
     exact = unlearner != "nothing" and (unlearner or case.before.method).exact
     with one_thread():
@@ -145,7 +146,7 @@ def _slowly(
         return found
     last, whole = sequence.sequence_case(case, unlearn, sequence.REQUESTS)
     seed = case.clock.seed - AUDITOR
-    refs = retrains(case.before, whole, FEWEST, seed, workers, folder, watch)
+    refs = retrains(case.before, whole, FEWEST, seed, workers, folder, progress)
     report = judge(Case.of(case.before, whole, seed, refs), last, SEQUENCE)
     return found + [
         replace(f, check=f"Q10 {f.check}") for f in report.findings if f.value is not None
@@ -153,15 +154,15 @@ def _slowly(
 
 
 def forgotten(unlearner: By, fed: Federation, event: Event) -> Federation:
-    """What a pipeline makes of a request: the unlearner's story, and the platform's purge."""
+    """Return the federation after unlearning a request and purging its traces."""
     if unlearner == "nothing":
         return fed
     return unlearn_and_purge(fed, fed.request(event), unlearner).fed
 
 
 def _judged(check: Check, case: Case, models: dict[str, Federation]) -> Judged | None:
-    """One check on everything; None where it does not apply to this world."""
-    # What harms others is no question for a model that nobody would publish.
+    """Run one check on all models; None if it does not apply to this world."""
+    # Harm to other users is not measured on controls, which would never be published.
     skipped = (NO_OP, SHIFT) if check.kind == "harm" else ()
     outcomes = {
         role: found
@@ -177,51 +178,51 @@ def _judged(check: Check, case: Case, models: dict[str, Federation]) -> Judged |
 # -- retrains -------------------------------------------------------------------------------------
 
 
-def seeds_of(seed: int, many: int) -> list[int]:
-    """The auditor's seeds for retrains: hashes, so that no run was made with them."""
-    bits = Clock(AUDITOR + seed).bits("audit retrains", torch.arange(many))
+def seeds_of(seed: int, count: int) -> list[int]:
+    """Return the auditor's seeds for retraining: hashes, so that no run has used them."""
+    bits = Clock(AUDITOR + seed).bits("audit retrains", torch.arange(count))
     return [int(b) & (2**31 - 1) for b in bits.tolist()]
 
 
 def retrains(
     before: Federation,
     event: Event,
-    many: int = FEWEST,
+    count: int = FEWEST,
     seed: int = 0,
     workers: int = 2,
     folder: Path | None = None,
-    watch: Watch = lambda *_: None,
+    progress: Progress = lambda *_: None,
 ) -> list[Federation]:
-    """Models of the same law, had the records never been there: other seeds, same rounds.
+    """Train models without the records, for the same rounds under other seeds.
 
-    folder: finished ones are kept there and found again by a digest of all that made them
+    folder: finished models are kept there, and reused by a digest of everything that decides them
     """
-    before, seeds = _light(before), seeds_of(seed, many)
+    before, seeds = _light(before), seeds_of(seed, count)
     empty = remaining(before, event)
-    with _room(folder) as room:
+    with _cache(folder) as cache:
         key = _key(before, event)
-        found = {s: now for s in seeds if (now := _read(room, key, s, empty))}
+        found = {s: now for s in seeds if (now := _read(cache, key, s, empty))}
         todo = [s for s in seeds if s not in found]
-        watch(len(found), many)
-        for s, now in _trained(before, event, todo, workers, room, key):
+        progress(len(found), count)
+        for s, now in _trained(before, event, todo, workers, cache, key):
             found[s] = now
-            watch(len(found), many)
+            progress(len(found), count)
         return [replace(empty.fork(seed=s), now=found[s]) for s in seeds]
 
 
 def _light(before: Federation) -> Federation:
-    """Without what retrains under other seeds have no use for: watchers, points to go back to."""
+    """Drop what retraining under another seed cannot use: watchers and restore points."""
     past = before.past and replace(before.past, points=())
     return replace(before, watch=(), keep_every=None, past=past)
 
 
 def remaining(before: Federation, event: Event) -> Federation:
-    """The world after a request, with first values everywhere."""
+    """Return the world after a request, with initial values everywhere."""
     return before.apply(event).restart()
 
 
 def retrain(before: Federation, event: Event, seed: int) -> Federation:
-    """One retrain without the records, under another seed."""
+    """Retrain once without the records, under another seed."""
     with one_thread():
         if before.past is not None:
             return before.retrained(event, seed=seed)
@@ -229,40 +230,40 @@ def retrain(before: Federation, event: Event, seed: int) -> Federation:
 
 
 def _key(before: Federation, event: Event) -> str:
-    """What kept retrains belong to: the data, the request, the method, and these libraries."""
-    made = sorted((n, v) for n, v in versions().items() if n != "commit")
+    """Return the cache key of retrained models: data, request, method and library versions."""
+    libraries = sorted((n, v) for n, v in versions().items() if n != "commit")
     parts = [
         before.now.vault.holdings.digest(),
         before.world.digest(),
         event.digest(),
         str(to_table(before.method)),
-        str([before.now.state.round, made]),
+        str([before.now.state.round, libraries]),
     ]
     return sha256("/".join(parts).encode()).hexdigest()
 
 
-def _place(room: Path, key: str, seed: int) -> Path:
-    return room / f"retrain-{key[:16]}-{seed}"
+def _place(cache: Path, key: str, seed: int) -> Path:
+    return cache / f"retrain-{key[:16]}-{seed}"
 
 
-def _read(room: Path, key: str, seed: int, empty: Federation) -> Any:
-    found = resume(_place(room, key, seed), key, empty)
+def _read(cache: Path, key: str, seed: int, empty: Federation) -> Any:
+    found = resume(_place(cache, key, seed), key, empty)
     return found and found.now
 
 
 def _trained(
-    before: Federation, event: Event, todo: Sequence[int], workers: int, room: Path, key: str
+    before: Federation, event: Event, todo: Sequence[int], workers: int, cache: Path, key: str
 ) -> Iterator[tuple[int, Any]]:
-    """The retrains still to be made, as they are finished; each is written down at once."""
+    """Train the missing models; yield each when it is finished and saved."""
     empty = remaining(before, event)
-    work = functools.partial(_retrain, room=str(room), key=key)
+    work = functools.partial(_retrain, cache=str(cache), key=key)
     for s in spread(before, event, todo, workers, work):
-        yield s, _read(room, key, s, empty)
+        yield s, _read(cache, key, s, empty)
 
 
-def _retrain(before: Federation, event: Event, seed: int, room: str, key: str) -> None:
+def _retrain(before: Federation, event: Event, seed: int, cache: str, key: str) -> None:
     now = retrain(before, event, seed).now
-    Checkpoints(_place(Path(room), key, seed), 1, key).write(now, None)
+    Checkpoints(_place(Path(cache), key, seed), 1, key).write(now, None)
 
 
 # -- shadows (U-LiRA) -----------------------------------------------------------------------------
@@ -276,27 +277,26 @@ def examine_records(
     seed: int = 0,
     workers: int = 2,
     folder: Path | None = None,
-    watch: Watch = lambda *_: None,
+    progress: Progress = lambda *_: None,
 ) -> list[Finding]:
-    """Q3: likelihood ratios for single records, from `pairs` x 2 shadows that forgot half of them.
+    """Run Q3: likelihood ratios of single records, from `pairs` x 2 shadows that forgot half.
 
-    unlearner: the pipeline under audit; None is the federation's own method, "nothing" the no-op
-    folder: what each shadow said is kept there at once, so that a stopped audit goes on
+    folder: the answers of each shadow are saved there, so that a stopped audit can resume
     """
     if pairs < 2:
-        raise ConfigError(f"U-LiRA needs two pairs of shadows or more; got {pairs}.")
+        raise ConfigError(f"U-LiRA needs at least two pairs of shadows, got {pairs}.")
     before = _light(before)
     case = Case.of(before, event, seed)
-    told = "nothing" if unlearner == "nothing" else str(to_table(unlearner or before.method))
-    key = sha256(f"{_key(before, event)}/{told}/{pairs}/{seed}".encode()).hexdigest()
-    with _room(folder) as room:
-        places = [room / f"shadow-{key[:16]}-{n:03d}.safetensors" for n in range(2 * pairs)]
+    by = "nothing" if unlearner == "nothing" else str(to_table(unlearner or before.method))
+    key = sha256(f"{_key(before, event)}/{by}/{pairs}/{seed}".encode()).hexdigest()
+    with _cache(folder) as cache:
+        places = [cache / f"shadow-{key[:16]}-{n:03d}.safetensors" for n in range(2 * pairs)]
         todo = [n for n, path in enumerate(places) if not path.is_file()]
-        watch(len(places) - len(todo), len(places))
+        progress(len(places) - len(todo), len(places))
         work = functools.partial(_shadow, pairs=pairs, seed=seed, unlearner=unlearner)
         work = functools.partial(work, places=[str(p) for p in places])
         for done, _ in enumerate(spread(before, event, todo, workers, work), 1):
-            watch(len(places) - len(todo) + done, len(places))
+            progress(len(places) - len(todo) + done, len(places))
         return judge_records(case, [params.load(path)[0] for path in places], pairs)
 
 
@@ -311,15 +311,15 @@ def _shadow(
 ) -> None:
     unlearn = functools.partial(forgotten, unlearner)
     with one_thread():
-        told = shadow(Case.of(before, event, seed), number, pairs, unlearn)
-    params.save(Path(places[number]), told)
+        answers = shadow(Case.of(before, event, seed), number, pairs, unlearn)
+    params.save(Path(places[number]), answers)
 
 
 @contextmanager
-def _room(folder: Path | None) -> Iterator[Path]:
-    """The folder that was given, or one that goes away."""
+def _cache(folder: Path | None) -> Iterator[Path]:
+    """Yield the given folder, or a temporary one."""
     if folder is not None:
         yield folder
         return
-    with TemporaryDirectory(prefix="rescind-retrains-") as made:
-        yield Path(made)
+    with TemporaryDirectory(prefix="rescind-retrains-") as temporary:
+        yield Path(temporary)

@@ -1,4 +1,4 @@
-"""Forgetting, from the request to the receipt: unlearn, purge, look for traces, audit, sign."""
+"""Forget from request to receipt: unlearn, purge, look for traces, audit, sign."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from rescind.methods.unlearning.retrain import Retrain
 Audits = Literal["standard", "full", "none"]
 AUDITS = ("standard", "full", "none")
 FEWEST = 100
-"""Records that an audit needs. Of fewer, no check could notice that nothing was done, and numbers
-about single records in a receipt would let guesses be tried."""
+"""Least number of records to audit. With fewer, no check can detect a no-op, and numbers about
+single records in a receipt would help an attacker to test guesses."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What there is to show for a forgetting."""
+    """The evidence of a forgetting."""
 
     receipt: Receipt
     key: bytes = field(repr=False)
-    """Goes to the requester alone: with it the receipt can be matched with the records."""
+    """For the requester only: with it the receipt can be matched with the records."""
     report: Report | None = None
-    """The audit with its curves; None if none was asked for."""
+    """The audit with its curves; None if there was none."""
 
 
 def forget(
@@ -54,36 +54,36 @@ def forget(
     data: str = "",
     folder: Path | None = None,
     workers: int = 2,
-    watch: Callable[[int, int], Any] = lambda *_: None,
+    progress: Callable[[int, int], Any] = lambda *_: None,
     away: Sequence[int] = (),
 ) -> tuple[Federation, Evidence]:
     """Forget the records of an Unshare, Erase or Withdraw; return the model and the evidence.
 
-    method: an unlearner. Default: the federation's own method, which is exact unless it says
-    otherwise    previous: the bytes of the last receipt, to be chained    data: digest of a public
-    dataset    folder: where the audit keeps its retrains    watch: progress callback, called with
-    (finished, total) reference models    away: clients whose devices cannot be reached; what they
-    kept stays, and the receipt says so
+    method: an unlearner. Default: the federation's method
+    previous: the bytes of the last receipt, to chain the new one to    data: digest of a public
+    dataset    folder: where the audit keeps its retrained models    progress: called with
+    (finished, total) reference models    away: clients that cannot be reached; what they hold
+    stays, and the receipt states this
 
-    An approximate unlearner whose audit fails, or could not have failed, is followed by an exact
-    one; a request of fewer than FEWEST records, which no audit can judge, goes there at once. The
-    receipt says so. With audits = "none" the unlearner that was asked for is used.
+    If the audit of an approximate unlearner fails, or had no power to fail, `Retrain` is used
+    instead; for fewer than FEWEST records, which cannot be audited, it is used at once. The receipt
+    states this. With audits = "none" the given unlearner is always used.
     """
     if audits not in AUDITS:
-        raise ConfigError(f"audits is one of {', '.join(AUDITS)}; got '{audits}'.")
+        raise ConfigError(f"audits must be one of {', '.join(AUDITS)}; got '{audits}'.")
     request = fed.request(event, away)
     count, unlearner = len(request.records), method or fed.method
     tried: Finding | None = None
-    with TemporaryDirectory(prefix="rescind-retrains-") as room:
-        # Two audits of one request compare with the same retrains.
+    with TemporaryDirectory(prefix="rescind-retrains-") as temporary:
+        # Two audits of one request use the same retrained models.
         audit = functools.partial(
             examine, fed, event=request, level="full" if audits == "full" else "standard",
-            workers=workers, folder=folder or Path(room), watch=watch,
+            workers=workers, folder=folder or Path(temporary), progress=progress,
         )  # fmt: skip
         if audits != "none" and count < FEWEST and not unlearner.exact and fed.past is not None:
             unlearner, tried = Retrain(), _unproven(unlearner, count)
         done = unlearn_and_purge(fed, request, unlearner).check()
-        stale = done.fed.method.pending(done.fed) > 0  # the release in service has the records
+        stale = done.fed.method.pending(done.fed) > 0  # the published release still has the records
         enough = audits != "none" and count >= FEWEST and not stale
         report = audit(done.fed, unlearner=unlearner) if enough else None
         if report and not unlearner.exact and (report.verdict == "FAIL" or _blind(report)):
@@ -111,32 +111,32 @@ def forget(
 
 
 def _blind(report: Report) -> bool:
-    """Whether no check of an audit could have noticed that nothing was done."""
+    """Return whether no check of an audit could have detected a no-op."""
     forgetting = [j for j in report.judged if j.check.kind == "forgetting"]
     return bool(forgetting) and not any(j.powered for j in forgetting)
 
 
 def _failed(unlearner: Unlearner, report: Report) -> Finding:
-    """For the receipt: what was tried first, and why it was not enough."""
+    """Report in the receipt what was tried first, and why it was rejected."""
     checks = ", ".join(f.check for f in report.findings if f.verdict == "FAIL")
     why = f"failed its audit ({checks})" if checks else "no check of its audit could have failed"
     name = type(unlearner).__name__
     return Finding(
         "escalation",
         "SHOWN",
-        note=f"{name} was tried first: {why}. Its model was thrown away, and the rounds were made "
-        f"again without the records. Costs are those of both.",
+        note=f"{name} was tried first: {why}. Its model was discarded, and the rounds were "
+        f"trained again without the records. The costs of both are counted.",
     )
 
 
-def _unproven(unlearner: Unlearner, many: int) -> Finding:
-    """For the receipt: why the unlearner that was asked for was not even tried."""
+def _unproven(unlearner: Unlearner, count: int) -> Finding:
+    """Report in the receipt why the requested unlearner was not used."""
     return Finding(
         "escalation",
         "SHOWN",
-        note=f"{type(unlearner).__name__} was asked for. It is approximate, and of {many} records "
-        f"no audit could tell what it leaves ({FEWEST} are needed), so the rounds were made again "
-        f"without the records instead. Requests that come together in one file are audited as one.",
+        note=f"{type(unlearner).__name__} was requested. It is approximate, and {count} records "
+        f"are too few to audit it ({FEWEST} are needed), so the rounds were trained again without "
+        f"the records instead. All requests of one file are audited together.",
     )
 
 
@@ -158,17 +158,17 @@ def _done(fed: Federation, request: Request, done: Forgotten, data: str) -> Done
 
 
 def _by(unlearner: Unlearner) -> str:
-    """The name of an unlearner, with what was chosen otherwise than it usually is."""
+    """Return the name of an unlearner and its settings that differ from the defaults."""
     name = unlearner.unlearning if unlearner.exact else type(unlearner).__name__
     own = settings_of_forgetting(type(unlearner))
-    said = [f"{key} = {value}" for key, value in chosen(unlearner).items() if key in own]
-    return f"{name} ({', '.join(said)})" if said else name
+    changed = [f"{key} = {value}" for key, value in chosen(unlearner).items() if key in own]
+    return f"{name} ({', '.join(changed)})" if changed else name
 
 
 def settings_of_forgetting(cls: type[Unlearner]) -> list[str]:
-    """Return the fields that decide how an unlearner forgets: those that no learner below it has.
+    """Return the fields that decide how an unlearner forgets: those not inherited from a learner.
 
-    An exact one has none: there is one right result.
+    An exact unlearner has none, because only one result is correct.
     """
     if cls.exact:
         return []
@@ -178,14 +178,14 @@ def settings_of_forgetting(cls: type[Unlearner]) -> list[str]:
 
 
 def _level(fed: Federation, request: Request, done: Forgotten) -> str:
-    """Return how far the forgetting went, for what people are served now."""
+    """Return the level of forgetting of the model that is in use now."""
     if not done.fed.method.settled(done.fed):
         return "L1"
     return "L3" if done.unlearner.exact and not _earlier(fed, request) else "L2"
 
 
 def _earlier(fed: Federation, request: Request) -> bool:
-    """Return whether a request reaches into blocks whose data is gone."""
+    """Return whether a request concerns blocks whose data was deleted."""
     past = fed.past
     if past is None or past.base is None:
         return past is None
@@ -195,37 +195,34 @@ def _earlier(fed: Federation, request: Request) -> bool:
 
 
 def _limits(fed: Federation, request: Request) -> list[str]:
-    """Return what this request in particular does not reach, in sentences."""
-    said = []
+    """Return what this request does not cover, in sentences."""
+    limits = []
     if _earlier(fed, request):
-        said.append(
-            "What the model learnt from the records in earlier blocks: their data is gone, so "
-            "those rounds cannot be made again."
+        limits.append(
+            "What the model learnt from the records in earlier blocks: their data was deleted, so "
+            "those rounds cannot be trained again."
         )
     elif fed.world.block:
-        said.append(
-            "What the people concerned gave in earlier blocks, which this request does not name: "
-            "the rounds of the present block were made again, those before it were not."
+        limits.append(
+            "Data of the same people in earlier blocks, which this request does not name: only the "
+            "rounds of the present block were trained again."
         )
     if isinstance(request.event, Unshare):
-        said.append("The records themselves: the device keeps its own, and trains on them.")
+        limits.append("The records themselves: the device keeps them, and trains on them.")
     hosted = torch.tensor([number for number, _ in fed.world.hosted])
     if torch.any(torch.isin(request.people, hosted)):
-        said.append("A client that the server hosts.")
-    return said
+        limits.append("A client that the server hosts.")
+    return limits
 
 
-def _unaudited(audits: Audits, many: int, stale: bool) -> Finding:
+def _unaudited(audits: Audits, count: int, stale: bool) -> Finding:
     if stale:
+        why = "The published model was released before the request. Audit the next release."
+    elif audits == "none":
+        why = "No audit was requested."
+    else:
         why = (
-            "The model in service is a release from before the request: audited is what the next "
-            "release brings."
+            f"{count} records are too few: no check could detect a no-op. At least {FEWEST} are "
+            f"needed. Audit requests in batches."
         )
-        return Finding("audit", "UNAUDITED", note=why)
-    why = (
-        "No audit was asked for."
-        if audits == "none"
-        else f"So few records ({many}) that no check could notice doing nothing; it takes "
-        f"{FEWEST}. Audit requests in batches."
-    )
     return Finding("audit", "UNAUDITED", note=why)

@@ -1,11 +1,11 @@
-"""Secrets that never leave this machine: the signing key, the erasure key, a requester's key.
+"""Secret keys on this machine: the signing key, the erasure key, and requesters' keys.
 
-They lie in `rescind/` of the user's configuration folder (`$XDG_CONFIG_HOME` or `~/.config`), or in
-the folder that `RESCIND_KEYS` names, in files that only their owner may read.
+They are in `rescind/` of the user's configuration folder (`$XDG_CONFIG_HOME` or `~/.config`), or in
+the folder that `RESCIND_KEYS` names, in files that only their owner can read.
 
     signing.key    Ed25519, PEM       signs receipts; made on first use
-    signing.pub    its public half    to be published, so that others can pin it
-    erasure.key    32 random bytes    digests of erased records, so that a rerun leaves them out
+    signing.pub    its public half    to publish, so that others can verify
+    erasure.key    32 random bytes    digests of erased records, which reruns leave out
 """
 
 from __future__ import annotations
@@ -24,80 +24,80 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 SECRET_BYTES = 32
-"""256 bits: as strong as the digests (BLAKE2b-256) that are keyed with them."""
+"""256 bits, like the keyed digests (BLAKE2b-256)."""
 PREFIX = "ed25519:"
-"""Public keys and signatures are written as this and lower-case hexadecimal digits."""
+"""Public keys and signatures are this prefix and lower-case hexadecimal digits."""
 
 
 def folder() -> Path:
-    """Where the keys lie: RESCIND_KEYS, or rescind/ in the user's configuration folder."""
+    """Return the key folder: RESCIND_KEYS, or rescind/ in the user's configuration folder."""
     named = os.environ.get("RESCIND_KEYS")
     if named:
         return Path(named).expanduser()
-    # The XDG specification: a relative path there is to be ignored.
+    # The XDG specification says that a relative path is ignored.
     home = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     return (home if home.is_absolute() else Path.home() / ".config") / "rescind"
 
 
 def signing_key() -> Ed25519PrivateKey:
-    """The key that signs receipts, made on first use; its public half lies beside it."""
+    """Return the key that signs receipts. It is made on first use, with its public half."""
     place = _private_folder() / "signing.key"
     key = _signing(place, _read_or_make(place, _new_signing_key))
     published = place.with_name("signing.pub")
     text = f"{public_text(key)}\n".encode()
     if not published.is_file() or published.read_bytes() != text:
-        _written(published, text, os.replace)
+        _write(published, text, os.replace)
     return key
 
 
 def own_public_key() -> str | None:
-    """The public half of this user's signing key; None if they have none. Makes nothing."""
+    """Return the public half of this user's signing key, or None. Does not make a key."""
     place = folder() / "signing.key"
     return public_text(_signing(place, read_private(place))) if place.exists() else None
 
 
 def erasure_key() -> bytes:
-    """32 secret bytes under which a run keeps digests of what was erased, made on first use.
+    """Return the 32 secret bytes for digests of erased records, made on first use.
 
-    Without the key nobody can ask such a list whether a given record is on it.
+    Without the key, one cannot test whether a record is on a list of such digests.
     """
     place = _private_folder() / "erasure.key"
     return _secret(place, _read_or_make(place, lambda: _secret_text(new_secret())))
 
 
 def new_secret() -> bytes:
-    """32 bytes from the operating system's entropy, never from a run's seed."""
+    """Return 32 random bytes from the operating system, never from a run's seed."""
     return secrets.token_bytes(SECRET_BYTES)
 
 
 def write_secret(path: Path, secret: bytes) -> None:
     """Write a requester's key as 64 hexadecimal digits, mode 600; an existing file is an error."""
-    if not _made(path, _secret_text(secret)):
+    if not _create(path, _secret_text(secret)):
         raise ConfigError(
-            f"{path} exists already, and a key that is overwritten is lost. "
+            f"{path} exists already, and an overwritten key is lost. "
             f"Move it away or name another file."
         )
 
 
 def read_secret(path: Path) -> bytes:
-    """A key that `write_secret` wrote."""
+    """Read a key that `write_secret` wrote."""
     return _secret(path, read_private(path))
 
 
 def public_text(key: Ed25519PrivateKey) -> str:
-    """The public half as `ed25519:` and 64 hexadecimal digits."""
+    """Return the public half as `ed25519:` and 64 hexadecimal digits."""
     return PREFIX + key.public_key().public_bytes_raw().hex()
 
 
 def public_key(given: str) -> str:
-    """The public key in these words, or in the file they name (`ed25519:...` or PEM)."""
+    """Return the public key in this text (`ed25519:...`), or in the file of this name (or PEM)."""
     if given.startswith(PREFIX):
         return _public(given, "the key")
     path = Path(given)
     try:
         text = path.read_bytes()[:10_000].decode("ascii").strip()
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(
             f"'{given}' is neither a public key ({PREFIX} and 64 hexadecimal digits) nor a file "
             f"with one ({reason}). Ask the signer for their signing.pub."
@@ -106,24 +106,24 @@ def public_key(given: str) -> str:
 
 
 def read_private(path: Path) -> bytes:
-    """The bytes of a secret file; one that others may read is refused."""
+    """Read a secret file. It is refused if other users can read it."""
     try:
         with open(path, "rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077:
                 raise ConfigError(
-                    f"{path} may be read or changed by others (mode {mode:03o}), so it is no "
-                    f"secret. If nobody has seen it: chmod 600 {path}"
+                    f"{path} can be read or changed by other users (mode {mode:03o}), so it is "
+                    f"not secret. If no one else has read it: chmod 600 {path}"
                 )
             return file.read(10_000)
     except OSError as error:
         raise ConfigError(
-            f"cannot read the key {path}: {error.strerror or error}. Name a file that you may read."
+            f"cannot read the key {path}: {error.strerror or error}. Name a file that you can read."
         ) from None
 
 
 def _private_folder() -> Path:
-    """The folder of keys, made with mode 700; one that others may write to is refused."""
+    """Return the key folder, made with mode 700. It is refused if other users can write to it."""
     place = folder()
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -131,60 +131,60 @@ def _private_folder() -> Path:
         mode = stat.S_IMODE(place.stat().st_mode)
     except OSError as error:
         raise ConfigError(
-            f"cannot make the folder of keys {place}: {error.strerror or error}. "
+            f"cannot make the key folder {place}: {error.strerror or error}. "
             f"Name another with RESCIND_KEYS."
         ) from None
     if mode & 0o022:
         raise ConfigError(
-            f"others may write to {place} (mode {mode:03o}) and could exchange the keys in it. "
-            f"Do: chmod 700 {place}"
+            f"other users can write to {place} (mode {mode:03o}) and could replace the keys in it. "
+            f"Run: chmod 700 {place}"
         )
     return place
 
 
 def _read_or_make(path: Path, make: Callable[[], bytes]) -> bytes:
-    """The file, made first if need be; of several makers at once one wins and all read its key."""
+    """Read a file, made first if missing; if several processes make it, all read the same one."""
     if not path.exists():
-        _made(path, make())
+        _create(path, make())
     return read_private(path)
 
 
-def _made(path: Path, data: bytes) -> bool:
-    """Make a file of mode 600 that is there whole or not at all; False if there was one before.
+def _create(path: Path, data: bytes) -> bool:
+    """Create a complete file of mode 600; return False if it exists already.
 
-    A file made in place would be seen half written by whoever comes second. So it is written under
-    another name and linked, which fails, as O_EXCL does, where the name is taken.
+    It is written under another name and linked, which fails if the name is taken. So no other
+    process can read a file that is written only in part.
     """
     try:
-        _written(path, data, os.link)
+        _write(path, data, os.link)
     except FileExistsError:
         return False
     return True
 
 
-def _written(path: Path, data: bytes, put: Callable[[Path, Path], None]) -> None:
-    """Write beside with mode 600, sync, put in place (by link or replace), sync the folder."""
+def _write(path: Path, data: bytes, put: Callable[[Path, Path], None]) -> None:
+    """Write a temporary file of mode 600, sync, link or rename it, and sync the folder."""
     from rescind.core.files import sync_folder
 
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        put(beside, path)
+        put(temporary, path)
         sync_folder(path.parent)
     except FileExistsError:
         raise
     except OSError as error:
         raise ConfigError(
             f"cannot write {path}: {error.strerror or error}. "
-            f"Make room, or choose a folder that you may write to."
+            f"Free disk space, or choose a folder that you can write to."
         ) from None
     finally:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
 
 
 def _new_signing_key() -> bytes:
@@ -206,8 +206,8 @@ def _signing(path: Path, pem: bytes) -> Ed25519PrivateKey:
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError(
-            f"{path} is no Ed25519 signing key in PEM. Bring the right file back, or move it away "
-            f"to have a new key made (receipts signed so far stay valid under the old one)."
+            f"{path} is not an Ed25519 signing key in PEM. Restore the right file, or move it away "
+            f"to get a new key (receipts signed so far stay valid under the old one)."
         )
     return key
 
@@ -224,7 +224,7 @@ def _secret(path: Path, text: bytes) -> bytes:
     if len(secret) != SECRET_BYTES:
         raise ConfigError(
             f"{path} holds no key: expected {2 * SECRET_BYTES} hexadecimal digits. "
-            f"Bring the right file back; a lost key cannot be made again."
+            f"Restore the right file; a lost key cannot be made again."
         )
     return secret
 
@@ -233,8 +233,8 @@ def _public(text: str, where: str) -> str:
     digits = text.removeprefix(PREFIX)
     if not text.startswith(PREFIX) or len(digits) != 64 or set(digits) - set("0123456789abcdef"):
         raise ConfigError(
-            f"{where} is no public key: expected '{PREFIX}' and 64 lower-case hexadecimal digits. "
-            f"Ask the signer for their signing.pub."
+            f"{where} is not a public key: expected '{PREFIX}' and 64 lower-case hexadecimal "
+            f"digits. Ask the signer for their signing.pub."
         )
     return text
 
@@ -249,7 +249,7 @@ def _public_from_pem(path: Path, text: str) -> str:
         key = None
     if not isinstance(key, Ed25519PublicKey):
         raise ConfigError(
-            f"{path} is no public Ed25519 key. Ask the signer for their signing.pub; a private "
+            f"{path} is not a public Ed25519 key. Ask the signer for their signing.pub; a private "
             f"key is never needed to verify."
         )
     return PREFIX + key.public_bytes_raw().hex()

@@ -1,7 +1,7 @@
-"""Jobs on one federation and one request, in this process or in fresh ones with one thread each.
+"""Run jobs on one federation and one request, here or in worker processes of one thread each.
 
-What travels goes through files: the federation as it is saved, the request as safetensors. A job
-writes down what it makes by itself, so that a stopped batch goes on.
+Workers read the saved federation and the request from files. A job saves its own result, so that
+a stopped batch can resume.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rescind.storage.packing import as_notes
 
 
 class Work(Protocol):
-    """One job on a federation and a request; what it makes it writes down itself."""
+    """A job on a federation and a request, which saves its own result."""
 
     def __call__(self, before: Federation, event: Event, job: int, /) -> None: ...
 
@@ -37,37 +37,37 @@ class Work(Protocol):
 def spread(
     before: Federation, event: Event, jobs: Sequence[int], workers: int, work: Work
 ) -> Iterator[int]:
-    """Jobs as they are finished, in this process or in fresh ones with one thread each."""
+    """Run jobs here or in worker processes; yield each when it is finished."""
     if workers < 1:
-        raise ConfigError(f"an audit needs one worker or more; got {workers}.")
+        raise ConfigError(f"an audit needs at least one worker, got {workers}.")
     if workers == 1 or len(jobs) < 2:
         for job in jobs:
             work(before, event, job)
             yield job
         return
-    with TemporaryDirectory(prefix="rescind-audit-") as given:
-        save_federation(before, Path(given) / "before")
+    with TemporaryDirectory(prefix="rescind-audit-") as folder:
+        save_federation(before, Path(folder) / "before")
         tensors, facts = pack_event(event)
-        params.save(Path(given) / "event.safetensors", tensors, as_notes(facts))
-        # Fresh processes: threads that torch has running do not survive a fork.
+        params.save(Path(folder) / "event.safetensors", tensors, as_notes(facts))
+        # spawn, because running threads of torch do not survive a fork.
         pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"))
         try:
-            asked = {pool.submit(_in_worker, given, before.executor, work, j): j for j in jobs}
-            for done in as_completed(asked):
+            futures = {pool.submit(_in_worker, folder, before.executor, work, j): j for j in jobs}
+            for done in as_completed(futures):
                 done.result()
-                yield asked[done]
+                yield futures[done]
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _in_worker(given: str, executor: Executor, work: Work, job: int) -> None:
-    before, event = _given(given, cast(Hashable, executor))
+def _in_worker(folder: str, executor: Executor, work: Work, job: int) -> None:
+    before, event = _read(folder, cast(Hashable, executor))
     work(before, event, job)
 
 
 @functools.lru_cache(maxsize=1)
-def _given(folder: str, executor: Hashable) -> tuple[Federation, Event]:
-    """Read once by a worker, however many jobs it does."""
+def _read(folder: str, executor: Hashable) -> tuple[Federation, Event]:
+    """Read the input of the jobs, once per worker."""
     before = load_federation(Path(folder) / "before", cast(Executor, executor))
     tensors, notes = params.load(Path(folder) / "event.safetensors")
     return before, unpack_event(tensors, json.loads(notes["facts"]))
@@ -75,7 +75,7 @@ def _given(folder: str, executor: Hashable) -> tuple[Federation, Event]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """The same arithmetic in every process, whatever else the machine does."""
+    """Limit torch to one thread, so that every process gives the same sums."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Unlearn, purge, look for traces: the one way of every request, in process and over silos."""
+"""Unlearn, purge and look for traces: the same for in-process runs and for silos."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rescind.forgetting.purge import purge, traces
 
 @dataclass
 class CostMeter:
-    """Counts what unlearning costs, as a watcher of rounds."""
+    """Counts the cost of unlearning; a callback for rounds."""
 
     rounds: int = 0
     client_rounds: int = 0
-    who: set[int] = field(default_factory=set)
+    participants: set[int] = field(default_factory=set)
     wall: float = 0.0
     cpu: float = 0.0
 
@@ -30,30 +30,33 @@ class CostMeter:
         for role, total in result.sums.items():
             if role != "host":
                 self.client_rounds += total.clients
-                self.who |= set(total.who.tolist())
+                self.participants |= set(total.who.tolist())
 
     def add(self, other: CostMeter) -> None:
-        """Count what another attempt cost as well."""
+        """Add the cost of another attempt."""
         self.rounds += other.rounds
         self.client_rounds += other.client_rounds
-        self.who |= other.who
+        self.participants |= other.participants
         self.wall, self.cpu = self.wall + other.wall, self.cpu + other.cpu
 
     def online(self, request: Request) -> dict[str, int]:
-        """Return how many of the requesters, and of the others, had to be online."""
+        """Return how many requesters and how many other clients had to be online."""
         people = set(request.people.tolist())
-        return {"requester": len(people & self.who), "others": len(self.who - people)}
+        return {
+            "requester": len(people & self.participants),
+            "others": len(self.participants - people),
+        }
 
 
 @dataclass(frozen=True)
 class Forgotten:
-    """A federation that forgot a request, and what that took."""
+    """A federation after forgetting a request, and the cost."""
 
     fed: Federation
     unlearner: Unlearner
     cost: CostMeter
     traces: dict[str, int]
-    """Where records of the request are still found, with counts. Empty: nowhere."""
+    """Places where records of the request are still found, with counts."""
 
     def check(self) -> Forgotten:
         """Raise `BoundaryError` if there are traces."""
@@ -61,7 +64,7 @@ class Forgotten:
             raise BoundaryError(
                 f"{type(self.unlearner).__name__} left traces of the request: "
                 + ", ".join(f"{count} in {place}" for place, count in self.traces.items())
-                + ". This is a defect of the method; retrain instead."
+                + ". This is a bug in the method. Use Retrain instead."
             )
         return self
 

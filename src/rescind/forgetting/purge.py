@@ -1,8 +1,8 @@
-"""Purging: the platform's duty, whatever a method did to the model.
+"""Remove everything derived from a request except the model, after any unlearner.
 
-After a request nothing may be left that holds the records or was made from them and is no model:
-copies, server rows of the people concerned, optimiser moments, snapshots, points to go back to,
-logs. `traces` looks for what should not be there, `inventory` lists what is kept.
+Removes what holds the records or was computed from them: copies, server rows of the users
+concerned, optimiser moments, snapshots, restore points and logs. `traces` looks for leftovers,
+`inventory` lists what is kept.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from rescind.forgetting.receipt import Kept
 def purge(before: Federation, after: Federation, request: Request, exact: bool) -> Federation:
     """Remove everything derived from a request except the model itself.
 
-    exact: whether the unlearner was. The state of an exact one is already that of a world without
-    the records. Of an approximate one, rows of the people concerned were made with the records, so
-    they get their first values again.
+    exact: the unlearner is exact, so its state is already free of the records. After an approximate
+    one, server rows of the users concerned are reset to their initial values
     """
     event, first = request.event, request.first_round
     if after.past is not None and before.past is not None:
         past = after.past.without(event)
-        seen = {id(p) for p in before.past.points if first is not None and p.round >= first}
-        points = tuple(p for p in past.points if id(p) not in seen)
+        tainted = {id(p) for p in before.past.points if first is not None and p.round >= first}
+        points = tuple(p for p in past.points if id(p) not in tainted)
         after = replace(after, past=replace(past, points=points))
     if isinstance(event, Withdraw):
         after = replace(after, labels=after.labels.without_user(event.client))
@@ -45,7 +44,7 @@ def purge(before: Federation, after: Federation, request: Request, exact: bool) 
     fresh = after.method.server_init(after.world, after.clock).own
     own = reset_rows(state.own, fresh, request.people, after.world.sizes.clients)
     after = after.with_(state=replace(state, own=own))
-    if isinstance(event, Erase):  # the device's own values were trained on what is erased
+    if isinstance(event, Erase):  # private values were trained on the erased records
         reset, public = Anew(event.records), after.now.state.public
         vault = after.executor.apply(after.method, public, reset, after.now.vault, after.clock)
         after = after.with_(vault=vault)
@@ -53,7 +52,7 @@ def purge(before: Federation, after: Federation, request: Request, exact: bool) 
 
 
 def _made_with(before: Federation, request: Request) -> list[Snapshot]:
-    """Return the server's snapshots in which the records may have had influence."""
+    """Return the server's snapshots that the records may have influenced."""
     first = request.first_round
     return [s for s in before.now.state.memory if first is not None and s.round >= first]
 
@@ -64,11 +63,11 @@ def _made_with(before: Federation, request: Request) -> list[Snapshot]:
 def traces(
     fed: Federation, request: Request, before: Federation, made: bool = True
 ) -> dict[str, int]:
-    """Return where a request's records, or what was made of them, are still found, with counts.
+    """Return the places where records of a request, or values made from them, remain, with counts.
 
     before: the federation before the request
-    made: rows, snapshots and points that are the same as before count as traces. After a
-    retraining they do not: it gives the same where the records had no influence
+    made: count rows, snapshots and points that did not change. Not after retraining, which gives
+    the same values where the records had no influence
     """
     found: dict[str, int] = {}
     for place, records in _copies(fed, lent_only=isinstance(request.event, Unshare)):
@@ -93,7 +92,7 @@ def traces(
 
 
 def _copies(fed: Federation, lent_only: bool) -> Iterator[tuple[str, Records]]:
-    """Every place that holds records: (name, records). lent_only: what devices keep is theirs."""
+    """Yield every place that holds records: (name, records). lent_only: shared records only"""
 
     def of(holdings: Holdings) -> Records:
         return holdings.records[holdings.lent] if lent_only else holdings.records
@@ -112,8 +111,8 @@ def _copies(fed: Federation, lent_only: bool) -> Iterator[tuple[str, Records]]:
 
 
 def _same_rows(fed: Federation, before: Federation, request: Request) -> dict[str, int]:
-    """Rows of the people concerned that are still exactly as they were."""
-    who, found = request.people, {}
+    """Count server rows of the users concerned that did not change."""
+    users, found = request.people, {}
     first = before.method.server_init(before.world, before.clock).own
     for name, value in fed.now.state.own.items():
         old = before.now.state.own.get(name)
@@ -121,38 +120,41 @@ def _same_rows(fed: Federation, before: Federation, request: Request) -> dict[st
             continue
         if len(old) != len(value):
             continue
-        begun = first.get(name, torch.zeros_like(old))
-        same = (value[who] == old[who]).flatten(1).all(1)
-        untouched = (old[who] == begun.to(old)[who]).flatten(1).all(1)
+        initial = first.get(name, torch.zeros_like(old))
+        same = (value[users] == old[users]).flatten(1).all(1)
+        untouched = (old[users] == initial.to(old)[users]).flatten(1).all(1)
         found[f"server rows '{name}'"] = int((same & ~untouched).sum())
     return found
 
 
 def inventory(fed: Federation) -> tuple[Kept, ...]:
-    """What is kept after a forgetting, with its size and why it may stay."""
+    """List what is kept after forgetting, with its size and why it may stay."""
     state, vault, past = fed.now.state, fed.now.vault, fed.past
     sizes = {
-        "model": (params.nbytes(state.public), "What devices are sent."),
+        "model": (params.nbytes(state.public), "The parameters that are sent to devices."),
         "server's own values": (
             params.nbytes(state.own),
-            "Rows of people who lend, optimiser moments and the like; never sent.",
+            "Rows of people who share, optimiser moments and similar values; never sent.",
         ),
         "snapshots": (
             state.memory.nbytes,
-            "Earlier item tables, none of them made with the records.",
+            "Earlier item tables, none of which was made with the records.",
         ),
         "points to go back to": (
             past.nbytes if past else 0,
-            "Models of earlier rounds, all from before the records mattered or made without them.",
+            "Models of earlier rounds, from before the records had influence or made without them.",
         ),
         "private values on devices": (
             params.nbytes(vault.private),
-            "Each stays on the device of the person it belongs to.",
+            "Each stays on the device of its owner.",
         ),
-        "logs on devices": (vault.log.nbytes, "Rows of their own updates that devices keep."),
-        "loans": (_records_bytes(fed.world.shared), "The server's copy of what people lend now."),
+        "logs on devices": (vault.log.nbytes, "Rows of their updates that devices keep."),
+        "loans": (
+            _records_bytes(fed.world.shared),
+            "The server's copy of the records that people share now.",
+        ),
     }
-    return tuple(Kept(name, many, says) for name, (many, says) in sizes.items())
+    return tuple(Kept(name, size, says) for name, (size, says) in sizes.items())
 
 
 def _records_bytes(records: Records) -> int:

@@ -1,18 +1,17 @@
-"""Receipts of forgetting: what was asked, done, measured and kept, signed, for anybody to check.
+"""Signed receipts of forgetting: what was requested, done, measured and kept.
 
 A receipt is `receipt.json` in one canonical form (UTF-8, sorted keys, one space of indentation, no
-NaN, one newline at the end), so that any changed byte shows. Its signature (Ed25519) is over the
-same text without the line `"signature"`; `previous` is the SHA-256 of the receipt before.
+NaN, one newline at the end), so that any changed byte is detected. Its signature (Ed25519) is over
+the same text without the line `"signature"`; `previous` is the SHA-256 of the receipt before.
 
-Nothing in it gives records away. What depends on the records is sealed under 32 random bytes that
-only the requester gets: a plain digest of one of 23 million (user, item) pairs is found by trying
-them, and so is a plain digest of a world of which all but one pair is known.
+A receipt does not reveal records. Digests that depend on them are keyed with 32 random bytes that
+only the requester gets: a plain digest of one of 23 million (user, item) pairs, or of a world with
+one unknown pair, could be found by trying all pairs.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -32,10 +31,10 @@ if TYPE_CHECKING:
     from rescind.core.records import Event
 
 FORMAT = 1
-CLOCK_FACE = "%Y-%m-%dT%H:%M:%SZ"
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 """UTC to the second; such texts sort by time."""
 LARGEST = 1 << 20
-"""Bytes. A receipt is a few thousand; more is not read."""
+"""Largest file in bytes that is read. A receipt has a few thousand."""
 
 LEVELS = {
     "L0": "hidden and no longer used",
@@ -43,16 +42,16 @@ LEVELS = {
     "L2": "the influence is removed approximately; the verdict says what an audit saw of it",
     "L3": "the influence is removed exactly: the model is one that never had the records",
 }
-"""How far a forgetting went, the weakest first."""
+"""Levels of forgetting, the weakest first."""
 
 NOT_COVERED = (
-    "Copies and exports that people downloaded before.",
+    "Copies and exports that people downloaded earlier.",
     "Models on other devices, until they next check in.",
     "Backups, until they expire or the erasure is applied to them.",
     "Settings (rounds, learning rates) that were chosen while the records were there.",
-    "What was already recommended, seen or learnt by people because of the records.",
+    "What people have already seen or learnt because of the records.",
 )
-"""What no forgetting of a model reaches; every receipt says so."""
+"""What forgetting in a model cannot reach. Stated in every receipt."""
 
 
 @dataclass(frozen=True)
@@ -69,32 +68,32 @@ class Asked:
 
 @dataclass(frozen=True)
 class Done:
-    """What was done. Give plain digests; `issue` seals those that depend on the records."""
+    """What was done, with plain digests; `issue` seals those that depend on the records."""
 
     method: Mapping[str, Any]
-    """The method's name and every field of it."""
+    """The method's name and all its fields."""
     unlearning: str
-    """How it forgot, by name, and with what: "Retrain", "FedShareUnlearn (damping = measured)"."""
+    """The unlearner with changed settings, such as "FedShareUnlearn (damping = measured)"."""
     level: str
     """One of `LEVELS`."""
     world_before: str
     world_after: str
     model_before: str
     model_after: str
-    """Left plain: whoever is served a model can see whether it is this one."""
+    """Not sealed, so that users of a model can check that it is this one."""
     rounds: int
     client_rounds: int
-    """The sum over rounds of the clients that took part."""
+    """Participating clients, summed over rounds."""
     online: Mapping[str, int]
-    """How many had to be online, by role ("requester", "others"): counts, never ids."""
+    """Number of clients that had to be online, by role ("requester", "others")."""
     seconds: float
     data: str = ""
-    """Digest of a public dataset. Plain, so leave it empty where the data is people's own."""
+    """Digest of a public dataset. Not sealed, so leave it empty for private data."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Something that is kept, and why."""
+    """Something that is kept."""
 
     name: str
     bytes: int
@@ -113,7 +112,7 @@ class Receipt:
     verdict: str
     not_covered: tuple[str, ...]
     claims: Mapping[str, str]
-    """Evidence of exactness that somebody with the data can check; `sealed:` needs the key too."""
+    """Evidence of exactness that can be checked with the data; `sealed:` also needs the key."""
     code: Mapping[str, str]
     """Versions and the commit."""
     previous: str
@@ -127,7 +126,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Issued:
-    """A receipt and the secret that goes to the requester alone."""
+    """A receipt and the secret key for the requester only."""
 
     receipt: Receipt
     key: bytes = field(repr=False)
@@ -148,9 +147,9 @@ def issue(
 ) -> Issued:
     """Seal, date and sign the receipt of a forgetting.
 
-    records: how many the event removed; needed where the event names none (Withdraw)
-    sealed_claims: claims that depend on the records, such as digests of what was before
-    previous: the bytes of the receipt before        signer: this user's key by default
+    records: how many the event removed; needed if the event lists none (Withdraw)
+    sealed_claims: claims that depend on the records, such as digests of the earlier state
+    previous: the bytes of the receipt before        signer: default: this user's key
     """
     signer, key = signer or keys.signing_key(), keys.new_secret()
     hidden = {name: sealed(text, key) for name, text in (sealed_claims or {}).items()}
@@ -170,11 +169,11 @@ def issue(
         claims={**(claims or {}), **hidden},
         code=versions(),
         previous="" if previous is None else digest(previous),
-        time=datetime.now(UTC).strftime(CLOCK_FACE),
+        time=datetime.now(UTC).strftime(TIME_FORMAT),
         public_key=keys.public_text(signer),
     )
     signature = keys.PREFIX + signer.sign(signed_bytes(unsigned)).hex()
-    # Read back from its own bytes: what is returned is what everybody else will read.
+    # Parsed from its bytes, so that the caller gets what every reader gets.
     return Issued(parse(canonical(replace(unsigned, signature=signature))), key)
 
 
@@ -182,7 +181,7 @@ def _asked(event: Event, count: int | None, key: bytes) -> Asked:
     records = getattr(event, "records", None)
     if count is None and records is None:
         raise ConfigError(
-            f"a receipt of {type(event).__name__} must be told how many records it removed. "
+            f"a {type(event).__name__} lists no records, so the receipt needs their number. "
             f"Give records=."
         )
     people = 1 if records is None else len(records.client.unique())
@@ -191,27 +190,22 @@ def _asked(event: Event, count: int | None, key: bytes) -> Asked:
 
 
 def sealed(text: str, key: bytes) -> str:
-    """A digest under the requester's key: nobody without the key can try texts against it."""
+    """Return a digest under the requester's key, so that guesses need the key."""
     if len(key) != keys.SECRET_BYTES:
         raise ConfigError(f"a seal needs a key of {keys.SECRET_BYTES} bytes, got {len(key)}.")
-    seen = hashlib.blake2b(text.encode(), key=key, digest_size=32, person=b"rescind seal")
-    return "sealed:" + seen.hexdigest()
-
-
-def opens(seal: str, text: str, key: bytes) -> bool:
-    """Whether this text is what was sealed under this key."""
-    return hmac.compare_digest(seal.encode(), sealed(text, key).encode())
+    hashed = hashlib.blake2b(text.encode(), key=key, digest_size=32, person=b"rescind seal")
+    return "sealed:" + hashed.hexdigest()
 
 
 def digest(data: bytes) -> str:
-    """What the next receipt writes down of this one (of its file's bytes)."""
+    """Return the digest of a receipt's bytes, which the next receipt states."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
 def write(issued: Issued, path: Path) -> Path:
-    """Write the receipt, and the key beside it (`.key`, mode 600); returns where the key lies.
+    """Write the receipt, and the key next to it (`.key`, mode 600); return the key's path.
 
-    Hand the key to the requester and delete it here: with it, guesses can be tried.
+    Give the key to the requester and delete it here: with it, guesses can be tested.
     """
     from rescind.core.files import write_atomically
 
@@ -222,12 +216,12 @@ def write(issued: Issued, path: Path) -> Path:
 
 
 def canonical(receipt: Receipt) -> bytes:
-    """The one way to write this receipt."""
+    """Return the canonical bytes of a receipt."""
     return _text(_plain(receipt))
 
 
 def signed_bytes(receipt: Receipt) -> bytes:
-    """What the signature is over: the receipt without its signature."""
+    """Return the bytes that are signed: the receipt without its signature."""
     table = _plain(receipt)
     del table["signature"]
     return _text(table)
@@ -237,9 +231,9 @@ def _text(table: dict[str, Any]) -> bytes:
     try:
         text = json.dumps(table, sort_keys=True, ensure_ascii=False, allow_nan=False, indent=1)
         return f"{text}\n".encode()
-    except (TypeError, ValueError) as error:  # numbers that are none, lone surrogates, tensors
+    except (TypeError, ValueError) as error:  # NaN, lone surrogates, tensors
         raise DataError(
-            f"this cannot stand in a receipt: {error}. Give plain numbers and words."
+            f"a receipt cannot hold this value: {error}. Give plain numbers and text."
         ) from None
 
 
@@ -254,15 +248,17 @@ def _plain(value: Any) -> Any:
 
 
 def parse(data: bytes) -> Receipt:
-    """Read a receipt; anything but its canonical bytes is a `DataError`. Does not verify it."""
+    """Parse the canonical bytes of a receipt, or raise `DataError`. Does not verify it."""
     if len(data) > LARGEST:
-        raise DataError(f"{len(data)} bytes are no receipt: at most {LARGEST} are read.")
+        raise DataError(
+            f"{len(data)} bytes are too many for a receipt: at most {LARGEST} are read."
+        )
     try:
         table = json.loads(data.decode(), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise DataError(f"it is not JSON in UTF-8 ({error}).") from None
     if not isinstance(table, dict) or not {"asked", "done", "format"} <= table.keys():
-        raise DataError("it is some other JSON, not a receipt of rescind.")
+        raise DataError("it is JSON, but not a receipt of rescind.")
     if table["format"] != FORMAT:
         raise DataError(f"its format is {table['format']!r}; this version reads {FORMAT}.")
     try:
@@ -271,7 +267,7 @@ def parse(data: bytes) -> Receipt:
     except RecursionError:
         raise DataError("it is nested too deeply.") from None
     if not same:
-        raise DataError("its bytes are not in the canonical form: it was changed or written anew.")
+        raise DataError("its bytes are not in canonical form: it was changed or rewritten.")
     if receipt.done.level not in LEVELS:
         raise DataError(f"its level is {receipt.done.level!r}. {suggest('', LEVELS)}")
     if not _is_time(receipt.time):
@@ -281,17 +277,17 @@ def parse(data: bytes) -> Receipt:
 
 def _is_time(text: str) -> bool:
     try:
-        return datetime.strptime(text, CLOCK_FACE).strftime(CLOCK_FACE) == text
+        return datetime.strptime(text, TIME_FORMAT).strftime(TIME_FORMAT) == text
     except ValueError:
         return False
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not allowed")
 
 
 def _typed(value: Any, kind: Any, where: str) -> Any:
-    """The value as this type, or an error that says where it is not."""
+    """Return the value as this type, or raise an error that names the field."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
@@ -308,8 +304,8 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
         return {name: _typed(one, inner[1], f"{where}.{name}") for name, one in value.items()}
     if isinstance(kind, type) and type(value) is kind:
         return value
-    said = getattr(kind, "__name__", kind)
-    raise DataError(f"{where} is {str(value)[:40]!r}, expected {said}.")
+    expected = getattr(kind, "__name__", kind)
+    raise DataError(f"{where} is {str(value)[:40]!r}, expected {expected}.")
 
 
 def _table(value: Any, kind: Any, where: str) -> Any:

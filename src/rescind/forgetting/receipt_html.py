@@ -1,7 +1,4 @@
-"""The receipt for people: one HTML file that says what was asked, done, measured and not covered.
-
-The signed file is `receipt.json`; this page only tells it, and adds pictures.
-"""
+"""The receipt as an HTML page with pictures. The signed file is `receipt.json`."""
 
 from __future__ import annotations
 
@@ -20,28 +17,28 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ASKED = {
-    "Unshare": "took back what they had lent: the server's copy goes, their device keeps its own",
-    "Erase": "asked to erase records everywhere, from the server and from their device",
-    "Withdraw": "left, with everything they had",
+    "Unshare": "took back shared records: the server's copy is deleted, the device keeps its own",
+    "Erase": "asked to erase records from the server and from their device",
+    "Withdraw": "left, and all their data was deleted",
 }
 SUMMARY = {
-    "PASS": "By every check that judged, the model is not told apart from models that never had "
-    "the records. That is what these checks can see at these sample sizes, and no more.",
-    "FAIL": "At least one check tells the model apart from models that never had the records: "
+    "PASS": "No check that gave a verdict distinguishes the model from models that never had the "
+    "records. This is what these checks can detect at these sample sizes, not more.",
+    "FAIL": "At least one check distinguishes the model from models that never had the records: "
     "the request is not fulfilled for the model.",
-    "INCONCLUSIVE": "The checks could not tell. Nothing is claimed about the model.",
-    "VOID": "A check's own controls did not behave, so what it measured means nothing.",
+    "INCONCLUSIVE": "The checks could not decide. Nothing is claimed about the model.",
+    "VOID": "The controls of a check gave wrong results, so its measurement is not valid.",
 }
-# Dark enough to be read on white; the word itself stands beside, so no colour is needed.
+# Dark enough on white. The verdict is also written as a word.
 COLOURS = {"PASS": "#00694c", "FAIL": "#a33c00"}
 NARROW = (
     "<style>td:not(.number) { overflow-wrap: anywhere; } td.number { white-space: nowrap; } "
     "td:first-child { min-width: 6.5rem; } "
     "table { display: block; max-width: 100%; overflow-x: auto; }</style>"
 )
-"""On a phone digests break, and a wide table scrolls rather than pushing the page aside."""
+"""For phones: long digests wrap, and wide tables scroll."""
 ORDER = (charts.RED, charts.BLUE, charts.GREEN, charts.ORANGE, charts.GREY)
-"""Before forgetting, after it, retrained, then whatever comes."""
+"""Colours: before forgetting, after it, retrained, then others."""
 
 
 def page(
@@ -49,23 +46,23 @@ def page(
     findings: Sequence[Finding] | None = None,
     figures: Mapping[str, str] | None = None,
 ) -> str:
-    """The whole page.
+    """Return the page.
 
-    findings: those of the receipt, with the curves and samples that a receipt does not carry
-    figures: further pictures as SVG, by what each one says
+    findings: those of the receipt, with the curves and samples that a receipt does not contain
+    figures: further pictures as SVG, by caption
     """
     shown = receipt.findings if findings is None else tuple(findings)
     if shown != receipt.findings:
         raise DataError(
-            "the findings given are not those of the receipt, and a page must not say anything "
-            "that was not signed. Give the ones it was issued with."
+            "the given findings are not those of the receipt, and a page must not show anything "
+            "that was not signed. Give the findings that the receipt was issued with."
         )
     out = Page("Receipt of forgetting", [NARROW])
     _headline(out, receipt)
     _asked_and_done(out, receipt)
     _measured(out, shown)
-    for says, svg in _pictures(shown, figures or {}).items():
-        out.chart(svg, says)
+    for caption, svg in _pictures(shown, figures or {}).items():
+        out.chart(svg, caption)
     out.heading("What is kept")
     out.table(
         ["what", "bytes", "why it may stay"], [[k.name, k.bytes, k.says] for k in receipt.kept]
@@ -90,16 +87,14 @@ def _headline(out: Page, receipt: Receipt) -> None:
 
 def _asked_and_done(out: Page, receipt: Receipt) -> None:
     asked, done = receipt.asked, receipt.done
-    many = asked.people != 1
-    who = f"{asked.people:,} people" if many else "One person"
-    # "One person took back", "took back what they had lent": the words fit both.
+    who = "One person" if asked.people == 1 else f"{asked.people:,} people"
     what = ASKED.get(asked.kind, f"asked for: {asked.kind}")
     records = "1 record" if asked.records == 1 else f"{asked.records:,} records"
-    out.heading("What was asked")
-    out.text(f"{who} {what}. This is about {records}.")
+    out.heading("What was requested")
+    out.text(f"{who} {what}. The request concerns {records}.")
     out.text(
         "The records themselves are not in the receipt. It holds a digest of the request under a "
-        "key that only the requester has: nobody else can try whether a given record was meant.",
+        "key that only the requester has, so others cannot test which records it is about.",
         note=True,
     )
     out.heading("What was done")
@@ -110,39 +105,39 @@ def _asked_and_done(out: Page, receipt: Receipt) -> None:
             "Method": f"{done.method.get('name', 'unnamed')} (its settings are at the end)",
             "Forgot by": done.unlearning,
             "Rounds": f"{done.rounds:,}, with {done.client_rounds:,} client rounds in all",
-            "Had to be online": online or "nobody",
+            "Had to be online": online or "no one",
             "Seconds": f"{done.seconds:,.2f}",
             "Model afterwards": done.model_after,
-            "Data": done.data or "not stated (it is people's own)",
+            "Data": done.data or "not stated (private data)",
             "Code": ", ".join(f"{name} {text}" for name, text in receipt.code.items() if text),
         }
     )
     if AFTER in receipt.claims:
         out.heading("The sum, before and after")
         out.text(
-            "This learner keeps one sum over everybody, in whole numbers, and the records were "
-            "subtracted from it. There is one right sum afterwards: that over what remains. Its "
-            "digest is stated below, so whoever holds the remaining data can add it up again and "
-            "compare, bit for bit. The digest of the sum before is sealed under the requester's "
-            "key: who knows all but one record could try guesses against it. Parts that devices "
-            "still owe, or have lost, are counted as outstanding."
+            "This learner keeps one integer sum over all users, and the records were subtracted "
+            "from it. The only correct sum afterwards is the sum over the remaining data. Its "
+            "digest is stated below, so it can be compared, bit for bit, with the sum of the "
+            "remaining data. The digest of the sum before is sealed under the requester's key: "
+            "otherwise an attacker who knows all but one record could test guesses. Parts that "
+            "devices have not sent yet, or have lost, are counted as outstanding."
         )
         out.facts(receipt.claims)
         out.code("rescind verify receipt.json --data RUN")
     elif receipt.claims:
-        out.text("Claims that somebody with the data can check (sealed: with the key as well):")
+        out.text("Claims that can be checked with the data (sealed: also needs the key):")
         out.facts(receipt.claims)
 
 
 def _measured(out: Page, findings: Sequence[Finding]) -> None:
     out.heading("What was measured")
     if not findings:
-        out.text("Nothing. No check was run, so nothing is claimed about the model.")
+        out.text("No check was run, so nothing is claimed about the model.")
         return
     out.text(
-        "Each check asks how well the model after forgetting can be told from models that were "
-        "trained without the records. Far from them on either side is a failure: below, too, the "
-        "records left a mark."
+        "Each check measures how well the model after forgetting can be distinguished from models "
+        "that were trained without the records. A value far above or far below theirs fails: in "
+        "both cases the records left a trace."
     )
     head = ["check", "asks", "verdict", "measured", "95 % interval", "retrained", "margin"]
     out.table([*head, "records"], [_row(finding) for finding in findings])
@@ -150,8 +145,8 @@ def _measured(out: Page, findings: Sequence[Finding]) -> None:
     names = list(dict.fromkeys(name for finding in findings for name in finding.controls))
     if names:
         out.text(
-            "The same measure where the answer is known. Nothing deleted, or scores merely "
-            "shifted, must be caught; a true retraining under another seed must pass."
+            "Controls: the same measure where the answer is known. Models with nothing deleted, "
+            "or with shifted scores only, must fail; one retrained under another seed must pass."
         )
         controlled = [f for f in findings if f.controls]
         rows = [[f.check, *(_or_dash(f.controls.get(n)) for n in names)] for f in controlled]
@@ -188,8 +183,8 @@ def _list(out: Page, sentences: Sequence[str]) -> None:
 def _how_to_verify(out: Page, receipt: Receipt) -> None:
     out.heading("How to check this")
     out.text(
-        "This page can be changed by anybody; the signed receipt is receipt.json. Get the "
-        "issuer's public key by another way than this page (it should be the one below), then:"
+        "This page is not signed; the signed receipt is receipt.json. Get the issuer's public key "
+        "from another source than this page (it should be the key below), then run:"
     )
     out.code(
         f"rescind verify receipt.json \\\n  --key {receipt.public_key}\n"
@@ -200,19 +195,19 @@ def _how_to_verify(out: Page, receipt: Receipt) -> None:
     out.facts(
         {
             "This receipt": digest(canonical(receipt)),
-            "The receipt before": receipt.previous or "none, it is the first",
+            "The receipt before": receipt.previous or "none, this is the first",
             "Public key": receipt.public_key,
         }
     )
     out.text(
-        "A valid signature says who states this and that it is unchanged. It does not make the "
+        "A valid signature shows who states this and that it is unchanged. It does not make the "
         "statement true: that is what the measurements and their controls are for.",
         note=True,
     )
 
 
 def _pictures(findings: Sequence[Finding], figures: Mapping[str, str]) -> dict[str, str]:
-    """SVG by what it says: a row of panels for each finding that brought curves or samples."""
+    """Return SVG by caption: a row of panels for each finding with curves or samples."""
     made: dict[str, str] = {}
     for finding in findings:
         panels = [draw for draw, has in ((_scores, finding.samples), (_roc, finding.curves)) if has]
@@ -221,22 +216,24 @@ def _pictures(findings: Sequence[Finding], figures: Mapping[str, str]) -> dict[s
         canvas, axes = charts.figure(len(panels), width=4.6)
         for draw, ax in zip(panels, axes, strict=True):
             draw(ax, finding)
-        said = {_scores: "scores of the records by model", _roc: "how well an attacker finds them"}
-        made[f"{finding.check}: {' and '.join(said[draw] for draw in panels)}."] = charts.svg(
-            canvas
-        )
+        titles = {
+            _scores: "scores of the records by model",
+            _roc: "how well an attacker finds them",
+        }
+        caption = f"{finding.check}: {' and '.join(titles[draw] for draw in panels)}."
+        made[caption] = charts.svg(canvas)
     return made | dict(figures)
 
 
 def _scores(ax: Axes, finding: Finding) -> None:
-    """Where the records stand by each model's scores."""
+    """Draw the scores of the records by each model."""
     given = {name: values for name, values in finding.samples.items() if len(values)}
     if given:
         charts.histograms(ax, given, "score of the records", _colours(len(given)))
 
 
 def _roc(ax: Axes, finding: Finding) -> None:
-    """True against false alarms of the attack, with the band of each curve where it has one."""
+    """Draw ROC curves of the attack, with their confidence bands if given."""
     for (name, curve), colour in zip(
         finding.curves.items(), _colours(len(finding.curves)), strict=True
     ):

@@ -1,4 +1,4 @@
-"""Check a receipt, offline, with nothing but its bytes and a public key one trusts."""
+"""Verify a receipt offline, from its bytes and a trusted public key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     holds: bool
     says: str
@@ -26,23 +26,23 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """Everything that was looked at. `receipt` is None where the bytes are none."""
+    """The results of all checks. `receipt` is None if the bytes are not a receipt."""
 
     receipt: Receipt | None
     checks: tuple[Check, ...]
 
     @property
     def valid(self) -> bool:
-        """Whether it is a receipt and every check holds."""
+        """Return whether it is a receipt and every check holds."""
         return self.receipt is not None and all(check.holds for check in self.checks)
 
     @property
     def problems(self) -> list[str]:
-        """What does not hold."""
+        """Return what does not hold."""
         return [check.says for check in self.checks if not check.holds]
 
     def also(self, *more: Check) -> Verification:
-        """With further checks."""
+        """Return the verification with further checks."""
         return replace(self, checks=(*self.checks, *more))
 
 
@@ -53,38 +53,38 @@ def verify(
     request: tuple[Event, bytes] | None = None,
     claims: Sequence[Callable[[Receipt], Check]] = (),
 ) -> Verification:
-    """Whether these bytes are a receipt that somebody we know has signed, and nobody has changed.
+    """Check that these bytes are an unchanged receipt, signed with a trusted key.
 
-    pinned: who it is, by public key (`ed25519:...`)    chain: earlier receipts, in any order
-    request: the event and the requester's key          claims: further checks of its claims, by
-    whoever has what they need (the additive learner's totals, say)
+    pinned: names of trusted signers, by public key (`ed25519:...`)
+    chain: earlier receipts, in any order    request: the event and the requester's key
+    claims: further checks of its claims, which need data (such as an additive learner's totals)
     """
-    seen = _signature(data, pinned)
-    receipt = seen.receipt
+    result = _signature(data, pinned)
+    receipt = result.receipt
     if receipt is None:
-        return seen
-    given = overall(receipt.findings)
-    follows = receipt.verdict == given
-    says = f"its verdict {receipt.verdict} is the one its findings give"
-    seen = seen.also(Check(follows, says if follows else f"{says}: no, they give {given}"))
+        return result
+    expected = overall(receipt.findings)
+    follows = receipt.verdict == expected
+    says = f"its findings give the verdict {expected}"
+    result = result.also(Check(follows, says if follows else f"{says}, not {receipt.verdict}"))
     if chain is not None:
-        seen = seen.also(*_chain(receipt, chain, pinned))
+        result = result.also(*_chain(receipt, chain, pinned))
     if request is not None:
-        seen = seen.also(_request(receipt, *request))
-    return seen.also(*(claim(receipt) for claim in claims))
+        result = result.also(_request(receipt, *request))
+    return result.also(*(claim(receipt) for claim in claims))
 
 
 def _signature(data: bytes, pinned: Mapping[str, str]) -> Verification:
     try:
         receipt = parse(data)
     except DataError as error:
-        return Verification(None, (Check(False, f"this is no receipt as it was issued: {error}"),))
+        return Verification(None, (Check(False, f"not a valid receipt: {error}"),))
     if not receipt.signature:
-        return Verification(receipt, (Check(False, "it is not signed: anybody can have made it"),))
+        return Verification(receipt, (Check(False, "it is not signed, so its origin is unknown"),))
     if not _is_signed(receipt):
-        broken = "its signature does not fit its content: one of the two was changed"
+        broken = "its signature does not match its content: one of the two was changed"
         return Verification(receipt, (Check(False, broken),))
-    intact = Check(True, "its signature fits every byte")
+    intact = Check(True, "its signature matches every byte")
     return Verification(receipt, (intact, _signer(receipt.public_key, pinned)))
 
 
@@ -92,24 +92,24 @@ def _signer(public_key: str, pinned: Mapping[str, str]) -> Check:
     if public_key in pinned:
         return Check(True, f"signed by {pinned[public_key]} ({public_key})")
     if pinned:
-        known = ", ".join(f"{who} ({key})" for key, who in pinned.items())
-        return Check(False, f"signed by a foreign key, {public_key}, and not by {known}")
+        known = ", ".join(f"{name} ({key})" for key, name in pinned.items())
+        return Check(False, f"signed by an unknown key, {public_key}, and not by {known}")
     return Check(
         False,
-        f"signed by a key nobody pinned, {public_key}: anybody can make a key. If the issuer "
-        f"confirms by another way that it is theirs, give it with --key",
+        f"signed by {public_key}, which is not a trusted key: anyone can make a key. If the issuer "
+        f"confirms from another source that it is theirs, give it with --key",
     )
 
 
 def _is_signed(receipt: Receipt) -> bool:
-    """Whether the signature is that of the public key the receipt names, over these bytes."""
+    """Return whether the signature is valid under the public key that the receipt names."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     try:
         raw = bytes.fromhex(receipt.signature.removeprefix(keys.PREFIX))
         public = bytes.fromhex(receipt.public_key.removeprefix(keys.PREFIX))
-        # The signature's own digits are not signed: only one way to write them is taken.
+        # The text of the signature is not signed, so only one spelling is accepted.
         if receipt.signature != keys.PREFIX + raw.hex():
             return False
         if receipt.public_key != keys.PREFIX + public.hex():
@@ -121,35 +121,35 @@ def _is_signed(receipt: Receipt) -> bool:
 
 
 def _chain(receipt: Receipt, given: Sequence[bytes], pinned: Mapping[str, str]) -> list[Check]:
-    """Walk back from receipt to receipt by their digests; what is given must be on the way."""
+    """Follow the digests back through earlier receipts; all given ones must be on the chain."""
     earlier = {digest(data): _signature(data, pinned) for data in given}
-    said: list[Check] = []
+    checks: list[Check] = []
     here, steps = receipt, 0
     while here.previous in earlier:
         found = earlier.pop(here.previous)
         steps += 1
         if not found.valid or found.receipt is None:
             why = "; ".join(found.problems)
-            return [*said, Check(False, f"receipt {steps} before it is not valid: {why}")]
+            return [*checks, Check(False, f"receipt {steps} before it is not valid: {why}")]
         if found.receipt.time > here.time:
             late = f"receipt {steps} before it is dated later, {found.receipt.time}"
-            said.append(Check(False, late))
+            checks.append(Check(False, late))
         here = found.receipt
     if here.previous and not steps:
-        said.append(Check(False, f"none of the earlier receipts given is {here.previous}"))
+        checks.append(Check(False, f"none of the given earlier receipts is {here.previous}"))
     elif here.previous:
         open_end = f"{steps} earlier receipts are in order; {here.previous} was not given"
-        said.append(Check(True, open_end))
+        checks.append(Check(True, open_end))
     else:
-        said.append(Check(True, f"{steps} earlier receipts are in order, back to the first"))
+        checks.append(Check(True, f"{steps} earlier receipts are in order, back to the first"))
     if earlier:
-        astray = f"{len(earlier)} of the receipts given are not on its chain"
-        said.append(Check(False, f"{astray}: {', '.join(earlier)}"))
-    return said
+        astray = f"{len(earlier)} of the given receipts are not on its chain"
+        checks.append(Check(False, f"{astray}: {', '.join(earlier)}"))
+    return checks
 
 
 def _request(receipt: Receipt, event: Event, key: bytes) -> Check:
     fits = hmac.compare_digest(event.digest(key).encode(), receipt.asked.digest.encode())
     if fits:
-        return Check(True, f"it is about exactly the {receipt.asked.kind} request given")
-    return Check(False, "it is not about the request given, or the key belongs to another receipt")
+        return Check(True, f"it is about exactly the given {receipt.asked.kind} request")
+    return Check(False, "it is not about the given request, or the key belongs to another receipt")

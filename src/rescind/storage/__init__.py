@@ -1,4 +1,4 @@
-"""Save federations, checkpoints and runs, and load them again."""
+"""Save and load federations, checkpoints and runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: one file with both sides of a run, the best round so far, and digests."""
+"""Checkpoints: one file with server and client state, the best round so far, and digests."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Checkpoints:
-    """A watcher that writes a checkpoint every so many rounds and keeps the last two."""
+    """A round callback that writes a checkpoint every `every` rounds and keeps the last two."""
 
     folder: Path
     every: int
     key: str
-    """What the run is (configuration and data, as a digest): another run is refused."""
+    """Digest of configuration and data. Checkpoints of another run are refused."""
     extra: Callable[[], Facts] = dict
-    """More to carry along, such as counters of the run."""
+    """Returns further values to save, such as counters."""
 
     def __call__(self, moment: RoundResult) -> None:
         done = moment.until is not None and moment.until.done
@@ -46,7 +46,7 @@ class Checkpoints:
             self.write(moment.now, moment.until, moment.past)
 
     def clear(self) -> None:
-        """Remove all checkpoints: a finished run keeps no trace of its way."""
+        """Remove all checkpoints, when the run is finished."""
         for path in self.folder.glob("round-*.safetensors"):
             path.unlink(missing_ok=True)
         files.sweep(self.folder)
@@ -54,7 +54,7 @@ class Checkpoints:
             self.folder.rmdir()
 
     def write(self, now: RunState, until: EarlyStop | None, past: History | None = None) -> Path:
-        """Write one checkpoint now. Of the past it carries who took part, not the points."""
+        """Write a checkpoint. Of the history it has only the first rounds of clients."""
         tensors, facts = pack_now(now)
         tensors = under("now", tensors)
         if past is not None:
@@ -74,29 +74,29 @@ class Checkpoints:
             }
         path = self.folder / f"round-{now.state.round:08d}.safetensors"
         params.save(path, tensors, as_notes(notes))
-        self._forget_others(path)
+        self._remove_others(path)
         return path
 
-    def _forget_others(self, newest: Path) -> None:
-        """Keep the newest and the one before; what is dated later was torn, else it were newest."""
+    def _remove_others(self, newest: Path) -> None:
+        """Keep the newest and the one before. Files of later rounds are damaged ones."""
         known = sorted(self.folder.glob("round-*.safetensors"))
-        before = [old for old in known if old.name < newest.name]
-        later = [torn for torn in known if torn.name > newest.name]
-        for gone in (*before[:-1], *later):
-            gone.unlink(missing_ok=True)
+        before = [path for path in known if path.name < newest.name]
+        damaged = [path for path in known if path.name > newest.name]
+        for path in (*before[:-1], *damaged):
+            path.unlink(missing_ok=True)
         files.sweep(self.folder)
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a run was when its checkpoint was written."""
+    """The state of a run in a checkpoint."""
 
     now: RunState
     until: EarlyStop | None
     extra: Facts
     path: Path
     first: Tensor | None = None
-    """[clients] the round each client first took part in."""
+    """[clients] the first round of each client."""
     skipped: tuple[str, ...] = ()
     """Newer checkpoints that could not be read, and why."""
 
@@ -104,9 +104,9 @@ class Resumed:
 def resume(
     folder: Path, key: str, fed: Federation, until: EarlyStop | None = None
 ) -> Resumed | None:
-    """The newest whole checkpoint of this run, or None. A torn one is passed over and said so.
+    """Return the newest readable checkpoint of this run, or None. Log those that are skipped.
 
-    `fed` has the same world and devices as when the run began; `until` is the rule it began with.
+    `fed` and `until` are as they were at the start of the run.
     """
     skipped: list[str] = []
     for path in sorted(folder.glob("round-*.safetensors"), reverse=True):
@@ -114,30 +114,30 @@ def resume(
             tensors, facts = read_packed(path)
         except DataError as error:
             skipped.append(str(error))
-            log.warning("passed over a checkpoint: %s", error)
+            log.warning("skipped a checkpoint: %s", error)
             continue
         if facts["key"] != key:
             raise ConfigError(
                 f"{path} is a checkpoint of another run: its configuration or data differ. "
-                f"Choose another --out, or remove {folder} to start anew."
+                f"Choose another --out, or remove {folder} to start from the beginning."
             )
         now = unpack_now(drawer("now", tensors), facts["now"], fed)
         if until is not None and "until" in facts:
             until = _unpack_until(until, facts, tensors, now, fed)
         return Resumed(now, until, facts["extra"], path, tensors.get("first"), tuple(skipped))
     if skipped:
-        log.warning("no checkpoint in %s can be used: starting anew", folder)
+        log.warning("no checkpoint in %s can be used: starting from the beginning", folder)
     return None
 
 
 def _unpack_until(
     until: EarlyStop, facts: Facts, tensors: Params, now: RunState, fed: Federation
 ) -> EarlyStop:
-    seen = facts["until"]
-    best = now if seen["best_is_now"] else None
+    saved = facts["until"]
+    best = now if saved["best_is_now"] else None
     if "best" in facts:
         best = unpack_now(drawer("best", tensors), facts["best"], fed)
-    history = tuple((r, v) for r, v in seen["history"])
+    history = tuple((r, v) for r, v in saved["history"])
     return replace(
-        until, best=best, best_score=seen["best_score"], history=history, done=seen["done"]
+        until, best=best, best_score=saved["best_score"], history=history, done=saved["done"]
     )

@@ -1,4 +1,4 @@
-"""Events as facts and tensors, for files and for the wire, and as JSON for a receipt."""
+"""Events as facts and tensors, for files and messages, and as JSON for requesters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pack_event(event: Event) -> Packed:
     facts: Facts = {"kind": type(event).__name__}
     tensors: dict[str, Tensor] = {}
     if facts["kind"] not in KINDS:
-        raise DataError(f"a {facts['kind']} cannot be written. Use one of {', '.join(KINDS)}.")
+        raise DataError(f"a {facts['kind']} cannot be saved. Use one of {', '.join(KINDS)}.")
     for field in fields(event):
         value = getattr(event, field.name)
         if isinstance(value, Records):
@@ -64,7 +64,7 @@ def unpack_event(tensors: Params, facts: Facts) -> Event:
     """Return the event that `pack_event` packed."""
     kind = KINDS.get(str(facts.get("kind")))
     if kind is None:
-        raise DataError(f"there is no event '{facts.get('kind')}'. Use one of {', '.join(KINDS)}.")
+        raise DataError(f"unknown event '{facts.get('kind')}'. Use one of {', '.join(KINDS)}.")
     given: dict[str, Any] = {}
     for field in fields(kind):
         if field.name == "records":
@@ -72,8 +72,7 @@ def unpack_event(tensors: Params, facts: Facts) -> Event:
         elif field.name == "data":
             given["data"] = unpack_holdings(tensors, facts["data"])
         else:
-            there = tensors if field.name == "split" else facts
-            given[field.name] = there[field.name]
+            given[field.name] = (tensors if field.name == "split" else facts)[field.name]
     return kind(**given)
 
 
@@ -97,7 +96,7 @@ def unpack_events(name: str, tensors: Params, facts: Facts) -> list[Event]:
 
 
 def event_text(event: Event) -> str:
-    """Return a request as JSON, for the requester; it is never kept with the receipt."""
+    """Return a request as JSON for the requester. It is never kept with the receipt."""
     tensors, facts = pack_event(event)
     return json.dumps({**facts, **{name: value.tolist() for name, value in tensors.items()}}) + "\n"
 
@@ -108,9 +107,9 @@ def read_event(text: str) -> Event:
     try:
         table = json.loads(text)
         kind = kinds[table["kind"]]
-        wanted = {"kind", "client"} if kind is Withdraw else {"kind", "client", "item", "time"}
-        if set(table) != wanted:
-            raise KeyError(*(set(table) ^ wanted))
+        expected = {"kind", "client"} if kind is Withdraw else {"kind", "client", "item", "time"}
+        if set(table) != expected:
+            raise KeyError(*(set(table) ^ expected))
         lists: dict[str, Any] = {n: v for n, v in table.items() if n != "kind"}
         given: Any = lists["client"] if kind is Withdraw else Records.of(**lists)
         event: Event = kind(given)

@@ -1,9 +1,8 @@
-"""Federations and checkpoints on disk: safetensors and JSON, written whole or not at all.
+"""Save and load federations as safetensors and JSON.
 
-A saved federation is a folder with the two sides of the boundary apart: `server.safetensors` is
-what the server knows, `devices.safetensors` what devices hold, `past.safetensors` how it came
-about, `labels.json` the original ids.
-A checkpoint is one file with both sides of `RunState`, the best round so far, and digests.
+A saved federation is a folder: `server.safetensors` is what the server knows,
+`devices.safetensors` what devices hold, `past.safetensors` the history, `labels.json` the
+original ids.
 """
 
 from __future__ import annotations
@@ -55,15 +54,15 @@ log = logging.getLogger(__name__)
 
 METHODS = ("rescind.methods", "server_sample")
 UNLEARNERS = ("rescind.methods", "unlearn")
-"""Methods, and what can forget only."""
+"""Methods, and unlearners that are not learners."""
 MODELS = ("rescind.models", "tables")
 
 
 def save_federation(fed: Federation, folder: Path | str) -> Path:
-    """Write a federation; `load_federation` gives it back, bit for bit.
+    """Write a federation; `load_federation` restores it bit for bit.
 
-    All three files carry one stamp, a digest of everything: a save that was cut off in the middle
-    is refused by `load_federation`, never read as a mix of two moments.
+    All files have the same stamp, a digest of everything, so that `load_federation` can refuse an
+    interrupted save.
     """
     folder = Path(folder)
     server, facts = _pack_server(fed)
@@ -89,7 +88,7 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
 
 
 def _pack_server(fed: Federation) -> Packed:
-    """What the server knows, with the clients it hosts."""
+    """Return what the server knows, with the clients it hosts."""
     tensors, facts = pack_state(fed.now.state)
     flags = {
         "members": fed.world.members,
@@ -120,16 +119,15 @@ def _pack_server(fed: Federation) -> Packed:
 
 
 def load_federation(folder: Path | str, executor: Executor | None = None) -> Federation:
-    """Read what `save_federation` wrote. folder: given there, or that of a finished run."""
+    """Read a federation. folder: of `save_federation`, or of a finished run"""
     folder = model_in(Path(folder))
     server, facts = read_packed(folder / "server.safetensors")
     devices, device_facts = read_packed(folder / "devices.safetensors")
     labels = _read_labels(folder / "labels.json")
     if {device_facts["stamp"], labels.pop("stamp", None)} != {facts["stamp"]}:
         raise DataError(
-            f"the files in {folder} belong to different moments: server, devices and labels "
-            f"must be saved together, and that was cut off. Make the run again, or go on with "
-            f"--resume."
+            f"the files in {folder} do not belong together: a save of server, devices and labels "
+            f"was interrupted. Rerun, or resume with --resume."
         )
     method = _method(facts["method"])
     executor = method.executor_for(executor or InProcess())
@@ -161,7 +159,7 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
 
 
 def _method(table: Facts) -> Method:
-    """Return the saved method. In 0.1 every method had the fields of local SGD, read or not."""
+    """Return the saved method, without unused fields of local SGD that version 0.1 saved."""
     cls = find(*METHODS, str(table["name"]))
     old = fields_of(RankingMethod).keys() - fields_of(cls).keys()
     made: Method = from_table(
@@ -171,7 +169,7 @@ def _method(table: Facts) -> Method:
 
 
 def _pack_past(fed: Federation) -> Packed:
-    """How the federation came about. It names records that devices hold: the devices' side."""
+    """Pack the history. It names records on devices, so it belongs to the client side."""
     past = fed.past
     if past is None:
         return {}, {}
@@ -180,16 +178,16 @@ def _pack_past(fed: Federation) -> Packed:
     held = fed.now.vault.holdings
     same = len(past.origin.records) == len(held.records) and past.origin.now == held.now
     facts["same"] = same and torch.equal(past.origin.records.pairs(), held.records.pairs())
-    if facts["same"]:  # nothing but consent has changed since: no second copy of the records
+    if facts["same"]:  # only consent has changed: no second copy of the records
         masks = {"lent": past.origin.lent, "members": past.origin.members}
         tensors |= under("origin", masks)
     else:
         origin, facts["origin"] = pack_holdings(past.origin)
         tensors |= under("origin", origin)
     for number, (at, event) in enumerate(past.story):
-        packed, told = pack_event(event)
+        packed, event_facts = pack_event(event)
         tensors |= under(f"event{number}", packed)
-        facts["story"].append({**told, "round": at})
+        facts["story"].append({**event_facts, "round": at})
     points = [p for p in (past.base, *past.points) if p is not None]
     facts["base"] = past.base is not None
     for number, point in enumerate(points):
@@ -200,18 +198,18 @@ def _pack_past(fed: Federation) -> Packed:
 
 
 def _as_now(point: RestorePoint, holdings: Holdings) -> RunState:
-    """A point as if it stood on the devices of today: only its model is packed."""
+    """Return a restore point with the present holdings, to pack its model."""
     hosted = tuple(Vault(holdings, private, log) for private, log in point.hosted)
     return RunState(point.state, Vault(holdings, point.private, point.log), hosted)
 
 
 def _read_past(path: Path, server: Facts, vault: Vault) -> History:
-    """What `_pack_past` packed."""
+    """Read what `_pack_past` packed."""
     tensors, facts = read_packed(path)
     if facts["stamp"] != server["stamp"]:
         raise DataError(
-            f"{path} belongs to another moment than the model beside it: the save was cut off. "
-            f"Make the run again, or go on with --resume."
+            f"{path} does not belong to the model next to it: a save was interrupted. "
+            f"Rerun, or resume with --resume."
         )
     device, held = str(vault.holdings.members.device), vault.holdings
     origin = drawer("origin", tensors)
@@ -221,21 +219,21 @@ def _read_past(path: Path, server: Facts, vault: Vault) -> History:
     else:
         start = unpack_holdings(origin, facts["origin"]).to(device)
     points = []
-    for number, told in enumerate(facts["points"]):
+    for number, saved in enumerate(facts["points"]):
         mine = drawer(f"point{number}", tensors)
         hosts = [
-            unpack_vault(drawer(f"host{i}", mine), told[f"host{i}"], held, "cpu")
-            for i in range(told["hosts"])
+            unpack_vault(drawer(f"host{i}", mine), saved[f"host{i}"], held, "cpu")
+            for i in range(saved["hosts"])
         ]
-        model = unpack_vault(mine, told, held, device)
+        model = unpack_vault(mine, saved, held, device)
         pairs = tuple((v.private, v.log) for v in hosts)
         points.append(
-            RestorePoint(unpack_state(mine, told, device), model.private, model.log, pairs)
+            RestorePoint(unpack_state(mine, saved, device), model.private, model.log, pairs)
         )
     base = points.pop(0) if facts["base"] else None
     story = tuple(
-        (told["round"], unpack_event(params.to(drawer(f"event{number}", tensors), device), told))
-        for number, told in enumerate(facts["story"])
+        (saved["round"], unpack_event(params.to(drawer(f"event{number}", tensors), device), saved))
+        for number, saved in enumerate(facts["story"])
     )
     return History(start, tensors["first"].to(device), base, story, tuple(points))
 
@@ -245,9 +243,6 @@ def _read_labels(path: Path) -> Facts:
         labels: Facts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{path} cannot be read ({error}). Use an older copy, or make the run again."
+            f"{path} cannot be read ({error}). Restore it from a copy, or rerun."
         ) from None
     return labels
-
-
-# -- checkpoints ----------------------------------------------------------------------------------

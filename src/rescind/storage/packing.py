@@ -1,4 +1,4 @@
-"""States, vaults and holdings as named tensors and plain facts, and back: what files hold."""
+"""Convert states, vaults and holdings to named tensors and plain facts, and back."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rescind.core.update import Rows
 from rescind.errors import DataError
 
 FORMAT = 2
-"""Of saved federations and checkpoints."""
+"""Version of saved federations and checkpoints."""
 Facts = dict[str, Any]
 Packed = tuple[dict[str, Tensor], Facts]
 
 
 def pack_now(now: RunState) -> Packed:
-    """Both sides of a moment, with the clients that the server hosts."""
+    """Pack server and client state, with the clients that the server hosts."""
     state, facts = pack_state(now.state)
     vault, vault_facts = pack_vault(now.vault)
     tensors = {**state, **vault}
@@ -40,7 +40,7 @@ def pack_now(now: RunState) -> Packed:
 
 
 def unpack_now(tensors: Params, facts: Facts, fed: Federation) -> RunState:
-    """What `pack_now` packed, with the holdings of a federation."""
+    """Unpack the result of `pack_now`, with the holdings of a federation."""
     holdings = fed.now.vault.holdings
     device = str(holdings.members.device)
     hosted = tuple(
@@ -52,7 +52,7 @@ def unpack_now(tensors: Params, facts: Facts, fed: Federation) -> RunState:
 
 
 def pack_state(state: ServerState) -> Packed:
-    """What the server keeps and publishes, with its snapshots."""
+    """Pack the server state, with its snapshots."""
     tensors = {**under("public", state.public), **under("own", state.own)}
     kept = []
     for number, snapshot in enumerate(state.memory):
@@ -62,7 +62,7 @@ def pack_state(state: ServerState) -> Packed:
 
 
 def unpack_state(tensors: Params, facts: Facts, device: str) -> ServerState:
-    """What `pack_state` packed."""
+    """Unpack the result of `pack_state`."""
     snapshots = tuple(
         Snapshot(name, at, params.to(drawer(f"memory{number}", tensors), device))
         for number, (name, at) in enumerate(facts["memory"])
@@ -73,7 +73,7 @@ def unpack_state(tensors: Params, facts: Facts, device: str) -> ServerState:
 
 
 def pack_vault(vault: Vault) -> Packed:
-    """Private values and logs, without the holdings."""
+    """Pack private values and logs, without the holdings."""
     tensors = under("private", vault.private)
     rounds = []
     for number, (at, name, rows) in enumerate(vault.log.entries):
@@ -85,7 +85,7 @@ def pack_vault(vault: Vault) -> Packed:
 
 
 def unpack_vault(tensors: Params, facts: Facts, holdings: Holdings, device: str) -> Vault:
-    """What `pack_vault` packed, with these holdings."""
+    """Unpack the result of `pack_vault`, with these holdings."""
     entries = []
     for number, (at, name, size) in enumerate(facts["log"]):
         rows = params.to(drawer(f"log{number}", tensors), device)
@@ -95,7 +95,7 @@ def unpack_vault(tensors: Params, facts: Facts, holdings: Holdings, device: str)
 
 
 def pack_holdings(holdings: Holdings) -> Packed:
-    """Everything held, as tensors and facts."""
+    """Pack holdings."""
     held = {"split": holdings.split, "block": holdings.block, "lent": holdings.lent}
     held |= columns(holdings.records) | {"members": holdings.members}
     tensors = under("held", held)
@@ -108,7 +108,7 @@ def pack_holdings(holdings: Holdings) -> Packed:
 
 
 def unpack_holdings(tensors: Params, facts: Facts) -> Holdings:
-    """What `pack_holdings` packed."""
+    """Unpack the result of `pack_holdings`."""
     held = drawer("held", tensors)
     graph = None
     if "graph" in facts:
@@ -127,33 +127,33 @@ def unpack_holdings(tensors: Params, facts: Facts) -> Holdings:
 
 
 def columns(records: Records) -> dict[str, Tensor]:
-    """Records by the names of their columns."""
+    """Return records by column name."""
     return {"client": records.client, "item": records.item, "time": records.time}
 
 
 def under(name: str, values: Params) -> dict[str, Tensor]:
-    """Names with the drawer they belong to in front."""
+    """Return the values with `name|` in front of each key."""
     return {f"{name}|{each}": value.detach() for each, value in values.items()}
 
 
 def drawer(name: str, tensors: Params) -> dict[str, Tensor]:
-    """What is in a drawer, under the names it was put in with."""
+    """Return the values whose keys start with `name|`, without this prefix."""
     start = f"{name}|"
     return {n[len(start) :]: v for n, v in tensors.items() if n.startswith(start)}
 
 
 def as_notes(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Facts as the notes of a file of tensors."""
+    """Return facts as metadata of a safetensors file."""
     return {"facts": json.dumps(facts)}
 
 
 def read_packed(path: Path) -> tuple[dict[str, Tensor], Facts]:
-    """Tensors and facts of a file, or an error where another version wrote it."""
+    """Read tensors and facts of a file; raise if another version wrote it."""
     tensors, notes = params.load(path)
     facts: Facts = json.loads(notes["facts"])
     if facts.get("format") != FORMAT:
         raise DataError(
             f"{path} has format {facts.get('format')}, this version reads {FORMAT}. "
-            f"Make the run again with this version."
+            f"Rerun with this version."
         )
     return tensors, facts

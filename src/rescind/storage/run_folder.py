@@ -1,4 +1,4 @@
-"""The folder of a run: whether it is finished, and where it went on. Needs no torch."""
+"""The folder of a run: whether it is finished, and which run replaced it. Needs no torch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rescind.errors import DataError
 MOVED = "moved.json"
 
 
-def went_on(run: Path) -> str:
-    """Where a run went on whose records were forgotten; '' for any other folder."""
+def _replaced_by(run: Path) -> str:
+    """Return a hint to the run that replaced this one after forgetting; '' if none did."""
     moved = run / MOVED
     if not moved.is_file():
         return ""
-    return f"Its records were forgotten; it went on as {json.loads(moved.read_text())['to']}."
+    return f"Its records were forgotten; the new run is {json.loads(moved.read_text())['to']}."
 
 
 def check_finished(run: Path) -> None:
-    """Refuse a folder without a finished run, and say where one is."""
+    """Raise if a folder has no finished run, with a hint where one is."""
     if (run / "run.json").is_file() and (run / "model").is_dir():
         return
     inside = sorted(str(p.parent) for p in run.glob("**/run.json") if p.parent != run)[:3]
-    hint = went_on(run)
+    hint = _replaced_by(run)
     if not hint and inside:
         hint = f"Finished runs inside it: {', '.join(inside)}."
     raise DataError(
@@ -35,10 +35,10 @@ def check_finished(run: Path) -> None:
 
 
 def model_in(run: Path) -> Path:
-    """Where a run's federation was saved: RUN/model, or the folder itself; refused if nowhere."""
+    """Return where a federation was saved: RUN/model or the folder itself; raise if in neither."""
     folder = run / "model" if (run / "model").is_dir() else run
     if not (folder / "server.safetensors").is_file():
-        hint = went_on(folder) or went_on(folder.parent)
+        hint = _replaced_by(folder) or _replaced_by(folder.parent)
         raise DataError(
             f"{folder} holds no saved federation (server.safetensors is missing). "
             + (hint or "Give the folder of a finished run.")
@@ -52,18 +52,16 @@ def write_facts(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def read_facts(folder: Path) -> dict[str, Any] | None:
-    """What a finished run wrote, or None if it did not finish."""
+    """Read run.json, or return None if the run did not finish."""
     path = folder / "run.json"
     if not path.is_file():
         return None
     try:
         facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path}:{error.lineno}:{error.colno}: not valid JSON. Make the run again."
-        ) from None
+        raise DataError(f"{path}:{error.lineno}:{error.colno}: not valid JSON. Rerun.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read ({error}). Make the run again.") from None
+        raise DataError(f"{path} cannot be read ({error}). Rerun.") from None
     if not isinstance(facts, dict):
-        raise DataError(f"{path} does not describe a run. Make the run again.")
+        raise DataError(f"{path} does not describe a run. Rerun.")
     return facts

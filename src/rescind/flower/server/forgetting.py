@@ -1,8 +1,8 @@
-"""Requests over silos: each is unlearnt, purged and settled, and a server may be killed anywhere.
+"""Forget requests over silos. A server that is killed can resume at any point.
 
-Where the answering stands is on disk: before a request, and again once the model has forgotten it
-but silos may not have removed it yet (which they may do twice). In between a journal has what
-they said. Neither outlives the run, and nothing from before a request outlives the request.
+Progress is saved before each request, and again when the model has forgotten it but silos may not
+have removed it yet (which they may do twice). In between, a journal keeps their answers. Both are
+deleted with the run, and nothing from before a request is kept after it.
 """
 
 from __future__ import annotations
@@ -36,82 +36,82 @@ from rescind.storage.federations import UNLEARNERS
 
 log = logging.getLogger(__name__)
 
-BEGUN = "stand.json"
-"""Written last, so that a stand that was not written whole is not taken up."""
+TABLE = "stand.json"
+"""Written last, so that incomplete progress is not resumed."""
 EVENTS = "events.safetensors"
 
 
 @dataclass(frozen=True)
 class ForgetProgress:
-    """Where the answering of requests stands."""
+    """Progress of answering requests."""
 
     fed: Federation
     facts: dict[str, Any]
-    """What run.json would say now."""
+    """The content of run.json so far."""
     events: tuple[Event, ...] = ()
-    """Requests whose model is still to come, the next one first."""
+    """Requests that are not unlearnt yet, the next one first."""
     unsettled: bool = False
-    """The model has forgotten the last request; the silos are to remove what is left of it."""
+    """The model has forgotten the last request, but silos must still remove its data."""
 
 
 @dataclass
 class ForgetProgressFiles:
-    """The folder of the newest stand; older ones are removed."""
+    """Saves the newest progress in a folder and removes older ones."""
 
     folder: Path
     key: str
-    """What the run is and what it was asked to forget: another one is refused."""
+    """Digest of the run and its requests. Progress of another run is refused."""
     executor: FlowerExecutor
     number: int = 0
 
     def clear(self) -> None:
-        """Remove everything: a finished run keeps no trace of its way."""
+        """Remove everything, when the run is finished."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def write(self, stand: ForgetProgress) -> None:
-        """Write a stand, then remove the one before."""
+    def write(self, progress: ForgetProgress) -> None:
+        """Write the progress, then remove the one before."""
         self.number += 1
-        shutil.rmtree(self.place, ignore_errors=True)  # of one that was killed while it wrote
-        save_remote(stand.fed, self.place)
-        tensors, told = pack_events("event", stand.events)
-        params.save(self.place / EVENTS, tensors, {"facts": json.dumps(told)})
-        begun = {"key": self.key, "facts": stand.facts, "unsettled": stand.unsettled}
-        files.write_atomically(self.place / BEGUN, json.dumps(begun).encode())
+        shutil.rmtree(self.place, ignore_errors=True)  # an interrupted write
+        save_remote(progress.fed, self.place)
+        tensors, event_facts = pack_events("event", progress.events)
+        params.save(self.place / EVENTS, tensors, {"facts": json.dumps(event_facts)})
+        table = {"key": self.key, "facts": progress.facts, "unsettled": progress.unsettled}
+        files.write_atomically(self.place / TABLE, json.dumps(table).encode())
         for old in self.folder.glob("stand-*"):
             if old != self.place:
                 shutil.rmtree(old)
 
     def found(self) -> ForgetProgress | None:
-        """The newest stand that was written whole."""
+        """Read the newest complete progress, or return None."""
         for place in sorted(self.folder.glob("stand-*"), reverse=True):
             try:
-                begun = json.loads((place / BEGUN).read_text(encoding="utf-8"))
+                table = json.loads((place / TABLE).read_text(encoding="utf-8"))
                 fed = load_remote(place, self.executor)
                 tensors, notes = params.load(place / EVENTS)
             except (OSError, ValueError, DataError) as error:
-                log.warning("passed over a stand that was not written whole: %s", error)
+                log.warning("skipped incomplete progress: %s", error)
                 continue
-            if begun["key"] != self.key:
+            if table["key"] != self.key:
                 raise ConfigError(
-                    f"{place} belongs to another run, or was asked to forget something else. Go "
-                    f"on with the same recipe and requests, or choose another --out."
+                    f"{place} belongs to another run, or to other requests. Resume with the same "
+                    f"recipe and requests, or choose another --out."
                 )
             self.number = int(place.name.split("-")[1])
             left = unpack_events("event", tensors, json.loads(notes["facts"]))
-            return ForgetProgress(fed, begun["facts"], tuple(left), bool(begun["unsettled"]))
+            return ForgetProgress(fed, table["facts"], tuple(left), bool(table["unsettled"]))
         return None
 
     @property
     def place(self) -> Path:
-        """The folder of the newest stand."""
+        """Return the folder of the newest progress."""
         return self.folder / f"stand-{self.number:03d}"
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
-        """Keep what silos answer in a journal beside the newest stand.
+    def journal(self) -> Iterator[None]:
+        """Keep answers of silos in a journal next to the newest progress.
 
-        Not of masked sums, whose keys are of one round and never the same again: a server that was
-        killed asks for all of the request's rounds once more.
+        Masked sums are not kept, because their keys are new in each round: after a restart, all
+        rounds of the request are run again.
         """
         line = self.executor.line
         if self.executor.masked is None:
@@ -123,43 +123,46 @@ class ForgetProgressFiles:
 
 
 def answered(
-    stand: ForgetProgress,
+    progress: ForgetProgress,
     cell: Cell,
     method: Unlearner | None,
     executor: FlowerExecutor,
-    stands: ForgetProgressFiles,
+    saved: ForgetProgressFiles,
 ) -> ForgetProgress:
-    """Every request answered, one after another, from wherever the answering stands."""
-    while stand.events or stand.unsettled:
-        if not stand.unsettled:
-            stand = _unlearnt(stand, method or stand.fed.method, executor, stands)
-            stands.write(stand)
-        with stands.heard():
-            fed, facts = executor.settle(stand.fed), dict(stand.facts)
+    """Answer all remaining requests, one after another, and save the progress."""
+    while progress.events or progress.unsettled:
+        if not progress.unsettled:
+            progress = _unlearn(progress, method or progress.fed.method, executor, saved)
+            saved.write(progress)
+        with saved.journal():
+            fed, facts = executor.settle(progress.fed), dict(progress.facts)
             *others, last = facts["forgot"]
             facts["forgot"] = [*others, {**last, "waiting": list(executor.waiting(fed))}]
             facts["round"] = fed.now.state.round
             facts |= measured(cell, facts, fed)
-        stand = ForgetProgress(fed, facts, stand.events)
-        stands.write(stand)
-    with stands.heard():
-        return replace(stand, fed=executor.settle(stand.fed))  # also who was away before
+        progress = ForgetProgress(fed, facts, progress.events)
+        saved.write(progress)
+    with saved.journal():
+        return replace(progress, fed=executor.settle(progress.fed))  # also clients away before
 
 
-def _unlearnt(
-    stand: ForgetProgress, method: Unlearner, executor: FlowerExecutor, stands: ForgetProgressFiles
+def _unlearn(
+    progress: ForgetProgress,
+    method: Unlearner,
+    executor: FlowerExecutor,
+    saved: ForgetProgressFiles,
 ) -> ForgetProgress:
-    """The stand after the model has forgotten the next request."""
-    event, *left = stand.events
-    executor.begin_request(stand.fed)
-    with stands.heard():
-        fed, told = forget(stand.fed, event, method)
-    facts = {**stand.facts, "forgot": [*stand.facts.get("forgot", ()), told]}
+    """Unlearn the next request; silos have not removed its data yet."""
+    event, *left = progress.events
+    executor.begin_request(progress.fed)
+    with saved.journal():
+        fed, forgot = forget(progress.fed, event, method)
+    facts = {**progress.facts, "forgot": [*progress.facts.get("forgot", ()), forgot]}
     return ForgetProgress(fed, facts, tuple(left), unsettled=True)
 
 
 def unlearner(asked: RunRequest, cell: Cell) -> Unlearner | None:
-    """Who forgets: as asked, else as the cell says; None: the learner itself."""
+    """Return the unlearner of the run request, or else of the cell; None: the learner itself."""
     if asked.unlearner:
         named: Unlearner = find(*UNLEARNERS, asked.unlearner)()
         return named
@@ -167,7 +170,7 @@ def unlearner(asked: RunRequest, cell: Cell) -> Unlearner | None:
 
 
 def wanted(asked: RunRequest, cell: Cell, fed: Federation) -> tuple[Event, ...]:
-    """What is to be forgotten after training."""
+    """Return the requests to answer after training."""
     events: list[Event] = requests(cell, fed) if cell.forget is not None else []
     if asked.take_back is not None:
         events.append(Unshare(fed.world.shared[fed.world.shared.client == asked.take_back]))
@@ -182,7 +185,7 @@ def wanted(asked: RunRequest, cell: Cell, fed: Federation) -> tuple[Event, ...]:
 def forget(
     fed: Federation, event: Event, unlearner: Unlearner
 ) -> tuple[Federation, dict[str, Any]]:
-    """Unlearn an event and purge; the silos are still to remove what is no longer needed."""
+    """Unlearn an event and purge. Silos must still remove its data afterwards."""
     request = fed.request(event)
     done = unlearn_and_purge(fed, request, unlearner, (in_the_log,))
     return done.fed, {
@@ -197,14 +200,14 @@ def forget(
 
 
 def measured(cell: Cell, facts: dict[str, Any], fed: Federation) -> dict[str, Any]:
-    """What is measured again once something was forgotten."""
+    """Measure the model again after forgetting."""
     if cell.data.variant:
         return measured_again(facts, fed)
     return {"metrics": {s: fed.evaluate(s, cell.run.k) for s in ("valid", "test")}}
 
 
 def in_the_log(moment: RoundResult) -> None:
-    """One line for each round, for whoever reads the log."""
+    """Log one line for each round."""
     refused = {r: n for total in moment.sums.values() for r, n in total.refused.items()}
     clients = sum(total.clients for total in moment.sums.values())
     log.info("round %d: %d clients, refused %s", moment.now.state.round, clients, refused)
