@@ -14,7 +14,7 @@ from rescind import methods
 from rescind.audits.battery import NO_OP, SUBJECT, Check, Judged, Outcome, Report
 from rescind.audits.finding import Finding
 from rescind.core.federation import Federation
-from rescind.core.method import Method
+from rescind.core.method import Method, Unlearner
 from rescind.core.records import Erase, Event, Records, Share, Unshare, Withdraw
 from rescind.forgetting import forget as forgetting
 from rescind.forgetting.forget import forget
@@ -40,10 +40,9 @@ MODEL_STAYS = (Nothing, PurgeOnly)
 """They change no parameter: controls."""
 
 
-def learnt(cls: type[Method]) -> Federation:
+def learnt(cls: type[Unlearner]) -> Federation:
     """A run of who forgets, or of FedShare where it forgets for others."""
-    serves_others = cls.__mro__[1] is methods.FedAvg
-    learner = FedShare() if serves_others else cls()
+    learner = cls() if issubclass(cls, Method) else FedShare()
     if isinstance(learner, FedShare):
         learner = replace(learner, model=LightGCN(dim=4))
         if not isinstance(learner, FedAccum):

@@ -40,7 +40,7 @@ LENDERS = (0, 1, 2, hoarder(9))
 
 def small(**given) -> FedShareUnlearn:
     """An unlearner for small worlds."""
-    return FedShareUnlearn(model=LightGCN(dim=4), **{"clients_per_round": 5, "rounds": 10, **given})
+    return FedShareUnlearn(**{"rounds": 10, **given})
 
 
 def learnt(rounds: int = 4, method: FedShare | None = None) -> Federation:
@@ -125,9 +125,10 @@ def test_views_are_found_by_item_and_only_where_there_are_some():
     assert not nobody.any()
 
 
-def test_learning_is_that_of_fedshare_bit_for_bit():
+def test_its_rounds_are_those_of_fedshare_bit_for_bit_while_nothing_is_forgotten():
     plain = learnt()
-    same = learnt(method=small())
+    method = FedShare(model=LightGCN(dim=4), clients_per_round=5)
+    same = learnt(method=small().forgetting(method, 3))
     for name in ("public", "own"):
         one, two = (getattr(fed.now.state, name) for fed in (plain, same))
         assert params.digest(one) == params.digest(two)
@@ -146,7 +147,7 @@ def test_one_round_is_one_step_down_the_loss_it_names():
     after = method.unlearn(fed, event)
     gone = graph_of(replace(fed.world, shared=event.records))
     tables = [s.values["item"] for s in fed.now.state.memory.named("item")]
-    assert len(tables) == method.snapshots
+    assert len(tables) == fed.method.snapshots
     views = forgotten_views(gone, fed.now.state.own["user"], tables, 3, True)
     left = graph_of(after.world)
     table = fed.now.state.public["item"].clone().requires_grad_()
@@ -175,8 +176,9 @@ def test_one_round_is_one_step_down_the_loss_it_names():
     ids=str,
 )
 def test_every_reading_and_ablation_stays_finite_and_moves_the_table(reading, more):
-    fed = learnt(method=small(**more))
-    method = small(reading=reading, rounds=5, **more)
+    kept = {name: value for name, value in more.items() if name == "snapshots"}
+    fed = learnt(method=FedShare(model=LightGCN(dim=4), clients_per_round=5, **kept))
+    method = small(reading=reading, rounds=5, **{k: v for k, v in more.items() if k not in kept})
     event = Erase(lendable(fed.now.vault.holdings, 0))
     after, _ = forget(fed, event, method, audits="none")
     for part in (after.now.state.public, after.now.state.own, after.now.vault.private):
@@ -283,12 +285,11 @@ def test_rows_of_those_who_asked_begin_anew_and_others_go_on():
 
 def test_it_learns_as_the_federation_does_and_names_whom_it_serves():
     fed = learnt(method=FedShare(model=LightGCN(dim=4), clients_per_round=3, rate=0.07))
-    assert small(rounds=2).learning_as(fed.method) == replace(
-        small(rounds=2), clients_per_round=3, rate=0.07
-    )
+    method = small(rounds=2).forgetting(fed.method, 2)
+    assert (method.clients_per_round, method.rate, method.rounds) == (3, 0.07, 2)
     for other in (FedAvg(), CDCGNNFedR()):
         with pytest.raises(ConfigError, match=f"not for {type(other).__name__}.*Retrain"):
-            small().learning_as(other)
+            small().forgetting(other, 2)
 
 
 def test_as_written_warns_and_bad_settings_are_named():

@@ -76,7 +76,7 @@ def test_a_corrected_step_is_npo_of_the_leaver_projected_off_the_others():
                 up = up - against / float((down * down).sum()) * down
             table.grad = up
             torch.optim.Adam([table], lr=0.001).step()
-            method = CorrectedAscent(model=SMALL, clients_per_round=None, correct=correct)
+            method = CorrectedAscent(correct=correct)
             method = replace(method, forget_rounds=1, repair_rounds=0)
             after = method.unlearn(fed, Withdraw(leaver)).now.state.public["item"]
             assert_close(after, table.detach(), atol=1e-7, rtol=0)
@@ -87,7 +87,8 @@ def test_whoever_is_forgotten_is_asked_in_every_round_and_the_others_are_drawn()
     fed = learnt(plain())
     seen: list[dict[str, list[int]]] = []
     watch = (lambda m: seen.append({r: s.who.tolist() for r, s in m.sums.items()}),)
-    method = CorrectedAscent(model=SMALL, clients_per_round=3, forget_rounds=6, repair_rounds=0)
+    method = CorrectedAscent(forget_rounds=6, repair_rounds=0)
+    fed = fed.fork(method=replace(fed.method, clients_per_round=3))
     after = method.unlearn(replace(fed, watch=watch), Withdraw(LEAVER))
     assert [s[FORGET] for s in seen] == [[LEAVER]] * 6
     assert len({tuple(s[KEEP]) for s in seen}) > 1
@@ -103,7 +104,7 @@ def test_the_leavers_records_are_remembered_less():
     fed = learnt(plain(rate=1.0), rounds=20)
     held = fed.now.vault.holdings
     mine = held.records[(held.records.client == LEAVER) & (held.split == TRAIN)]
-    method = CorrectedAscent(model=SMALL, forget_rate=0.02, repair_rounds=0)
+    method = CorrectedAscent(forget_rate=0.02, repair_rounds=0)
     state = method.unlearn(fed, Withdraw(LEAVER)).now.state
     assert float(fed.with_(state=state).query(mine, "loss").mean()) > float(
         fed.query(mine, "loss").mean()
@@ -164,7 +165,7 @@ def test_the_servers_rows_of_those_who_stay_stay_and_its_moments_go():
 def test_nothing_of_the_leaver_stays_and_single_records_are_trained_again(cls):
     learner = TakenBack(model=SMALL, clients_per_round=None) if cls is TakenBack else plain()
     fed = learnt(learner)
-    unlearner = replace(learner) if cls is TakenBack else cls(model=SMALL)
+    unlearner = replace(learner) if cls is TakenBack else cls()
     after, evidence = forget(fed, Withdraw(LEAVER), unlearner, audits="none")
     assert set(after.now.state.public) == {"item"}
     assert set(after.now.state.own) <= {WEIGHTS, NO_LOG}

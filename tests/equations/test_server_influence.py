@@ -21,6 +21,7 @@ from rescind.methods.unlearning.server_influence import (
     ServerInfluence,
     affected_rows,
     propagated,
+    server_loss,
     solve,
 )
 from rescind.models.lightgcn import LightGCN
@@ -43,29 +44,29 @@ def both(fed: Federation) -> torch.Tensor:
 
 def test_the_loss_is_the_servers_own_on_all_pairs():
     fed = learnt()
-    method = ServerInfluence().learning_as(fed.method)
+    method = fed.method
     graph, clock, theta = graph_of(fed.world), fed.clock.at(9), both(fed)
     users, items = theta[10:][graph.sharers], theta[:10]
     seen = graph.propagate(users, items, 3)
     for mine, theirs in zip(propagated(graph, users, items, 3), seen, strict=True):
         assert_close(mine, theirs)
-    steps = replace(method._steps, pairs=None)
+    steps = replace(method.steps, pairs=None)
     chosen = graph.some_items(method.contrast_items, clock)
     slow = steps.loss(*seen, steps.draw(graph, 0, clock))
     slow = slow + 0.5 * infonce(items[chosen], seen[1][chosen], 0.2)
-    assert_close(method.server_loss(graph, theta, 10, clock), slow)
+    assert_close(server_loss(method, graph, theta, 10, clock), slow)
 
 
 def test_the_step_is_that_of_a_dense_hessian_on_the_rows_concerned():
     fed = learnt()
     event = Erase(lendable(fed.now.vault.holdings, 0))
-    method = ServerInfluence(stiffness=300.0, **EXACT).learning_as(fed.method)
+    method = ServerInfluence(stiffness=300.0, **EXACT)
     after = fed.apply(event).world
     clock, theta = fed.clock.at(fed.now.state.round), both(fed)
     old, new = graph_of(fed.world), graph_of(after)
 
     def loss(graph, flat):
-        return method.server_loss(graph, flat.view(-1, 3), 10, clock)
+        return server_loss(fed.method, graph, flat.view(-1, 3), 10, clock)
 
     flat = theta.flatten().requires_grad_()
     gap = [torch.autograd.grad(loss(g, flat), [flat])[0] for g in (old, new)]
@@ -83,7 +84,7 @@ def test_the_step_is_that_of_a_dense_hessian_on_the_rows_concerned():
     assert float(torch.linalg.eigvalsh(damped).min()) > 0
     step = torch.zeros_like(wanted)
     step[places] = torch.linalg.solve(damped, g)
-    found = method.server_moved(fed.now.state, fed.world, after, clock)
+    found = method.server_moved(fed.method, fed.now.state, fed.world, after, clock)
     moved = torch.cat([found.public["item"], found.own["user"]]).double() - theta
     assert float(step.abs().max()) > 1e-6
     assert_close(moved.flatten(), step, atol=2e-7, rtol=1e-3)
@@ -136,4 +137,4 @@ def test_nothing_to_solve_leaves_the_table_and_bad_settings_are_named():
     with pytest.raises(ConfigError, match="stiffness is 0 or above"):
         ServerInfluence(stiffness=-1.0)
     with pytest.raises(ConfigError, match="not for FedAvg"):
-        ServerInfluence().learning_as(FedAvg())
+        ServerInfluence().unlearn(fed.fork(method=FedAvg()), kept)

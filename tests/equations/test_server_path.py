@@ -98,9 +98,9 @@ def test_devices_that_pull_as_assumed_make_the_replay_exact():
         runs.append(state)
     begun = replace(runs[0], memory=fed.now.state.memory)
     event = Erase(lendable(fed.now.vault.holdings, 0))
-    found = moved(begun, fed.method, fed, after, event, sums, strength)
+    found = moved(begun, fed.method, fed, after, fed.request(event), sums, strength)
     assert_close(found.public["item"], runs[1].public["item"], atol=1e-5, rtol=1e-4)
-    other = moved(begun, fed.method, fed, after, event, sums, 0.0)
+    other = moved(begun, fed.method, fed, after, fed.request(event), sums, 0.0)
     assert not torch.allclose(other.public["item"], runs[1].public["item"], atol=1e-3)
 
 
@@ -144,7 +144,7 @@ def test_where_nobody_answers_the_pull_is_the_usual_one():
 def test_asking_takes_two_of_the_rounds_and_leaves_nothing_else_behind():
     fed = learnt()
     event = Erase(lendable(fed.now.vault.holdings, 1))
-    asks = FedShareUnlearn(model=LightGCN(dim=4), clients_per_round=4, rounds=5, damping="measured")
+    asks = FedShareUnlearn(rounds=5, damping="measured")
     spent = CostMeter()
     after = asks.unlearn(replace(fed, watch=(spent,)), event)
     assert (spent.rounds, spent.client_rounds) == (5, 20)
@@ -163,37 +163,39 @@ def test_a_pull_is_a_number_or_asked_of_somebody():
 
 
 def test_a_replay_asks_no_device_and_keeps_sums_for_the_next_request():
-    fed = learnt(ServerReplay())
+    fed = learnt(FedShare(keep_sums=True))
     spent = CostMeter()
     event = Erase(lendable(fed.now.vault.holdings, 0))
-    after, evidence = forget(replace(fed, watch=(spent,)), event, audits="none")
+    after, evidence = forget(replace(fed, watch=(spent,)), event, ServerReplay(), audits="none")
     assert (spent.rounds, spent.client_rounds) == (0, 0)
     assert evidence.receipt.done.unlearning == "ServerReplay"
     assert evidence.receipt.done.level == "L2"
     assert len(after.now.state.memory.named(SUMS)) == ROUNDS
     old = {id(s) for s in fed.now.state.memory}
     assert not any(id(s) in old for s in after.now.state.memory)
-    again, _ = forget(after, Erase(lendable(after.now.vault.holdings, 1)), audits="none")
+    again, _ = forget(
+        after, Erase(lendable(after.now.vault.holdings, 1)), ServerReplay(), audits="none"
+    )
     assert spent.rounds == 0
     assert not torch.equal(table(again), table(after))
 
 
 @pytest.mark.parametrize("kind", ["kept records", "leaves"])
 def test_what_a_device_trained_on_is_in_its_sums_so_it_is_trained_again(kind):
-    fed = learnt(ServerReplay())
+    fed = learnt(FedShare(keep_sums=True))
     who = next(c for c in range(3, 8) if int(fed.past.first[c]))
     event = Withdraw(who)
     if kind == "kept records":
         event = Erase(lendable(fed.now.vault.holdings, who))
-    after = fed.method.unlearn(fed, event)
+    after = ServerReplay().unlearn(fed, event)
     assert torch.equal(table(after), table(fed.retrained(event)))
 
 
 def test_loans_that_came_between_the_rounds_are_forgotten_by_training_again():
-    fed = learnt(ServerReplay())
+    fed = learnt(FedShare(keep_sums=True))
     fed = fed.apply(Share(lendable(fed.now.vault.holdings, 3))).run(2)
     event = Erase(lendable(fed.now.vault.holdings, 0))
-    assert torch.equal(table(fed.method.unlearn(fed, event)), table(fed.retrained(event)))
+    assert torch.equal(table(ServerReplay().unlearn(fed, event)), table(fed.retrained(event)))
 
 
 def test_without_sums_it_needs_nothing_kept_and_says_so_otherwise():
@@ -210,7 +212,7 @@ def test_without_sums_it_needs_nothing_kept_and_says_so_otherwise():
         runs.append(state.public["item"])
     assert_close(table(after), table(fed) + runs[1] - runs[0])
     with pytest.raises(ConfigError, match="not for FedAvg"):
-        ServerReplay().learning_as(FedAvg())
+        ServerReplay().unlearn(learnt(FedAvg()), event)
     with pytest.raises(ConfigError, match="damping is 0 to 1"):
         ServerReplay(damping=2.0)
 
@@ -218,7 +220,7 @@ def test_without_sums_it_needs_nothing_kept_and_says_so_otherwise():
 def test_forgetting_by_contrast_begins_where_the_replay_ends():
     fed = learnt()
     event = Erase(lendable(fed.now.vault.holdings, 0))
-    small = FedShareUnlearn(model=LightGCN(dim=4), clients_per_round=4, rounds=1)
+    small = FedShareUnlearn(rounds=1)
     begun = ServerReplay().unlearn(fed, event)
     # A rate of nearly nothing: the one round of each is then the devices' alone.
     still = replace(small, unlearn_rate=1e-12, contrast_forgotten=0.0)
@@ -232,6 +234,6 @@ def test_forgetting_by_contrast_begins_where_the_replay_ends():
 def test_a_person_who_never_trained_and_lent_leaves_no_sum_out():
     fed = learnt()
     event = Withdraw(silent(9))
-    small = FedShareUnlearn(model=LightGCN(dim=4), clients_per_round=4, rounds=1)
+    small = FedShareUnlearn(rounds=1)
     after, _ = forget(fed, event, small, audits="none")
     assert bool(table(after).isfinite().all())

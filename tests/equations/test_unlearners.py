@@ -340,7 +340,7 @@ def test_replays_answer_two_requests_and_read_nothing_of_leavers(cls, kind):
     assert float((table(after) - table(fed)).abs().max()) > 1e-6
     leaver = 4 if kind in ("withdraw", "erase kept") else 0
     if kind in ("withdraw", "erase kept"):
-        assert leaver not in spent.who
+        assert leaver not in spent.participants
         for snapshot in after.now.state.memory:
             assert leaver not in snapshot.values["client"].tolist()
     assert not any(leaver in rows.owner.tolist() for _, _, rows in after.now.vault.log.entries)
@@ -354,12 +354,12 @@ def test_who_must_be_corrected():
     fed = learnt(make(FedAccum))
     held = fed.now.vault.holdings
     lent, kept = lendable(held, 0), lendable(held, 4)
-    assert targets(fed, Withdraw(3), fed.method).tolist() == [3]
-    assert targets(fed, Erase(lent), fed.method).tolist() == []
-    assert targets(fed, Erase(kept), fed.method).tolist() == [4]
-    assert targets(fed, Unshare(lent), fed.method).tolist() == []
+    assert targets(fed, fed.request(Withdraw(3)), fed.method).tolist() == [3]
+    assert targets(fed, fed.request(Erase(lent)), fed.method).tolist() == []
+    assert targets(fed, fed.request(Erase(kept)), fed.method).tolist() == [4]
+    assert targets(fed, fed.request(Unshare(lent)), fed.method).tolist() == []
     both = replace(fed.method, local_includes_shared=True)
-    assert targets(fed, Erase(lent), both).tolist() == [0]
+    assert targets(fed, fed.request(Erase(lent)), both).tolist() == [0]
 
 
 @pytest.mark.parametrize("cls", [*SERVER_LOGS, FRU])
