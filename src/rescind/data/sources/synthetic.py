@@ -65,8 +65,7 @@ def synthetic(
     birth = (np.maximum(late, 0) * 0.9 * _SECONDS).astype(np.int64)
     count = _activity(clock, users, items, interactions)
     item, time = _fill(_Rules(clock, items, topics, drift, skew, by_position, birth), count)
-    position = np.empty(items, dtype=np.int64)
-    position[by_position] = np.arange(items)
+    position = np.argsort(by_position)  # the inverse permutation
     return Dataset(
         name="synthetic",
         user=np.repeat(np.arange(users), count),
