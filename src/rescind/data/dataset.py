@@ -22,14 +22,7 @@ if TYPE_CHECKING:
     from rescind.core.holdings import Holdings
 
 # The canonical types: little endian, fixed width. Their order is the order of the digest.
-_COLUMNS = {
-    "user": "<i8",
-    "item": "<i8",
-    "rating": "<f4",
-    "time": "<i8",
-    "split": "|i1",
-    "block": "|i1",
-}
+_COLUMNS = dict(user="<i8", item="<i8", rating="<f4", time="<i8", split="|i1", block="|i1")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,14 +83,17 @@ class Dataset:
             f"{len(self)} rows, from {self.source or 'memory'})"
         )
 
+    @property
+    def size(self) -> dict[str, int]:
+        """Return the number of users, items and rows."""
+        return {"users": len(self.users), "items": len(self.items), "rows": len(self)}
+
     @cached_property
     def digest(self) -> str:
         """Return `sha256:...` over rows and original ids, without titles, terms and source."""
         state = hashlib.sha256()
         for name, dtype in _COLUMNS.items():
-            column = getattr(self, name)
-            if column is not None:
-                _feed(state, name, np.asarray(column, dtype=dtype))
+            _feed(state, name, getattr(self, name), dtype)
         for name, ids in (("users", self.users), ("items", self.items)):
             text = "\0".join(ids.tolist()).encode()
             state.update(f"{name}:{len(ids)}:{len(text)}\n".encode())
@@ -106,12 +102,12 @@ class Dataset:
 
     @property
     def has_time(self) -> bool:
-        """Whether the source has times."""
         return bool(self.time.any())
 
     def select(self, mask: NDArray[Any]) -> Dataset:
         """Keep the rows of a mask, or of row numbers in their order; ids are not renumbered."""
-        kept: dict[str, Any] = {name: _pick(getattr(self, name), mask) for name in _COLUMNS}
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        kept: dict[str, Any] = {n: None if c is None else c[mask] for n, c in columns.items()}
         return replace(self, **kept)
 
     def compact(self, order: Literal["index", "appearance"] = "index") -> Dataset:
@@ -122,20 +118,22 @@ class Dataset:
         """
         user_old, user = _renumber(self.user, len(self.users), order)
         item_old, item = _renumber(self.item, len(self.items), order)
-        return replace(
-            self,
-            user=user,
-            item=item,
-            users=self.users[user_old],
-            items=self.items[item_old],
-            titles=None if self.titles is None else self.titles[item_old],
-        )
+        users, items = self.users[user_old], self.items[item_old]
+        titles = None if self.titles is None else self.titles[item_old]
+        return replace(self, user=user, item=item, users=users, items=items, titles=titles)
 
     def on_devices(self, seed: int) -> Holdings:
         """Give each user their records, with the published split or a random 8:1:1 split."""
-        from rescind.data import devices
+        import torch
 
-        return devices.on_devices(self, seed)
+        from rescind.core.holdings import Holdings
+        from rescind.core.records import Records
+        from rescind.data.split import random_split
+
+        split = self.split if self.split is not None else random_split(self, seed)
+        user, item, time = (torch.tensor(column) for column in (self.user, self.item, self.time))
+        records = Records.of(user, item, time)
+        return Holdings.of(records, torch.tensor(split), len(self.users), len(self.items))
 
     def labels(self) -> names.Labels:
         """Return the original ids and titles."""
@@ -166,9 +164,8 @@ class GraphDataset:
 
     def __post_init__(self) -> None:
         nodes = len(self.y)
-        sizes = {"features": self.features.shape[0], "train_mask": len(self.train_mask)}
-        sizes |= {"valid_mask": len(self.valid_mask), "test_mask": len(self.test_mask)}
-        for part, size in sizes.items():
+        for part in ("features", "train_mask", "valid_mask", "test_mask"):
+            size = getattr(self, part).shape[0]
             if size != nodes:
                 raise DataError(f"graph '{self.name}': {part} has {size} rows for {nodes} nodes.")
         if self.edge_index.ndim != 2 or len(self.edge_index) != 2:
@@ -184,21 +181,28 @@ class GraphDataset:
     def __len__(self) -> int:
         return len(self.y)
 
+    @property
+    def size(self) -> dict[str, int]:
+        """Return the number of nodes, edges (each direction counted), features and classes."""
+        edges, features = self.edge_index.shape[1], self.features.shape[1]
+        known = {"nodes": len(self), "edges": edges, "features": features}
+        return known | {"classes": self.num_classes}
+
     @cached_property
     def digest(self) -> str:
         """Return `sha256:...` over edges, features, labels, masks and the number of classes."""
         state = hashlib.sha256()
-        _feed(state, "edge_index", np.asarray(self.edge_index, dtype="<i8"))
+        _feed(state, "edge_index", self.edge_index, "<i8")
         if isinstance(self.features, np.ndarray):
-            _feed(state, "features", np.asarray(self.features, dtype="<f4"))
+            _feed(state, "features", self.features, "<f4")
         else:
             for part, dtype in (("indptr", "<i8"), ("indices", "<i8"), ("data", "<f4")):
-                _feed(state, part, np.asarray(getattr(self.features, part), dtype=dtype))
-            _feed(state, "shape", np.asarray(self.features.shape, dtype="<i8"))
-        _feed(state, "y", np.asarray(self.y, dtype="<i8"))
+                _feed(state, part, getattr(self.features, part), dtype)
+            _feed(state, "shape", self.features.shape, "<i8")
+        _feed(state, "y", self.y, "<i8")
         for part in ("train_mask", "valid_mask", "test_mask"):
-            _feed(state, part, np.asarray(getattr(self, part), dtype="|b1"))
-        _feed(state, "num_classes", np.asarray([self.num_classes], dtype="<i8"))
+            _feed(state, part, getattr(self, part), "|b1")
+        _feed(state, "num_classes", [self.num_classes], "<i8")
         return f"sha256:{state.hexdigest()}"
 
     def on_devices(self, seed: int) -> Holdings:
@@ -214,14 +218,12 @@ class GraphDataset:
         return Labels()
 
 
-def _feed(state: Any, name: str, column: NDArray[Any]) -> None:
-    """Add a column to a hash: its name, type and shape, then its values, without a copy."""
-    state.update(f"{name}:{column.dtype.str}:{column.shape}\n".encode())
-    state.update(np.ascontiguousarray(column).reshape(-1).view(np.uint8).data)
-
-
-def _pick(column: NDArray[Any] | None, mask: NDArray[Any]) -> NDArray[Any] | None:
-    return None if column is None else column[mask]
+def _feed(state: Any, name: str, values: Any, dtype: str) -> None:
+    """Add a column, unless None, to a hash: name, type and shape, then values, without a copy."""
+    if values is not None:
+        column = np.asarray(values, dtype=dtype)
+        state.update(f"{name}:{column.dtype.str}:{column.shape}\n".encode())
+        state.update(np.ascontiguousarray(column).reshape(-1).view(np.uint8).data)
 
 
 def _check_range(name: str, column: str, values: Ints, size: int) -> None:

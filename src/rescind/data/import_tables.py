@@ -9,6 +9,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
+from rescind.data.sources.text_columns import place_of
 from rescind.errors import ConfigError, DataError, suggest
 
 _LONGEST_LINE = 2**20
@@ -52,27 +53,17 @@ def open_table(
     separator = separator or ("," if kind == "csv" else "\t")
     if len(separator) != 1:
         raise ConfigError(f"the separator is {separator!r}; it must be one character.")
-    return _text(path, separator, encoding, header, quoted=kind == "csv", typed=kind == "inter")
-
-
-def _text(
-    path: Path, separator: str, encoding: str, header: bool, quoted: bool, typed: bool
-) -> Table:
-    reader = csv.reader(
-        _lines(path, encoding),
-        delimiter=separator,
-        quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
-        strict=True,
-    )
-    first = next((row for row in _rows(reader, 1, path)), None)
+    quoting: Any = csv.QUOTE_MINIMAL if kind == "csv" else csv.QUOTE_NONE
+    lines = _lines(path, encoding)
+    reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=True)
+    first = next(iter(_rows(reader, 1, path)), None)
     if not first:
         raise DataError(f"{path}, line 1, column 1: this line is empty.")
     names = [cell.strip() for cell in first] if header else [str(n + 1) for n in range(len(first))]
-    if typed:
+    if kind == "inter":
         names = [name.rsplit(":", 1)[0] for name in names]
     _check_header(path, names)
-    batches = _batches(reader, names, first, header, path)
-    return Table(str(path), names, batches, "line")
+    return Table(str(path), names, _batches(reader, names, first, header, path), "line")
 
 
 def _lines(path: Path, encoding: str) -> Iterator[str]:
@@ -84,9 +75,8 @@ def _lines(path: Path, encoding: str) -> Iterator[str]:
             whole, newline, rest = (rest + block).rpartition(b"\n") if block else (rest, b"", b"")
             if len(rest) > _LONGEST_LINE:
                 raise DataError(
-                    f"{path}, line {done + whole.count(newline) + 1}, column {_LONGEST_LINE}: the "
-                    f"line is longer than {_LONGEST_LINE} bytes. Check the separator and the line "
-                    "endings."
+                    f"{path}, line {done + whole.count(newline) + 1}, column {_LONGEST_LINE}: "
+                    f"longer than {_LONGEST_LINE} bytes. Check separator and line endings."
                 )
             lines = _decode(whole, encoding, path, done).split("\n") if whole or newline else []
             yield from (line + "\n" for line in lines)
@@ -107,8 +97,7 @@ def _decode(data: bytes, encoding: str, path: Path, done: int) -> str:
     except LookupError as error:
         raise ConfigError(f"the encoding '{encoding}' is not known; try utf-8.") from error
     if bad >= 0:
-        line, column = data.count(b"\n", 0, bad) + 1, bad - data.rfind(b"\n", 0, bad)
-        raise DataError(f"{path}, line {done + line}, column {column}: {why}.")
+        raise DataError(f"{path}, {place_of(data, bad, done)}: {why}.")
     return text
 
 
@@ -117,10 +106,8 @@ def _rows(reader: Any, limit: int, path: Path) -> list[list[str]]:
     try:
         return list(islice(reader, limit))
     except csv.Error as error:
-        raise DataError(
-            f"{path}, line {reader.line_num}, column 1: {error}. Check quotes and line endings "
-            "there."
-        ) from error
+        place = f"line {reader.line_num}, column 1"
+        raise DataError(f"{path}, {place}: {error}. Check quotes and line endings.") from error
 
 
 def _check_header(path: Path, names: list[str]) -> None:
@@ -175,9 +162,8 @@ def _parquet(path: Path) -> Table:
         file = pq.ParquetFile(path)
         names = file.schema_arrow.names
     except errors as error:
-        raise DataError(
-            f"{path}, line 1, column 1: not a Parquet file ({str(error).splitlines()[0]})."
-        ) from error
+        why = str(error).splitlines()[0]
+        raise DataError(f"{path}, line 1, column 1: not a Parquet file ({why}).") from error
     _check_header(path, names)
     for field in file.schema_arrow:
         if pa.types.is_nested(field.type):
@@ -191,15 +177,11 @@ def _parquet(path: Path) -> Table:
         try:
             for batch in file.iter_batches(_BATCH):
                 lines = range(done + 1, done + batch.num_rows + 1)
-                yield lines, [[_cell(value) for value in column.to_pylist()] for column in batch]
+                columns = [column.to_pylist() for column in batch]
+                yield lines, [["" if v is None else str(v) for v in column] for column in columns]
                 done += batch.num_rows
         except errors as error:
             why = str(error).splitlines()[0]
             raise DataError(f"{path}, row {done + 1}: damaged ({why}).") from error
 
     return Table(str(path), names, batches(), "row")
-
-
-def _cell(value: object) -> str:
-    """Return a value as text; None becomes an empty cell."""
-    return "" if value is None else str(value)

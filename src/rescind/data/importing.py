@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,7 @@ from rescind.data import canonical
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import ENTRIES
 from rescind.data.dataset import Dataset
-from rescind.data.import_cells import (
-    BadCell,
-    IdReader,
-    RatingReader,
-    Reader,
-    SplitReader,
-    TimeReader,
-)
+from rescind.data.import_cells import BadCell, read_ids, read_ratings, read_splits, read_times
 from rescind.data.import_tables import Table, open_table
 from rescind.data.obtain import cache_folder
 from rescind.errors import ConfigError, DataError
@@ -42,17 +35,8 @@ _COLUMN_NAMES = {
 """Column names recognised by default, in lower case."""
 
 
-@dataclass
-class _Columns:
-    """Columns while a file is being read; ids are numbered by first appearance."""
-
-    users: dict[str, int] = field(default_factory=dict)
-    items: dict[str, int] = field(default_factory=dict)
-    user: array[int] = field(default_factory=lambda: array("i"))
-    item: array[int] = field(default_factory=lambda: array("i"))
-    rating: array[float] = field(default_factory=lambda: array("f"))
-    time: array[int] = field(default_factory=lambda: array("q"))
-    split: array[int] = field(default_factory=lambda: array("b"))
+_KINDS = {"user": "i", "item": "i", "rating": "f", "time": "q", "split": "b"}
+"""Types of the columns while a file is read."""
 
 
 def imported_folder() -> Path:
@@ -91,18 +75,16 @@ def import_file(
         raise ConfigError(f"the time unit is '{time_unit}'; allowed are s and ms.")
     table = open_table(Path(path), separator, encoding, header)
     positions = _find_columns(table, dict(columns or {}), header)
-    read = _read_cells(table, positions, text_ids, time_unit)
-    if len(read.user) < 2:
+    stored = _read_cells(table, positions, text_ids, time_unit)
+    rows = len(stored.interactions["user"])
+    if rows < 2:
         raise DataError(
-            f"{path}, {table.unit} {len(read.user) + 1}, column 1: the file has "
-            f"{len(read.user)} interactions; at least 2 are needed, to train and to test."
+            f"{path}, {table.unit} {rows + 1}, column 1: the file has {rows} interactions; at "
+            "least 2 are needed, to train and to test."
         )
-    dataset = _dataset_of(read, positions, name, terms)
-    del read
-    size = {"users": len(dataset.users), "items": len(dataset.items), "rows": len(dataset)}
-    about = {"file": Path(path).name, "terms": terms, "digest": dataset.digest, "size": size}
-    stored = _canonical_of(dataset, timed="time" in positions)
-    canonical.write_folder(imported_folder() / name, stored, about=about)
+    dataset = _dataset(stored, name, terms)
+    about = {"file": Path(path).name, "terms": terms, "digest": dataset.digest}
+    canonical.write_folder(imported_folder() / name, stored, about | {"size": dataset.size})
     return dataset
 
 
@@ -176,24 +158,27 @@ def _find_columns(table: Table, given: dict[str, str], header: bool) -> dict[str
     return positions
 
 
-def _read_cells(table: Table, positions: dict[str, int], text_ids: bool, unit: str) -> _Columns:
-    """Check every cell and append it to its column."""
-    out = _Columns()
-    readers: dict[str, Reader] = {
-        "user": IdReader(out.users, text_ids),
-        "item": IdReader(out.items, text_ids),
-        "rating": RatingReader(),
-        "time": TimeReader(unit),
-        "split": SplitReader(),
+def _read_cells(table: Table, positions: dict[str, int], text_ids: bool, unit: str) -> Canonical:
+    """Check every cell, then sort the rows by user, time and item."""
+    out: dict[str, array[Any]] = {role: array(_KINDS[role]) for role in positions}
+    users: dict[str, int] = {}
+    items: dict[str, int] = {}
+    readers: dict[str, Callable[[list[str]], Any]] = {
+        "user": partial(read_ids, ids=users, text_ids=text_ids),
+        "item": partial(read_ids, ids=items, text_ids=text_ids),
+        "rating": read_ratings,
+        "time": partial(read_times, unit=unit),
+        "split": read_splits,
     }
     for lines, columns in table.batches:
         wrong: list[tuple[int, int, str, str]] = []
         for role, at in positions.items():
             stripped = [cell.strip() for cell in columns[at]]
             try:
-                getattr(out, role).frombytes(readers[role].read(stripped).tobytes())
+                out[role].frombytes(readers[role](stripped).tobytes())
             except BadCell as bad:
-                wrong.append((lines[bad.index], at, role, bad.why))
+                index, why = bad.args
+                wrong.append((lines[index], at, role, why))
         if wrong:
             line, at, role, why = min(wrong)
             cell = columns[at][lines.index(line)]
@@ -202,59 +187,20 @@ def _read_cells(table: Table, positions: dict[str, int], text_ids: bool, unit: s
                 f"{table.file}, {table.unit} {line}, column {at + 1} ('{table.header[at]}'): "
                 f"{shown!r} is not a valid {role}: {why}. Nothing was imported."
             )
-    return out
+    ids = {"source_id": np.asarray(list(items))}
+    return Canonical(_sort(out), ids, np.asarray(list(users)))
 
 
-def _dataset_of(read: _Columns, positions: dict[str, int], name: str, terms: str) -> Dataset:
-    """Sort the columns by user, time and item, freeing each after its copy."""
-    kinds = {"user": "i4", "item": "i4", "rating": "f4", "time": "i8", "split": "i1"}
-    columns = {role: np.frombuffer(getattr(read, role), kinds[role]) for role in positions}
-    keys = [columns[role] for role in ("item", "time", "user") if role in positions]
-    order = np.lexsort(keys)
-    del keys
-    rows = len(order)
-    users, items = np.asarray(list(read.users)), np.asarray(list(read.items))
-    del read
-    ordered = {role: columns.pop(role)[order] for role in list(columns)}
-    return Dataset(
-        name=name,
-        user=ordered.pop("user").astype(np.int64),
-        item=ordered.pop("item").astype(np.int64),
-        rating=ordered.get("rating"),
-        time=ordered["time"] if "time" in ordered else np.zeros(rows, dtype=np.int64),
-        users=users,
-        items=items,
-        split=ordered.get("split"),
-        terms=terms,
-        source="imported",
-    )
-
-
-def _canonical_of(dataset: Dataset, timed: bool) -> Canonical:
-    interactions: dict[str, Any] = {
-        "user": dataset.user,
-        "item": dataset.item,
-        "rating": dataset.rating,
-        "timestamp": dataset.time if timed else None,
-    }
-    if dataset.split is not None:
-        interactions["split"] = dataset.split
-    return Canonical(interactions, {"source_id": dataset.items}, dataset.users)
+def _sort(columns: dict[str, array[Any]]) -> dict[str, Any]:
+    """Sort the columns by user, time and item; rating and time are None if they are missing."""
+    order = np.lexsort([columns[role] for role in ("item", "time", "user") if role in columns])
+    ordered = {role: np.asarray(column)[order] for role, column in columns.items()}
+    out = {name: ordered.get(name) for name in ("user", "item", "rating")}
+    out["timestamp"] = ordered.get("time")
+    return out | ({"split": ordered["split"]} if "split" in ordered else {})
 
 
 def _dataset(data: Canonical, name: str, terms: str) -> Dataset:
-    user, item, time = (data.column(name) for name in ("user", "item", "timestamp"))
-    if user is None or item is None or data.users is None:
+    if data.users is None or "source_id" not in data.items:
         raise DataError(f"imported dataset '{name}': its files are incomplete. Import it again.")
-    return Dataset(
-        name=name,
-        user=user.astype(np.int64),
-        item=item.astype(np.int64),
-        rating=data.column("rating"),
-        time=np.zeros(len(user), dtype=np.int64) if time is None else time,
-        users=data.users,
-        items=data.items["source_id"].astype(str),
-        split=data.column("split"),
-        terms=terms,
-        source="imported",
-    )
+    return data.dataset(name, data.users, data.column("split"), terms, source="imported")

@@ -8,6 +8,7 @@ from typing import Any
 
 from rescind.data import obtain, variants
 from rescind.data.assemble import check_digest
+from rescind.data.blocks import arrange
 from rescind.data.catalogue import ENTRIES, Entry, entry, expected_digests
 from rescind.data.dataset import Dataset, GraphDataset
 from rescind.data.importing import about_imported, imported_names, load_imported
@@ -54,10 +55,17 @@ def load(
     """
     if name not in ENTRIES and name in imported_names():
         _check_arguments(name, arguments, {"variant"})
-        return load_imported(name) if not arguments else _blocks(name, arguments["variant"])
+        if arguments.get("variant", "blocks") != "blocks":
+            variant = arguments["variant"]
+            raise ConfigError(f"dataset '{name}' has no variant '{variant}'. Allowed: blocks.")
+        imported = load_imported(name)
+        return arrange(imported) if arguments else imported
     about = entry(name)
     if name == "synthetic":
-        return _synthetic(arguments)
+        from rescind.data.sources.synthetic import synthetic
+
+        _check_arguments(name, arguments, set(inspect.signature(synthetic).parameters))
+        return synthetic(**arguments)
     _check_arguments(name, arguments, {"variant"})
     variant = arguments.get("variant")
     if variant is not None and variant not in about.variants:
@@ -70,22 +78,6 @@ def load(
     data = variants.in_blocks(about, variant, found.data, found.folder)
     check_digest(data, f"{name}/{variant}", str(found.folder))
     return data
-
-
-def _blocks(name: str, variant: Any) -> Dataset:
-    """Load an imported dataset, cut into blocks by time."""
-    from rescind.data.blocks import arrange
-
-    if variant != "blocks":
-        raise ConfigError(f"dataset '{name}' has no variant '{variant}'. Allowed: blocks.")
-    return arrange(load_imported(name))
-
-
-def _synthetic(arguments: dict[str, Any]) -> Dataset:
-    from rescind.data.sources.synthetic import synthetic
-
-    _check_arguments("synthetic", arguments, set(inspect.signature(synthetic).parameters))
-    return synthetic(**arguments)
 
 
 def _check_arguments(name: str, given: dict[str, Any], allowed: set[str]) -> None:

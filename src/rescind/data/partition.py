@@ -20,7 +20,8 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Graph
 from rescind.core.holdings import TEST, TRAIN, VALID, Holdings
 from rescind.core.records import Records
-from rescind.data.arrays import Ints, LabelledGraph
+from rescind.data.arrays import Ints, LabelledGraph, Labels, both_directions
+from rescind.data.split import rank_in_owner
 from rescind.errors import ConfigError, DataError
 
 METIS = ("cora", "citeseer", "pubmed", "tolokers")
@@ -54,19 +55,15 @@ def subgraphs(
     ratio = RATIOS.get(graph.name, RATIO) if ratio is None else ratio
     labelled = np.flatnonzero(graph.y >= 0)
     split = node_split(owner[labelled], graph.y[labelled], labelled, seed, ratio)
-    return Holdings.of(
-        Records.of(torch.from_numpy(owner[labelled].astype(np.int64)), torch.from_numpy(labelled)),
-        torch.from_numpy(split),
-        n_clients,
-        len(graph),
-        task="nodes",
-        graph=_block_diagonal(graph, owner),
-    )
+    client = torch.from_numpy(owner[labelled].astype(np.int64))
+    records, joined = Records.of(client, torch.from_numpy(labelled)), _block_diagonal(graph, owner)
+    labels = torch.from_numpy(split)
+    return Holdings.of(records, labels, n_clients, len(graph), task="nodes", graph=joined)
 
 
 def node_split(
     owner: Ints, label: Ints, node: Ints, seed: int, ratio: tuple[int, int, int]
-) -> np.ndarray:
+) -> Labels:
     """Label nodes 0 train, 1 valid, 2 test inside each client and class. [n] int8
 
     Of n nodes, in an order drawn from the seed, the first floor(a n) are train, up to
@@ -80,9 +77,7 @@ def node_split(
     draw = Clock(seed).bits("node split", torch.from_numpy(node)).numpy()
     order = np.lexsort((draw, label, owner))
     cell = owner[order] * (int(label.max(initial=0)) + 1) + label[order]
-    start = np.flatnonzero(np.concatenate(([True], cell[1:] != cell[:-1]))) if len(cell) else cell
-    size = np.diff(np.append(start, len(cell)))
-    rank, count = np.arange(len(cell)) - np.repeat(start, size), np.repeat(size, size)
+    rank, count = rank_in_owner(cell), np.bincount(cell)[cell]
     first, second = count * ratio[0] // 100, count * (ratio[0] + ratio[1]) // 100
     split = np.empty(len(cell), dtype=np.int8)
     split[order] = np.where(rank < first, TRAIN, np.where(rank < second, VALID, TEST))
@@ -93,16 +88,15 @@ def published_parts(graph: LabelledGraph) -> Ints:
     """Return the METIS parts in the package for the graph they were made from. [N]"""
     if graph.name not in METIS:
         raise DataError(
-            f"the package has no parts for the graph '{graph.name}', only for "
-            f"{', '.join(METIS)}. Give the client of each node: "
-            f"subgraphs(graph, part), or subgraphs(graph, louvain(graph, clients=10))."
+            f"the package has no parts for the graph '{graph.name}', only for {', '.join(METIS)}. "
+            "Use subgraphs(graph, part), or subgraphs(graph, louvain(graph, clients=10))."
         )
     stored = _read_parts(graph.name)
     if stored["graph"] != graph.digest:
         raise DataError(
             f"the parts of '{graph.name}' were made from another version of the graph "
             f"({stored['graph'][:20]}..., this one is {graph.digest[:20]}...). Get the graph "
-            f"again, or give your own parts: subgraphs(graph, part)."
+            "again, or give your own parts: subgraphs(graph, part)."
         )
     return np.array([DIGITS.index(digit) for digit in stored["part"]], dtype=np.int64)
 
@@ -117,9 +111,8 @@ def louvain(graph: LabelledGraph, clients: int, seed: int = 0) -> Ints:
     try:
         import networkx
     except ImportError:
-        raise ConfigError(
-            "Louvain parts need networkx: pip install 'rescind[graph]', or use METIS parts."
-        ) from None
+        install = "pip install 'rescind[graph]'"
+        raise ConfigError(f"Louvain parts need networkx: {install}, or use METIS parts.") from None
     whole = networkx.Graph()
     whole.add_nodes_from(range(len(graph)))
     whole.add_edges_from(graph.edge_index.T.tolist())
@@ -146,10 +139,8 @@ def _read_parts(name: str) -> dict[str, Any]:
     path = files("rescind.data").joinpath("parts", f"{name}.json")
     stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if _digest(stored["part"]) != stored["digest"]:
-        raise DataError(
-            f"the parts of '{name}' do not match their digest: the installed package was changed. "
-            f"Install it again."
-        )
+        why = "do not match their digest: the installed package was changed. Install it again"
+        raise DataError(f"the parts of '{name}' {why}.")
     return stored
 
 
@@ -171,10 +162,8 @@ def _count_clients(graph: LabelledGraph, owner: Ints, clients: int | None) -> in
     if low < 0 or high >= count:
         raise DataError(f"parts are {low} to {high}; with {count} clients use 0 to {count - 1}.")
     if count > len(graph):
-        raise DataError(
-            f"'{graph.name}' has {len(graph)} nodes, fewer than its {count} clients. "
-            f"Use at most {len(graph)} clients."
-        )
+        size = f"'{graph.name}' has {len(graph)} nodes, fewer than its {count} clients"
+        raise DataError(f"{size}. Use at most {len(graph)} clients.")
     return count
 
 
@@ -182,19 +171,17 @@ def _block_diagonal(graph: LabelledGraph, owner: Ints) -> Graph:
     """Join all parts into one block-diagonal graph."""
     nodes = len(graph)
     start, end = graph.edge_index.astype(np.int64)
-    inside = (owner[start] == owner[end]) & (start != end)
-    start, end = start[inside], end[inside]
-    key = np.unique(np.concatenate((start * nodes + end, end * nodes + start)))
+    inside = owner[start] == owner[end]
     node, feature, value = _entries(graph.features)
     if not np.isfinite(value).all():
         raise DataError(
             f"a feature of node {int(node[~np.isfinite(value)][0])} of '{graph.name}' is not a "
-            f"number. Replace or remove it first."
+            "number. Replace or remove it first."
         )
     return Graph(
         owner=torch.from_numpy(owner.astype(np.int64)),
         index=torch.arange(nodes),
-        edge=torch.from_numpy(np.stack((key // nodes, key % nodes))),
+        edge=torch.from_numpy(both_directions(start[inside], end[inside], nodes)),
         node=torch.from_numpy(node),
         feature=torch.from_numpy(feature),
         value=torch.from_numpy(value),

@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from rescind.data.arrays import Ints, Labels
-from rescind.data.blocks import arrange
+from rescind.data.blocks import arrange, k_core
 from rescind.data.canonical import read_table
 from rescind.data.catalogue import Entry
 from rescind.data.dataset import Dataset
-from rescind.data.split import k_core
 from rescind.errors import DataError
 
 BLOCK_FILE = "f3crec_blocks.parquet"
@@ -51,24 +50,18 @@ def _one_per_time(dataset: Dataset) -> Dataset:
     file of days nearly all rows have the first of a month; only the days of the crawl count as
     exact times, so all their rows are kept. This gives the authors' totals exactly.
     """
+    from datetime import UTC, datetime, timedelta
     from zoneinfo import ZoneInfo
 
-    days, inverse = np.unique(dataset.time, return_inverse=True)
-    first_of_month = np.asarray(
-        [_day_of_month(int(day), ZoneInfo("Europe/Madrid")) == 1 for day in days]
-    )
+    zone, origin = ZoneInfo("Europe/Madrid"), datetime(1970, 1, 1, tzinfo=UTC)
+    seconds, inverse = np.unique(dataset.time, return_inverse=True)
+    days = [(origin + timedelta(seconds=s)).astimezone(zone).day for s in seconds.tolist()]
+    first_of_month = np.asarray(days) == 1
     key = np.stack((dataset.user, dataset.item, dataset.time), axis=1)
     _, first = np.unique(key, axis=0, return_index=True)
     keep = ~first_of_month[inverse]
     keep[first] = True
     return dataset.select(keep)
-
-
-def _day_of_month(seconds: int, zone: object) -> int:
-    from datetime import UTC, datetime, timedelta, tzinfo
-
-    assert isinstance(zone, tzinfo)
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).astimezone(zone).day
 
 
 def _read_given(path: Path, dataset: Dataset) -> tuple[Labels, Labels]:
@@ -81,8 +74,8 @@ def _read_given(path: Path, dataset: Dataset) -> tuple[Labels, Labels]:
     user, item, block, split = (np.asarray(columns[name]) for name in columns)
     # the file counts users and items of the whole dataset; original ids are one more
     theirs = (user.astype(np.int64) + 1) * 2**32 + item + 1
-    ours = dataset.users.astype(np.int64)[dataset.user] * 2**32
-    ours = ours + dataset.items.astype(np.int64)[dataset.item]
+    users, items = dataset.users.astype(np.int64), dataset.items.astype(np.int64)
+    ours = users[dataset.user] * 2**32 + items[dataset.item]
     order: Ints = np.argsort(theirs, kind="stable")
     at = np.searchsorted(theirs[order], ours).clip(max=len(theirs) - 1)
     if len(theirs) != len(ours) or not np.array_equal(theirs[order][at], ours):

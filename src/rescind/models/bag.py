@@ -39,15 +39,12 @@ class Bag(RankingModel):
         return {"item": item, "bias": torch.zeros(sizes.items, 1)}
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
-        """Return nothing: there are no private parameters."""
         return {}
 
     def infer(self, rows: Params, own: Params, lot: Lot) -> Params:
-        """Sum the user's items."""
         return {**own, "user": jagged.segment_sum(rows["item"], lot.owner, lot.clients)}
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """Compute the logits of flat samples."""
         user = functional.normalize(own["user"], dim=-1).index_select(0, owner)
         return along(user, rows["item"]) / self.temperature + rows["bias"].squeeze(-1)
 
@@ -73,9 +70,7 @@ class TwoBags(Bag):
         return {**super().public(sizes, clock), "shown": shown}
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """Compute the logits of flat samples."""
         return super().score({**rows, "item": rows["shown"]}, own, owner)
 
     def scores(self, public: Params, own: Params) -> Tensor:
-        """Score all items for each client. [C, I]"""
         return super().scores({**public, "item": public["shown"]}, own)

@@ -26,11 +26,9 @@ class Counts(RankingModel):
         return {"item": torch.zeros(sizes.items, 1)}
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
-        """Return nothing: there are no private parameters."""
         return {}
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """Return the item's fraction, the same for all clients."""
         return rows["item"].squeeze(-1)
 
     def scores(self, public: Params, own: Params) -> Tensor:

@@ -19,6 +19,9 @@ from rescind.core.tasks.nodes import NodeModel
 from rescind.core.world import Sizes
 from rescind.models.lightgcn import uniform
 
+KEPT = 8  # cohorts: two roles and three measured groups, with shared or separate weights
+_LAST: list[GraphMatrices] = []
+
 
 @dataclass(frozen=True)
 class GCN(NodeModel):
@@ -45,7 +48,6 @@ class GCN(NodeModel):
         return out
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
-        """Return nothing: only the optimiser keeps values on the device."""
         return {}
 
     def logits(self, own: Params, graph: Graph, keep: Tensor | float = 1.0) -> Tensor:
@@ -53,7 +55,7 @@ class GCN(NodeModel):
         first = own["one/weight"]
         matrices = GraphMatrices.of(graph, len(first))
         near = matrices.near(matrices.inputs(first.reshape(-1, first.shape[-1])))
-        if matrices.shared:
+        if len(first) == 1:
             hidden = torch.relu(near + own["one/bias"]) * keep
             return matrices.near(hidden @ own["two/weight"][0]) + own["two/bias"]
         owner = graph.owner
@@ -63,31 +65,22 @@ class GCN(NodeModel):
 
 
 class SparseProduct(torch.autograd.Function):
-    """A sparse matrix times a dense one: on a CPU with scipy, in half the time of torch."""
+    """A sparse matrix [n, m] times a dense [m, d]: on a CPU by scipy, twice as fast as torch."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, matrix: Any, transposed: Any) -> Tensor:
-        """Multiply matrix [n, m] by value [m, d]. [n, d]"""
         ctx.transposed = transposed
         return _product(matrix, value.detach())
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        """Multiply the transposed matrix by the gradient."""
         return _product(ctx.transposed, grads[0].contiguous()), None, None
 
 
 def _product(matrix: Any, value: Tensor) -> Tensor:
-    """Multiply a torch or scipy matrix by a dense one."""
     if isinstance(matrix, Tensor):
         return matrix @ value
     return torch.from_numpy(matrix @ value.numpy())
-
-
-def sparse_product(value: Tensor, matrix: Any, transposed: Any) -> Tensor:
-    """Compute matrix @ value with its gradient."""
-    out: Tensor = SparseProduct.apply(value, matrix, transposed)  # type: ignore[no-untyped-call]
-    return out
 
 
 def by_owner(rows: Tensor, matrices: Tensor, owner: Tensor) -> Tensor:
@@ -107,13 +100,11 @@ class OwnerProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, matrices: Tensor, owner: Tensor) -> Tensor:
-        """Multiply [N, a] by [C, a, b]. [N, b]"""
         ctx.save_for_backward(rows, matrices, owner)
         return OwnerProduct.times(rows, matrices, owner)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        """Return gradients: rows times transposed matrices, and summed outer products of rows."""
         rows, matrices, owner = ctx.saved_tensors
         outer = OwnerProduct.of(rows, owner, len(matrices)).T @ grads[0].contiguous().numpy()
         back = OwnerProduct.times(grads[0], matrices.transpose(1, 2), owner)
@@ -121,7 +112,6 @@ class OwnerProduct(torch.autograd.Function):
 
     @staticmethod
     def times(rows: Tensor, matrices: Tensor, owner: Tensor) -> Tensor:
-        """Compute the product."""
         stacked = matrices.detach().reshape(-1, matrices.shape[2]).numpy()
         return torch.from_numpy(OwnerProduct.of(rows, owner, len(matrices)) @ stacked)
 
@@ -147,11 +137,6 @@ class GraphMatrices:
     """Number of clients with their own weights; 1 if all weights are equal."""
     cache: dict[Any, tuple[Any, Any]]
 
-    @property
-    def shared(self) -> bool:
-        """Whether all nodes use one copy of the weights."""
-        return self.clients == 1
-
     @classmethod
     def of(cls, graph: Graph, clients: int) -> GraphMatrices:
         """Return the matrices of a graph, cached because a round needs them several times."""
@@ -164,38 +149,33 @@ class GraphMatrices:
 
     def inputs(self, weight: Tensor) -> Tensor:
         """Compute X W, with features in the columns of their client. [C * F, H] -> [N, H]"""
-        return sparse_product(weight, *self._matrix("inputs", weight.dtype))
+        return self._times("inputs", weight)
 
     def near(self, value: Tensor) -> Tensor:
         """Compute A times a value. [N, d] -> [N, d]"""
-        return sparse_product(value, *self._matrix("near", value.dtype))
+        return self._times("near", value)
 
-    def _graph(self) -> Graph:
-        graph: Graph | None = self.graph()
-        assert graph is not None
-        return graph
-
-    def _column(self, graph: Graph) -> Tensor:
-        if self.shared:
-            return graph.feature
-        return graph.owner[graph.node] * graph.features + graph.feature
+    def _times(self, which: str, value: Tensor) -> Tensor:
+        matrices = self._matrix(which, value.dtype)
+        out: Tensor = SparseProduct.apply(value, *matrices)  # type: ignore[no-untyped-call]
+        return out
 
     def _matrix(self, which: str, dtype: torch.dtype) -> tuple[Any, Any]:
         """Return a matrix and its transpose, made once."""
         if (which, dtype) not in self.cache:
-            graph = self._graph()
-            nodes = len(graph.owner)
+            graph: Graph = self.graph()
+            nodes, width = len(graph.owner), self.clients * graph.features
             if which == "near":
                 source, target, weight = adjacency(graph, dtype)
                 near = compressed(target, source, weight, (nodes, nodes))
                 self.cache[which, dtype] = (near, near)  # symmetric
             else:
-                value, column = graph.value.to(dtype), self._column(graph)
-                width = self.clients * graph.features
-                self.cache[which, dtype] = (
-                    compressed(graph.node, column, value, (nodes, width)),
-                    compressed(column, graph.node, value, (width, nodes)),
-                )
+                node, column, value = graph.node, graph.feature, graph.value.to(dtype)
+                if self.clients != 1:
+                    column = graph.owner[node] * graph.features + column
+                inputs = compressed(node, column, value, (nodes, width))
+                transposed = compressed(column, node, value, (width, nodes))
+                self.cache[which, dtype] = (inputs, transposed)
         return self.cache[which, dtype]
 
 
@@ -214,10 +194,6 @@ def by_rows(row: Tensor, column: Tensor, value: Tensor, shape: tuple[int, int]) 
         warnings.filterwarnings("ignore", message="Sparse")
         indices = torch.stack([row, column])
         return torch.sparse_coo_tensor(indices, value, shape).coalesce().to_sparse_csr()
-
-
-KEPT = 8  # cohorts: two roles and three measured groups, with shared or separate weights
-_LAST: list[GraphMatrices] = []
 
 
 def adjacency(graph: Graph, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

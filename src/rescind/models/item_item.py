@@ -22,22 +22,26 @@ PAIRS = "pairs"
 """Number of clients that own both items: [I * I, 1], the pair (i, j) in row i * I + j."""
 BLOCK = 2**12
 """Clients per matrix product: counts below 2**24 are exact in float32; changes speed only."""
+_CACHE: Any = WeakIdKeyDictionary()
+
+
+class _NothingPrivate:
+    """Ranks items without private parameters."""
+
+    task: ClassVar[str] = "ranking"
+
+    def private(self, ids: Tensor, clock: Clock) -> Params:
+        return {}
 
 
 @dataclass(frozen=True)
-class ItemWeights:
+class ItemWeights(_NothingPrivate):
     """A model with a weight per ordered item pair: score_j = sum over own items i of B_ij."""
 
-    task: ClassVar[str] = "ranking"
     tables: ClassVar[tuple[str, ...]] = ()
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """Return zero weights: [I, I]"""
         return {"weights": torch.zeros(sizes.items, sizes.items)}
-
-    def private(self, ids: Tensor, clock: Clock) -> Params:
-        """Return nothing: there are no private parameters."""
-        return {}
 
     def of_lot(self, public: Params, lot: Lot) -> Tensor:
         """Compute x B for every client, with x its own items. [C, I]"""
@@ -48,10 +52,9 @@ class ItemWeights:
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class Neighbours(_NothingPrivate):
     """A model of the most similar items: score_j = sum over own items i with neighbour j."""
 
-    task: ClassVar[str] = "ranking"
     tables: ClassVar[tuple[str, ...]] = ("neighbour", "similarity")
 
     many: int = 20
@@ -61,10 +64,6 @@ class Neighbours:
         """Return neighbour: [I, many], -1 if there is none    similarity: [I, many]"""
         none = torch.full((sizes.items, self.many), -1, dtype=torch.int64)
         return {"neighbour": none, "similarity": torch.zeros(sizes.items, self.many)}
-
-    def private(self, ids: Tensor, clock: Clock) -> Params:
-        """Return nothing: there are no private parameters."""
-        return {}
 
     def of_lot(self, public: Params, lot: Lot) -> Tensor:
         """Sum the similarities to each client's own items. [C, I]"""
@@ -95,15 +94,10 @@ def client_pairs(cohort: Cohort) -> Update:
 
 def client_pairs_sum(cohort: Cohort) -> Sum:
     """Compute the sum of `client_pairs` as X^T X, in blocks; every client has weight 1."""
-    counts = together(cohort.train, cohort.items).view(-1)
-    rows = int(cohort.train.count.square().sum())
-    return Sum(
-        totals={PAIRS: counts.unsqueeze(1)},
-        weight=float(len(cohort)),
-        clients=len(cohort),
-        touched={PAIRS: counts},
-        up=rows * 8,  # a count and a row number of four bytes each
-    )
+    counts, clients = together(cohort.train, cohort.items).view(-1), len(cohort)
+    up = int(cohort.train.count.square().sum()) * 8  # a count and a row number of four bytes each
+    totals, touched = {PAIRS: counts.unsqueeze(1)}, {PAIRS: counts}
+    return Sum(totals=totals, weight=float(clients), clients=clients, touched=touched, up=up)
 
 
 def together(lot: Lot, items: int) -> Tensor:
@@ -123,15 +117,14 @@ def must_fit(items: int, most: int, name: str) -> None:
         raise ConfigError(
             f"{name} keeps a number for every pair of items: {items} items are "
             f"{items * items * 8 / 1e9:.0f} GB, and max_items is {most}. Raise max_items if the "
-            f"memory is large enough, or drop rare items first (data.core)."
+            "memory is large enough, or drop rare items first (data.core)."
         )
 
 
 @dataclass(frozen=True)
-class LocalWeights:
+class LocalWeights(_NothingPrivate):
     """A model with weights of neighbours only: score_j = sum over own items i in N(j) of B_ij."""
 
-    task: ClassVar[str] = "ranking"
     tables: ClassVar[tuple[str, ...]] = ("neighbour", "weight")
 
     many: int = 200
@@ -142,19 +135,14 @@ class LocalWeights:
         none = torch.full((sizes.items, self.many), -1, dtype=torch.int32)
         return {"neighbour": none, "weight": torch.zeros(sizes.items, self.many)}
 
-    def private(self, ids: Tensor, clock: Clock) -> Params:
-        """Return nothing: there are no private parameters."""
-        return {}
-
     def of_lot(self, public: Params, lot: Lot) -> Tensor:
         """Compute x B for every client, with x its own items. [C, I]"""
         from scipy.sparse import csr_array
 
         weights = _by_source(public)
         first = torch.cat([lot.first, lot.first.new_tensor([len(lot)])]).cpu().numpy()
-        ones = torch.ones(len(lot), dtype=public["weight"].dtype).numpy()
-        shape = (lot.clients, weights.shape[0])
-        owns = csr_array((ones, lot.item.cpu().numpy(), first), shape=shape)
+        ones, item = torch.ones(len(lot), dtype=public["weight"].dtype).numpy(), lot.item.cpu()
+        owns = csr_array((ones, item.numpy(), first), shape=(lot.clients, weights.shape[0]))
         return torch.from_numpy((owns @ weights).toarray()).to(public["weight"].device)
 
 
@@ -170,6 +158,3 @@ def _by_source(public: Params) -> Any:
         shape = (len(weight), len(weight))
         _CACHE[weight] = csr_array(csc_array((*columns, first.numpy()), shape=shape))
     return _CACHE[weight]
-
-
-_CACHE: Any = WeakIdKeyDictionary()

@@ -51,26 +51,21 @@ class LightGCN(RankingModel):
     """
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """Return the initial item table: [I, d]"""
         return {"item": uniform("item", torch.arange(sizes.items), self.dim, self.spread, clock)}
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
-        """Return the initial user vectors: [C, d]"""
         return {"user": uniform("user", ids, self.dim, self.user_spread, clock)}
 
     def infer(self, rows: Params, own: Params, lot: Lot) -> Params:
-        """Compute the user's vector after one propagation over the ego graph."""
         scale = torch.rsqrt(lot.count.clamp(min=1).to(own["user"].dtype)).unsqueeze(1)
         near = jagged.segment_sum(rows["item"], lot.owner, lot.clients) * scale
         return {**own, "user": (own["user"] + near) / 2}
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """Compute cos(u, v_i) for flat samples."""
         user = functional.normalize(own["user"], dim=-1).index_select(0, owner)
         return along(user, rows["item"])
 
     def scores(self, public: Params, own: Params) -> Tensor:
-        """Score all items for each client. [C, I]"""
         user = functional.normalize(own["user"], dim=-1)
         return user @ functional.normalize(public["item"], dim=-1).T
 

@@ -32,19 +32,15 @@ class MF(RankingModel):
         return (("user", 0, self.dim),)
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """Return the initial item table: [I, d]"""
         return {"item": gaussian("item", torch.arange(sizes.items), self.dim, self.spread, clock)}
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
-        """Return the initial user vectors: [C, d]"""
         return {"user": gaussian("user", ids, self.dim, self.spread, clock)}
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """Compute p_u . q_i for flat samples."""
         return torch.linalg.vecdot(own["user"].index_select(0, owner), rows["item"])
 
     def scores(self, public: Params, own: Params) -> Tensor:
-        """Score all items for each client. [C, I]"""
         return own["user"] @ public["item"].T
 
 

@@ -18,8 +18,7 @@ from rescind.errors import ConfigError
 from rescind.models.lightgcn import uniform
 from rescind.models.mf import gaussian
 
-# Hidden values computed at once: 64 MB of float32. Changes speed only.
-_CELLS = 2**24
+_CELLS = 2**24  # hidden values computed at once: 64 MB of float32; changes speed only
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,6 @@ class NCF(RankingModel):
         return ({"item": self.faster, "user": self.faster},)
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """Return the initial item table: [I, d]"""
         return {"item": gaussian("item", torch.arange(sizes.items), self.dim, self.spread, clock)}
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
@@ -83,7 +81,6 @@ class NCF(RankingModel):
         return values
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """Compute the logits of flat samples, each with its owner's network."""
         item = rows["item"]
         if not self.layers:
             weight = own["weight0"][:, 0, self.dim :].index_select(0, owner)
@@ -98,7 +95,6 @@ class NCF(RankingModel):
         return self._forward(padded, own)[owner, position]
 
     def scores(self, public: Params, own: Params) -> Tensor:
-        """Score all items for each client. [C, I]"""
         item = public["item"]
         if not self.layers:
             return own["weight0"][:, 0, self.dim :] @ item.T + self._shift(own)

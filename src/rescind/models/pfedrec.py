@@ -50,22 +50,17 @@ class PFedRec(RankingModel):
         return ("weight", 0, self.dim), ("bias", 0, 1)
 
     def public(self, sizes: Sizes, clock: Clock) -> Params:
-        """Return the initial item table: [I, d]"""
         return {"item": gaussian("item", torch.arange(sizes.items), self.dim, self.spread, clock)}
 
     def private(self, ids: Tensor, clock: Clock) -> Params:
         """Return weight: [C, d]    bias: [C], U(+-1 / sqrt(d))"""
         bound, first = self.dim**-0.5, torch.zeros_like(ids) if self.alike else ids
-        return {
-            "weight": uniform("weight", first, self.dim, bound, clock),
-            "bias": uniform("bias", first, 1, bound, clock).squeeze(1),
-        }
+        weight = uniform("weight", first, self.dim, bound, clock)
+        return {"weight": weight, "bias": uniform("bias", first, 1, bound, clock).squeeze(1)}
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """Compute w_u . q_i + b_u for flat samples."""
         weight = own["weight"].index_select(0, owner)
         return torch.linalg.vecdot(weight, rows["item"]) + own["bias"].index_select(0, owner)
 
     def scores(self, public: Params, own: Params) -> Tensor:
-        """Score all items for each client. [C, I]"""
         return own["weight"] @ public["item"].T + own["bias"].unsqueeze(1)

@@ -56,10 +56,8 @@ def epsilon_of(noise: float, delta: float, times: int = 1) -> float:
         low, high = high, 2 * high
     while high - low > CLOSE * high:
         middle = (low + high) / 2
-        if delta_of(noise, middle, times) > delta:
-            low = middle
-        else:
-            high = middle
+        too_low = delta_of(noise, middle, times) > delta
+        low, high = (middle, high) if too_low else (low, middle)
     return high
 
 
@@ -71,10 +69,8 @@ def rounds_within(noise: float, delta: float, epsilon: float) -> int:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        if delta_of(noise, epsilon, middle) <= delta:
-            low = middle
-        else:
-            high = middle
+        within = delta_of(noise, epsilon, middle) <= delta
+        low, high = (middle, high) if within else (low, middle)
     return low
 
 
@@ -99,10 +95,8 @@ def renyi_epsilon(values: Sequence[float], delta: float, orders: Sequence[float]
 def check_delta(delta: float) -> None:
     """Raise ConfigError if delta is not between 0 and 1."""
     if not 0 < delta < 1:
-        raise ConfigError(
-            f"delta must lie between 0 and 1, got {delta}. "
-            f"Choose one well below 1 / (number of clients), for example 1e-5."
-        )
+        hint = "Choose one well below 1 / (number of clients), for example 1e-5."
+        raise ConfigError(f"delta must lie between 0 and 1, got {delta}. {hint}")
 
 
 def count(took_part: list[int], ids: Tensor) -> list[int]:

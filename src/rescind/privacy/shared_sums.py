@@ -56,10 +56,8 @@ class SharedSums(InProcess):
                         continue
                     for name, value in sorted(total.totals.items()):
                         if value.is_floating_point():
-                            raise ConfigError(
-                                f"two servers can add only whole numbers, but '{name}' of "
-                                f"{type(method).__name__} is {value.dtype}."
-                            )
+                            given = f"'{name}' of {type(method).__name__} is {value.dtype}"
+                            raise ConfigError(f"two servers add only whole numbers, but {given}.")
                         key = f"{role}:{name}"
                         if key not in servers:
                             servers[key] = stack.enter_context(TwoServers(value.numel()))
@@ -79,10 +77,8 @@ def executor_for(executor: Executor) -> Executor:
     if isinstance(executor, SharedSums):
         return executor
     if type(executor) is not InProcess:
-        raise ConfigError(
-            f"two servers work only with InProcess, not with {type(executor).__name__}. Use the "
-            f"default executor, or servers = 1."
-        )
+        given = type(executor).__name__
+        raise ConfigError(f"two servers need InProcess, not {given}. Use it, or servers = 1.")
     if executor.guards:
         raise ConfigError("guards need floats, two servers integers. Use only one of them.")
     return SharedSums(**{f.name: getattr(executor, f.name) for f in fields(executor)})

@@ -19,7 +19,6 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Listener
 from subprocess import PIPE, Popen
 from threading import Thread
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,9 +35,6 @@ BEGIN = "from rescind.privacy.two_servers import serve; serve()"
 _SEEDED, _MASKED, _OPEN, _COUNT, _LOOK = b"SMOCL"
 _OK, _REFUSED = b"K", b"R"
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
-
-
-# -- shares ---------------------------------------------------------------------------------------
 
 
 def expanded(seed: bytes, count: int) -> Numbers:
@@ -67,9 +63,6 @@ def opened(first: Numbers, second: Numbers) -> Tensor:
     import torch
 
     return torch.from_numpy((first + second).view(np.int64).copy())
-
-
-# -- a server -------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -132,12 +125,8 @@ def serve() -> None:
 
 
 def _exit_with_parent() -> None:
-    """End this process when its standard input ends, that is, with its parent."""
-    sys.stdin.read()
+    sys.stdin.read()  # ends with the parent
     os._exit(0)
-
-
-# -- both servers ----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -159,9 +148,8 @@ class TwoServers:
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.least < 1:
-            raise ConfigError(
-                f"size and least of TwoServers must be at least 1; got {self.size}, {self.least}."
-            )
+            given = f"{self.size}, {self.least}"
+            raise ConfigError(f"size and least of TwoServers must be at least 1; got {given}.")
         self._processes: list[Popen[bytes]] = []
         self._ports: list[int] = []
         self._secrets = [secrets.token_bytes(32) for _ in range(2)]
@@ -182,22 +170,15 @@ class TwoServers:
             self._ports.append(int(port))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._processes:
             process.communicate()  # closes its input, so that it ends
 
     def add(self, values: Tensor) -> None:
         """Send a contribution to both servers; a negative one withdraws an earlier one. [size]"""
         if values.dtype.is_floating_point or tuple(values.shape) != (self.size,):
-            raise ConfigError(
-                f"a contribution must be {self.size} whole numbers; got {tuple(values.shape)} of "
-                f"{values.dtype}."
-            )
+            given = f"{tuple(values.shape)} of {values.dtype}"
+            raise ConfigError(f"a contribution must be {self.size} whole numbers; got {given}.")
         name = secrets.token_bytes(NAME)
         seed, masked = client_shares(values)
         self._ask(0, bytes([_SEEDED]) + name + seed)
@@ -212,10 +193,8 @@ class TwoServers:
         received = [self._ask(server, bytes([_COUNT])) for server in range(2)]
         if received[0] != received[1]:
             first, second = (len(names) // NAME for names in received)
-            raise DataError(
-                f"the servers have different contributions ({first} and {second}): a share was "
-                f"lost. Let its device send both shares again."
-            )
+            why = f"the servers have different contributions ({first} and {second})"
+            raise DataError(f"{why}: a share was lost. Let its device send both shares again.")
         return opened(*(_numbers(self._ask(server, bytes([_OPEN]))) for server in range(2)))
 
     def _ask(self, server: int, message: bytes) -> bytes:
@@ -226,7 +205,7 @@ class TwoServers:
         except (OSError, EOFError, IndexError) as error:
             raise DataError(
                 f"server {server + 1} of 2 does not answer ({error!r}). Its share of the sum is "
-                f"lost: start again and let all devices send again."
+                "lost: start again and let all devices send again."
             ) from None
         if answer[:1] == _REFUSED:
             raise DataError(f"server {server + 1} of 2 refused: {answer[1:].decode()}.")

@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rescind.core.files import write_atomically
 from rescind.errors import ConfigError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette: can be distinguished with any kind of colour vision.
 BLUE, ORANGE, GREEN, GREY, RED = "#0072B2", "#E69F00", "#009E73", "#777777", "#D55E00"
+Style = dict[str, Any]
 
 
 def figure(panels: int, width: float = 4.2, height: float = 3.4) -> tuple[Figure, list[Axes]]:
@@ -45,15 +46,8 @@ def curve(
     ax.plot(rounds, values, color=BLUE, linewidth=2, marker="o", markersize=3)
     if floor is not None:
         ax.axhline(floor, color=GREY, linestyle="--", linewidth=1.5)
-        ax.annotate(
-            floor_name,
-            (rounds[-1], floor),
-            textcoords="offset points",
-            xytext=(0, 5),
-            ha="right",
-            color=GREY,
-            fontsize=10,
-        )
+        style: Style = {"textcoords": "offset points", "ha": "right", "color": GREY, "fontsize": 10}
+        ax.annotate(floor_name, (rounds[-1], floor), xytext=(0, 5), **style)
     ax.set_xlabel("round", fontsize=11)
     ax.set_ylabel(name, fontsize=11)
     ax.set_ylim(bottom=0)
@@ -132,16 +126,9 @@ def histograms(
     low, high = min(all_values), max(all_values)
     bins = [low + (high - low) * n / 24 for n in range(25)] if high > low else 10
     for (label, group), colour in zip(values.items(), colours, strict=True):
-        ax.hist(group, bins=bins, histtype="stepfilled", alpha=0.35, color=colour, density=True)
-        ax.hist(
-            group,
-            bins=bins,
-            histtype="step",
-            linewidth=1.8,
-            color=colour,
-            density=True,
-            label=label,
-        )
+        common: Style = {"bins": bins, "color": colour, "density": True}
+        ax.hist(group, histtype="stepfilled", alpha=0.35, **common)
+        ax.hist(group, histtype="step", linewidth=1.8, label=label, **common)
     ax.set_xlabel(name, fontsize=11)
     ax.set_ylabel("density", fontsize=11)
     ax.legend(fontsize=9, frameon=False)
@@ -188,18 +175,11 @@ def sweep(
     colours = (BLUE, ORANGE, GREEN, RED, "#CC79A7", "#56B4E9", "#000000", GREY)
     for number, (label, points) in enumerate(lines.items()):
         x, mean, spread = zip(*points, strict=True)
-        ax.errorbar(
-            x,
-            mean,
-            spread,
-            color=colours[number % len(colours)],
-            marker=MARKS[number % len(MARKS)],
-            linestyle=("-", "--", ":")[number // len(colours) % 3],  # colours repeat
-            linewidth=1.8,
-            markersize=5,
-            capsize=3,
-            label=label,
-        )
+        colour, mark = colours[number % len(colours)], MARKS[number % len(MARKS)]
+        dashes = ("-", "--", ":")[number // len(colours) % 3]  # colours repeat
+        style: Style = {"color": colour, "marker": mark, "linestyle": dashes, "label": label}
+        style |= {"linewidth": 1.8, "markersize": 5, "capsize": 3}
+        ax.errorbar(x, mean, spread, **style)
     low, high = ax.get_ylim()
     if high - low < 0.005 * abs(high):  # a difference in the fourth digit must not look large
         ax.set_ylim(0.99 * low, 1.01 * high)
@@ -234,16 +214,9 @@ def names_above(fig: Figure, ax: Axes) -> None:
     """Draw the legend of one panel above all panels, where it covers nothing."""
     lines, names = ax.get_legend_handles_labels()
     if len(names) > 1:
-        across = min(len(names), 4)  # more do not fit above two panels
-        fig.legend(
-            lines,
-            names,
-            loc="outside upper center",
-            ncols=across,
-            fontsize=9,
-            frameon=False,
-            handlelength=3,
-        )
+        style: Style = {"fontsize": 9, "frameon": False, "handlelength": 3}
+        style["ncols"] = min(len(names), 4)  # more do not fit above two panels
+        fig.legend(lines, names, loc="outside upper center", **style)
 
 
 def words_below(fig: Figure, words: str) -> None:

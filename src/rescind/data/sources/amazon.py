@@ -35,14 +35,8 @@ def read(files: Files) -> Canonical:
     lists = list(histories.values())
     user = np.repeat(numbers[order], [len(lists[at]) for at in order])
     item = np.asarray([item for at in order for item in lists[at]], dtype=np.int64)
-    columns = {
-        "user": user,
-        "item": item,
-        "rating": None,
-        "timestamp": None,
-        "position": rank_in_owner(user).astype(np.int16),
-    }
-    codes = files.label("Games.item2id")
-    table = cut(files.read("Games.item2id"), codes, "\t", ("code", "item"), header=False)
-    by_number = np.argsort(whole(table["item"], codes, "item"), kind="stable")
+    position = rank_in_owner(user).astype(np.int16)
+    columns = {"user": user, "item": item, "rating": None, "timestamp": None, "position": position}
+    table = cut(files, "Games.item2id", "\t", ("code", "item"))
+    by_number = np.argsort(table.whole("item"), kind="stable")
     return Canonical(columns, {"source_id": np.asarray(table["code"])[by_number]})

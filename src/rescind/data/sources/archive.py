@@ -26,7 +26,8 @@ class Files:
         self.path = path
         if not path.exists():
             raise DataError(f"{path}: there is no such file or folder. Check the path.")
-        self._zip = None if path.is_dir() or not _is_zip(path) else _open_zip(path)
+        packed = path.suffix in (".zip", ".whl", ".npz") or zipfile.is_zipfile(path)
+        self._zip = _open_zip(path) if packed and not path.is_dir() else None
         self._members = self._list()
 
     def _list(self) -> dict[str, str]:
@@ -67,10 +68,6 @@ class Files:
         return f"{self.path}/{self._members.get(name, name)}"
 
 
-def _is_zip(path: Path) -> bool:
-    return path.suffix in (".zip", ".whl", ".npz") or zipfile.is_zipfile(path)
-
-
 def _open_zip(path: Path) -> zipfile.ZipFile:
     try:
         archive = zipfile.ZipFile(path)
@@ -89,27 +86,26 @@ def _open_zip(path: Path) -> zipfile.ZipFile:
 def check_members(path: Path, members: list[zipfile.ZipInfo]) -> None:
     """Refuse an archive with unsafe names, links, encryption or very large sizes."""
     for info in members:
-        parts = PurePosixPath(info.filename.replace("\\", "/")).parts
-        if ".." in parts or info.filename.startswith(("/", "\\")) or ":" in (parts or ("",))[0]:
-            _refuse(path, info, "its name leads out of the archive")
-        if stat.S_ISLNK(info.external_attr >> 16):
-            _refuse(path, info, "it is a link")
-        if info.flag_bits & 1:
-            _refuse(path, info, "it is encrypted")
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            _refuse(path, info, "its compression method is not supported")
-        if info.file_size > 2**24 and info.file_size > _HIGHEST_RATIO * max(info.compress_size, 1):
-            _refuse(path, info, f"{info.compress_size} bytes unpack to {info.file_size}")
+        name, packed, size = info.filename, info.compress_size, info.file_size
+        parts = PurePosixPath(name.replace("\\", "/")).parts
+        out = ".." in parts or name.startswith(("/", "\\")) or ":" in (parts or ("",))[0]
+        plain = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        most = max(2**24, _HIGHEST_RATIO * max(packed, 1))
+        for wrong, why in (
+            (out, "its name leads out of the archive"),
+            (stat.S_ISLNK(info.external_attr >> 16), "it is a link"),
+            (info.flag_bits & 1, "it is encrypted"),
+            (not plain, "its compression method is not supported"),
+            (size > most, f"{packed} bytes unpack to {size}"),
+        ):
+            if wrong:
+                raise DataError(
+                    f"{path}: member '{name}' is refused because {why}. Nothing was read. Use the "
+                    "publisher's own archive."
+                )
     total = sum(info.file_size for info in members)
     if total > _LARGEST:
         raise DataError(
             f"{path}: it unpacks to {total} bytes, more than the {_LARGEST} allowed. "
             "Use the publisher's own archive."
         )
-
-
-def _refuse(path: Path, info: zipfile.ZipInfo, why: str) -> None:
-    raise DataError(
-        f"{path}: member '{info.filename}' is refused because {why}. Nothing was read. "
-        "Use the publisher's own archive."
-    )

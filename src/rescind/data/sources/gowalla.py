@@ -17,15 +17,8 @@ def read(files: Files) -> Canonical:
     item = np.concatenate([part[1] for part in parts])
     split = np.repeat(np.asarray([0, 1], dtype=np.int8), [len(part[0]) for part in parts])
     order = np.lexsort((item, user))
-    return Canonical(
-        {
-            "user": user[order],
-            "item": item[order],
-            "rating": None,
-            "timestamp": None,
-            "split": split[order],
-        }
-    )
+    columns = {"user": user[order], "item": item[order], "rating": None, "timestamp": None}
+    return Canonical(columns | {"split": split[order]})
 
 
 def _pairs(files: Files, name: str) -> tuple[Ints, Ints]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rescind.data.arrays import Ints
+from rescind.data.arrays import Ints, both_directions
 from rescind.data.canonical import write_atomically
 from rescind.data.dataset import GraphDataset
 from rescind.data.sources import safe_pickle
@@ -44,20 +44,14 @@ def read_canonical(path: Path, name: str) -> GraphDataset:
     if missing:
         raise DataError(f"{path}: the array '{missing[0]}' is missing. Delete it and get it again.")
     try:
-        return GraphDataset(
-            name=name,
-            edge_index=parts["edge_index"].astype(np.int64),
-            features=parts["x"].astype(np.float32) if "x" in parts else _sparse(parts),
-            y=parts["y"].astype(np.int64),
-            train_mask=parts["train_mask"].astype(np.bool_),
-            valid_mask=parts["val_mask"].astype(np.bool_),
-            test_mask=parts["test_mask"].astype(np.bool_),
-            num_classes=int(parts["num_classes"]),
-        )
+        features = parts["x"].astype(np.float32) if "x" in parts else _sparse(parts)
+        edges, y = parts["edge_index"].astype(np.int64), parts["y"].astype(np.int64)
+        masks = (parts[f"{part}_mask"].astype(np.bool_) for part in ("train", "val", "test"))
+        train, valid, test = masks
+        return GraphDataset(name, edges, features, y, train, valid, test, int(parts["num_classes"]))
     except (ValueError, TypeError) as error:
-        raise DataError(
-            f"{path}: its arrays do not fit together ({error}). Get it again."
-        ) from error
+        why = f"its arrays do not fit together ({error})"
+        raise DataError(f"{path}: {why}. Get it again.") from error
 
 
 def write_canonical(folder: Path, graph: GraphDataset) -> None:
@@ -102,9 +96,11 @@ def read_planetoid(files: Files, name: str) -> GraphDataset:
     y = np.full(nodes, -1, dtype=np.int64)
     y[index] = np.where(labels.sum(axis=1) > 0, labels.argmax(axis=1), -1)
     count, numbers = part("y").shape[0], np.arange(nodes)
+    pairs = [(one, other) for one, row in part("graph").items() for other in row]
+    start, end = np.asarray(pairs, dtype=np.int64).reshape(-1, 2).T
     return GraphDataset(
         name=name,
-        edge_index=_edges(part("graph"), nodes, files.label(f"ind.{name}.graph")),
+        edge_index=_both_directions(start, end, nodes, files.label(f"ind.{name}.graph")),
         features=_stack(known, unseen, index, nodes),
         y=y,
         train_mask=numbers < count,
@@ -130,28 +126,21 @@ def _stack(known: Any, unseen: Any, index: Ints, nodes: int) -> Any:
 def read_heterophilous(files: Files, name: str) -> GraphDataset:
     """Read one npz file of Platonov et al. 2023: features, labels, each edge once, ten splits."""
     file = f"{name}.npz"
-    parts = read_npz(files.read(file), files.label(file)) if files.has(file) else _given_npz(files)
+    if files.has(file):
+        parts = read_npz(files.read(file), files.label(file))
+    else:  # the npz file itself was given, so `files` lists its arrays
+        parts = read_npz(files.path.read_bytes(), str(files.path))
     wanted = ("node_features", "node_labels", "edges", "train_masks", "val_masks", "test_masks")
-    for key in wanted:
-        if key not in parts:
-            raise DataError(f"{files.label(file)}: the array '{key}' is missing. Get it again.")
+    missing = [key for key in wanted if key not in parts]
+    if missing:
+        raise DataError(f"{files.label(file)}: the array '{missing[0]}' is missing. Get it again.")
     labels = parts["node_labels"].astype(np.int64)
-    edges = parts["edges"].astype(np.int64)
-    return GraphDataset(
-        name=name,
-        edge_index=_both_directions(edges[:, 0], edges[:, 1], len(labels), files.label(file)),
-        features=parts["node_features"].astype(np.float32),
-        y=labels,
-        train_mask=parts["train_masks"].T.astype(np.bool_),
-        valid_mask=parts["val_masks"].T.astype(np.bool_),
-        test_mask=parts["test_masks"].T.astype(np.bool_),
-        num_classes=int(labels.max()) + 1,
-    )
-
-
-def _given_npz(files: Files) -> dict[str, NDArray[Any]]:
-    """Read an npz file that was given directly, so that `Files` lists its arrays."""
-    return read_npz(files.path.read_bytes(), str(files.path))
+    start, end = parts["edges"].astype(np.int64)[:, :2].T
+    edges = _both_directions(start, end, len(labels), files.label(file))
+    features = parts["node_features"].astype(np.float32)
+    masks = (parts[f"{part}_masks"].T.astype(np.bool_) for part in ("train", "val", "test"))
+    train, valid, test = masks
+    return GraphDataset(name, edges, features, labels, train, valid, test, int(labels.max()) + 1)
 
 
 def _sparse(parts: dict[str, NDArray[Any]]) -> Any:
@@ -164,19 +153,8 @@ def _sparse(parts: dict[str, NDArray[Any]]) -> Any:
     return matrix
 
 
-def _edges(adjacency: dict[int, list[int]], nodes: int, label: str) -> Ints:
-    count = [len(neighbours) for neighbours in adjacency.values()]
-    start = np.repeat(np.asarray(list(adjacency), dtype=np.int64), count)
-    end = np.asarray([n for row in adjacency.values() for n in row], dtype=np.int64)
-    return _both_directions(start, end, nodes, label)
-
-
 def _both_directions(start: Ints, end: Ints, nodes: int, label: str) -> Ints:
     """Return sorted edges in both directions, without self-loops and duplicates. [2, E]"""
     if len(start) and (min(start.min(), end.min()) < 0 or max(start.max(), end.max()) >= nodes):
         raise DataError(f"{label}: an edge has a node outside 0..{nodes - 1}. Get it again.")
-    apart = start != end
-    key = np.unique(
-        np.concatenate((start[apart] * nodes + end[apart], end[apart] * nodes + start[apart]))
-    )
-    return np.stack((key // nodes, key % nodes))
+    return both_directions(start, end, nodes)

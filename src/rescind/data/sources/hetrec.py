@@ -9,7 +9,7 @@ import numpy as np
 from rescind.data.arrays import Ints
 from rescind.data.canonical import Canonical, build
 from rescind.data.sources.archive import Files
-from rescind.data.sources.text_columns import cut, decimal, decode, whole
+from rescind.data.sources.text_columns import cut, decode, whole
 from rescind.errors import DataError
 
 
@@ -18,36 +18,24 @@ def read_lastfm(files: Files) -> Canonical:
 
     The time of a row is midnight in Madrid on its day, as in the publisher's file of timestamps.
     """
-    name = "user_taggedartists.dat"
-    label = files.label(name)
     names = ("user", "artist", "tag", "day", "month", "year")
-    table = cut(files.read(name), label, "\t", names, header=True)
-    numbers = {column: whole(table[column], label, column, 2) for column in names}
-    time = _midnights(numbers["year"], numbers["month"], numbers["day"], label)
-    facts = {number: (title, None) for number, title in _titles(files, "artists.dat").items()}
-    return build(numbers["user"], numbers["artist"], None, time, facts, tag=numbers["tag"])
+    table = cut(files, "user_taggedartists.dat", "\t", names, header=True)
+    user, artist, tag, day, month, year = (table.whole(name) for name in names)
+    time = _midnights(year, month, day, table.file)
+    return build(user, artist, None, time, _titles(files, "artists.dat"), tag=tag)
 
 
 def read_movielens(files: Files) -> Canonical:
     """Read MovieLens 2K: `user_ratedmovies-timestamps.dat` (milliseconds), `movies.dat`."""
-    name = "user_ratedmovies-timestamps.dat"
-    label = files.label(name)
-    names = ("user", "item", "rating", "time")
-    table = cut(files.read(name), label, "\t", names, header=True)
-    facts = None
-    if files.has("movies.dat"):
-        facts = {n: (title, None) for n, title in _titles(files, "movies.dat").items()}
-    return build(
-        whole(table["user"], label, "userID", 2),
-        whole(table["item"], label, "movieID", 2),
-        decimal(table["rating"], label, "rating", 2),
-        whole(table["time"], label, "timestamp", 2) // 1000,
-        facts,
-    )
+    names = ("userID", "movieID", "rating", "timestamp")
+    table = cut(files, "user_ratedmovies-timestamps.dat", "\t", names, header=True)
+    facts = _titles(files, "movies.dat") if files.has("movies.dat") else None
+    user, item, time = (table.whole(name) for name in ("userID", "movieID", "timestamp"))
+    return build(user, item, table.decimal("rating"), time // 1000, facts)
 
 
-def _titles(files: Files, name: str) -> dict[int, str]:
-    """Read the first two columns of a table with a header: number and title."""
+def _titles(files: Files, name: str) -> dict[int, tuple[str, None]]:
+    """Read number and title, the first two columns of a table with a header; no genres."""
     data, label = files.read(name), files.label(name)
     try:
         text = decode(data, label, "utf-8")
@@ -57,8 +45,8 @@ def _titles(files: Files, name: str) -> dict[int, str]:
     short = next((n for n, row in enumerate(rows, 2) if len(row) < 2), None)
     if short is not None:
         raise DataError(f"{label}, line {short}, column 2: the title is missing.")
-    numbers = whole([row[0] for row in rows], label, "id", 2)
-    return dict(zip(numbers.tolist(), (row[1] for row in rows), strict=True))
+    numbers = whole([row[0] for row in rows], label, "id", 2).tolist()
+    return {number: (row[1], None) for number, row in zip(numbers, rows, strict=True)}
 
 
 def _midnights(year: Ints, month: Ints, day: Ints, label: str) -> Ints:

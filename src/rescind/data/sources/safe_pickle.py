@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from rescind.errors import DataError
 
 _LARGEST = 2**28  # bytes of a file; PubMed, the largest, has 11 MB
-_NUMBERS = frozenset("biuf")
 
 
 class _Dtype:
@@ -29,16 +28,16 @@ class _Dtype:
         self.order = "="
 
     def set(self, state: Any) -> None:
-        """Take the state (version, byte order, ...)."""
-        self.order = state[1]
+        self.order = state[1]  # version, byte order, ...
 
-    def dtype(self) -> np.dtype[Any]:
-        """Return the dtype, if it is a plain number."""
+    def read(self, buffer: Any) -> NDArray[Any]:
+        """Return a buffer as an array, if the type is a plain number."""
         order: Any = self.order if self.order in ("<", ">") else "="
         kind = np.dtype(str(self.code)).newbyteorder(order)
-        if kind.kind not in _NUMBERS:
+        if kind.kind not in "biuf":
             raise DataError(f"an array of type '{self.code}'; only numbers are allowed")
-        return kind
+        data = buffer.encode("latin-1") if isinstance(buffer, str) else bytes(buffer)
+        return np.frombuffer(data, dtype=kind)
 
 
 class _Array:
@@ -48,11 +47,8 @@ class _Array:
         self.value: NDArray[Any] | None = None
 
     def set(self, state: Any) -> None:
-        """Take the state (version, shape, dtype, Fortran order, bytes)."""
-        _, shape, kind, fortran, buffer = state
-        data = buffer.encode("latin-1") if isinstance(buffer, str) else bytes(buffer)
-        flat = np.frombuffer(data, dtype=kind.dtype())
-        self.value = flat.reshape(shape, order="F" if fortran else "C")
+        _version, shape, kind, fortran, buffer = state
+        self.value = kind.read(buffer).reshape(shape, order="F" if fortran else "C")
 
 
 class _Matrix:
@@ -62,7 +58,6 @@ class _Matrix:
         self.parts: dict[str, Any] = {}
 
     def set(self, state: Any) -> None:
-        """Take the state, a dictionary of attributes."""
         self.parts = dict(state)
 
 
@@ -73,15 +68,6 @@ class _Name:
         self.make = make
 
 
-def _reconstructor(kind: Any, *_: Any) -> Any:
-    return kind.make()
-
-
-def _scalar(kind: _Dtype, buffer: Any) -> Any:
-    data = buffer.encode("latin-1") if isinstance(buffer, str) else bytes(buffer)
-    return np.frombuffer(data, dtype=kind.dtype())[0]
-
-
 def _encode(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
         raise DataError(f"text in the encoding '{encoding}'; only latin1 is allowed")
@@ -89,9 +75,9 @@ def _encode(text: str, encoding: str) -> bytes:
 
 
 _ALLOWED = {
-    ("copy_reg", "_reconstructor"): _reconstructor,
+    ("copy_reg", "_reconstructor"): lambda kind, *_: kind.make(),
     ("numpy", "multiarray._reconstruct"): lambda *_: _Array(),
-    ("numpy", "multiarray.scalar"): _scalar,
+    ("numpy", "multiarray.scalar"): lambda kind, buffer: kind.read(buffer)[0],
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
     ("scipy.sparse", "csr_matrix"): _Matrix,
@@ -125,7 +111,7 @@ class _Reader(pickle._Unpickler):
 
     dispatch: ClassVar[dict[int, Any]] = {
         getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]]
-        for name in _PLAIN
+        for name in (*_PLAIN, "GLOBAL", "STACK_GLOBAL")  # names, by `find_class`
     }
 
     def find_class(self, module: str, name: str) -> Any:
@@ -153,10 +139,7 @@ class _Reader(pickle._Unpickler):
             raise DataError("it changes something that is not an array")
         target.set(state)
 
-    dispatch[pickle.GLOBAL[0]] = pickle._Unpickler.dispatch[pickle.GLOBAL[0]]
-    dispatch[pickle.STACK_GLOBAL[0]] = pickle._Unpickler.dispatch[pickle.STACK_GLOBAL[0]]
-    dispatch[pickle.REDUCE[0]] = load_call
-    dispatch[pickle.NEWOBJ[0]] = load_call
+    dispatch[pickle.REDUCE[0]] = dispatch[pickle.NEWOBJ[0]] = load_call
     dispatch[pickle.BUILD[0]] = load_state
 
 
@@ -179,7 +162,6 @@ def read(data: bytes, file: str) -> Any:
 
 
 def _unwrap(value: Any) -> Any:
-    """Convert placeholders to arrays."""
     if isinstance(value, _Array):
         return value.value
     if isinstance(value, _Matrix):

@@ -59,11 +59,13 @@ def synthetic(
     """
     _check(users, items, interactions, topics, drift, skew)
     clock = Clock(seed)
-    rules = _make_rules(clock, items, topics, drift, skew)
+    index = torch.arange(items)
+    by_position = np.argsort(clock.uniform("shelf", index).numpy(), kind="stable")
+    late = (clock.uniform("birth", index).numpy() - 0.8) / 0.2
+    birth = (np.maximum(late, 0) * 0.9 * _SECONDS).astype(np.int64)
     count = _activity(clock, users, items, interactions)
-    item, time = _fill(rules, count)
-    position = np.empty(items, dtype=np.int64)
-    position[rules.by_position] = np.arange(items)
+    item, time = _fill(_Rules(clock, items, topics, drift, skew, by_position, birth), count)
+    position = np.argsort(by_position)  # the inverse permutation
     return Dataset(
         name="synthetic",
         user=np.repeat(np.arange(users), count),
@@ -84,13 +86,13 @@ def _fill(rules: _Rules, count: Ints) -> tuple[Ints, Ints]:
     More candidates extend the earlier ones, so chunks do not change the result.
     """
     start = np.concatenate(([0], np.cumsum(count)))
-    item = np.empty(start[-1], dtype=np.int64)
-    time = np.empty(start[-1], dtype=np.int64)
+    item, time = np.empty((2, start[-1]), dtype=np.int64)
     pending = np.arange(len(count))
     tries = 2 * count + 8
     while len(pending):
         short = []
-        for chunk in _chunks(pending, tries):
+        cuts = np.flatnonzero(np.diff(np.cumsum(tries[pending]) // _CHUNK)) + 1
+        for chunk in np.split(pending, cuts):
             owner, got, when, full = _draw(rules, chunk, count, tries)
             target = start[owner] + rank_in_owner(owner)
             item[target], time[target] = got, when
@@ -146,14 +148,6 @@ def _items(rules: _Rules, owner: Tensor, k: Tensor, when: Tensor) -> Ints:
     return item
 
 
-def _make_rules(clock: Clock, items: int, topics: int, drift: float, skew: float) -> _Rules:
-    index = torch.arange(items)
-    by_position = np.argsort(clock.uniform("shelf", index).numpy(), kind="stable")
-    late = (clock.uniform("birth", index).numpy() - 0.8) / 0.2
-    birth = (np.maximum(late, 0) * 0.9 * _SECONDS).astype(np.int64)
-    return _Rules(clock, items, topics, drift, skew, by_position, birth)
-
-
 def _activity(clock: Clock, users: int, items: int, interactions: int) -> Ints:
     """Return the number of rows per user: log-normal, at most half of the items. [users]
 
@@ -174,13 +168,6 @@ def _portions(weight: np.ndarray, total: int) -> Ints:
     steps = np.floor(ends / ends[-1] * total + 0.5).astype(np.int64)
     portions: Ints = np.diff(steps, prepend=0)
     return portions
-
-
-def _chunks(pending: Ints, tries: Ints) -> list[Ints]:
-    """Cut users into runs of about `_CHUNK` candidates."""
-    ends = np.cumsum(tries[pending])
-    cuts = np.flatnonzero(np.diff(ends // _CHUNK)) + 1
-    return np.split(pending, cuts)
 
 
 def _check(

@@ -2,74 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rescind.data.arrays import Ints
+from rescind.data.sources.archive import Files
 from rescind.errors import DataError
 
 
+@dataclass(frozen=True)
+class Columns:
+    """The cells of a text file by column name, and what its error messages need."""
+
+    file: str
+    first_line: int
+    cells: dict[str, list[str]]
+
+    def __getitem__(self, name: str) -> list[str]:
+        return self.cells[name]
+
+    def whole(self, name: str) -> Ints:
+        """Convert a column to whole numbers that are not negative."""
+        return whole(self.cells[name], self.file, name, self.first_line)
+
+    def decimal(self, name: str) -> NDArray[np.float32]:
+        """Convert a column to finite numbers."""
+        cells = self.cells[name]
+        try:
+            values = np.asarray(cells, dtype=np.str_).astype(np.float64)
+        except ValueError:
+            values = np.asarray([_parse(float, cell, float("nan")) for cell in cells])
+        bad = np.flatnonzero(~np.isfinite(values))
+        if len(bad):
+            at = int(bad[0])
+            place = f"{self.file}, line {at + self.first_line}, column '{name}'"
+            raise DataError(f"{place}: {cells[at]!r} is not a finite number.")
+        return values.astype(np.float32)
+
+
 def cut(
-    data: bytes,
-    file: str,
+    files: Files,
+    name: str,
     separator: str,
     names: Sequence[str],
-    *,
-    header: bool,
+    header: bool = False,
     encoding: str = "utf-8",
-) -> dict[str, list[str]]:
-    """Cut text into named columns of cells.
+) -> Columns:
+    """Cut a file into named columns of cells.
 
-    Every line must have as many cells as `names`; a header line is skipped. Cells with an
-    empty name are dropped.
+    Every line must have as many cells as `names`; a header line is skipped.
     """
+    file, width, first_line = files.label(name), len(names), 2 if header else 1
     # not splitlines(): in latin-1 it would also break at 0x85, which is text in some titles
-    lines = decode(data, file, encoding).replace("\r\n", "\n").split("\n")
-    if header:
-        lines = lines[1:]
+    lines = decode(files.read(name), file, encoding).replace("\r\n", "\n").split("\n")
+    lines = lines[first_line - 1 :]
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:
         raise DataError(f"{file}: the file has no rows. Download it again.")
     rows = [line.split(separator) for line in lines]
-    width = len(names)
-    for number, row in enumerate(rows, 2 if header else 1):
+    for number, row in enumerate(rows, first_line):
         if len(row) != width:
             raise DataError(
                 f"{file}, line {number}, column {min(len(row), width) + 1}: {len(row)} cells "
                 f"separated by {separator!r} where {width} are expected ({', '.join(names)})."
             )
-    return {name: [row[place] for row in rows] for place, name in enumerate(names) if name}
+    cells = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    return Columns(file, first_line, cells)
 
 
 def decode(data: bytes, file: str, encoding: str) -> str:
     """Decode a file; an invalid byte is an error with its line and column."""
     nul = data.find(b"\0")
     if nul >= 0:
-        line = data.count(b"\n", 0, nul) + 1
-        column = nul - data.rfind(b"\n", 0, nul)
-        raise DataError(
-            f"{file}, line {line}, column {column}: a NUL "
-            "byte. This is not a text file, or it was cut off while being written."
-        )
+        why = "a NUL byte. This is not a text file, or it was cut off while being written"
+        raise DataError(f"{file}, {place_of(data, nul)}: {why}.")
     try:
         return data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        column = error.start - data.rfind(b"\n", 0, error.start)
-        raise DataError(
-            f"{file}, line {line}, column {column}: a byte that is not {encoding} text."
-        ) from error
+        place = place_of(data, error.start)
+        raise DataError(f"{file}, {place}: a byte that is not {encoding} text.") from error
+
+
+def place_of(data: bytes, at: int, lines_before: int = 0) -> str:
+    """Return the line and column of a byte, for error messages."""
+    line, column = data.count(b"\n", 0, at) + 1, at - data.rfind(b"\n", 0, at)
+    return f"line {lines_before + line}, column {column}"
 
 
 def whole(
-    cells: Sequence[str],
-    file: str,
-    column: str,
-    first_line: int = 1,
-    lines: Ints | None = None,
+    cells: Sequence[str], file: str, column: str, first_line: int = 1, lines: Ints | None = None
 ) -> Ints:
     """Convert cells to whole numbers that are not negative.
 
@@ -78,7 +104,8 @@ def whole(
     try:
         values = np.asarray(cells, dtype=np.str_).astype(np.int64)
     except (ValueError, OverflowError):
-        values = np.asarray([_whole_or_minus(cell) for cell in cells])
+        numbers = (_parse(int, cell, -1) for cell in cells)
+        values = np.asarray([number if number < 2**63 else -1 for number in numbers])
     bad = np.flatnonzero(values < 0)
     if len(bad):
         at = int(bad[0])
@@ -90,34 +117,8 @@ def whole(
     return values
 
 
-def decimal(
-    cells: Sequence[str], file: str, column: str, first_line: int = 1
-) -> NDArray[np.float32]:
-    """Convert cells to finite numbers."""
+def _parse(kind: Callable[[str], Any], cell: str, invalid: Any) -> Any:
     try:
-        values = np.asarray(cells, dtype=np.str_).astype(np.float64)
+        return kind(cell)
     except ValueError:
-        values = np.asarray([_decimal_or_nan(cell) for cell in cells])
-    bad = np.flatnonzero(~np.isfinite(values))
-    if len(bad):
-        at = int(bad[0])
-        raise DataError(
-            f"{file}, line {at + first_line}, column '{column}': {cells[at]!r} is not a finite "
-            "number."
-        )
-    return values.astype(np.float32)
-
-
-def _whole_or_minus(cell: str) -> int:
-    try:
-        number = int(cell)
-    except ValueError:
-        return -1
-    return number if number < 2**63 else -1
-
-
-def _decimal_or_nan(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return float("nan")
+        return invalid
