@@ -67,7 +67,7 @@ def _ego_bpr(
     items, dim = table.shape
     kind = table.numpy().dtype.type
     users = private["user"].clone().contiguous()
-    flat_users = users.numpy().reshape(-1)
+    flat_users, flat_table = (part.numpy().reshape(-1) for part in (users, table))
     total = torch.zeros_like(table)  # torch aligns rows with cache lines, numpy does not
     out = total.numpy().reshape(-1), np.zeros(items, kind), np.zeros(len(cohort), np.int64)
     rate = method.rate * (items if method.rate_per_item else 1)
@@ -83,7 +83,5 @@ def _ego_bpr(
     settings = (method.negatives, *rates, method.reduce == "mean")
     clients = clients_of(cohort, table)
     with uncollected():
-        ego_kernel.ego_bpr(
-            dim, table.numpy().reshape(-1), flat_users, clients, key, settings, out, memory
-        )
+        ego_kernel.ego_bpr(dim, flat_table, flat_users, clients, key, settings, out, memory)
     return sum_of(cohort, total, *out[1:]), private.with_(user=users)

@@ -45,9 +45,8 @@ def summed(
     clock: Clock,
 ) -> tuple[Sum, dict[str, Tensor]]:
     """Return (weighted sum of all updates, new private values) after one step at these rates."""
-    leaves = {
-        n: v.detach().requires_grad_() for n, v in {**public, **private}.items() if n in rates
-    }
+    trained = {n: v for n, v in {**public, **private}.items() if n in rates}
+    leaves = {n: v.detach().requires_grad_() for n, v in trained.items()}
     table = {n: leaves.get(n, v) for n, v in public.items()}
     own = {n: leaves.get(n, v) for n, v in private.items()}
     trained_on = replace(cohort, own=cohort.train)
