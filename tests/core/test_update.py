@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rescind.core.guards import gate
+from rescind.core.gate import gate
 from rescind.core.state import Log, Memory
 from rescind.core.update import Rows, Sum, Update
 from worlds import randoms
@@ -180,15 +180,14 @@ def test_the_mean_of_whole_numbers_is_not_rounded_to_float32():
     assert float(Sum({"n": ints([2**24 + 1])}, 1.0, 1).mean()["n"]) == 2**24 + 1
 
 
-def test_a_memory_keeps_the_last_ones_of_a_name_and_purges_by_date():
+def test_a_memory_keeps_the_last_ones_of_a_name():
     memory = Memory()
     for round_ in range(1, 6):
         memory = memory.keep("table", round_, {"x": torch.full((2,), float(round_))}, last=3)
     memory = memory.keep("other", 2, {"x": torch.zeros(1)})
     assert [s.round for s in memory.named("table")] == [3, 4, 5]
     assert memory.nbytes == 3 * 8 + 4
-    assert [s.round for s in memory.purge(4).named("table")] == [3]
-    assert [(s.name, s.round) for s in memory.purge(3, 4)] == [("table", 5), ("other", 2)]
+    assert [(s.name, s.round) for s in memory] == [("table", n) for n in (3, 4, 5)] + [("other", 2)]
     assert memory.keep("table", 6, {}, last=0).named("table") == ()
 
 

@@ -28,7 +28,13 @@ def write_atomically(path: Path, data: bytes) -> None:
             f"cannot write {path}: {error.strerror or error}. "
             f"Free some space or choose another folder; the old file is unchanged."
         ) from None
-    _sync_parent(path)
+    try:
+        sync_folder(path.parent)
+    except OSError as error:
+        raise DataError(
+            f"{path} is written, but its folder cannot be synced: {error.strerror or error}. "
+            f"Free some space or check the disk, then write it again."
+        ) from None
 
 
 def make_folder(folder: Path) -> None:
@@ -53,13 +59,3 @@ def sweep(folder: Path) -> None:
     """Remove temporary files that killed processes left in a folder."""
     for left in folder.glob(".*.tmp"):
         left.unlink(missing_ok=True)
-
-
-def _sync_parent(path: Path) -> None:
-    try:
-        sync_folder(path.parent)
-    except OSError as error:
-        raise DataError(
-            f"{path} is written, but its folder cannot be synced: {error.strerror or error}. "
-            f"Free some space or check the disk, then write it again."
-        ) from None

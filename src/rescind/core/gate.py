@@ -69,7 +69,7 @@ def gate(
     if weight is not None:
         refuse(WEIGHT, ~allowed(weight))
     left = Update(update.clients, entries).only(kept) if refused else Update(len(kept), entries)
-    norms = norms_of(left).to(kept.device)
+    norms = left.norms().to(kept.device)
     refuse(INFINITE, _holds_non_finite(left, norms))
     refuse(f"norm above {limit:g}", ~(norms <= limit))
     return (left.only(kept) if refused else left), kept, refused
@@ -85,12 +85,10 @@ def chosen(update: Update, kept: Tensor) -> Update:
     if bool(kept.all()):
         return update
     place = torch.cumsum(kept, 0) - 1
-    entries: dict[str, Rows | Tensor] = {}
-    for name, entry in update.only(kept).entries.items():
-        if isinstance(entry, Rows):
-            entries[name] = replace(entry, owner=place[entry.owner])
-        else:
-            entries[name] = entry[kept]
+    entries = {
+        name: replace(e, owner=place[e.owner]) if isinstance(e, Rows) else e[kept]
+        for name, e in update.only(kept).entries.items()
+    }
     return Update(int(kept.sum()), entries)
 
 
@@ -123,7 +121,6 @@ def gate_sum(total: Sum, public: Params, limit: float, also: Collection[str] = (
 
 
 def _sum_flaw(total: Sum, public: Params, limit: float, also: Collection[str]) -> str | None:
-    """Return why a sum is refused, or None."""
     for name, value in total.totals.items():
         like = public.get(name)
         if not _known(name, public, also):
@@ -169,7 +166,6 @@ def _is_integer(value: Tensor) -> bool:
 
 
 def _flaw(entry: Rows | Tensor, clients: int, like: Tensor | None) -> str | None:
-    """Return why a whole entry is invalid, or None."""
     value = value_of(entry)
     if isinstance(entry, Rows):
         if not (_is_integer(entry.owner) and _is_integer(entry.index)):
@@ -190,11 +186,10 @@ def _inside(index: Tensor, size: int) -> bool:
 
 def _senders(entry: Rows | Tensor, like: Tensor) -> Tensor:
     """Return which clients send an entry; all if it does not list valid owners. [C] bool"""
-    if not isinstance(entry, Rows) or entry.owner.dim() != 1 or not _is_integer(entry.owner):
+    owner = entry.owner if isinstance(entry, Rows) else None
+    if owner is None or owner.dim() != 1 or not _is_integer(owner) or not _inside(owner, len(like)):
         return torch.ones_like(like)
-    if not _inside(entry.owner, len(like)):
-        return torch.ones_like(like)
-    return _mask(entry.owner, len(like))
+    return _mask(owner, len(like))
 
 
 def _mask(owner: Tensor, clients: int) -> Tensor:
@@ -226,22 +221,6 @@ def _cast(entry: Rows | Tensor, like: Tensor | None) -> Rows | Tensor:
         return entry
     cast = value.to(like.dtype)
     return replace(entry, value=cast) if isinstance(entry, Rows) else cast
-
-
-def norms_of(update: Update) -> Tensor:
-    """Return the norm of each client's whole update, also if an entry is one number each. [C]"""
-    if not update.entries:
-        return torch.zeros(update.clients, dtype=torch.float64)
-    columns = {name: _as_column(entry) for name, entry in update.entries.items()}
-    return Update(update.clients, columns).norms()
-
-
-def _as_column(entry: Rows | Tensor) -> Rows | Tensor:
-    value = value_of(entry)
-    if value.dim() > 1:
-        return entry
-    column = value.unsqueeze(1)
-    return replace(entry, value=column) if isinstance(entry, Rows) else column
 
 
 def _holds_non_finite(update: Update, norms: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -55,15 +55,12 @@ class GradientMethod(Method):
     def check_finite(self, *fields: str) -> None:
         """Raise `ConfigError` unless these fields are 0 or above and finite."""
         for field in fields:
-            if not 0 <= getattr(self, field) < float("inf"):
-                raise ConfigError(
-                    f"{type(self).__name__}.{field} must be 0 or above and finite, "
-                    f"got {getattr(self, field)}."
-                )
+            if not 0 <= (value := getattr(self, field)) < math.inf:
+                name = f"{type(self).__name__}.{field}"
+                raise ConfigError(f"{name} must be 0 or above and finite, got {value}.")
 
     @property
     def only_averages(self) -> bool:
-        """Whether the server step is the plain mean below."""
         return type(self).server_step is GradientMethod.server_step
 
     def server_step(
@@ -114,18 +111,16 @@ class GradientMethod(Method):
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
         """Plan, loss, steps, by autograd: the readable form, for any model and any guard."""
-        plans = [
-            self.client_plan(public, private, cohort, clock.step(e)) for e in range(self.epochs)
-        ]
+        epochs = [clock.step(epoch) for epoch in range(self.epochs)]
+        plans = [self.client_plan(public, private, cohort, epoch) for epoch in epochs]
         steps = self.client_steps(public)
         names = {name for step in steps for name in step.rates}
         work = Work.begin(plans, names, self.model.tables, public, private.values, cohort)
         optimiser = LocalOptimiser.begin(work, private, self.keep_moments)
-        for epoch, plan in enumerate(plans):
+        for epoch, plan in zip(epochs, plans, strict=True):
             for wave, batch in enumerate(work.batches(plan)):
-                now = clock.step(epoch).batch(wave)
                 for step in steps:
-                    leaves = work.leaves(step.rates)
+                    leaves, now = work.leaves(step.rates), epoch.batch(wave)
                     loss = self.client_loss(work, batch, public, private, cohort, now)
                     # A client without a batch in this wave does not move.
                     total = torch.where(batch.active, loss, 0.0).sum()
@@ -178,20 +173,16 @@ class RankingMethod(GradientMethod):
         return mean
 
     def client_weight(self, cohort: Cohort) -> Tensor:
-        """Return each client's weight in the sum. [C]"""
         return weights(self.aggregate, cohort.train.count)
 
     def client_steps(self, public: Params) -> tuple[Step, ...]:
-        """Return what each batch moves, in order; the loss is computed again for each step."""
-        scale = 1
-        if self.rate_per_item and self.model.tables:
-            scale = len(public[self.model.tables[0]])
-        no_one = torch.zeros(0, dtype=torch.int64)
-        private = self.model.private(no_one, Clock(0))
-        trained = [name for name in public if not name.startswith(REFERENCE)]
-        rates = {n: self.rate * (scale if n in self.model.tables else 1) for n in trained}
-        rates |= dict.fromkeys(private, self.private_rate)
-        return (Step(rates, self.optimiser, self.weight_decay),)
+        (step,) = super().client_steps(public)
+        rates, tables = dict(step.rates), self.model.tables
+        if self.rate_per_item and tables:
+            rates |= {n: self.rate * len(public[tables[0]]) for n in tables if n in rates}
+        none = torch.zeros(0, dtype=torch.int64)  # only the names are needed
+        rates |= dict.fromkeys(self.model.private(none, Clock(0)), self.private_rate)
+        return (replace(step, rates=rates),)
 
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
@@ -215,10 +206,8 @@ def moved(work: Work, public: Params) -> Update:
     """Return how far a cohort's copies moved from what was broadcast."""
     entries: dict[str, Rows | Tensor] = {}
     for name, rows in work.rows.items():
-        if not rows.requires_grad:  # broadcast and read, not trained
-            continue
-        value = rows.detach() - public[name].index_select(0, work.shelf.item)
-        entries[name] = Rows(work.shelf.owner, work.shelf.item, value, len(public[name]))
-    for name, value in work.dense.items():
-        entries[name] = value.detach() - public[name]
+        if rows.requires_grad:  # others are broadcast and read, not trained
+            value = rows.detach() - public[name].index_select(0, work.shelf.item)
+            entries[name] = Rows(work.shelf.owner, work.shelf.item, value, len(public[name]))
+    entries |= {name: value.detach() - public[name] for name, value in work.dense.items()}
     return Update(work.shelf.owners, entries)

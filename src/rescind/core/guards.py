@@ -18,19 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rescind.core.gate import gate, norms_of, value_of
+from rescind.core.gate import value_of
 from rescind.core.update import Rows, Sum, Update
 from rescind.errors import ConfigError
-
-__all__ = [
-    "Clip",
-    "Gaussian",
-    "Guard",
-    "Laplace",
-    "check_guards",
-    "check_weights",
-    "gate",
-]
 
 Draw = Callable[[tuple[int, ...]], np.ndarray]
 
@@ -47,9 +37,6 @@ class Guard(Protocol):
         ...
 
 
-# -- guards ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Clip:
     """Scales each client's whole update, all tables together, to at most `norm`."""
@@ -61,17 +48,15 @@ class Clip:
         _check_positive("Clip.norm", self.norm)
 
     def each(self, update: Update, leaves: bool) -> Update:
-        """Shorten updates above the norm; keep the others."""
         for name, entry in update.entries.items():
             _check_float(name, value_of(entry))
         eps = [torch.finfo(value_of(e).dtype).eps for e in update.entries.values()]
         # Rounding the factor and the product may each add half an eps: stay below the bound.
         bound = self.norm * (1 - 2 * max(eps, default=0.0))
-        norms = norms_of(update)
+        norms = update.norms()
         return update.scale(torch.where(norms > self.norm, bound / norms, 1.0))
 
     def total(self, total: Sum) -> Sum:
-        """Return the sum unchanged."""
         return total
 
 
@@ -98,7 +83,6 @@ class Gaussian:
         return _noisy(update, self._draw) if leaves else update
 
     def total(self, total: Sum) -> Sum:
-        """Add noise to every entry of the sum."""
         return _noisy_sum(total, self._draw)
 
     def _draw(self, shape: tuple[int, ...]) -> np.ndarray:
@@ -122,7 +106,6 @@ class Laplace:
         _check_positive("Laplace.scale", self.scale)
 
     def each(self, update: Update, leaves: bool) -> Update:
-        """Add noise to all rows of each client's tables if they leave."""
         return _noisy(update, self._draw) if leaves else update
 
     def total(self, total: Sum) -> Sum:
@@ -216,10 +199,9 @@ def _noisy_sum(total: Sum, draw: Draw) -> Sum:
     """Add noise to every entry of the sum and hide which rows were touched."""
     if not total.clients:
         return total
-    totals = {}
     for name, value in total.totals.items():
         _check_float(name, value)
-        totals[name] = value + _noise(draw, tuple(value.shape), value)
+    totals = {n: v + _noise(draw, tuple(v.shape), v) for n, v in total.totals.items()}
     touched = {name: torch.full_like(v, total.weight) for name, v in total.touched.items()}
     return replace(total, totals=totals, touched=touched)
 

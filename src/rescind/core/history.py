@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rescind.core.holdings import Holdings
 from rescind.core.params import Params, nbytes
-from rescind.core.records import Arrive, Erase, Event, Records, Share, Unshare, Withdraw
+from rescind.core.records import Arrive, Erase, Event, Records, Share, Unshare, Withdraw, concerned
 from rescind.core.state import Log, ServerState
 from rescind.core.world import Host
 
@@ -37,7 +37,6 @@ class RestorePoint:
 
     @property
     def nbytes(self) -> int:
-        """Return its size in bytes."""
         kept = [self.state.public, self.state.own, self.private, *(p for p, _ in self.hosted)]
         logs = [self.log, *(log for _, log in self.hosted)]
         memory = self.state.memory.nbytes
@@ -65,25 +64,20 @@ class History:
         first = torch.full((origin.clients,), NEVER, dtype=torch.int32)
         return cls(origin, first.to(origin.members.device), base)
 
-    def after_event(
-        self, round_: int, event: Event, after: Holdings, here: RestorePoint
-    ) -> History:
-        """Return the history after one more event."""
+    def after_event(self, at: int, event: Event, after: Holdings, here: RestorePoint) -> History:
+        """Return the history after one more event, which follows round `at`."""
         if isinstance(event, Arrive):  # devices delete the previous block: it cannot be rerun
             return History.begin(after, here)
         if isinstance(event, Erase | Withdraw):
             return self.without(event)
-        past = replace(self, story=(*self.story, (round_, event)))
-        return past._extend(after.clients)
+        new = self.first.new_full((max(after.clients - len(self.first), 0),), NEVER)
+        first = torch.cat([self.first, new]) if len(new) else self.first
+        return replace(self, first=first, story=(*self.story, (at, event)))
 
     def record_participants(self, round_: int, ids: Tensor) -> History:
         """Record which clients were in a round's sums."""
         new = ids[self.first[ids] == NEVER]
-        if not len(new):
-            return self
-        first = self.first.clone()
-        first[new] = round_
-        return replace(self, first=first)
+        return replace(self, first=self.first.index_fill(0, new, round_)) if len(new) else self
 
     def with_point(self, point: RestorePoint) -> History:
         """Add a restore point."""
@@ -99,27 +93,18 @@ class History:
         Restore points stay: drop those that used the records with `before`.
         """
         origin = self.origin
-        if isinstance(event, Withdraw):
-            client = event.client
-            if client < origin.clients and bool(origin.members[client]):
-                origin = origin.apply(event)
-            story = tuple(
-                (at, left)
-                for at, left in ((at, _without_client(e, client)) for at, e in self.story)
-                if left is not None
-            )
-            return replace(self, origin=origin, story=story)
-        if isinstance(event, Unshare | Erase):
-            records = event.records
-            erased = isinstance(event, Erase)
-            origin = origin.without(records) if erased else origin.without_loans(records)
-            story = tuple(
-                (at, left)
-                for at, left in ((at, _without_records(e, records)) for at, e in self.story)
-                if left is not None
-            )
-            return replace(self, origin=origin, story=story)
-        return self
+        match event:
+            case Withdraw(client):
+                if client < origin.clients and bool(origin.members[client]):
+                    origin = origin.apply(event)
+            case Erase(records):
+                origin = origin.without(records)
+            case Unshare(records):
+                origin = origin.without_loans(records)
+            case _:
+                return self
+        left = ((at, _without(past, event)) for at, past in self.story)
+        return replace(self, origin=origin, story=tuple((at, e) for at, e in left if e is not None))
 
     def influence(self, event: Event, round_: int) -> int | None:
         """Return the first round that the request's records may have influenced; None: no round.
@@ -127,27 +112,20 @@ class History:
         Shared records count from the round after sharing, since the server learns from all of
         them; records on a device from the first round its client took part in; hosted data at once.
         """
-        if isinstance(event, Withdraw):
-            ids = torch.tensor([event.client], device=self.first.device)
-            lent = self.origin.records[self.origin.lent & (self.origin.records.client == ids)]
-        elif isinstance(event, Unshare | Erase):
-            ids = torch.unique(event.records.client).to(self.first.device)
-            mine = self.origin.lent & self.origin.records.among(event.records)
-            lent = self.origin.records[mine]
-        else:
+        if not isinstance(event, Withdraw | Unshare | Erase):
             return None
         start = 0 if self.base is None else self.base.round
-        rounds = [start + 1] if len(lent) else []
+        lent = self.origin.lent & _named(self.origin.records, event)
+        rounds = [start + 1] if bool(lent.any()) else []
         for at, past in self.story:
-            if isinstance(past, Share) and _touches(past.records, event):
-                rounds.append(at + 1)
-            if isinstance(past, Host):
+            shared = isinstance(past, Share) and bool(_named(past.records, event).any())
+            if shared or isinstance(past, Host):
                 rounds.append(at + 1)
         if not isinstance(event, Unshare):
+            ids = concerned(event).to(self.first.device)
             first = self.first[ids[ids < len(self.first)]]
             rounds += first[first != NEVER].tolist()
-        rounds = [r for r in rounds if r <= round_]
-        return min(rounds) if rounds else None
+        return min((r for r in rounds if r <= round_), default=None)
 
     def before(self, first: int) -> History:
         """Keep only the restore points taken before a round."""
@@ -158,31 +136,18 @@ class History:
         """Return the size of all restore points in bytes."""
         return sum(p.nbytes for p in self.points) + (self.base.nbytes if self.base else 0)
 
-    def _extend(self, clients: int) -> History:
-        missing = clients - len(self.first)
-        if missing <= 0:
-            return self
-        return replace(self, first=torch.cat([self.first, self.first.new_zeros(missing)]))
+
+def _named(records: Records, request: Withdraw | Unshare | Erase) -> Tensor:
+    """Return which records a request names. [n] bool"""
+    if isinstance(request, Withdraw):
+        return records.client == request.client
+    return records.among(request.records)
 
 
-def _touches(records: Records, event: Event) -> bool:
-    if isinstance(event, Withdraw):
-        return bool((records.client == event.client).any())
-    assert isinstance(event, Unshare | Erase)
-    return bool(records.among(event.records).any())
-
-
-def _without_records(event: Event, records: Records) -> Event | None:
-    """Return the event without these records; None if it is empty then."""
+def _without(event: Event, request: Withdraw | Unshare | Erase) -> Event | None:
+    """Return a past event without what a request names; None if it is empty then."""
     if isinstance(event, Share | Unshare):
-        left = event.records[~event.records.among(records)]
+        left = event.records[~_named(event.records, request)]
         return type(event)(left) if len(left) else None
-    return event
-
-
-def _without_client(event: Event, client: int) -> Event | None:
-    """Return the event without one client; None if it is empty then."""
-    if isinstance(event, Share | Unshare):
-        left = event.records[event.records.client != client]
-        return type(event)(left) if len(left) else None
-    return None if getattr(event, "client", None) == client else event
+    gone = isinstance(request, Withdraw) and getattr(event, "client", None) == request.client
+    return None if gone else event

@@ -75,9 +75,6 @@ class Holdings:
 
     def to(self, device: str | torch.device) -> Holdings:
         """Copy the holdings to another device."""
-        graph = self.graph
-        if graph is not None:
-            graph = graph.to(device)
         return replace(
             self,
             records=self.records.to(device),
@@ -85,7 +82,7 @@ class Holdings:
             block=self.block.to(device),
             lent=self.lent.to(device),
             members=self.members.to(device),
-            graph=graph,
+            graph=None if self.graph is None else self.graph.to(device),
         )
 
     # -- lots and cohorts ------------------------------------------------------------------------
@@ -190,92 +187,51 @@ class Holdings:
         """Return the holdings after an event; raise `ConsentError` if it is not allowed."""
         match event:
             case Share(records):
-                found = self._hold(records, "shared") & (self.split == TRAIN)
-                self._check_training(records)
+                found = self._find(records, "shared") & (self.split == TRAIN)
+                # Sharing a held-out record would leak test data to the server.
+                _check_among(records, self.records[self.split == TRAIN], _HELD_OUT)
                 return replace(self, lent=self.lent | found)
             case Unshare(records):
-                found = self._hold(records, "unshared")
-                self._check_shared(records)
+                found = self._find(records, "unshared")
+                _check_among(records, self.records[self.lent], _NOT_SHARED)
                 after = replace(self, lent=self.lent & ~found)
                 # Of earlier blocks a device keeps only the list of shared records.
                 current = (self.split != TRAIN) | (self.block == self.now)
                 return after.keep(current | after.lent)
             case Erase(records):
-                rest = self.keep(~self._hold(records, "erased"))
-                return replace(rest, graph=_without_nodes(self.graph, records))
+                self._find(records, "erased")
+                return self.without(records)
             case Withdraw(client):
-                self._check_member(client)
-                members = self.members.clone()
-                members[client] = False
-                rest = self.keep(self.records.client != client)
-                graph = self.graph
-                if graph is not None:  # the subgraph is removed with its owner
-                    graph = graph.keep(graph.owner != client)
-                return replace(rest, members=members, graph=graph)
+                if not 0 <= client < self.clients or not bool(self.members[client]):
+                    raise ConsentError(
+                        f"client {client} is not a member, so it cannot withdraw. There are "
+                        f"{int(self.members.sum())} members among {self.clients} clients.",
+                        client=client,
+                    )
+                members = with_member(self.members, client, False)
+                return replace(self.without_client(client), members=members)
             case Join(client):
-                return self._join(client)
+                if not 0 <= client <= self.clients:
+                    free = f"the next free index is {self.clients}"
+                    raise ConsentError(f"client {client} cannot join: {free}.")
+                return replace(self, members=with_member(self.members, client, True))
             case Arrive():
                 return self._arrive(event)
             case _:
                 return self
 
-    def _hold(self, records: Records, verb: str) -> Tensor:
+    def _find(self, records: Records, verb: str) -> Tensor:
         """Return which records are requested; raise if a pair is not held. [n] bool"""
-        wanted = records.to(self.records.client.device)
-        held = wanted.among(self.records)
-        if not bool(held.all()):
-            client, item = (int(c[~held][0]) for c in (wanted.client, wanted.item))
-            has = self.records.item[self.records.client == client]
-            raise ConsentError(
-                f"client {client} does not hold item {item}, so it cannot be {verb}. "
-                f"The client holds {len(has)} records; the first are {has[:5].tolist()}. "
-                f"Nothing was changed.",
-                client=client,
-                item=item,
-            )
-        return self.records.among(wanted)
-
-    def _check_training(self, records: Records) -> None:
-        """Raise if a record is held out: sharing it would leak test data to the server."""
-        wanted = records.to(self.records.client.device)
-        missing = ~wanted.among(self.records[self.split == TRAIN])
-        if bool(missing.any()):
-            client, item = (int(c[missing][0]) for c in (wanted.client, wanted.item))
-            raise ConsentError(
-                f"item {item} of client {client} is held out for evaluation, so it cannot be "
-                f"shared. Share training records only. Nothing was changed.",
-                client=client,
-                item=item,
-            )
-
-    def _check_shared(self, records: Records) -> None:
-        lent = self.records[self.lent]
-        wanted = records.to(self.records.client.device)
-        missing = ~wanted.among(lent)
-        if bool(missing.any()):
-            client, item = (int(c[missing][0]) for c in (wanted.client, wanted.item))
-            theirs = lent.item[lent.client == client]
-            raise ConsentError(
-                f"client {client} does not share item {item}, so it cannot be unshared (it was "
-                f"never shared, or is unshared already). The client shares {len(theirs)} items; "
-                f"the first are {theirs[:5].tolist()}. Nothing was changed.",
-                client=client,
-                item=item,
-            )
-
-    def _check_member(self, client: int) -> None:
-        if not 0 <= client < self.clients or not bool(self.members[client]):
-            raise ConsentError(
-                f"client {client} is not a member, so it cannot withdraw. "
-                f"There are {int(self.members.sum())} members among "
-                f"{self.clients} clients.",
-                client=client,
-            )
+        _check_among(records, self.records, _NOT_HELD, verb)
+        return self.records.among(records)
 
     def without(self, records: Records) -> Holdings:
         """Return the holdings without these records. No consent check."""
-        rest = self.keep(~self.records.among(records))
-        return replace(rest, graph=_without_nodes(self.graph, records))
+        graph = self.graph
+        if graph is not None:  # with a node go its features, label and edges
+            nodes = Records(graph.owner, graph.index, torch.zeros_like(graph.owner))
+            graph = graph.keep(~nodes.among(records))
+        return replace(self.keep(~self.records.among(records)), graph=graph)
 
     def without_loans(self, records: Records) -> Holdings:
         """Return the holdings with these records not shared. No consent check."""
@@ -289,7 +245,7 @@ class Holdings:
         return replace(self.keep(self.records.client != client), graph=graph)
 
     def keep(self, mask: Tensor) -> Holdings:
-        """Keep only these records; members and graph do not change. mask: [n] bool"""
+        """Keep only these records; members and graph do not change. mask: [n] bool, or positions"""
         return replace(
             self,
             records=self.records[mask],
@@ -297,16 +253,6 @@ class Holdings:
             block=self.block[mask],
             lent=self.lent[mask],
         )
-
-    def _join(self, client: int) -> Holdings:
-        if not 0 <= client <= self.clients:
-            raise ConsentError(
-                f"client {client} cannot join: the next free index is {self.clients}."
-            )
-        members = self.members.new_zeros(max(self.clients, client + 1))
-        members[: self.clients] = self.members
-        members[client] = True
-        return replace(self, members=members)
 
     def _arrive(self, event: Arrive) -> Holdings:
         """Add the next block and delete the training records of earlier blocks.
@@ -320,28 +266,23 @@ class Holdings:
                 f"{self.items} items, the block has {event.clients} and {event.items}. "
                 f"Use Erase or Withdraw to remove data."
             )
-        device = self.members.device
+        device, now, new = self.members.device, self.now + 1, len(event.records)
         kept = self.keep((self.split != TRAIN) | self.lent)
         records = kept.records + event.records.to(device)
-        split = torch.cat([kept.split, event.split.to(device, torch.int8)])
-        now = self.now + 1
-        new_block = torch.full((len(event.records),), now, dtype=torch.int16, device=device)
-        lent = torch.cat([kept.lent, torch.zeros_like(new_block, dtype=torch.bool)])
         members = torch.ones(event.clients, dtype=torch.bool, device=device)
         members[: self.clients] = self.members
-        block = torch.cat([kept.block, new_block])
         order = torch.argsort(records.client, stable=True)
         order = order[members[records.client[order]]]  # skip data of clients that left
         return replace(
             self,
-            records=records[order],
-            split=split[order],
-            block=block[order],
-            lent=lent[order],
+            records=records,
+            split=torch.cat([kept.split, event.split.to(device, torch.int8)]),
+            block=torch.cat([kept.block, kept.block.new_full((new,), now)]),
+            lent=torch.cat([kept.lent, kept.lent.new_zeros(new)]),
             members=members,
             items=event.items,
             now=now,
-        )
+        ).keep(order)
 
     def digest(self, key: bytes = b"") -> str:
         """Return one digest of all data."""
@@ -357,12 +298,38 @@ class Holdings:
         return "blake2b:" + hasher.hexdigest()
 
 
-def _without_nodes(graph: Graph | None, records: Records) -> Graph | None:
-    """Return the graph without these nodes, their features, labels and edges."""
-    if graph is None:
-        return None
-    nodes = Records(graph.owner, graph.index, torch.zeros_like(graph.owner))
-    return graph.keep(~nodes.among(records))
+_NOT_HELD = (
+    "client {client} does not hold item {item}, so it cannot be {verb}. The client holds {count} "
+    "records; the first are {first}. Nothing was changed."
+)
+_HELD_OUT = (
+    "item {item} of client {client} is held out for evaluation, so it cannot be shared. Share "
+    "training records only. Nothing was changed."
+)
+_NOT_SHARED = (
+    "client {client} does not share item {item}, so it cannot be unshared (it was never shared, or "
+    "is unshared already). The client shares {count} items; the first are {first}. Nothing was "
+    "changed."
+)
+
+
+def _check_among(wanted: Records, known: Records, message: str, verb: str = "") -> None:
+    """Raise `ConsentError` if the (client, item) of a wanted record is not among the known."""
+    missing = ~wanted.to(known.client.device).among(known)
+    if bool(missing.any()):
+        client, item = (int(c.to(missing.device)[missing][0]) for c in (wanted.client, wanted.item))
+        theirs = known.item[known.client == client]
+        facts = {"verb": verb, "count": len(theirs), "first": theirs[:5].tolist()}
+        text = message.format(client=client, item=item, **facts)
+        raise ConsentError(text, client=client, item=item)
+
+
+def with_member(members: Tensor, client: int, value: bool) -> Tensor:
+    """Return the flags with one client's set, longer if its index is new. [clients] bool"""
+    longer = members.new_zeros(max(len(members), client + 1))
+    longer[: len(members)] = members
+    longer[client] = value
+    return longer
 
 
 def _check(records: Records, split: Tensor, clients: int, items: int) -> None:

@@ -65,10 +65,8 @@ class Labels:
         """Return the labels without the id of a user who left."""
         if not self.users:
             return self
-        gone = f"{GONE}{client})"
-        return Labels(
-            (*self.users[:client], gone, *self.users[client + 1 :]), self.items, self.titles
-        )
+        users = (*self.users[:client], f"{GONE}{client})", *self.users[client + 1 :])
+        return Labels(users, self.items, self.titles)
 
     def named(self, error: ConsentError) -> ConsentError:
         """Return the error with original ids added, if there are any."""
@@ -108,12 +106,11 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
             f"there is no {kind} '{name}' among {len(known) - left} {kind}s. {left} more left and "
             f"their ids were deleted: if '{name}' is one of them, no data of theirs is left here."
         )
-    few = list(known)[:5]
     hint = suggest(name, known).split("? ")[0] + "? " if len(known) < 50_000 else ""
     hint = hint if hint.startswith("did you") else ""
     raise DataError(
         f"there is no {kind} '{name}' among {len(known)} {kind}s. {hint}"
-        f"Original ids are used here, such as {', '.join(few)}."
+        f"Original ids are used here, such as {', '.join(list(known)[:5])}."
     )
 
 

@@ -267,7 +267,5 @@ class Method(Unlearner):
 
     def publish(self, fed: Federation) -> Federation:
         """Return the federation with a new release, where releases are made at given times."""
-        raise ConfigError(
-            f"{type(self).__name__} publishes its model in every round; releases by schedule "
-            f"belong to Gram."
-        )
+        name = type(self).__name__
+        raise ConfigError(f"{name} publishes its model in every round; only Gram has releases.")

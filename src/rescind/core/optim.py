@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rescind.core.params import Params
 from rescind.core.plan import Batch, Work
 from rescind.core.state import Private
 
@@ -45,9 +46,7 @@ class LocalOptimiser:
     def step(self, step: Step, grads: Mapping[str, Tensor | None], batch: Batch) -> None:
         """Apply one step to the parameters it names."""
         leaves = self.work.leaves(step.rates)
-        active: Tensor | None = None
-        if step.optimiser == "adam" or step.decay:
-            active = batch.active
+        active = batch.active if step.optimiser == "adam" or step.decay else None
         for name, leaf in leaves.items():
             grad = grads[name]
             if grad is None:
@@ -66,8 +65,7 @@ class LocalOptimiser:
         """Return Adam's direction. Steps are counted per client; only active clients change."""
         one, two, steps = f"adam/first/{name}", f"adam/second/{name}", f"adam/steps/{name}"
         if one not in self.moments:
-            self.moments[one] = torch.zeros_like(grad)
-            self.moments[two] = torch.zeros_like(grad)
+            self.moments |= {one: torch.zeros_like(grad), two: torch.zeros_like(grad)}
             self.moments[steps] = torch.zeros_like(active, dtype=grad.dtype)
         first, second, count = self.moments[one], self.moments[two], self.moments[steps]
         if count.dim() != grad.dim():  # kept counts are flat, one per client
@@ -92,9 +90,9 @@ def _bias(steps: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def server_move(
-    public: Mapping[str, Tensor],
-    own: Mapping[str, Tensor],
-    direction: Mapping[str, Tensor],
+    public: Params,
+    own: Params,
+    direction: Params,
     kind: Literal["plain", "momentum", "adam"],
     rate: float,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -110,8 +108,7 @@ def server_move(
             continue
         first = _grown(own.get(f"server/first/{name}"), mean)
         if kind == "momentum":
-            first = FIRST * first + mean
-            move = first
+            move = first = FIRST * first + mean
         else:
             first = FIRST * first + (1 - FIRST) * mean
             second = _grown(own.get(f"server/second/{name}"), mean)

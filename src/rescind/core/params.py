@@ -108,6 +108,5 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _file_digest(params: Params, notes: Mapping[str, str]) -> str:
-    """Return one digest of tensors and notes: a changed note is an error as well."""
     text = json.dumps([digest(params), sorted(notes.items())])
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -27,9 +28,9 @@ class Plan:
     """[n] the client's position in the cohort."""
     sizes: tuple[int, ...]
     """Number of samples of each wave, in order."""
-    items: Mapping[str, Tensor] = field(default_factory=dict)
+    items: Params = field(default_factory=dict)
     """Columns of items, [n] or [n, k]: each (owner, item) gets a row on the shelf."""
-    values: Mapping[str, Tensor] = field(default_factory=dict)
+    values: Params = field(default_factory=dict)
     """Other columns, [n, ...]: labels, weights."""
     also: tuple[tuple[Tensor, Tensor], ...] = ()
     """More (owner, item) pairs that must be on the shelf, such as replay lists."""
@@ -41,9 +42,8 @@ class Plan:
         clients: int,
         batch_size: int | None,
         bits: Tensor | None,
-        items: Mapping[str, Tensor],
-        values: Mapping[str, Tensor] | None = None,
-        also: tuple[tuple[Tensor, Tensor], ...] = (),
+        items: Params,
+        values: Params | None = None,
     ) -> Plan:
         """Cut each client's samples, in the order of their random bits, into mini-batches.
 
@@ -53,20 +53,12 @@ class Plan:
         count = jagged.counts(owner, clients)
         most = int(count.max()) if len(owner) else 0
         if batch_size is None or most <= batch_size:
-            return cls(owner, (len(owner),), items, values or {}, also)
-        if bits is not None:
-            order = jagged.shuffle(bits, owner)
-        else:
-            order = torch.argsort(owner, stable=True)
+            return cls(owner, (len(owner),), items, values or {})
+        order = torch.argsort(owner, stable=True) if bits is None else jagged.shuffle(bits, owner)
         sizes, to = _waves(count, batch_size, owner[order])
         order = torch.empty_like(order).index_copy_(0, to, order)
-        return cls(
-            owner[order],
-            sizes,
-            {name: column[order] for name, column in items.items()},
-            {name: column[order] for name, column in (values or {}).items()},
-            also,
-        )
+        items, values = ({n: v[order] for n, v in p.items()} for p in (items, values or {}))
+        return cls(owner[order], sizes, items, values)
 
 
 def _waves(count: Tensor, batch_size: int, owner: Tensor) -> tuple[tuple[int, ...], Tensor]:
@@ -127,26 +119,21 @@ class Work:
     ) -> Work:
         """Copy the named parameters; of tables, only the rows on the shelf."""
         names = set(names)
-        owners = [cohort.train.owner]
-        items = [cohort.train.item]
+        pairs = [(cohort.train.owner, cohort.train.item)]
         for plan in plans:
             for column in plan.items.values():
-                flat = column.reshape(-1)
-                each = flat.numel() // max(len(plan.owner), 1)
-                owners.append(plan.owner.repeat_interleave(each) if each > 1 else plan.owner)
-                items.append(flat)
-            for owner, item in plan.also:
-                owners.append(owner)
-                items.append(item)
-        shelf = Shelf.of(torch.cat(owners), torch.cat(items), len(cohort), cohort.items)
+                each = column.numel() // max(len(plan.owner), 1)
+                owner = plan.owner.repeat_interleave(each) if each > 1 else plan.owner
+                pairs.append((owner, column.reshape(-1)))
+            pairs += plan.also
+        owners, items = (torch.cat(side) for side in zip(*pairs, strict=True))
+        shelf = Shelf.of(owners, items, len(cohort), cohort.items)
+        rows = {n: public[n].index_select(0, shelf.item) for n in tables if n in public}
+        dense = {n: v for n, v in public.items() if n in names and n not in tables}
         return cls(
             shelf=shelf,
-            rows={n: _row_copy(public[n], shelf, n in names) for n in tables if n in public},
-            dense={
-                n: _leaf(v.unsqueeze(0).expand(len(cohort), *v.shape).clone())
-                for n, v in public.items()
-                if n in names and n not in tables
-            },
+            rows={n: _leaf(v) if n in names else v for n, v in rows.items()},
+            dense={n: _leaf(v.expand(len(cohort), *v.shape).clone()) for n, v in dense.items()},
             own={n: _leaf(v.clone()) for n, v in private.items() if n in names},
             held=shelf.find(cohort.train.owner, cohort.train.item),
         )
@@ -162,22 +149,11 @@ class Work:
         for name, item in plan.items.items():
             owner = plan.owner.view(-1, *[1] * (item.dim() - 1)).expand_as(item)
             rows[name] = self.shelf.find(owner, item)
-        at = 0
-        for size in plan.sizes:
-            cut = slice(at, at + size)
-            at += size
-            yield Batch(
-                plan.owner[cut],
-                {name: row[cut] for name, row in rows.items()},
-                {name: value[cut] for name, value in plan.values.items()},
-                self.shelf.owners,
-            )
+        for end, size in zip(accumulate(plan.sizes), plan.sizes, strict=True):
+            cut = slice(end - size, end)
+            wave, values = ({n: v[cut] for n, v in part.items()} for part in (rows, plan.values))
+            yield Batch(plan.owner[cut], wave, values, self.shelf.owners)
 
 
 def _leaf(value: Tensor) -> Tensor:
     return value.detach().requires_grad_(value.is_floating_point())
-
-
-def _row_copy(table: Tensor, shelf: Shelf, trained: bool) -> Tensor:
-    rows = table.index_select(0, shelf.item)
-    return _leaf(rows) if trained else rows

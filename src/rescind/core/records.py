@@ -19,6 +19,7 @@ from rescind.errors import DataError
 
 _CLIENT_SHIFT = 31  # items < 2**31, clients < 2**32: a pair is one int64
 _ITEMS, _CLIENTS = 2**31, 2**32
+Column = Tensor | Sequence[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,12 +34,7 @@ class Records:
     """[n] seconds, 0 if the source has no times."""
 
     @classmethod
-    def of(
-        cls,
-        client: Tensor | Sequence[int],
-        item: Tensor | Sequence[int],
-        time: Tensor | Sequence[int] | None = None,
-    ) -> Records:
+    def of(cls, client: Column, item: Column, time: Column | None = None) -> Records:
         """Make records from columns of any integer type."""
         clients, items = _column(client), _column(item)
         times = torch.zeros_like(clients) if time is None else _column(time)
@@ -108,7 +104,7 @@ class Records:
         return "blake2b:" + hasher.hexdigest()
 
 
-def _column(values: Tensor | Sequence[int]) -> Tensor:
+def _column(values: Column) -> Tensor:
     column = torch.as_tensor(values)
     if column.numel() and (column.is_floating_point() or column.is_complex()):
         raise DataError(

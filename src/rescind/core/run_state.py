@@ -33,10 +33,8 @@ class RunState:
     def restore(self, point: RestorePoint) -> RunState:
         """Return the same devices with the model of a restore point."""
         vault = replace(self.vault, private=point.private, log=point.log)
-        hosted = tuple(
-            replace(mine, private=private, log=log)
-            for mine, (private, log) in zip(self.hosted, point.hosted, strict=True)
-        )
+        pairs = zip(self.hosted, point.hosted, strict=True)
+        hosted = tuple(replace(mine, private=p, log=log) for mine, (p, log) in pairs)
         return RunState(point.state, vault, hosted)
 
 
@@ -48,6 +46,9 @@ class RoundResult:
     sums: Mapping[str, Sum]
     until: EarlyStop | None
     past: History | None = None
+
+
+Measure = Callable[[RunState, Metric], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -75,17 +76,14 @@ class EarlyStop:
         if self.every < 1:
             raise ConfigError(f"EarlyStop.every must be at least 1, got {self.every}.")
 
-    def update(
-        self, now: RunState, measure: Callable[[RunState, Metric], dict[str, float]]
-    ) -> EarlyStop:
+    def update(self, now: RunState, measure: Measure) -> EarlyStop:
         """Return the stopping rule after one more round."""
         if now.state.round % self.every:
             return self
         values = measure(now, self.metric)
         if self.value not in values:
-            raise ConfigError(
-                f"the metric has no value '{self.value}'; {suggest(self.value, values)}"
-            )
+            options = suggest(self.value, values)
+            raise ConfigError(f"the metric has no value '{self.value}'; {options}")
         score = values[self.value]
         history = (*self.history, (now.state.round, values))
         if score > self.best_score or self.best is None:

@@ -26,13 +26,12 @@ class Snapshot:
 
     @property
     def nbytes(self) -> int:
-        """Return the size of its values in bytes."""
         return params.nbytes(self.values)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Past values that a server keeps, each with name and round, so that they can be purged."""
+    """Past values that a server keeps, each with name and round, so that they can be removed."""
 
     snapshots: tuple[Snapshot, ...] = ()
 
@@ -49,19 +48,8 @@ class Memory:
         """Return the snapshots with this name, oldest first."""
         return tuple(s for s in self.snapshots if s.name == name)
 
-    def purge(self, first: int, last: int | None = None) -> Memory:
-        """Remove snapshots of rounds first..last, which the forgotten records influenced."""
-        return Memory(
-            tuple(
-                s
-                for s in self.snapshots
-                if s.round < first or (last is not None and s.round > last)
-            )
-        )
-
     @property
     def nbytes(self) -> int:
-        """Return the size of all snapshots in bytes."""
         return sum(s.nbytes for s in self.snapshots)
 
 
@@ -80,13 +68,9 @@ class ServerState:
         self, public: Params, own: Params | None = None, memory: Memory | None = None
     ) -> ServerState:
         """Return the state one round later."""
-        return replace(
-            self,
-            public=public,
-            own=self.own if own is None else own,
-            memory=self.memory if memory is None else memory,
-            round=self.round + 1,
-        )
+        own = self.own if own is None else own
+        memory = self.memory if memory is None else memory
+        return replace(self, public=public, own=own, memory=memory, round=self.round + 1)
 
 
 @dataclass(frozen=True)
@@ -112,20 +96,16 @@ class Log:
         found = [self._read(rows) for r, name, rows in self.entries if (r, name) == (round_, table)]
         if not found:
             return None
-        return Rows(
-            torch.cat([r.owner for r in found]),
-            torch.cat([r.index for r in found]),
-            torch.cat([r.value for r in found]),
-            found[0].size,
-        )
+        parts = zip(*((r.owner, r.index, r.value) for r in found), strict=True)
+        owner, index, value = (torch.cat(part) for part in parts)
+        return Rows(owner, index, value, found[0].size)
 
     def _read(self, rows: Rows) -> Rows:
         if self.reader is None:
             return rows
         mine = rows[torch.isin(rows.owner, self.reader)]
         order = torch.argsort(self.reader)
-        place = order[torch.searchsorted(self.reader[order], mine.owner)]
-        return replace(mine, owner=place)
+        return replace(mine, owner=order[torch.searchsorted(self.reader[order], mine.owner)])
 
     @property
     def rounds(self) -> tuple[int, ...]:
@@ -134,9 +114,8 @@ class Log:
 
     def without(self, ids: Tensor) -> Log:
         """Return the log without these clients."""
-        return Log(
-            tuple((r, name, rows[~torch.isin(rows.owner, ids)]) for r, name, rows in self.entries)
-        )
+        left = ((r, name, rows[~torch.isin(rows.owner, ids)]) for r, name, rows in self.entries)
+        return Log(tuple(left))
 
     @property
     def nbytes(self) -> int:

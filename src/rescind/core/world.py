@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rescind.core.holdings import Holdings
+from rescind.core.holdings import Holdings, with_member
 from rescind.core.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.errors import ConsentError
 
@@ -74,28 +74,25 @@ class World:
         match event:
             case Share(records):
                 new = records.to(device)
-                new = new[~new.among(shared)]
-                return replace(world, shared=(shared + new).sorted())
+                return replace(world, shared=(shared + new[~new.among(shared)]).sorted())
             case Unshare(records) | Erase(records):
                 hosted = tuple((n, data.without(records)) for n, data in self.hosted)
                 return replace(world, shared=shared[~shared.among(records)], hosted=hosted)
             case Withdraw(client) if self.concerns_hosted_only(event):
                 return replace(world, hosted=tuple(h for h in self.hosted if h[0] != client))
             case Withdraw(client):
-                stays = shared.client != client
-                return replace(
-                    world,
-                    members=_with_member(self.members, client, False),
-                    shared=shared if bool(stays.all()) else shared[stays],
-                    hosted=tuple((n, d.without_client(client)) for n, d in self.hosted),
-                )
+                members = with_member(self.members, client, False)
+                hosted = tuple((n, data.without_client(client)) for n, data in self.hosted)
+                mine = shared.client == client
+                shared = shared[~mine] if bool(mine.any()) else shared
+                return replace(world, members=members, shared=shared, hosted=hosted)
             case Join(client):
                 if any(number == client for number, _ in self.hosted):
                     raise ConsentError(
                         f"number {client} is a client hosted by the server, so it cannot "
                         f"join as a device. Use a free number."
                     )
-                members = _with_member(self.members, client, True)
+                members = with_member(self.members, client, True)
                 sizes = replace(self.sizes, clients=len(members))
                 return replace(world, members=members, sizes=sizes)
             case Arrive():
@@ -109,9 +106,8 @@ class World:
                 members = torch.ones(event.clients, dtype=torch.bool, device=device)
                 members[: len(self.members)] = self.members
                 sizes = replace(self.sizes, clients=event.clients, items=event.items)
-                return replace(
-                    world, members=members, sizes=sizes, hosted=hosted, block=self.block + 1
-                )
+                block = self.block + 1
+                return replace(world, members=members, sizes=sizes, hosted=hosted, block=block)
             case Host(client, data):
                 self._check_hostable(client, data)
                 return replace(world, hosted=(*self.hosted, (client, data)))
@@ -122,9 +118,7 @@ class World:
         if any(number == client for number, _ in self.hosted):
             raise ConsentError(f"client {client} is hosted already. Withdraw it first.")
         if 0 <= client < len(self.members) and bool(self.members[client]):
-            raise ConsentError(
-                f"client {client} is a member with a device. Host under a free number."
-            )
+            raise ConsentError(f"client {client} is a member with a device. Use a free number.")
         if client >= data.clients or not bool(data.available[client]):
             raise ConsentError(
                 f"the hosted data has no training data for client {client} "
@@ -153,10 +147,3 @@ class World:
         for number, data in self.hosted:
             hasher.update(f"{number}/{data.digest()}".encode())
         return "blake2b:" + hasher.hexdigest()
-
-
-def _with_member(members: Tensor, client: int, value: bool) -> Tensor:
-    longer = members.new_zeros(max(len(members), client + 1))
-    longer[: len(members)] = members
-    longer[client] = value
-    return longer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.fast import ego_gpu, linear
-from rescind.core.fast.linear import clients_of, scratch, uncollected, unsigned
+from rescind.core.fast.linear import clients_of, scratch, sum_of, uncollected, unsigned
 from rescind.core.fast.local import LocalTraining
 from rescind.core.params import Params
 from rescind.core.state import Private
@@ -29,13 +28,18 @@ def compiled() -> bool:
     return find_spec("numba") is not None
 
 
+def plain(method: LocalTraining, base: type) -> bool:
+    """Return whether a method does plain SGD with the samples, loss and steps of `base`."""
+    decays = method.decay or method.weight_decay
+    same = all(getattr(type(method), verb) is getattr(base, verb) for verb in VERBS)
+    return method.optimiser == "sgd" and not decays and same
+
+
 def fits(method: LocalTraining, base: type, public: Params) -> bool:
     """Return whether a kernel computes exactly the same as this method."""
     kernel = getattr(method.model, "kernel", "")
-    plain = method.optimiser == "sgd" and not method.decay and not method.weight_decay
-    same = all(getattr(type(method), verb) is getattr(base, verb) for verb in VERBS)
     on_cpu = all(value.device.type == "cpu" for value in public.values())
-    if not (kernel and plain and same and (compiled() or not on_cpu)):
+    if not (kernel and plain(method, base) and (compiled() or not on_cpu)):
         return False
     if kernel == "linear":
         return on_cpu and linear.fits(method, public)
@@ -52,62 +56,32 @@ def client_sum(
         return summed, after
     if public["item"].device.type != "cpu":
         return ego_gpu.ego_bpr(method, public, private, cohort, clock)
-    table = public["item"].contiguous()
-    users = private["user"].clone().contiguous()
-    total = torch.zeros_like(table)  # torch aligns rows with cache lines, numpy does not
-    filled = total.numpy().reshape(-1)
-    touched = np.zeros(len(table), filled.dtype)
-    sent = np.zeros(len(cohort), np.int64)
-    with uncollected():
-        _ego_bpr(method, cohort, clock, table, users, [filled, touched, sent])
-    weight = cohort.weight.numpy()
-    return Sum(
-        totals={"item": total},
-        weight=float(weight.sum(dtype=np.float64)),
-        clients=int(np.count_nonzero(weight)),
-        touched={"item": torch.from_numpy(touched)},
-        up=int(sent.sum()) * (table.shape[1] * table.element_size() + 4),
-    ), private.with_(user=users)
+    return _ego_bpr(method, public["item"].contiguous(), private, cohort, clock)
 
 
 def _ego_bpr(
-    method: LocalTraining,
-    cohort: Cohort,
-    clock: Clock,
-    table: Tensor,
-    users: Tensor,
-    out: list[Any],
-) -> None:
-    """Call `ego_kernel.ego_bpr`. out: total, touched, sent"""
+    method: LocalTraining, table: Tensor, private: Private, cohort: Cohort, clock: Clock
+) -> tuple[Sum, Private]:
     from rescind.core.fast import ego_kernel
 
     items, dim = table.shape
     kind = table.numpy().dtype.type
+    users = private["user"].clone().contiguous()
+    flat_users, flat_table = (part.numpy().reshape(-1) for part in (users, table))
+    total = torch.zeros_like(table)  # torch aligns rows with cache lines, numpy does not
+    out = total.numpy().reshape(-1), np.zeros(items, kind), np.zeros(len(cohort), np.int64)
     rate = method.rate * (items if method.rate_per_item else 1)
+    rates = (kind(number) for number in (method.temperature, rate, method.private_rate))
     n, negatives = len(cohort.train), len(cohort.train) * method.negatives
-    flat_users = users.numpy().reshape(-1)
-    inv_norm, radial, grad, pos, neg = scratch(
-        table.dtype, items, items, len(cohort) * dim, n, negatives
-    )
-    ego_kernel.ego_bpr(
-        dim,
-        table.numpy().reshape(-1),
-        inv_norm,
-        flat_users,
-        *clients_of(cohort, table),
-        unsigned(clock.step(0).key("negatives")),
-        method.negatives,
-        kind(method.temperature),
-        kind(rate),
-        kind(method.private_rate),
-        method.reduce == "mean",
-        *out,
-        np.zeros(items, np.int32),
-        radial,
+    memory = (
+        *scratch(table.dtype, items, items, len(cohort) * dim, n, negatives),
+        *(np.zeros(size, np.int32) for size in (items, negatives)),
         np.empty(ego_kernel.BUCKETS + 2, np.int64),
         flat_users.copy(),
-        grad,
-        pos,
-        neg,
-        np.zeros(negatives, np.int32),
     )
+    key = unsigned(clock.step(0).key("negatives"))
+    settings = (method.negatives, *rates, method.reduce == "mean")
+    clients = clients_of(cohort, table)
+    with uncollected():
+        ego_kernel.ego_bpr(dim, flat_table, flat_users, clients, key, settings, out, memory)
+    return sum_of(cohort, total, *out[1:]), private.with_(user=users)

@@ -37,17 +37,9 @@ def ego_bpr(
         scale /= (train.count * method.negatives).clamp(min=1)
     rate = method.rate * (len(table) if method.rate_per_item else 1)
     drawn = _draws(method, cohort, clock.step(0))
-    total, grad = _step_for(table.device.type)(
-        table,
-        first,
-        train.owner,
-        train.item,
-        train.count,
-        drawn,
-        weight * rate,
-        scale,
-        method.temperature,
-    )
+    numbers = weight * rate, scale, method.temperature
+    step = _step_for(table.device.type)
+    total, grad = step(table, first, train.owner, train.item, train.count, drawn, *numbers)
     rows = len(train) * (1 + method.negatives)
     return Sum(
         totals={"item": total},
@@ -57,17 +49,7 @@ def ego_bpr(
     ), private.with_(user=first - method.private_rate * grad)
 
 
-def _step(
-    table: Tensor,
-    first: Tensor,
-    owner: Tensor,
-    item: Tensor,
-    count: Tensor,
-    drawn: Tensor,
-    step: Tensor,
-    scale: Tensor,
-    temperature: float,
-) -> tuple[Tensor, Tensor]:
+def _step(table, first, owner, item, count, drawn, step, scale, temperature):
     """Return (sum of all clients' updates of the table, gradient at each initial user vector).
 
     step, scale: [C] factors of the slopes    drawn: [n, negatives], -1 if there is none

@@ -60,37 +60,7 @@ def negative(key, client, k, start, own, first, count, free):
 
 
 @compiled(fastmath={"contract", "reassoc"})
-def ego_bpr(
-    dim,
-    table,
-    inv_norm,
-    users,
-    ids,
-    weight,
-    train,
-    train_first,
-    train_count,
-    own,
-    own_first,
-    own_count,
-    key,
-    negatives,
-    temperature,
-    rate,
-    private_rate,
-    mean,
-    total,
-    touched,
-    sent,
-    seen,
-    radial,
-    start,
-    user,
-    grad,
-    pos,
-    neg,
-    drawn,
-):
+def ego_bpr(dim, table, users, clients, key, settings, out, memory):
     """Run a round of ego-LightGCN with cosine BPR, one batch (FedShare Eq. 13-15).
 
     All values are taken at the broadcast table, so a client's update is linear in its gradient. A
@@ -99,9 +69,13 @@ def ego_bpr(
     `neg` and `pos`, user directions in `user`, the gradient through propagation in `grad`, and the
     part along the row in `radial`. The second loop writes the sum: so each loop has only one table
     in cache. Matrices are flat.
-    user: starts as a copy of `users`    grad, pos, neg, drawn, radial: start as zeros
+    user: starts as a copy of `users`    all other memory but `start`: starts as zeros
     Changes users, total (weighted sum of all updates), touched, and sent (rows sent per client).
     """
+    ids, weight, train, train_first, train_count, own, own_first, own_count = clients
+    negatives, temperature, rate, private_rate, mean = settings
+    total, touched, sent = out
+    inv_norm, radial, grad, pos, neg, seen, drawn, start, user = memory
     kind = table.dtype.type
     one = kind(1)  # a plain 1 would convert everything to float64
     tiny = kind(1e-12)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rescind.core import jagged
 from rescind.core.clock import Clock
-from rescind.core.cohort import Cohort, Lot
+from rescind.core.cohort import Cohort
 from rescind.core.fast.local import LocalTraining
 from rescind.core.loss_terms import LossTerms, Proximal, Replay
 from rescind.core.params import Params
@@ -75,8 +75,8 @@ def client_sum(
     items, dim = table.shape
     own = packed(model, private.values, table.dtype)
     total = torch.zeros_like(table)  # torch aligns rows with cache lines, numpy does not
-    touched, sent = np.zeros(items, table.numpy().dtype), np.zeros(len(cohort), np.int64)
     kind = table.numpy().dtype.type
+    out = total.numpy().reshape(-1), np.zeros(items, kind), np.zeros(len(cohort), np.int64)
     steps = method.client_steps(public)
     rates = {name: rate for step in steps for name, rate in step.rates.items()}
     pace = np.concatenate([np.full(z - a, rates[n], kind) for n, a, z in model.pieces()])
@@ -85,64 +85,39 @@ def client_sum(
     size = method.batch_size or samples
     batches = -(-samples // size)
     waves = method.epochs * batches
-    listed = 0 if terms.replay is None else terms.replay.item.shape[1]
-    label, past, cross, echo, coef, error = scratch(
-        table.dtype, samples, (waves + 1) * dim, waves, waves, items * waves, samples + listed
-    )
-    label[::each] = 1
-    sample, order, hashes = np.empty((3, samples), np.int64)
+    longest = samples + (0 if terms.replay is None else terms.replay.item.shape[1])
+    numbers = scratch(table.dtype, samples, (waves + 1) * dim, waves, waves, items * waves, longest)
+    numbers[0][::each] = 1  # labels
+    lengths = (BUCKETS + 2, samples, samples, longest, items)
+    places = [np.zeros(items, np.int32), *(np.empty(n, np.int64) for n in lengths)]
+    places += [np.empty(samples, np.uint64), np.empty(257, np.int64)]
     clocks = [clock.step(epoch) for epoch in range(method.epochs)]
+    keys = (np.array([unsigned(c.key(w)) for c in clocks]) for w in ("negatives", "order"))
+    scores = _score_arrays(cohort, table, samples * method.epochs) if asked else None
+    settings = (method.negatives, size, kind(method.temperature), kind(rates["item"]))
     with uncollected():
         linear_kernel.linear_bce(
             dim,
             table.numpy().reshape(-1),
             own.numpy().reshape(-1),
             pace,
-            *clients_of(cohort, table),
-            *(np.array([unsigned(c.key(w)) for c in clocks]) for w in ("negatives", "order")),
-            method.negatives,
-            size,
-            kind(method.temperature),
-            kind(rates["item"]),
-            method.reduce == "mean",
-            len(steps),
-            total.numpy().reshape(-1),
-            touched,
-            sent,
-            np.zeros(items, np.int32),
-            np.empty(BUCKETS + 2, np.int64),
-            label,
-            past,
-            cross,
-            echo,
-            coef,
-            sample,
-            order,
-            np.empty(samples + listed, np.int64),
-            error,
-            np.empty(items, np.int64),
-            hashes.view(np.uint64),
-            np.empty(257, np.int64),
+            clients_of(cohort, table),
+            tuple(keys),
+            (*settings, method.reduce == "mean", len(steps)),
+            out,
+            tuple(numbers),
+            tuple(places),
             _replay_args(terms.replay, table, clocks, batches),
-            _proximal_args(terms.proximal, model, table, samples + listed),
-            scores := _score_arrays(cohort, table, samples * method.epochs) if asked else None,
+            _proximal_args(terms.proximal, model, table, longest),
+            scores,
         )
-    weight = cohort.weight.numpy()
-    summed = Sum(
-        totals={"item": total},
-        weight=float(weight.sum(dtype=np.float64)),
-        clients=int(np.count_nonzero(weight)),
-        touched={"item": torch.from_numpy(touched)},
-        up=int(sent.sum()) * (dim * table.element_size() + 4),
-    )
-    return summed, private.with_(**unpacked(model, own, private.values)), _scores(scores)
+    after = private.with_(**unpacked(model, own, private.values))
+    return sum_of(cohort, total, *out[1:]), after, _scores(scores)
 
 
 def packed(model: Linear, values: Params, dtype: torch.dtype) -> Tensor:
     """Copy the private values that the kernel uses, one row per client. [C, width]"""
-    parts = [values[name].flatten(1) if values[name].dim() > 1 else values[name].unsqueeze(1)
-             for name, _, _ in model.pieces()]  # fmt: skip
-    cut = [part[:, a:z] for part, (_, a, z) in zip(parts, model.pieces(), strict=True)]
+    cut = [values[n].unsqueeze(-1).flatten(1)[:, a:z] for n, a, z in model.pieces()]
     return torch.cat(cut, 1).to(dtype)
 
 
@@ -160,7 +135,6 @@ def unpacked(model: Linear, rows: Tensor, like: Params) -> dict[str, Tensor]:
 def _replay_args(
     term: Replay | None, table: Tensor, clocks: list[Clock], batches: int
 ) -> tuple[Any, ...] | None:
-    """Return the kernel's arguments for replay."""
     if term is None:
         return None
     kind, length = table.numpy().dtype.type, term.item.shape[1]
@@ -180,7 +154,6 @@ def _replay_args(
 
 
 def _proximal_args(term: Proximal | None, model: Any, table: Tensor, n: int) -> Any:
-    """Return the kernel's arguments for the proximal penalty."""
     if term is None:
         return None
     kind, gap = table.numpy().dtype.type, torch.zeros_like(table)
@@ -199,7 +172,6 @@ def _proximal_args(term: Proximal | None, model: Any, table: Tensor, n: int) -> 
 
 
 def _score_arrays(cohort: Cohort, table: Tensor, samples: int) -> tuple[Any, Any, Any]:
-    """Allocate arrays for the scores of touched rows."""
     size = len(cohort) * min(samples, len(table))
     count, item = np.zeros(len(cohort), np.int64), np.empty(size, np.int64)
     return count, item, np.empty(size, table.numpy().dtype)
@@ -216,16 +188,22 @@ def _scores(arrays: tuple[Any, Any, Any] | None) -> Scores | None:
 # -- shared with the other kernel ----------------------------------------------------------------
 
 
-def clients_of(cohort: Cohort, table: Tensor) -> list[Any]:
-    """Return ids, weights and items of the clients in numpy."""
-    train = _flat(cohort.train)
-    own = train if cohort.own is cohort.train else _flat(cohort.own)
-    return [cohort.ids.numpy(), cohort.weight.to(table.dtype).numpy(), *train, *own]
+def clients_of(cohort: Cohort, table: Tensor) -> tuple[Any, ...]:
+    """Return ids, weights, and (items, first, count) of the items to train on and of all items."""
+    lots = [t for lot in (cohort.train, cohort.own) for t in (lot.item, lot.first, lot.count)]
+    return tuple(t.numpy() for t in (cohort.ids, cohort.weight.to(table.dtype), *lots))
 
 
-def _flat(lot: Lot) -> tuple[Any, Any, Any]:
-    """Return a lot as (items, first, count) in numpy."""
-    return lot.item.numpy(), lot.first.numpy(), lot.count.numpy()
+def sum_of(cohort: Cohort, total: Tensor, touched: Any, sent: Any) -> Sum:
+    """Return what a kernel wrote as a sum."""
+    weight = cohort.weight.numpy()
+    return Sum(
+        totals={"item": total},
+        weight=float(weight.sum(dtype=np.float64)),
+        clients=int(np.count_nonzero(weight)),
+        touched={"item": torch.from_numpy(touched)},
+        up=int(sent.sum()) * (total.shape[1] * total.element_size() + 4),
+    )
 
 
 def scratch(dtype: torch.dtype, *sizes: int) -> list[Any]:

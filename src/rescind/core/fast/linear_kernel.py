@@ -103,39 +103,12 @@ def linear_bce(
     table,
     own,
     pace,
-    ids,
-    weight,
-    train,
-    train_first,
-    train_count,
-    owned,
-    own_first,
-    own_count,
-    draw_keys,
-    order_keys,
-    negatives,
-    batch_size,
-    temperature,
-    rate,
-    mean,
-    steps,
-    total,
-    touched,
-    sent,
-    seen,
-    start,
-    label,
-    past,
-    cross,
-    echo,
-    coef,
-    sample,
-    order,
-    row,
-    error,
-    shelf,
-    hashes,
-    buckets,
+    clients,
+    keys,
+    settings,
+    out,
+    numbers,
+    places,
     replay,
     proximal,
     score_out,
@@ -156,6 +129,12 @@ def linear_bce(
     label: 1 at the position of every positive among a client's samples
     Changes own, total, touched, sent; the rest is working memory.
     """
+    ids, weight, train, train_first, train_count, owned, own_first, own_count = clients
+    draw_keys, order_keys = keys
+    negatives, batch_size, temperature, rate, mean, steps = settings
+    total, touched, sent = out
+    label, past, cross, echo, coef, error = numbers
+    seen, start, sample, order, row, shelf, hashes, buckets = places
     kind = table.dtype.type
     one = kind(1)
     inv_temp = one / temperature
@@ -185,9 +164,8 @@ def linear_bce(
         extra = 0
         listed_at = 0
         if replay is not None:
-            listed, old_label, length, keys, factor, averaged, scale_by, scores, every, draw = (
-                replay
-            )
+            listed, old_label, length, draws, factor, averaged, scale_by = replay[:7]
+            scores, every, draw = replay[7:]
             listed_at = c * length
             for k in range(listed_at, listed_at + length):
                 if listed[k] >= 0:
@@ -246,7 +224,7 @@ def linear_bce(
                                         scores[j] += dot(coef, j * waves, cross, 0, wave)
                                 extra = _replay_count(scores, listed, listed_at, length, scale_by)
                             if extra > 0:
-                                key = keys[epoch * (len(keys) // len(draw_keys)) + batch]
+                                key = draws[epoch * (len(draws) // len(draw_keys)) + batch]
                                 extra = _draw_replayed(
                                     extra, listed, listed_at, length, key, client, draw, row,
                                     begin + size,

@@ -10,7 +10,6 @@ Arrays are flat; a row is a position in them, `dim` long. Rows are processed in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ PIECES = (32, 4, 1)
 AHEAD = 8
 """Number of rows to prefetch ahead; 4 is slower, 16 is not faster."""
 _FREE = ("contract", "reassoc")  # a multiply and an add may become one; sums may be reordered
+_I = types.intp
 
 
 @dataclass(frozen=True)
@@ -35,34 +35,44 @@ class _Flat:
     data: Any
     bytes: int
 
-    @classmethod
-    def of(cls, context: Any, builder: Any, kind: Any, array: Any) -> _Flat:
-        width = context.get_abi_sizeof(context.get_data_type(kind.dtype))
-        return cls(builder, context.make_array(kind)(context, builder, array).data, int(width))
-
-    def _piece(self, at: Any, lanes: int) -> Any:
+    def _piece(self, at, lanes):
         place = self.builder.gep(self.data, [at])
         if lanes == 1:
             return place
         kind = ir.VectorType(self.data.type.pointee, lanes)
         return self.builder.bitcast(place, kind.as_pointer())
 
-    def load(self, at: Any, lanes: int = 1) -> Any:
+    def load(self, at, lanes=1):
         """Load `lanes` numbers from position `at`; one lane is a scalar."""
         value = self.builder.load(self._piece(at, lanes))
         value.align = self.bytes
         return value
 
-    def store(self, value: Any, at: Any, lanes: int = 1) -> None:
+    def store(self, value, at, lanes=1):
         self.builder.store(value, self._piece(at, lanes)).align = self.bytes
 
-    def row(self, at: Any, like: Any) -> Any:
-        """Load the row number at `at`, in the integer width of `like`."""
+    def row(self, at, dim):
+        """Return the position of the row whose number is at `at`."""
         number = self.load(at)
-        return number if number.type == like.type else self.builder.sext(number, like.type)
+        if number.type != dim.type:
+            number = self.builder.sext(number, dim.type)
+        return self.builder.mul(number, dim)
 
 
-def _splat(builder: Any, number: Any, lanes: int) -> Any:
+def _arguments(context, builder, signature, given):
+    """Return the arguments of generated code, arrays as `_Flat`."""
+    found = []
+    for kind, value in zip(signature.args, given, strict=True):
+        if isinstance(kind, types.Array):
+            width = context.get_abi_sizeof(context.get_data_type(kind.dtype))
+            data = context.make_array(kind)(context, builder, value).data
+            found.append(_Flat(builder, data, int(width)))
+        else:
+            found.append(value)
+    return found
+
+
+def _splat(builder, number, lanes):
     """Copy a number to all lanes of a vector."""
     if lanes == 1:
         return number
@@ -72,12 +82,12 @@ def _splat(builder: Any, number: Any, lanes: int) -> Any:
     return builder.shuffle_vector(one, empty, places)
 
 
-def _fma(builder: Any, total: Any, one: Any, other: Any) -> Any:
+def _fma(builder, total, one, other):
     """Compute total + one * other."""
     return builder.fadd(total, builder.fmul(one, other, flags=_FREE), flags=_FREE)
 
 
-def _reduced(builder: Any, numbers: Any, lanes: int, size: int) -> Any:
+def _reduced(builder, numbers, lanes, size):
     """Sum the lanes of a vector."""
     if lanes == 1:
         return numbers
@@ -89,7 +99,7 @@ def _reduced(builder: Any, numbers: Any, lanes: int, size: int) -> Any:
     return builder.call(reduce, [ir.Constant(element, -0.0), numbers], fastmath=_FREE)
 
 
-def _pieces(builder: Any, dim: Any, body: Callable[[Any, int], None]) -> None:
+def _pieces(builder, dim, body):
     """Generate body(offset, lanes) for every piece of a row."""
     begin = ir.Constant(dim.type, 0)
     for lanes in PIECES:
@@ -100,64 +110,59 @@ def _pieces(builder: Any, dim: Any, body: Callable[[Any, int], None]) -> None:
         begin = end
 
 
-def _each(builder: Any, count: Any) -> Any:
+def _by_piece(body, dim=-1):
+    """Return what generates body(builder, offset, lanes, *arguments) for every piece of a row.
+
+    dim: the place of the row's length among the arguments
+    """
+
+    def generate(context, builder, signature, given):
+        found = _arguments(context, builder, signature, given)
+        _pieces(builder, given[dim], lambda f, lanes: body(builder, f, lanes, *found))
+        return context.get_dummy_value()
+
+    return generate
+
+
+def _each(builder, count):
     """Generate a loop over 0 .. count-1; yields the index."""
     begin, step = (ir.Constant(count.type, n) for n in (0, 1))
     return cgutils.for_range_slice(builder, begin, count, step)
 
 
 @intrinsic
-def add(typing: Any, to: Any, at: Any, row: Any, place: Any, factor: Any, dim: Any) -> Any:
+def add(typing, to, at, row, place, factor, dim):
     """Compute to[at : at+dim] += factor * row[place : place+dim]"""
-    signature = types.void(to, types.intp, row, types.intp, to.dtype, types.intp)
 
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        _, at, _, place, factor, dim = given
-        to, row = (_Flat.of(context, builder, signature.args[n], given[n]) for n in (0, 2))
+    def body(builder, f, lanes, to, at, row, place, factor, dim):
+        here = builder.add(at, f)
+        more = row.load(builder.add(place, f), lanes)
+        done = _fma(builder, to.load(here, lanes), more, _splat(builder, factor, lanes))
+        to.store(done, here, lanes)
 
-        def body(f: Any, lanes: int) -> None:
-            here = builder.add(at, f)
-            more = row.load(builder.add(place, f), lanes)
-            done = _fma(builder, to.load(here, lanes), more, _splat(builder, factor, lanes))
-            to.store(done, here, lanes)
-
-        _pieces(builder, dim, body)
-        return context.get_dummy_value()
-
-    return signature, generate
+    return types.void(to, _I, row, _I, to.dtype, _I), _by_piece(body)
 
 
 @intrinsic
-def multiply(typing: Any, to: Any, at: Any, factor: Any, dim: Any) -> Any:
+def multiply(typing, to, at, factor, dim):
     """Compute to[at : at+dim] *= factor."""
-    signature = types.void(to, types.intp, to.dtype, types.intp)
 
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        array, at, factor, dim = given
-        to = _Flat.of(context, builder, signature.args[0], array)
+    def body(builder, f, lanes, to, at, factor, dim):
+        here, by = builder.add(at, f), _splat(builder, factor, lanes)
+        to.store(builder.fmul(to.load(here, lanes), by, flags=_FREE), here, lanes)
 
-        def body(f: Any, lanes: int) -> None:
-            here, by = builder.add(at, f), _splat(builder, factor, lanes)
-            to.store(builder.fmul(to.load(here, lanes), by, flags=_FREE), here, lanes)
-
-        _pieces(builder, dim, body)
-        return context.get_dummy_value()
-
-    return signature, generate
+    return types.void(to, _I, to.dtype, _I), _by_piece(body)
 
 
 @intrinsic
-def dot(typing: Any, left: Any, at: Any, right: Any, place: Any, dim: Any) -> Any:
+def dot(typing, left, at, right, place, dim):
     """Compute the inner product of left[at : at+dim] and right[place : place+dim]."""
-    signature = left.dtype(left, types.intp, right, types.intp, types.intp)
 
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        _, at, _, place, dim = given
-        left, right = (_Flat.of(context, builder, signature.args[n], given[n]) for n in (0, 2))
-        kind = left.data.type.pointee
-        total = cgutils.alloca_once_value(builder, ir.Constant(kind, 0.0))
+    def generate(context, builder, signature, given):
+        left, at, right, place, dim = _arguments(context, builder, signature, given)
+        total = cgutils.alloca_once_value(builder, ir.Constant(left.data.type.pointee, 0.0))
 
-        def body(f: Any, lanes: int) -> None:
+        def body(f, lanes):
             one = left.load(builder.add(at, f), lanes)
             two = right.load(builder.add(place, f), lanes)
             more = _reduced(builder, builder.fmul(one, two, flags=_FREE), lanes, left.bytes)
@@ -166,31 +171,24 @@ def dot(typing: Any, left: Any, at: Any, right: Any, place: Any, dim: Any) -> An
         _pieces(builder, dim, body)
         return builder.load(total)
 
-    return signature, generate
+    return left.dtype(left, _I, right, _I, _I), generate
 
 
 @intrinsic
-def dots(
-    typing: Any, out: Any, begin: Any, left: Any, at: Any, rows: Any, places: Any, first: Any,
-    count: Any, dim: Any,
-) -> Any:  # fmt: skip
+def dots(typing, out, begin, left, at, rows, places, first, count, dim):
     """Compute out[begin+m] = <left[at:], row places[first+m] of `rows`> for m < count."""
-    i = types.intp
-    signature = types.void(out, i, left, i, rows, places, i, i, i)
 
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        _, begin, _, at, _, _, first, count, dim = given
-        out, left, rows, places = (
-            _Flat.of(context, builder, signature.args[n], given[n]) for n in (0, 2, 4, 5)
-        )
+    def generate(context, builder, signature, given):
+        found = _arguments(context, builder, signature, given)
+        out, begin, left, at, rows, places, first, count, dim = found
         zero = ir.Constant(out.data.type.pointee, 0.0)
         with _each(builder, count) as (m, _):
             out.store(zero, builder.add(begin, m))
 
-        def body(f: Any, lanes: int) -> None:
+        def body(f, lanes):
             mine = left.load(builder.add(at, f), lanes)
             with _each(builder, count) as (m, _):
-                place = builder.mul(places.row(builder.add(first, m), dim), dim)
+                place = places.row(builder.add(first, m), dim)
                 products = builder.fmul(mine, rows.load(builder.add(place, f), lanes), flags=_FREE)
                 more, here = _reduced(builder, products, lanes, out.bytes), builder.add(begin, m)
                 out.store(builder.fadd(out.load(here), more, flags=_FREE), here)
@@ -198,193 +196,129 @@ def dots(
         _pieces(builder, dim, body)
         return context.get_dummy_value()
 
-    return signature, generate
+    return types.void(out, _I, left, _I, rows, places, _I, _I, _I), generate
 
 
-def _gather(weighted: bool) -> Callable[..., Any]:
+def _gather(builder, f, lanes, to, at, rows, places, first, count, scale, dim, *factors):
     """Generate code that adds up rows of a table, optionally each times a factor."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        _, at, _, _, first, count, scale, dim = given[:8]
-        to, rows, places, *factors = (
-            _Flat.of(context, builder, signature.args[n], given[n])
-            for n in (0, 2, 3, *([8] if weighted else []))
-        )
-
-        def body(f: Any, lanes: int) -> None:
-            here = builder.add(at, f)
-            before = to.load(here, lanes)
-            total = cgutils.alloca_once_value(builder, ir.Constant(before.type, None))
-            with _each(builder, count) as (m, _):
-                mth = builder.add(first, m)
-                more = rows.load(builder.add(builder.mul(places.row(mth, dim), dim), f), lanes)
-                if factors:
-                    by = _splat(builder, factors[0].load(mth), lanes)
-                    done = _fma(builder, builder.load(total), more, by)
-                else:
-                    done = builder.fadd(builder.load(total), more, flags=_FREE)
-                builder.store(done, total)
-            by = _splat(builder, scale, lanes)
-            to.store(_fma(builder, before, builder.load(total), by), here, lanes)
-
-        _pieces(builder, dim, body)
-        return context.get_dummy_value()
-
-    return generate
+    here = builder.add(at, f)
+    before = to.load(here, lanes)
+    total = cgutils.alloca_once_value(builder, ir.Constant(before.type, None))
+    with _each(builder, count) as (m, _):
+        mth = builder.add(first, m)
+        more = rows.load(builder.add(places.row(mth, dim), f), lanes)
+        if factors:
+            by = _splat(builder, factors[0].load(mth), lanes)
+            done = _fma(builder, builder.load(total), more, by)
+        else:
+            done = builder.fadd(builder.load(total), more, flags=_FREE)
+        builder.store(done, total)
+    by = _splat(builder, scale, lanes)
+    to.store(_fma(builder, before, builder.load(total), by), here, lanes)
 
 
 @intrinsic
-def gather(
-    typing: Any, to: Any, at: Any, rows: Any, places: Any, first: Any, count: Any, scale: Any,
-    dim: Any, factors: Any,
-) -> Any:  # fmt: skip
+def gather(typing, to, at, rows, places, first, count, scale, dim, factors):
     """Compute to[at:] += scale * sum over m < count of factors[first+m] * rows[places[first+m]]."""
-    i = types.intp
-    return types.void(to, i, rows, places, i, i, to.dtype, i, factors), _gather(True)
+    signature = types.void(to, _I, rows, places, _I, _I, to.dtype, _I, factors)
+    return signature, _by_piece(_gather, dim=7)
 
 
 @intrinsic
-def gather_plain(
-    typing: Any, to: Any, at: Any, rows: Any, places: Any, first: Any, count: Any, scale: Any,
-    dim: Any,
-) -> Any:  # fmt: skip
+def gather_plain(typing, to, at, rows, places, first, count, scale, dim):
     """Compute to[at:] += scale * sum over m < count of rows[places[first+m]]."""
-    i = types.intp
-    return types.void(to, i, rows, places, i, i, to.dtype, i), _gather(False)
+    return types.void(to, _I, rows, places, _I, _I, to.dtype, _I), _by_piece(_gather, dim=7)
 
 
-def _prefetch(builder: Any, place: Any) -> None:
-    """Prefetch the cache line of an address; an invalid address is ignored."""
+def _prefetch(builder, rows, at, lanes):
+    """Prefetch all cache lines of `lanes` numbers; an invalid address is ignored."""
     number, byte = ir.IntType(32), ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
     prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
     how = [ir.Constant(number, n) for n in (0, 3, 1)]  # read, keep in cache, data
-    builder.call(prefetch, [builder.bitcast(place, byte), *how])
-
-
-def _prefetch_row(builder: Any, rows: _Flat, at: Any, lanes: int) -> None:
-    """Prefetch all cache lines of `lanes` numbers."""
     for line in range(0, lanes, 64 // rows.bytes):
-        _prefetch(builder, builder.gep(rows.data, [builder.add(at, ir.Constant(at.type, line))]))
+        place = builder.gep(rows.data, [builder.add(at, ir.Constant(at.type, line))])
+        builder.call(prefetch, [builder.bitcast(place, byte), *how])
 
 
 @intrinsic
-def prefetch(typing: Any, rows: Any, at: Any, dim: Any) -> Any:
+def prefetch(typing, rows, at, dim):
     """Prefetch rows[at : at+dim]; does nothing for a short row."""
-    signature = types.void(rows, types.intp, types.intp)
 
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        array, at, dim = given
-        rows = _Flat.of(context, builder, signature.args[0], array)
+    def body(builder, f, lanes, rows, at, dim):
+        if lanes == PIECES[0]:
+            _prefetch(builder, rows, builder.add(at, f), lanes)
 
-        def body(f: Any, lanes: int) -> None:
-            if lanes == PIECES[0]:
-                _prefetch_row(builder, rows, builder.add(at, f), lanes)
-
-        _pieces(builder, dim, body)
-        return context.get_dummy_value()
-
-    return signature, generate
+    return types.void(rows, _I, _I), _by_piece(body)
 
 
 @intrinsic
-def layer(
-    typing: Any, to: Any, at: Any, base: Any, share: Any, rows: Any, places: Any, factors: Any,
-    first: Any, count: Any, scale: Any, dim: Any,
-) -> Any:  # fmt: skip
+def layer(typing, to, at, base, share, rows, places, factors, first, count, scale, dim):
     """Compute to[at:] = share * base[at:] + scale * sum_m factors[m] * rows[places[m]].
 
     m is first .. first+count-1. Rows are prefetched ahead of use, also those of the next sums:
     `places` must have AHEAD more numbers after the last one that is used.
     """
-    i, number = types.intp, to.dtype
-    signature = types.void(to, i, base, number, rows, places, factors, i, i, number, i)
 
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        _, at, _, share, _, _, _, first, count, scale, dim = given
-        to, base, rows, places, factors = (
-            _Flat.of(context, builder, signature.args[n], given[n]) for n in (0, 2, 4, 5, 6)
-        )
-
-        def row(mth: Any, f: Any) -> Any:
-            return builder.add(builder.mul(places.row(mth, dim), dim), f)
-
-        def body(f: Any, lanes: int) -> None:
-            here = builder.add(at, f)
-            total = cgutils.alloca_once_value(
-                builder, ir.Constant(base.load(here, lanes).type, None)
-            )
-            with _each(builder, count) as (m, _):
-                mth = builder.add(first, m)
-                if lanes == PIECES[0]:
-                    ahead = builder.add(mth, ir.Constant(mth.type, AHEAD))
-                    _prefetch_row(builder, rows, row(ahead, f), lanes)
-                by = _splat(builder, factors.load(mth), lanes)
-                more = rows.load(row(mth, f), lanes)
-                builder.store(_fma(builder, builder.load(total), more, by), total)
-            mine = builder.fmul(base.load(here, lanes), _splat(builder, share, lanes), flags=_FREE)
-            by = _splat(builder, scale, lanes)
-            to.store(_fma(builder, mine, builder.load(total), by), here, lanes)
-
-        _pieces(builder, dim, body)
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-def _scatter(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-    """Generate code that adds multiples of a row, and optionally of another, to table rows."""
-    first, count, scale, at, dim = given[2:7]
-    to, places, row, factors, *others = (
-        _Flat.of(context, builder, signature.args[n], given[n])
-        for n in (0, 1, *range(7, len(given)))
-    )
-
-    def body(f: Any, lanes: int) -> None:
-        mine = row.load(builder.add(at, f), lanes)
-        by = _splat(builder, scale, lanes)
-        plain = [other.load(builder.add(at, f), lanes) for other in others]
-        plain = [builder.fmul(one, by, flags=_FREE) for one in plain]
+    def body(
+        builder, f, lanes, to, at, base, share, rows, places, factors, first, count, scale, dim
+    ):
+        here = builder.add(at, f)
+        zero = ir.Constant(base.load(here, lanes).type, None)
+        total = cgutils.alloca_once_value(builder, zero)
         with _each(builder, count) as (m, _):
             mth = builder.add(first, m)
-            here = builder.add(builder.mul(places.row(mth, dim), dim), f)
-            factor = builder.fmul(scale, factors.load(mth), flags=_FREE)
-            done = _fma(builder, to.load(here, lanes), mine, _splat(builder, factor, lanes))
-            for one in plain:
-                done = builder.fadd(done, one, flags=_FREE)
-            to.store(done, here, lanes)
+            if lanes == PIECES[0]:
+                ahead = places.row(builder.add(mth, ir.Constant(mth.type, AHEAD)), dim)
+                _prefetch(builder, rows, builder.add(ahead, f), lanes)
+            by = _splat(builder, factors.load(mth), lanes)
+            more = rows.load(builder.add(places.row(mth, dim), f), lanes)
+            builder.store(_fma(builder, builder.load(total), more, by), total)
+        mine = builder.fmul(base.load(here, lanes), _splat(builder, share, lanes), flags=_FREE)
+        by = _splat(builder, scale, lanes)
+        to.store(_fma(builder, mine, builder.load(total), by), here, lanes)
 
-    _pieces(builder, dim, body)
-    return context.get_dummy_value()
+    number = to.dtype
+    signature = types.void(to, _I, base, number, rows, places, factors, _I, _I, number, _I)
+    return signature, _by_piece(body)
+
+
+def _scatter(builder, f, lanes, to, places, first, count, scale, at, dim, row, factors, *others):
+    """Generate code that adds multiples of a row, and optionally of another, to table rows."""
+    mine = row.load(builder.add(at, f), lanes)
+    by = _splat(builder, scale, lanes)
+    plain = [other.load(builder.add(at, f), lanes) for other in others]
+    plain = [builder.fmul(one, by, flags=_FREE) for one in plain]
+    with _each(builder, count) as (m, _):
+        mth = builder.add(first, m)
+        here = builder.add(places.row(mth, dim), f)
+        factor = builder.fmul(scale, factors.load(mth), flags=_FREE)
+        done = _fma(builder, to.load(here, lanes), mine, _splat(builder, factor, lanes))
+        for one in plain:
+            done = builder.fadd(done, one, flags=_FREE)
+        to.store(done, here, lanes)
 
 
 @intrinsic
-def scatter(
-    typing: Any, to: Any, places: Any, first: Any, count: Any, scale: Any, at: Any, dim: Any,
-    row: Any, factors: Any,
-) -> Any:  # fmt: skip
+def scatter(typing, to, places, first, count, scale, at, dim, row, factors):
     """Compute to[places[first+m]] += scale * factors[first+m] * row[at:] for every m < count."""
-    i = types.intp
-    return types.void(to, places, i, i, to.dtype, i, i, row, factors), _scatter
+    signature = types.void(to, places, _I, _I, to.dtype, _I, _I, row, factors)
+    return signature, _by_piece(_scatter, dim=6)
 
 
 @intrinsic
-def scatter_two(
-    typing: Any, to: Any, places: Any, first: Any, count: Any, scale: Any, at: Any, dim: Any,
-    row: Any, factors: Any, other: Any,
-) -> Any:  # fmt: skip
+def scatter_two(typing, to, places, first, count, scale, at, dim, row, factors, other):
     """Compute to[places[first+m]] += scale * (factors[first+m] * row[at:] + other[at:])."""
-    i = types.intp
-    return types.void(to, places, i, i, to.dtype, i, i, row, factors, other), _scatter
+    signature = types.void(to, places, _I, _I, to.dtype, _I, _I, row, factors, other)
+    return signature, _by_piece(_scatter, dim=6)
 
 
 @intrinsic
-def bits(typing: Any, key: Any, client: Any, k: Any) -> Any:
+def bits(typing, key, client, k):
     """Compute the same 64 bits as `Clock.bits`."""
-    signature = types.uint64(types.uint64, types.uint64, types.uint64)
 
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        def number(value: int) -> Any:
+    def generate(context, builder, signature, given):
+        def number(value):
             return ir.Constant(ir.IntType(64), value)
 
         x = given[0]
@@ -394,4 +328,4 @@ def bits(typing: Any, key: Any, client: Any, k: Any) -> Any:
             x = builder.mul(builder.xor(x, builder.lshr(x, number(shift))), number(mix))
         return x
 
-    return signature, generate
+    return types.uint64(types.uint64, types.uint64, types.uint64), generate

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
-from rescind.core.fast.dispatch import VERBS
+from rescind.core.fast.dispatch import plain
 from rescind.core.fast.local import LocalTraining
 from rescind.core.params import Params
 from rescind.core.state import Private
@@ -24,9 +24,7 @@ from rescind.core.update import Sum
 
 def fits(method: LocalTraining, base: type) -> bool:
     """Return whether a client does exactly one plain SGD step on a softmax."""
-    plain = method.optimiser == "sgd" and not method.decay and not method.weight_decay
-    same = all(getattr(type(method), verb) is getattr(base, verb) for verb in VERBS)
-    return method.loss == "softmax" and method.epochs == 1 and plain and same
+    return method.loss == "softmax" and method.epochs == 1 and plain(method, base)
 
 
 def client_sum(
@@ -47,24 +45,18 @@ def summed(
     clock: Clock,
 ) -> tuple[Sum, dict[str, Tensor]]:
     """Return (weighted sum of all updates, new private values) after one step at these rates."""
-    leaves = {
-        n: v.detach().requires_grad_() for n, v in {**public, **private}.items() if n in rates
-    }
+    trained = {n: v for n, v in {**public, **private}.items() if n in rates}
+    leaves = {n: v.detach().requires_grad_() for n, v in trained.items()}
     table = {n: leaves.get(n, v) for n, v in public.items()}
     own = {n: leaves.get(n, v) for n, v in private.items()}
     trained_on = replace(cohort, own=cohort.train)
     logit = scores(method.model, table, own, trained_on) / method.temperature  # type: ignore[arg-type]
     loss, sent, shown = _loss(method, logit, cohort, clock.step(0))
     weight = cohort.weight.to(logit.dtype)
-    grads = dict(
-        zip(
-            leaves,
-            torch.autograd.grad((loss * weight).sum(), list(leaves.values()), allow_unused=True),
-            strict=True,
-        )
-    )
+    total = (loss * weight).sum()
+    grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
     totals, moved = {}, {}
-    for name, grad in grads.items():
+    for name, grad in zip(leaves, grads, strict=True):
         step_by = torch.zeros_like(leaves[name]) if grad is None else -rates[name] * grad
         if name in public:
             totals[name] = step_by

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
 from typing import Any, Literal, Protocol, cast
 
 from torch import Tensor
@@ -46,9 +45,7 @@ class Task(Protocol):
         """Compute the loss of each client. [C]"""
         ...
 
-    def scores(
-        self, model: Any, public: Params, own: Mapping[str, Tensor], cohort: Cohort
-    ) -> Tensor:
+    def scores(self, model: Any, public: Params, own: Params, cohort: Cohort) -> Tensor:
         """Compute all scores of a cohort: [C, I] for items, [N, classes] for nodes."""
         ...
 

@@ -21,9 +21,8 @@ def top_k(scores: Tensor, masked: Lot | None, k: int) -> Tensor:
 
     Missing entries are -1 (a user with fewer than k unmasked items). NaN ranks last.
     """
-    scores = torch.nan_to_num(
-        scores, nan=-torch.inf, posinf=torch.finfo(scores.dtype).max, neginf=-torch.inf
-    )
+    most = torch.finfo(scores.dtype).max
+    scores = torch.nan_to_num(scores, nan=-torch.inf, posinf=most, neginf=-torch.inf)
     if masked is not None:
         scores[masked.owner, masked.item] = -torch.inf
     items = scores.shape[1]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -34,13 +33,6 @@ class NodeModel(Model, Protocol):
         ...
 
 
-class Settings(Protocol):
-    """The fields of a method that this task reads."""
-
-    @property
-    def batch_size(self) -> int | None: ...
-
-
 def graph_of(cohort: Cohort) -> Graph:
     """Return the cohort's subgraphs; raise `DataError` if there are none."""
     if cohort.graph is None:
@@ -51,7 +43,7 @@ def graph_of(cohort: Cohort) -> Graph:
     return cohort.graph
 
 
-def plan(settings: Settings, cohort: Cohort, clock: Clock) -> Plan:
+def plan(settings: Any, cohort: Cohort, clock: Clock) -> Plan:
     """Return all training nodes, or batches of them; "node" is the position in the graph."""
     train, bits = cohort.train, None
     if settings.batch_size is not None:
@@ -60,13 +52,7 @@ def plan(settings: Settings, cohort: Cohort, clock: Clock) -> Plan:
     return Plan.of(train.owner, len(cohort), settings.batch_size, bits, {}, {"node": node})
 
 
-def loss(
-    settings: Settings,  # noqa: ARG001  the tasks share one signature
-    model: NodeModel,
-    work: Work,
-    batch: Batch,
-    cohort: Cohort,
-) -> Tensor:
+def loss(_settings: Any, model: NodeModel, work: Work, batch: Batch, cohort: Cohort) -> Tensor:
     """Compute the mean cross-entropy of each client's nodes, without dropout. [C]"""
     each = entropy(model, work.dense, batch, cohort)
     return jagged.segment_mean(each, batch.owner, batch.clients)
@@ -81,13 +67,8 @@ def entropy(
     return functional.cross_entropy(logits[node], graph.label[node], reduction="none")
 
 
-def scores(
-    model: NodeModel,
-    public: Params,
-    own: Mapping[str, Tensor],  # noqa: ARG001  devices keep no weights
-    cohort: Cohort,
-) -> Tensor:
-    """Compute the logits of all nodes of a cohort with the public weights. [N, classes]"""
+def scores(model: NodeModel, public: Params, _own: Params, cohort: Cohort) -> Tensor:
+    """Compute the logits of all nodes of a cohort; devices keep no weights. [N, classes]"""
     return model.logits(same_for_all(public), graph_of(cohort))
 
 
@@ -105,11 +86,8 @@ def answer(scores: Tensor, cohort: Cohort, owner: Tensor, item: Tensor, ask: Que
     if len(graph.index):
         here &= (graph.index[at] == item) & (graph.owner[at] == owner) & (graph.label[at] >= 0)
     if not bool(here.all()):
-        missing = int(item[~here][0])
-        raise DataError(
-            f"client {int(cohort.ids[owner[~here][0]])} holds no labelled node {missing}. "
-            f"Use only records that the client holds."
-        )
+        client, node = int(cohort.ids[owner[~here][0]]), int(item[~here][0])
+        raise DataError(f"client {client} holds no labelled node {node}. Use records it holds.")
     log_p = torch.log_softmax(scores.double(), 1)[at, graph.label[at]]
     if ask == "loss":
         return -log_p
@@ -158,6 +136,6 @@ class Classes:
         return out
 
 
-def metric(split: str, k: tuple[int, ...]) -> Metric:  # noqa: ARG001
-    """Return the accuracy metric; `k` is not used."""
+def metric(split: str, _k: tuple[int, ...]) -> Metric:
+    """Return the accuracy metric; it has no list lengths."""
     return Classes(split=split)

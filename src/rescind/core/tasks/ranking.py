@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal, Protocol
 
 import torch
@@ -47,9 +46,8 @@ def draw_negatives(clock: Clock, cohort: Cohort, owner: Tensor, k: Tensor) -> Te
     """
     own, items = cohort.own, cohort.items
     free = (items - own.count)[owner]
-    rank = (
-        ((clock.bits("negatives", cohort.ids[owner], k) >> 32) & 0xFFFFFFFF) * free.clamp(min=0)
-    ) >> 32
+    upper = (clock.bits("negatives", cohort.ids[owner], k) >> 32) & 0xFFFFFFFF
+    rank = (upper * free.clamp(min=0)) >> 32
     gap = own.item - own.place
     before = torch.searchsorted(own.owner * items + gap, owner * items + rank, right=True)
     drawn = rank + before - own.first[owner]
@@ -67,42 +65,33 @@ def plan(settings: Settings, cohort: Cohort, clock: Clock) -> Plan:
         owner, item, values = candidates(settings, cohort, clock)
         return Plan.of(owner, len(cohort), None, None, {"item": item}, values)
     train, negatives = cohort.train, settings.negatives
-    place = train.place
     owner = train.owner.repeat_interleave(negatives)
-    offset = torch.arange(negatives, device=place.device)
-    k = (place.unsqueeze(1) * negatives + offset).reshape(-1)
+    offset = torch.arange(negatives, device=owner.device)
+    k = (train.place.unsqueeze(1) * negatives + offset).reshape(-1)
     negative = draw_negatives(clock, cohort, owner, k)
     if settings.loss == "bpr":
         positive = train.item.repeat_interleave(negatives)
         if bool((negative < 0).any()):
             kept = negative >= 0
             owner, positive, negative, k = owner[kept], positive[kept], negative[kept], k[kept]
-        bits = _order_bits(settings, clock, cohort, owner, k)
-        return Plan.of(
-            owner,
-            len(cohort),
-            settings.batch_size,
-            bits,
-            {"positive": positive, "negative": negative},
-        )
-    return _labelled(settings, cohort, clock, negative.view(-1, negatives), place)
+        bits = None if settings.batch_size is None else clock.bits("order", cohort.ids[owner], k)
+        items = {"positive": positive, "negative": negative}
+        return Plan.of(owner, len(cohort), settings.batch_size, bits, items)
+    return _labelled(settings, cohort, clock, negative.view(-1, negatives))
 
 
-def _labelled(
-    settings: Settings, cohort: Cohort, clock: Clock, negative: Tensor, place: Tensor
-) -> Plan:
+def _labelled(settings: Settings, cohort: Cohort, clock: Clock, negative: Tensor) -> Plan:
     """Return each record followed by its negatives, with labels 1, 0, 0, ..."""
     train, each = cohort.train, settings.negatives + 1
     item = torch.cat([train.item.unsqueeze(1), negative], 1).reshape(-1)
-    label = torch.zeros(each, device=item.device)
-    label[0] = 1.0
-    label = label.repeat(len(train))
+    place = torch.arange(each, device=item.device)
+    label = (place == 0).float().repeat(len(train))
     owner = train.owner.repeat_interleave(each)
-    k = (place.unsqueeze(1) * each + torch.arange(each, device=place.device)).reshape(-1)
+    k = (train.place.unsqueeze(1) * each + place).reshape(-1)
     if bool((item < 0).any()):
         kept = item >= 0
         owner, item, label, k = owner[kept], item[kept], label[kept], k[kept]
-    bits = _order_bits(settings, clock, cohort, owner, k)
+    bits = None if settings.batch_size is None else clock.bits("order", cohort.ids[owner], k)
     return Plan.of(owner, len(cohort), settings.batch_size, bits, {"item": item}, {"label": label})
 
 
@@ -135,14 +124,6 @@ def candidates(
     return owner[order], item[order], {"label": label[order], "shift": shift[order]}
 
 
-def _order_bits(
-    settings: Settings, clock: Clock, cohort: Cohort, owner: Tensor, k: Tensor
-) -> Tensor | None:
-    if settings.batch_size is None:
-        return None
-    return clock.bits("order", cohort.ids[owner], k)
-
-
 def loss(
     settings: Settings, model: RankingModel, work: Work, batch: Batch, cohort: Cohort
 ) -> Tensor:
@@ -159,24 +140,21 @@ def loss(
         column: {table: _take(rows, place) for table, rows in work.rows.items()}
         for column, place in batch.rows.items()
     }
-    held_score = getattr(model, "score_held", model.score)  # items of the training graph
-    by = {"positive": held_score}
+    by = {"positive": getattr(model, "score_held", model.score)}  # items of the training graph
     scores = {c: by.get(c, model.score)(rows, own, batch.owner) for c, rows in taken.items()}
     if settings.loss == "softmax":
         return _softmax(settings, batch, scores["item"])
     if settings.loss == "bpr":
         each = functional.softplus((scores["negative"] - scores["positive"]) / settings.temperature)
     else:
-        label = batch.values["label"].to(scores["item"].dtype)
-        each = functional.binary_cross_entropy_with_logits(
-            scores["item"] / settings.temperature, label, reduction="none"
-        )
+        logit = scores["item"] / settings.temperature
+        label = batch.values["label"].to(logit.dtype)
+        each = functional.binary_cross_entropy_with_logits(logit, label, reduction="none")
     if settings.decay:
         for rows in taken.values():
             each = each + settings.decay * sum(r.square().sum(-1) for r in rows.values())
-    if settings.reduce == "sum":
-        return jagged.segment_sum(each, batch.owner, batch.clients)
-    return jagged.segment_mean(each, batch.owner, batch.clients)
+    over = jagged.segment_sum if settings.reduce == "sum" else jagged.segment_mean
+    return over(each, batch.owner, batch.clients)
 
 
 def _softmax(settings: Settings, batch: Batch, score: Tensor) -> Tensor:
@@ -185,9 +163,8 @@ def _softmax(settings: Settings, batch: Batch, score: Tensor) -> Tensor:
     logit = score / settings.temperature
     owned = jagged.segment_sum(label, batch.owner, batch.clients)
     near = jagged.segment_sum(logit * label, batch.owner, batch.clients)
-    whole = jagged.segment_logsumexp(
-        logit + batch.values["shift"].to(score.dtype), batch.owner, batch.clients
-    )
+    shifted = logit + batch.values["shift"].to(score.dtype)
+    whole = jagged.segment_logsumexp(shifted, batch.owner, batch.clients)
     return (owned * whole - near) / (owned.clamp(min=1) if settings.reduce == "mean" else 1)
 
 
@@ -197,9 +174,7 @@ def _take(rows: Tensor, place: Tensor) -> Tensor:
     return flat if place.dim() == 1 else flat.view(*place.shape, -1)
 
 
-def scores(
-    model: RankingModel, public: Params, own: Mapping[str, Tensor], cohort: Cohort
-) -> Tensor:
+def scores(model: RankingModel, public: Params, own: Params, cohort: Cohort) -> Tensor:
     """Score all items for every client, inferred from all its own items. [C, I]"""
     clients = len(cohort)
     dense = {n: v.expand(clients, *v.shape) for n, v in public.items() if n not in model.tables}
@@ -208,17 +183,12 @@ def scores(
 
 
 def answer(scores: Tensor, cohort: Cohort, owner: Tensor, item: Tensor, ask: Question) -> Tensor:
-    """Return the scores of single records; audits use "loss". [n]"""
+    """Return the scores of single records, or for audits the loss -log sigmoid(score). [n]"""
     scores = scores.to(torch.float64, copy=True)
     if ask == "open":
         scores[cohort.own.owner, cohort.own.item] = -torch.inf
     out = scores[owner, item]
-    return record_loss(out) if ask == "loss" else out
-
-
-def record_loss(score: Tensor) -> Tensor:
-    """Compute the loss of each record: -log sigmoid(score). [n]"""
-    return functional.softplus(-score)
+    return functional.softplus(-out) if ask == "loss" else out
 
 
 def metric(split: str, k: tuple[int, ...]) -> Metric:
