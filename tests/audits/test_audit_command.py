@@ -101,7 +101,7 @@ def test_the_same_audit_again_finds_its_retrains_and_the_no_op_is_no_pass(run, a
         ),
         (
             ("--erase", "draw:0.3", "--method", "FedShareUnlearn", "--set", "damping=measured"),
-            "kept none of it. Train it with keep_sums = true",
+            "this federation has none. Train it with keep_sums = true",
         ),
         (
             ("--erase", "draw:0.3", "--method", "FedShareUnlearn", "--set", "dampin=0.1"),

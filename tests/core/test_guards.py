@@ -357,7 +357,7 @@ def test_a_run_without_a_bound_promises_nothing(recipe, tmp_path):
         (cell,) = read(recipe, change).cells
         privacy = run_cell(cell, tmp_path / "out").facts["privacy"]
         assert privacy["epsilon"] is None
-        assert privacy["protects"].startswith("Nothing is promised")
+        assert privacy["protects"].startswith("No guarantee")
 
 
 def test_a_run_stops_before_the_round_that_would_pass_its_budget(recipe, tmp_path):

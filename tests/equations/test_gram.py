@@ -338,14 +338,6 @@ def test_some_at_a_time_count_the_same_as_everybody_at_once():
     assert torch.equal(counted, torch.isin(torch.arange(9), counted.nonzero().squeeze(1)))
 
 
-def test_settings_of_averaging_do_no_harm():
-    plain = begin(Gram(), 0).run(1)
-    odd = replace(Gram(), aggregate="records", epochs=3, rate=7.0, negatives=5, batch_size=2)
-    assert odd.local_includes_shared is False
-    found = begin(odd, 0).run(1)
-    assert params.digest(found.now.state.own) == params.digest(plain.now.state.own)
-
-
 def test_blocks_add_up_and_fade():
     # Delta 1 keeps one matrix, delta .5 one per block: C = (.5 G_0 + G_1 + ridge)^-1.
     for delta in (1.0, 0.5):

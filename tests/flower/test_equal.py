@@ -127,7 +127,7 @@ def test_the_additive_learner_forgets_what_it_counted_in_an_earlier_block(
     here, (there, _) = begin(Gram, "ranking"), begin_over(Gram, "ranking", silos, tmp_path)
     here, there = here.run(1), there.run(1)
     block = next_block(clients=9, items=14)
-    here, there = here.method.unlearn(here, block), there.method.unlearn(there, block)
+    here, there = here.method.follow(here, block), there.method.follow(there, block)
     held = here.now.vault.holdings.records
     again = held[held.among(WORLDS["ranking"]().records)]  # counted before, and held again
     event = Erase(again[again.client == again.client[0]])

@@ -81,7 +81,7 @@ def test_the_page_tells_of_the_sum_where_there_is_one():
 @pytest.mark.parametrize("method", METHODS[:3], ids=NAMES[:3])
 def test_blocks_and_hosted_clients_are_added_up_too(method):
     fed = lending(method)
-    fed = fed.method.unlearn(fed, Host(12, tiny_holdings(clients=14, items=14, seed=5)))
+    fed = fed.method.follow(fed, Host(12, tiny_holdings(clients=14, items=14, seed=5)))
     fed = fed.apply(next_block(clients=11, items=16)).run(1)
     held = fed.now.vault.holdings
     more = held.records[(held.split == 0) & (held.block == 1) & (held.records.client == 4)]
@@ -163,7 +163,7 @@ def test_a_device_that_is_gone_for_ever_is_said_so_with_what_follows():
     assert sum_digest(anew.now.state.own) == sum_digest(
         fed.apply(Withdraw(who)).restart().run(1).now.state.own
     )
-    with pytest.raises(ConfigError, match="only Gram"):
+    with pytest.raises(ConfigError, match="Only additive methods"):
         forget(fed, Withdraw(who), FedAvg(model=MF(dim=2)), "none", away=[who])
 
 

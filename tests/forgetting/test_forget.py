@@ -13,6 +13,7 @@ from rescind.core import params
 from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.core.records import Erase, Event, Join, Records, Share, Unshare, Withdraw
+from rescind.core.request import Request
 from rescind.errors import BoundaryError, ConfigError
 from rescind.forgetting.forget import forget
 from rescind.forgetting.keys import own_public_key
@@ -44,15 +45,15 @@ class Keeps(FedShare):
 
     exact = False
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
-        return replace(fed.apply(event), method=self)
+    def forget(self, fed: Federation, request: Request) -> Federation:
+        return replace(fed.apply(request.event), method=self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refuses(FedShare):
     """An unlearner that does not even do that."""
 
-    def unlearn(self, fed: Federation, event: Event) -> Federation:
+    def forget(self, fed: Federation, request: Request) -> Federation:
         return fed
 
 

@@ -51,7 +51,7 @@ def test_a_stream_gives_the_same_line_there_as_here(
     path.write_text(RECIPE, encoding="utf-8")
     first, second = read(path).cells
     grid.prepare(tmp_path / "packed.npz", [path])
-    data = grid.carried(tmp_path / "packed.npz", grid.name_of(first))
+    data = grid.load_dataset(tmp_path / "packed.npz", grid.name_of(first))
     assert data.digest == load("mine", variant="blocks").digest
     assert np.bincount(data.block).tolist() == [180, 40, 40, 40]
     line = grid.one(first, data, "cpu")

@@ -375,9 +375,9 @@ def test_who_comes_back_after_leaving_is_counted_again():
     left = fed.method.unlearn(fed, Withdraw(6))
     back = left.method.follow(left, Join(6))
     block = next_block(clients=9, items=14)
-    after = back.method.unlearn(back, block)
+    after = back.method.follow(back, block)
     assert int(after.now.state.own["counted"][6]) == 1
-    without = left.method.unlearn(left, block)
+    without = left.method.follow(left, block)
     assert params.digest(sums_of(after)) != params.digest(sums_of(without))
 
 
@@ -408,7 +408,7 @@ def test_erasing_a_pair_takes_it_out_of_blocks_that_are_over():
 def test_a_block_that_arrives_is_a_round_of_everybody():
     fed = lending().run(1)
     block = next_block(clients=10, items=16)
-    at_once, later = fed.method.unlearn(fed, block), fed.apply(block).run(1)
+    at_once, later = fed.method.follow(fed, block), fed.apply(block).run(1)
     assert params.digest(sums_of(at_once)) == params.digest(sums_of(later))
     assert_close(at_once.now.state.own["inverse"], later.now.state.own["inverse"])
 
@@ -416,7 +416,7 @@ def test_a_block_that_arrives_is_a_round_of_everybody():
 def test_hosted_clients_are_counted_and_taken_back():
     fed = lending().run(1)
     data = tiny_holdings(clients=12, items=14, seed=5)
-    hosted = fed.method.unlearn(fed, Host(10, data))
+    hosted = fed.method.follow(fed, Host(10, data))
     lot = data.of_clients("own", torch.tensor([10]))
     more = int(hosted.now.state.own["gram/0000"].sum() - fed.now.state.own["gram/0000"].sum())
     assert more == int(weight_of(lot.count)[0]) * len(lot) * (len(lot) + 1) // 2
