@@ -61,6 +61,8 @@ class Blend(Gram, RankingMethod):
     server_rate: float = 0.003
     server_decay: int | None = 1000
     local_includes_shared: bool = field(default=False, init=False)
+    private_rate: float = field(default=1.0, init=False)  # nothing is private in a Bag
+    keep_moments: bool = field(default=False, init=False)
     loans_per_round: int = 85
     """Lenders per round on whose loans the server trains the softmax learner."""
 
