@@ -1,7 +1,7 @@
 """No setting without effect: each field of each method changes the model, the forgetting or a cost.
 
-Every field but `model`, whose settings are its own, is changed, alone and then together with one other field (a temperature of the softmax
-matters only with the softmax). A value that is refused counts as read.
+Every field but `model`, whose settings are its own, is changed: alone, then together with one other
+field (candidates matter only with the softmax). A value that is refused counts as read.
 """
 
 from __future__ import annotations
