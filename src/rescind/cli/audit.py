@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from rescind.cli.forget import SET, unlearner
 
@@ -24,33 +25,28 @@ that need a PASS read audit.json."""
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run, e.g. runs/demo.")],
+    run: Annotated[Path, Argument(help="The folder of a finished run, e.g. runs/demo.")],
     erase: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Records to erase, as in rescind forget, or draw:0.3."),
+        Option(metavar="FILE", help="Records to erase, as in rescind forget, or draw:0.3."),
     ] = None,
     unshare: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Lent records to take back, in the format of --erase."),
+        Option(metavar="FILE", help="Lent records to take back, in the format of --erase."),
     ] = None,
     withdraw: Annotated[
-        str | None, typer.Option(metavar="USER", help="A user who leaves with all their data.")
+        str | None, Option(metavar="USER", help="A user who leaves with all their data.")
     ] = None,
     method: Annotated[
-        str | None,
-        typer.Option(help="The unlearner to audit, or 'nothing'. Default: exact retraining."),
+        str | None, Option(help="The unlearner to audit, or 'nothing'. Default: exact retraining.")
     ] = None,
-    change: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET)
-    ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Also run the slow checks.")] = False,
-    ulira: Annotated[
-        bool, typer.Option("--ulira", help="Also run U-LiRA, with shadow models.")
-    ] = False,
-    pairs: Annotated[int, typer.Option(min=2, help="Pairs of shadow models for --ulira.")] = 16,
-    seed: Annotated[int, typer.Option(help="Seed of the audit.")] = 0,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that retrain models.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print audit.json.")] = False,
+    change: Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=SET)] = None,
+    full: Annotated[bool, Option("--full", help="Also run the slow checks.")] = False,
+    ulira: Annotated[bool, Option("--ulira", help="Also run U-LiRA, with shadow models.")] = False,
+    pairs: Annotated[int, Option(min=2, help="Pairs of shadow models for --ulira.")] = 16,
+    seed: Annotated[int, Option(help="Seed of the audit.")] = 0,
+    workers: Annotated[int, Option(min=1, help="Processes that retrain models.")] = 2,
+    as_json: Annotated[bool, Option("--json", help="Print audit.json.")] = False,
 ) -> None:
     """Forget in memory and audit the result. The run itself is not changed.
 

@@ -6,16 +6,15 @@ import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 if TYPE_CHECKING:
     from rescind_papers.bench.speed import Figure
 
 
 def command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Measure only rounds and evaluation.")
-    ] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+    quick: Annotated[bool, Option("--quick", help="Measure only rounds and evaluation.")] = False,
 ) -> None:
     """Time rounds and reference code in turns, and compare every ratio with its bound.
 

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 app = typer.Typer(
     help="Datasets: list, describe, get, import.", no_args_is_help=True, add_completion=False
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-ColumnName = Annotated[str | None, typer.Option(help="Name of this column, if unusual.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
+ColumnName = Annotated[str | None, Option(help="Name of this column, if unusual.")]
 _NO_HEADER = "The first line is data; columns are named 1, 2, 3."
 _TEXT_IDS = "Keep ids as text, also if they look like numbers."
-Name = Annotated[str, typer.Argument(help="A name from `rescind data list`.")]
+Name = Annotated[str, Argument(help="A name from `rescind data list`.")]
 
 
 @app.command("list")
@@ -66,8 +67,7 @@ def describe_dataset(name: Name, json: Json = False) -> None:
 def get_dataset(
     name: Name,
     given: Annotated[
-        Path | None,
-        typer.Option("--from", help="The publisher's archive or folder, if you have it."),
+        Path | None, Option("--from", help="The publisher's archive or folder, if you have it.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -98,22 +98,20 @@ def get_dataset(
 
 @app.command("import")
 def import_dataset(
-    file: Annotated[Path, typer.Argument(help="A .csv, .tsv, .inter (RecBole) or .parquet file.")],
-    name: Annotated[str, typer.Option(help="Name of the new dataset.")],
+    file: Annotated[Path, Argument(help="A .csv, .tsv, .inter (RecBole) or .parquet file.")],
+    name: Annotated[str, Option(help="Name of the new dataset.")],
     user: ColumnName = None,
     item: ColumnName = None,
     rating: ColumnName = None,
     time: ColumnName = None,
     split: ColumnName = None,
-    separator: Annotated[str | None, typer.Option(help="The character between cells.")] = None,
-    no_header: Annotated[bool, typer.Option("--no-header", help=_NO_HEADER)] = False,
-    encoding: Annotated[str, typer.Option(help="Encoding of a text file.")] = "utf-8",
-    time_unit: Annotated[str, typer.Option(help="s or ms.")] = "s",
-    text_ids: Annotated[bool, typer.Option("--text-ids", help=_TEXT_IDS)] = False,
-    terms: Annotated[str, typer.Option(help="Terms of use, shown with the data.")] = "",
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Overwrite an earlier import.")
-    ] = False,
+    separator: Annotated[str | None, Option(help="The character between cells.")] = None,
+    no_header: Annotated[bool, Option("--no-header", help=_NO_HEADER)] = False,
+    encoding: Annotated[str, Option(help="Encoding of a text file.")] = "utf-8",
+    time_unit: Annotated[str, Option(help="s or ms.")] = "s",
+    text_ids: Annotated[bool, Option("--text-ids", help=_TEXT_IDS)] = False,
+    terms: Annotated[str, Option(help="Terms of use, shown with the data.")] = "",
+    replace: Annotated[bool, Option("--replace", help="Overwrite an earlier import.")] = False,
     json: Json = False,
 ) -> None:
     """Import interactions from your own file. Nothing is stored if a cell is invalid."""

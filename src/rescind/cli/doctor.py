@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 NEEDED = (
     "torch",
@@ -31,7 +32,7 @@ EXTRAS = {
 }
 
 
-def command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def command(as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False) -> None:
     """Show what is installed and what is missing. Exit code 1 if a required package is missing."""
     facts = examine()
     if as_json:

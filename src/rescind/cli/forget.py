@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -19,10 +20,10 @@ SET = "Change a setting of the unlearner, e.g. rounds=20, damping=measured. Repe
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run, e.g. runs/demo.")],
+    run: Annotated[Path, Argument(help="The folder of a finished run, e.g. runs/demo.")],
     erase: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Erase records everywhere: a CSV with original ids, columns user,item (or user "
             "alone for all their records); draw:0.3 draws 30 % of the lenders.",
@@ -30,31 +31,26 @@ def command(
     ] = None,
     unshare: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Take lent records back; devices keep them. Same format as --erase.",
         ),
     ] = None,
     withdraw: Annotated[
-        str | None, typer.Option(metavar="USER", help="A user leaves with all their data.")
+        str | None, Option(metavar="USER", help="A user leaves with all their data.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="Name of an unlearner. Default: exact retraining.")
+        str | None, Option(help="Name of an unlearner. Default: exact retraining.")
     ] = None,
-    change: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET)
-    ] = None,
-    audits: Annotated[str, typer.Option(help="standard, full or none.")] = "standard",
+    change: Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=SET)] = None,
+    audits: Annotated[str, Option(help="standard, full or none.")] = "standard",
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the new run. Default: RUN-forgot-1, RUN-forgot-2, ..."),
+        Path | None, Option(help="Folder of the new run. Default: RUN-forgot-1, RUN-forgot-2, ...")
     ] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Processes that retrain models for the audit.")
-    ] = 2,
+    workers: Annotated[int, Option(min=1, help="Processes that retrain models for the audit.")] = 2,
     away: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="USER",
             help="A user whose device is offline; repeatable. What it kept is owed, or lost if "
             "the user leaves, and the receipt states it (Gram).",
@@ -62,7 +58,7 @@ def command(
     ] = None,
     request: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Write the exact request to FILE. The requester can check the receipt with "
             "rescind verify --event FILE --event-key receipt.key. Send both, then delete them.",

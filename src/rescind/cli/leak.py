@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from rescind.experiments.leak_report import _cell, _titled, draw, rows_of
 
@@ -22,41 +23,35 @@ if TYPE_CHECKING:
 def command(
     run: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="RUN",
             help="The folder of a finished run: its method, data and settings are attacked.",
         ),
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="One method. Default: all that send updates, and Gram, whose sums and releases "
             "are peeled into complete histories."
         ),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="The backbone. Default: that of the method.")
-    ] = None,
-    data: Annotated[
-        str, typer.Option(help="A dataset of interactions (rescind data list).")
-    ] = "ml-100k",
-    users: Annotated[int, typer.Option(min=2, help="Number of attacked users.")] = 100,
+    model: Annotated[str | None, Option(help="The backbone. Default: that of the method.")] = None,
+    data: Annotated[str, Option(help="A dataset of interactions (rescind data list).")] = "ml-100k",
+    users: Annotated[int, Option(min=2, help="Number of attacked users.")] = 100,
     rounds: Annotated[
-        str, typer.Option(help="Rounds to average over, separated by commas.")
+        str, Option(help="Rounds to average over, separated by commas.")
     ] = "1,10,100",
     epsilon: Annotated[
-        str, typer.Option(help="Epsilons of Gaussian noise over all rounds, separated by commas.")
+        str, Option(help="Epsilons of Gaussian noise over all rounds, separated by commas.")
     ] = "8,1",
     clip: Annotated[
-        float, typer.Option(help="Norm to which updates are clipped before the noise.")
+        float, Option(help="Norm to which updates are clipped before the noise.")
     ] = 1.0,
-    delta: Annotated[float, typer.Option(help="Delta of the epsilons.")] = 1e-5,
-    seed: Annotated[
-        int, typer.Option(help="Seed of everything except noise and pseudo-items.")
-    ] = 0,
-    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("runs/leak"),
+    delta: Annotated[float, Option(help="Delta of the epsilons.")] = 1e-5,
+    seed: Annotated[int, Option(help="Seed of everything except noise and pseudo-items.")] = 0,
+    out: Annotated[Path, Option(help="Output folder.")] = Path("runs/leak"),
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print leak.json and the peeled histories.")
+        bool, Option("--json", help="Print leak.json and the peeled histories.")
     ] = False,
 ) -> None:
     """Attack what devices send, and what an additive learner publishes, with and without defences.

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run, e.g. runs/demo.")],
-    user: Annotated[str, typer.Option(help="The user's original id.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="Number of items.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    run: Annotated[Path, Argument(help="The folder of a finished run, e.g. runs/demo.")],
+    user: Annotated[str, Option(help="The user's original id.")],
+    k: Annotated[int, Option("-k", min=1, help="Number of items.")] = 20,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Recommend items to a user, with original ids and titles.
 

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument
 
 
-def command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run of Gram.")],
-) -> None:
+def command(run: Annotated[Path, Argument(help="The folder of a finished run of Gram.")]) -> None:
     """Make the next release of a run now, independent of its schedule.
 
     Devices receive the new weights. With noise, the release counts towards epsilon.

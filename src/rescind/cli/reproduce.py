@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 if TYPE_CHECKING:
     from rescind_papers.index import Exhibit
@@ -17,30 +18,26 @@ if TYPE_CHECKING:
 def command(
     what: Annotated[
         str | None,
-        typer.Argument(
-            help="A paper, or paper/table as in --list. Default: everything.",
-            show_default=False,
+        Argument(
+            help="A paper, or paper/table as in --list. Default: everything.", show_default=False
         ),
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--quick", help="Small versions of all rows, in minutes. Every cell is marked as quick."
         ),
     ] = False,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Output folder. Default: runs/reproduce or runs/reproduce-quick."),
+        Path | None, Option(help="Output folder. Default: runs/reproduce or runs/reproduce-quick.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Parallel runs, one thread each.")] = 2,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Use only the first N seeds.")] = None,
+    workers: Annotated[int, Option(min=1, help="Parallel runs, one thread each.")] = 2,
+    seeds: Annotated[int | None, Option(min=1, help="Use only the first N seeds.")] = None,
     committed: Annotated[
-        bool, typer.Option("--committed", help="Run nothing. Write the committed results.")
+        bool, Option("--committed", help="Run nothing. Write the committed results.")
     ] = False,
-    list_only: Annotated[
-        bool, typer.Option("--list", help="Only list the tables and figures.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+    list_only: Annotated[bool, Option("--list", help="Only list the tables and figures.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
     """Run the recipes behind a table or figure, and write it: Markdown, CSV, LaTeX, SVG, PNG.
 

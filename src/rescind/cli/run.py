@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 if TYPE_CHECKING:
     from rescind.experiments.recipe import Cell, Recipe
@@ -18,35 +19,27 @@ if TYPE_CHECKING:
 
 
 def command(
-    recipe: Annotated[
-        str, typer.Argument(help="A TOML file, or the name of a recipe (paper/table).")
-    ],
+    recipe: Annotated[str, Argument(help="A TOML file, or the name of a recipe (paper/table).")],
     change: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--set",
             metavar="KEY=VALUE",
             help="Change a setting, e.g. run.rounds=20, method.negatives=4, seed=3.",
         ),
     ] = None,
-    cell: Annotated[
-        str | None, typer.Option(help="Run one cell only, e.g. ml-100k/FedAvg.")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0 to N-1.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Output folder. Default: runs/PAPER/TABLE.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
+    cell: Annotated[str | None, Option(help="Run one cell only, e.g. ml-100k/FedAvg.")] = None,
+    seeds: Annotated[int | None, Option(min=1, help="Run seeds 0 to N-1.")] = None,
+    out: Annotated[Path | None, Option(help="Output folder. Default: runs/PAPER/TABLE.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Resume an interrupted run.")] = False,
     workers: Annotated[
-        int,
-        typer.Option(min=1, help="Processes that train reference models, for cells that forget."),
+        int, Option(min=1, help="Processes that train reference models, for cells that forget.")
     ] = 2,
     record: Annotated[
-        bool,
-        typer.Option("--record", help="Add a line per run to the results next to the recipe."),
+        bool, Option("--record", help="Add a line per run to the results next to the recipe.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print final metrics as JSON on the last line.")
+        bool, Option("--json", help="Print final metrics as JSON on the last line.")
     ] = False,
 ) -> None:
     """Run a recipe, or one cell of it, and write run.json and the model to the run's folder.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 if TYPE_CHECKING:
     from rescind.experiments.significance import Difference
@@ -15,25 +16,21 @@ if TYPE_CHECKING:
 
 
 def command(
-    recipe: Annotated[
-        str, typer.Argument(help="The name of a recipe (paper/table), or a TOML file.")
-    ],
+    recipe: Annotated[str, Argument(help="The name of a recipe (paper/table), or a TOML file.")],
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="Metrics, or paths such as seconds.cpu. Default: those of the recipe."),
+        Option(help="Metrics, or paths such as seconds.cpu. Default: those of the recipe."),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(metavar="CELL", help="Also print the difference of each cell to this one."),
+        Option(metavar="CELL", help="Also print the difference of each cell to this one."),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Also plot results over the swept setting, as .svg or .png."
-        ),
+        Option(metavar="FILE", help="Also plot results over the swept setting, as .svg or .png."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+    as_markdown: Annotated[bool, Option("--markdown", help="Print Markdown.")] = False,
 ) -> None:
     """Print the recorded results of a recipe: mean and spread over seeds, and the paper's numbers.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 if TYPE_CHECKING:
     from rescind.experiments.value import Interval, Value
@@ -17,13 +18,13 @@ LENDS = {"all": "lends everything", "part": "lends a part", "nothing": "lends no
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run, with run.json.")],
-    users: Annotated[int, typer.Option(min=1, help="Users drawn from each group.")] = 20,
-    processes: Annotated[int, typer.Option(min=1, help="Models trained in parallel.")] = min(
+    run: Annotated[Path, Argument(help="The folder of a finished run, with run.json.")],
+    users: Annotated[int, Option(min=1, help="Users drawn from each group.")] = 20,
+    processes: Annotated[int, Option(min=1, help="Models trained in parallel.")] = min(
         2, os.cpu_count() or 1
     ),
-    k: Annotated[int, typer.Option("-k", min=1, help="Length of the recommendation lists.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print value.json.")] = False,
+    k: Annotated[int, Option("-k", min=1, help="Length of the recommendation lists.")] = 20,
+    as_json: Annotated[bool, Option("--json", help="Print value.json.")] = False,
 ) -> None:
     """Compare users who lend all, a part or nothing, and measure what lending gains them.
 

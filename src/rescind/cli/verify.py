@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,34 +18,32 @@ if TYPE_CHECKING:
 
 
 def command(
-    receipt: Annotated[Path, typer.Argument(help="The file receipt.json.")],
+    receipt: Annotated[Path, Argument(help="The file receipt.json.")],
     key: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="A public key you trust (ed25519:... or a file such as signing.pub); repeatable. "
             "Default: your own."
         ),
     ] = None,
     chain: Annotated[
-        list[Path] | None,
-        typer.Option(help="An earlier receipt; repeatable, in any order."),
+        list[Path] | None, Option(help="An earlier receipt; repeatable, in any order.")
     ] = None,
     event: Annotated[
-        Path | None,
-        typer.Option(help="Your request as JSON, to check that the receipt is about it."),
+        Path | None, Option(help="Your request as JSON, to check that the receipt is about it.")
     ] = None,
     event_key: Annotated[
-        Path | None, typer.Option(help="The key that came with the receipt (receipt.key).")
+        Path | None, Option(help="The key that came with the receipt (receipt.key).")
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="RUN",
             help="The folder of the run with the remaining data: its sum is computed again and "
             "compared with the stated one (additive learners).",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print whether a receipt is VALID or NOT VALID, and why. Needs no network and no server.
 

@@ -224,11 +224,7 @@ def print_audit(evidence: Evidence) -> None:
 
 
 def finish(
-    out: Path,
-    result: Result,
-    floor: dict[str, float],
-    after: dict[str, float],
-    erasure: Erasure,
+    out: Path, result: Result, floor: dict[str, float], after: dict[str, float], erasure: Erasure
 ) -> None:
     """Replace the model by the one after forgetting; write receipt and run.json."""
     save_federation(erasure.after, out / "model")

@@ -42,10 +42,7 @@ def markdown(facts: Mapping[str, Any]) -> str:
         (line["case"], line["defence"], line["attack"], line["rounds"]): line
         for line in facts["lines"]
     }
-    out = [
-        f"| what the server sees | {' | '.join(names)} |",
-        f"|---|{'---|' * len(names)}",
-    ]
+    out = [f"| what the server sees | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
     for defence, attack, _ in rows_of(facts["lines"], windows):
         cells = []
         for case in names:

@@ -285,8 +285,4 @@ def measured_again(facts: Mapping[str, Any], fed: Federation) -> dict[str, Any]:
             rows[-1].append(values[name])
     blocks = [dict(block) for block in facts["blocks"]]
     blocks[-1]["valid"] = []  # of the replaced model
-    return {
-        "matrix": matrix,
-        "blocks": blocks,
-        "metrics": {"test": averages(matrix), "valid": {}},
-    }
+    return {"matrix": matrix, "blocks": blocks, "metrics": {"test": averages(matrix), "valid": {}}}

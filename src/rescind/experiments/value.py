@@ -218,12 +218,7 @@ def facts_of(value: Value) -> dict[str, Any]:
         "others": plain(value.others),
         "noise": dict(value.noise),
         "people": [
-            {
-                "user": p.user,
-                "group": p.group,
-                "shares": dict(p.shares),
-                "keeps": dict(p.keeps),
-            }
+            {"user": p.user, "group": p.group, "shares": dict(p.shares), "keeps": dict(p.keeps)}
             for p in value.people
         ],
         "rounds": value.rounds,
