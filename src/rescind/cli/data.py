@@ -48,18 +48,15 @@ def describe_dataset(name: Name, json: Json = False) -> None:
     if json:
         _print_json(about)
         return
+    lines = [("size", _size(about)), ("terms", about["terms"] or "not stated")]
+    lines += [("publisher", url) for url in about["publisher"]]
+    lines += [("wheel", about["wheel"])] if about["wheel"] else []
+    lines += [("variant", f"{variant}: {what}") for variant, what in about["variants"].items()]
+    lines += [("digest", about["digest"] or "not known")]
+    lines += [("note", about["notes"])] if about["notes"] else []
     typer.echo(f"{about['title']} ({about['name']})")
-    typer.echo(f"  size       {_size(about)}")
-    typer.echo(f"  terms      {about['terms'] or 'not stated'}")
-    for url in about["publisher"]:
-        typer.echo(f"  publisher  {url}")
-    if about["wheel"]:
-        typer.echo(f"  wheel      {about['wheel']}")
-    for variant, what in about["variants"].items():
-        typer.echo(f"  variant    {variant}: {what}")
-    typer.echo(f"  digest     {about['digest'] or 'not known'}")
-    if about["notes"]:
-        typer.echo(f"  note       {about['notes']}")
+    for what, text in lines:
+        typer.echo(f"  {what:9}  {text}")
     typer.echo(f"\nNext: rescind data get {name}")
 
 
@@ -91,8 +88,7 @@ def get_dataset(
     typer.echo(f"{name}: {len(data):,} {what}, found in: {data.source}")
     if result["place"]:
         typer.echo(f"  place   {result['place']}")
-    typer.echo(f"  digest  {data.digest}")
-    typer.echo(f"  terms   {data.terms}")
+    typer.echo(f"  digest  {data.digest}\n  terms   {data.terms}")
     typer.echo(f"\nNext: rescind data describe {name}")
 
 
@@ -150,8 +146,7 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
         _print_json(result)
         return
     typer.echo(f"{data.name}: {_size(result)}, from {file}")
-    typer.echo(f"  place   {result['place']}")
-    typer.echo(f"  digest  {data.digest}")
+    typer.echo(f"  place   {result['place']}\n  digest  {data.digest}")
     typer.echo(f"\nNext: rescind data describe {data.name}; in Python: load({data.name!r})")
 
 
@@ -159,8 +154,7 @@ def _with_status(text: str, work: Any) -> Any:
     """Run `work(say)` with a spinner on stderr, so that stdout stays clean."""
     from rich.console import Console
 
-    console = Console(stderr=True)
-    with console.status(text) as status:
+    with Console(stderr=True).status(text) as status:
         return work(status.update)
 
 

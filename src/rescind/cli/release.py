@@ -14,11 +14,10 @@ def command(run: Annotated[Path, Argument(help="The folder of a finished run of 
 
     Devices receive the new weights. With noise, the release counts towards epsilon.
     """
-    from rescind.storage.run_folder import check_finished
+    from rescind.storage.run_folder import check_finished, read_facts, write_facts
 
     check_finished(run)
     from rescind.storage.federations import load_federation, save_federation
-    from rescind.storage.run_folder import read_facts, write_facts
 
     facts = read_facts(run) or {}
     fed = load_federation(run / "model")
@@ -26,16 +25,9 @@ def command(run: Annotated[Path, Argument(help="The folder of a finished run of 
     save_federation(fed, run / "model")
     release = fed.method.published(fed)
     assert release is not None
-    write_facts(
-        run,
-        {
-            **facts,
-            "published": release,
-            "privacy": {**facts.get("privacy", {}), **fed.method.promise(fed)},
-        },
-    )
+    privacy = {**facts.get("privacy", {}), **fed.method.promise(fed)}
+    write_facts(run, {**facts, "published": release, "privacy": privacy})
     typer.echo(f"release {release['releases']} of {run}: {release['what']}")
     if "epsilon" in release:
-        typer.echo(
-            f"epsilon of all releases: {release['epsilon']:.4g} at delta {release['delta']:g}"
-        )
+        spent = f"{release['epsilon']:.4g} at delta {release['delta']:g}"
+        typer.echo(f"epsilon of all releases: {spent}")
