@@ -6,6 +6,7 @@ Seed, rounds and all other users stay the same, so that only the decision differ
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,9 +42,6 @@ UNCHANGED = -1
 Trained = dict[str, Any]
 """A trained world: the user, the values of the sampled users, digests of the model."""
 Worlds = Mapping[int, Trained]
-
-
-# -- measuring ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -86,15 +84,11 @@ class EachPerson:
 
 def each_person(fed: Federation, k: int = 20, ids: Tensor | None = None) -> dict[str, Tensor]:
     """Measure by metric: [clients], NaN for users without held-out items or not in `ids`."""
-    metric = EachPerson(fed.world.sizes.clients, k)
+    metric, now = EachPerson(fed.world.sizes.clients, k), fed.now
     ids = fed.world.members.nonzero().squeeze(1) if ids is None else ids
-    now = fed.now
     found = fed.executor.measure(fed.method, now.state.public, now.vault, ids, metric).totals
     known = found["held"] > 0
     return {n: torch.where(known, v, torch.nan).cpu() for n, v in found.items() if n != "held"}
-
-
-# -- counterfactual worlds ------------------------------------------------------------------------
 
 
 def otherwise(fed: Federation, client: int) -> Event:
@@ -153,9 +147,6 @@ def _train_in_worker(folder: Path, client: int, people: Sequence[int], k: int) -
     return train_world(_load_once(folder), client, people, k)
 
 
-# -- finished worlds on disk ----------------------------------------------------------------------
-
-
 def _read_worlds(path: Path, key: str) -> dict[int, Trained]:
     """Read the worlds finished for this run; an incomplete last line is skipped."""
     found: dict[int, Trained] = {}
@@ -212,15 +203,13 @@ def all_worlds(
     progress(len(known.keys() & set(people)), total)
     # Code may have changed: the unchanged world is trained again, and if the result differs,
     # the worlds on disk are not valid any more.
-    unchanged = {**train_world(fed, UNCHANGED, people, k), "key": key}
+    unchanged = train_world(fed, UNCHANGED, people, k)
     if control is not None and control["model"] != unchanged["model"]:
         known = {}
         path.unlink(missing_ok=True)
-    known[UNCHANGED] = unchanged
-    _append(path, unchanged)
-    progress(1 + len(known.keys() & set(people)), total)
     todo = [p for p in people if p not in known]
-    for line in _train_missing(folder, fed, todo, people, k, processes):
+    trained = _train_missing(folder, fed, todo, people, k, processes)
+    for line in itertools.chain([unchanged], trained):
         known[line["world"]] = {**line, "key": key}
         _append(path, known[line["world"]])
         progress(1 + len(known.keys() & set(people)), total)

@@ -19,16 +19,11 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
+from rescind.core.params import Params
 from rescind.data.simulated_lending import GROUPS, groups_of
 from rescind.errors import ConfigError, DataError
-from rescind.experiments.counterfactual import (
-    UNCHANGED,
-    Worlds,
-    all_worlds,
-    each_person,
-    model_digests,
-    open_run,
-)
+from rescind.experiments import counterfactual
+from rescind.experiments.counterfactual import UNCHANGED, Worlds, each_person, open_run
 from rescind.storage.provenance import versions
 
 DRAWS = 1000  # bootstrap resamples; the interval ends then vary by about 3 % of its width
@@ -55,7 +50,6 @@ class Person:
     keeps: Mapping[str, float]
 
     def gain(self, metric: str) -> float:
-        """Return the change in quality by sharing."""
         return self.shares[metric] - self.keeps[metric]
 
 
@@ -78,7 +72,6 @@ class Value:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics."""
         return tuple(self.others)
 
 
@@ -93,9 +86,6 @@ def bootstrap(values: Tensor, clock: Clock, purpose: str) -> Interval:
         means.append(values[drawn].mean(1))
     ends = torch.quantile(torch.cat(means), torch.tensor([0.025, 0.975], dtype=values.dtype))
     return Interval(float(values.mean()), float(ends[0]), float(ends[1]), n)
-
-
-# -- measuring ------------------------------------------------------------------------------------
 
 
 def draw_people(fed: Federation, count: int, measured: Tensor) -> dict[str, Tensor]:
@@ -136,15 +126,11 @@ def value_of_sharing(
             f"no user in {folder} has both records to lend and held-out items to measure on. "
             f"Use a run with a test split."
         )
-    return _summary(fed, now, drawn, all_worlds(folder, fed, people, k, processes, watch))
+    worlds = counterfactual.all_worlds(folder, fed, people, k, processes, watch)
+    return _summary(fed, now, drawn, worlds)
 
 
-# -- summary --------------------------------------------------------------------------------------
-
-
-def _summary(
-    fed: Federation, now: Mapping[str, Tensor], drawn: Mapping[str, Tensor], worlds: Worlds
-) -> Value:
+def _summary(fed: Federation, now: Params, drawn: Params, worlds: Worlds) -> Value:
     groups, clock = groups_of(fed.now.vault.holdings), fed.clock
     people = [_person(fed, c, name, worlds) for name, ids in drawn.items() for c in ids.tolist()]
 
@@ -164,13 +150,12 @@ def _summary(
         noise={m: _spread(changes[m]) for m in now},
         people=tuple(people),
         rounds=fed.now.state.round,
-        reproduced=worlds[UNCHANGED]["model"] == model_digests(fed),
+        reproduced=worlds[UNCHANGED]["model"] == counterfactual.model_digests(fed),
     )
 
 
 def _person(fed: Federation, client: int, group: str, worlds: Worlds) -> Person:
-    base = worlds[UNCHANGED]["values"][str(client)]
-    other = worlds[client]["values"][str(client)]
+    base, other = (worlds[w]["values"][str(client)] for w in (UNCHANGED, client))
     shares, keeps = (other, base) if group == "nothing" else (base, other)
     return Person(client, fed.labels.user_id(client), group, shares, keeps)
 
