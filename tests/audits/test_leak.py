@@ -25,7 +25,7 @@ from rescind.core.update import Rows, Update
 from rescind.data.sources.synthetic import synthetic
 from rescind.errors import ConfigError, DataError
 from rescind.experiments import update_leaks as leaks
-from rescind.experiments.leak_report import markdown
+from rescind.experiments.leak_report import rows_of
 from rescind.experiments.update_leaks import BAR, Case, cases, measure, opened, popular_guess, views
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.baselines.softmax import Softmax
@@ -390,6 +390,23 @@ def strongest(facts, cases, defences):
 def place_of(line):
     """Case, defence and rounds of one line."""
     return line["case"], line["defence"], line["rounds"]
+
+
+def markdown(facts: dict) -> str:
+    """All lines as a Markdown table: a column per case, all numbers of rounds in a cell."""
+    windows, lines = facts["rounds"], facts["lines"]
+    names = list(dict.fromkeys(line["case"] for line in lines))
+    by_place = {tuple(x[n] for n in ("case", "defence", "attack", "rounds")): x for x in lines}
+    out = [f"| what the server sees | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+    for defence, attack, _ in rows_of(lines, windows):
+        cells = []
+        for case in names:
+            found = [by_place.get((case, defence, attack, n)) for n in windows]
+            cells.append(" / ".join(f"{line['found']:.2f}" for line in found if line))
+        title = defence if attack == "split" else f"{defence}: {attack}"
+        out += [f"| {title} | {' | '.join(cells)} |"] if any(cells) else []
+    chance = [next(x["chance"] for x in lines if x["case"] == case) for case in names]
+    return "\n".join([*out, f"| chance | {' | '.join(f'{c:.2f}' for c in chance)} |"])
 
 
 def test_the_pages_show_what_the_command_wrote():

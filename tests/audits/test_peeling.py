@@ -17,7 +17,7 @@ from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.data import Dataset
 from rescind.data.simulated_lending import draw_groups, draw_share
-from rescind.experiments.peeling import LEAVERS, UNDEFENDED, markdown, peeled_lines, peeled_run
+from rescind.experiments.peeling import LEAVERS, UNDEFENDED, grid, peeled_lines, peeled_run
 from rescind.experiments.peeling_attack import SLACK, gram_from_weights, peel
 from rescind.experiments.update_leaks import Case
 from rescind.methods.additive._pairs import UNIT, weight_of
@@ -187,6 +187,15 @@ def test_each_setting_stops_what_it_is_made_for_and_nothing_else(lines):
     # A schedule alone hides nobody: all who left since are read out of the difference.
     assert of("release_every", releases) == LEAVERS
     assert of("noise", coming) == 10
+
+
+def markdown(lines: list) -> str:
+    """The lines as a Markdown table."""
+    names, rows = grid(lines)
+    out = [f"| complete histories read out of | there | {' | '.join(names)} |"]
+    out.append("|---|" + "---|" * (len(names) + 1))
+    out += [f"| {view} | {people} | {' | '.join(cells)} |" for view, people, cells in rows]
+    return "\n".join(out)
 
 
 def test_a_table_has_a_column_for_each_setting(lines):

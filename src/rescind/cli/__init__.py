@@ -6,6 +6,7 @@ import sys
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from rescind.cli import (
     audit,
@@ -63,7 +64,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Define options of every command."""

@@ -6,16 +6,18 @@ import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
+
+from rescind.cli.options import Json
+from rescind.cli.reproduce import check_installed
 
 if TYPE_CHECKING:
     from rescind_papers.bench.speed import Figure
 
 
 def command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Measure only rounds and evaluation.")
-    ] = False,
+    as_json: Json = False,
+    quick: Annotated[bool, Option("--quick", help="Measure only rounds and evaluation.")] = False,
 ) -> None:
     """Time rounds and reference code in turns, and compare every ratio with its bound.
 
@@ -23,8 +25,6 @@ def command(
     over clients (32 of them, scaled to all). One thread, CPU time, medians of alternating turns.
     Needs ML-100K and ML-1M (rescind data get NAME).
     """
-    from rescind.cli.reproduce import check_installed
-
     check_installed()
     from rescind_papers.bench.speed import everything
 
@@ -32,11 +32,9 @@ def command(
     for figure in everything(quick, lambda text: typer.echo(text, err=True)):
         figures.append(figure)
         if not as_json:
-            for line in lines(figure):
-                typer.echo(line)
+            typer.echo("\n".join(lines(figure)))
     if as_json:
-        known = [{**vars(f), "within": f.within} for f in figures]
-        typer.echo(json.dumps(known, indent=1))
+        typer.echo(json.dumps([{**vars(f), "within": f.within} for f in figures], indent=1))
 
 
 def lines(figure: Figure) -> list[str]:
@@ -45,10 +43,9 @@ def lines(figure: Figure) -> list[str]:
     value = f"{figure.value:.2f}" if figure.value < 100 else f"{figure.value:,.0f}"
     out = [f"{figure.name:52} {value:>8} {figure.unit:9} {verdict:6} ({figure.bound})"]
     if figure.beside:
-        beside = (
-            f"{name.replace('_', ' ')} {value:,.2f}" if isinstance(value, float) else
-            f"{name.replace('_', ' ')} {value:,}"
+        beside = [
+            f"{name.replace('_', ' ')} {value:{',.2f' if isinstance(value, float) else ','}}"
             for name, value in figure.beside.items()
-        )  # fmt: skip
+        ]
         out.append("    " + ", ".join(beside))
     return out

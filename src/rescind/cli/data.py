@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 app = typer.Typer(
     help="Datasets: list, describe, get, import.", no_args_is_help=True, add_completion=False
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-ColumnName = Annotated[str | None, typer.Option(help="Name of this column, if unusual.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
+ColumnName = Annotated[str | None, Option(help="Name of this column, if unusual.")]
 _NO_HEADER = "The first line is data; columns are named 1, 2, 3."
 _TEXT_IDS = "Keep ids as text, also if they look like numbers."
-Name = Annotated[str, typer.Argument(help="A name from `rescind data list`.")]
+Name = Annotated[str, Argument(help="A name from `rescind data list`.")]
 
 
 @app.command("list")
@@ -47,18 +48,15 @@ def describe_dataset(name: Name, json: Json = False) -> None:
     if json:
         _print_json(about)
         return
+    lines = [("size", _size(about)), ("terms", about["terms"] or "not stated")]
+    lines += [("publisher", url) for url in about["publisher"]]
+    lines += [("wheel", about["wheel"])] if about["wheel"] else []
+    lines += [("variant", f"{variant}: {what}") for variant, what in about["variants"].items()]
+    lines += [("digest", about["digest"] or "not known")]
+    lines += [("note", about["notes"])] if about["notes"] else []
     typer.echo(f"{about['title']} ({about['name']})")
-    typer.echo(f"  size       {_size(about)}")
-    typer.echo(f"  terms      {about['terms'] or 'not stated'}")
-    for url in about["publisher"]:
-        typer.echo(f"  publisher  {url}")
-    if about["wheel"]:
-        typer.echo(f"  wheel      {about['wheel']}")
-    for variant, what in about["variants"].items():
-        typer.echo(f"  variant    {variant}: {what}")
-    typer.echo(f"  digest     {about['digest'] or 'not known'}")
-    if about["notes"]:
-        typer.echo(f"  note       {about['notes']}")
+    for what, text in lines:
+        typer.echo(f"  {what:9}  {text}")
     typer.echo(f"\nNext: rescind data get {name}")
 
 
@@ -66,8 +64,7 @@ def describe_dataset(name: Name, json: Json = False) -> None:
 def get_dataset(
     name: Name,
     given: Annotated[
-        Path | None,
-        typer.Option("--from", help="The publisher's archive or folder, if you have it."),
+        Path | None, Option("--from", help="The publisher's archive or folder, if you have it.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -91,29 +88,26 @@ def get_dataset(
     typer.echo(f"{name}: {len(data):,} {what}, found in: {data.source}")
     if result["place"]:
         typer.echo(f"  place   {result['place']}")
-    typer.echo(f"  digest  {data.digest}")
-    typer.echo(f"  terms   {data.terms}")
+    typer.echo(f"  digest  {data.digest}\n  terms   {data.terms}")
     typer.echo(f"\nNext: rescind data describe {name}")
 
 
 @app.command("import")
 def import_dataset(
-    file: Annotated[Path, typer.Argument(help="A .csv, .tsv, .inter (RecBole) or .parquet file.")],
-    name: Annotated[str, typer.Option(help="Name of the new dataset.")],
+    file: Annotated[Path, Argument(help="A .csv, .tsv, .inter (RecBole) or .parquet file.")],
+    name: Annotated[str, Option(help="Name of the new dataset.")],
     user: ColumnName = None,
     item: ColumnName = None,
     rating: ColumnName = None,
     time: ColumnName = None,
     split: ColumnName = None,
-    separator: Annotated[str | None, typer.Option(help="The character between cells.")] = None,
-    no_header: Annotated[bool, typer.Option("--no-header", help=_NO_HEADER)] = False,
-    encoding: Annotated[str, typer.Option(help="Encoding of a text file.")] = "utf-8",
-    time_unit: Annotated[str, typer.Option(help="s or ms.")] = "s",
-    text_ids: Annotated[bool, typer.Option("--text-ids", help=_TEXT_IDS)] = False,
-    terms: Annotated[str, typer.Option(help="Terms of use, shown with the data.")] = "",
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Overwrite an earlier import.")
-    ] = False,
+    separator: Annotated[str | None, Option(help="The character between cells.")] = None,
+    no_header: Annotated[bool, Option("--no-header", help=_NO_HEADER)] = False,
+    encoding: Annotated[str, Option(help="Encoding of a text file.")] = "utf-8",
+    time_unit: Annotated[str, Option(help="s or ms.")] = "s",
+    text_ids: Annotated[bool, Option("--text-ids", help=_TEXT_IDS)] = False,
+    terms: Annotated[str, Option(help="Terms of use, shown with the data.")] = "",
+    replace: Annotated[bool, Option("--replace", help="Overwrite an earlier import.")] = False,
     json: Json = False,
 ) -> None:
     """Import interactions from your own file. Nothing is stored if a cell is invalid."""
@@ -152,8 +146,7 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
         _print_json(result)
         return
     typer.echo(f"{data.name}: {_size(result)}, from {file}")
-    typer.echo(f"  place   {result['place']}")
-    typer.echo(f"  digest  {data.digest}")
+    typer.echo(f"  place   {result['place']}\n  digest  {data.digest}")
     typer.echo(f"\nNext: rescind data describe {data.name}; in Python: load({data.name!r})")
 
 
@@ -161,8 +154,7 @@ def _with_status(text: str, work: Any) -> Any:
     """Run `work(say)` with a spinner on stderr, so that stdout stays clean."""
     from rich.console import Console
 
-    console = Console(stderr=True)
-    with console.status(text) as status:
+    with Console(stderr=True).status(text) as status:
         return work(status.update)
 
 

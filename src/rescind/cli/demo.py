@@ -5,19 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 
 def command(
-    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("runs/demo"),
-    rounds: Annotated[int, typer.Option(min=10, help="Training rounds.")] = 150,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="Use built-in synthetic data.")
-    ] = False,
-    picture: Annotated[
-        Path | None, typer.Option(help="Also write the picture to this file.")
-    ] = None,
+    out: Annotated[Path, Option(help="Output folder.")] = Path("runs/demo"),
+    rounds: Annotated[int, Option(min=10, help="Training rounds.")] = 150,
+    seed: Annotated[int, Option(help="Random seed.")] = 0,
+    synthetic: Annotated[bool, Option("--synthetic", help="Use built-in synthetic data.")] = False,
+    picture: Annotated[Path | None, Option(help="Also write the picture to this file.")] = None,
 ) -> None:
     """Run the main job on ML-100K: people lend films, devices train, some take their data back.
 

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-NEEDED = (
-    "torch",
-    "numpy",
-    "scipy",
-    "numba",
-    "pyarrow",
-    "safetensors",
-    "typer",
-    "rich",
-    "matplotlib",
-    "cryptography",
-)
+from rescind.cli.options import Json
+
+ARRAYS = ("torch", "numpy", "scipy", "numba", "pyarrow", "safetensors")
+NEEDED = (*ARRAYS, "typer", "rich", "matplotlib", "cryptography")
 SPEED = "numba"
 """Optional: without it everything runs, but more slowly."""
 EXTRAS = {
@@ -31,7 +23,7 @@ EXTRAS = {
 }
 
 
-def command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def command(as_json: Json = False) -> None:
     """Show what is installed and what is missing. Exit code 1 if a required package is missing."""
     facts = examine()
     if as_json:
@@ -85,15 +77,11 @@ def _datasets() -> dict[str, str | None]:
     from rescind.data import names
     from rescind.data.obtain import where
 
-    found: dict[str, str | None] = {}
-    for name in names():
-        if name == "synthetic":
-            found[name] = "generated"
-        else:
-            sources = ("RESCIND_DATA", "cache", "imported")
-            places = {source: where(name, source) for source in sources}
-            found[name] = next((s for s, p in places.items() if p and Path(p).is_dir()), None)
-    return found
+    def source(name: str) -> str | None:
+        places = {s: where(name, s) for s in ("RESCIND_DATA", "cache", "imported")}
+        return next((s for s, place in places.items() if place and Path(place).is_dir()), None)
+
+    return {n: "generated" if n == "synthetic" else source(n) for n in names()}
 
 
 def _print(facts: dict[str, Any]) -> None:
@@ -102,17 +90,11 @@ def _print(facts: dict[str, Any]) -> None:
         typer.echo(f"  {'ok     ' if version else 'MISSING'} {name} {version or ''}")
     for extra, names in facts["extras"].items():
         lacking = [name for name, version in names.items() if version is None]
-        state = "ok     " if not lacking else "-      "
-        hint = (
-            ""
-            if not lacking
-            else f" (missing {', '.join(lacking)}: pip install 'rescind[{extra}]')"
-        )
-        typer.echo(f"  {state} extra [{extra}]{hint}")
-    hardware = facts["hardware"]
-    if hardware:
-        gpu = hardware["gpu"] or "none"
-        typer.echo(f"  hardware: {hardware['cores']} cores, GPU {gpu}")
+        hint = f" (missing {', '.join(lacking)}: pip install 'rescind[{extra}]')"
+        state = "-      " if lacking else "ok     "
+        typer.echo(f"  {state} extra [{extra}]{hint if lacking else ''}")
+    if hardware := facts["hardware"]:
+        typer.echo(f"  hardware: {hardware['cores']} cores, GPU {hardware['gpu'] or 'none'}")
     typer.echo(f"  data: RESCIND_DATA={facts['RESCIND_DATA'] or 'not set'}, cache {facts['cache']}")
     for name, source in facts["datasets"].items():
         typer.echo(f"    {name}: {source or f'not available (rescind data get {name})'}")

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
+
+from rescind.cli.options import Recipe
+from rescind.cli.progress import interruptible
 
 if TYPE_CHECKING:
     import subprocess
@@ -20,15 +24,13 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Recipe = Annotated[str, typer.Argument(help="A TOML file, or the name of a recipe (paper/table).")]
-Cell = Annotated[str | None, typer.Option(help="The cell to run, if the recipe has several.")]
-Change = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")
-]
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="No TLS and no keys, for tests on one machine.")
-]
-Server = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the server.")]
+Cell = Annotated[str | None, Option(help="The cell to run, if the recipe has several.")]
+Change = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help="Change a setting.")]
+Insecure = Annotated[bool, Option("--insecure", help="No TLS and no keys, only for tests.")]
+ServerKit = Annotated[Path | None, Option(help="The server's folder of a kit.")]
+Silos = Annotated[int, Option(min=1, help="Number of silos.")]
+Out = Annotated[Path, Option(help="Output folder.")]
+Server = Annotated[str, Option(metavar="HOST:PORT", help="Address of the server.")]
 LOOPBACK = "127.0.0.1:8000"
 OWN = ("127.0.0.1", "localhost")
 """Names of the server on its own machine, part of every certificate."""
@@ -36,15 +38,14 @@ OWN = ("127.0.0.1", "localhost")
 
 @app.command()
 def kit(
-    silos: Annotated[int, typer.Option(min=1, help="Number of silos.")],
+    silos: Silos,
     host: Annotated[
-        list[str] | None,
-        typer.Option(help="A name or address of the server for silos; repeatable."),
+        list[str] | None, Option(help="A name or address of the server for silos; repeatable.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("kit"),
+    out: Out = Path("kit"),
 ) -> None:
     """Make certificates and keys: a folder for the server and one for every silo."""
-    _installed()
+    _check_installed()
     from rescind.flower.certificates import make_kit
 
     hosts = list(dict.fromkeys([*(host or ()), *OWN]))
@@ -57,9 +58,9 @@ def kit(
 
 @app.command()
 def up(
-    kit: Annotated[Path | None, typer.Option(help="The server's folder of a kit.")] = None,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Own address.")] = LOOPBACK,
-    state: Annotated[Path, typer.Option(help="Folder for Flower's state.")] = Path("flower"),
+    kit: ServerKit = None,
+    listen: Annotated[str, Option(metavar="HOST:PORT", help="Own address.")] = LOOPBACK,
+    state: Annotated[Path, Option(help="Folder for Flower's state.")] = Path("flower"),
     insecure: Insecure = False,
 ) -> None:
     """Start the server (a SuperLink) and admit the silos of a kit. Ctrl-C ends it."""
@@ -79,27 +80,21 @@ def up(
 @app.command()
 def join(
     recipe: Recipe,
-    silo: Annotated[str, typer.Option(metavar="I/N", help="Index and number of silos: 0/2.")],
+    silo: Annotated[str, Option(metavar="I/N", help="Index and number of silos: 0/2.")],
     server: Server = LOOPBACK,
-    kit: Annotated[Path | None, typer.Option(help="This silo's folder of a kit.")] = None,
-    store: Annotated[
-        Path | None, typer.Option(help="Folder for the silo's state. Default: silo-I.")
-    ] = None,
+    kit: Annotated[Path | None, Option(help="This silo's folder of a kit.")] = None,
+    store: Annotated[Path | None, Option(help="Folder of its state. Default: silo-I.")] = None,
     cell: Cell = None,
     change: Change = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, Option(help="cpu or cuda.")] = "cpu",
     port: Annotated[
-        int | None, typer.Option(help="A free port for the silo's processes. Default: 9094 + I.")
+        int | None, Option(help="A free port for its processes. Default: 9094 + I.")
     ] = None,
     single_updates: Annotated[
-        bool, typer.Option(help="Allow methods that send updates of single users to the server.")
+        bool, Option(help="Allow methods that send updates of single users to the server.")
     ] = False,
-    questions: Annotated[
-        bool, typer.Option(help="Answer the server's questions about single records.")
-    ] = False,
-    secure: Annotated[
-        bool, typer.Option("--secure", help="Send sums only if they are masked (SecAgg+).")
-    ] = False,
+    questions: Annotated[bool, Option(help="Answer questions about single records.")] = False,
+    secure: Annotated[bool, Option("--secure", help="Send only masked sums (SecAgg+).")] = False,
     insecure: Insecure = False,
 ) -> None:
     """Join as a silo (a SuperNode), with the data of a recipe. Ctrl-C leaves."""
@@ -121,14 +116,12 @@ def join(
         lambda asked: written(node.answer(Letter.from_records(read(asked))).to_records())
     )
     command = deploy.supernode(link, resident.path, kit, port or 9094 + number)
+    environment = deploy.environment(link.home(folder))
     try:
-        with deploy.started(command, deploy.environment(link.home(folder))) as process:
+        with interruptible("stopped."), deploy.started(command, environment) as process:
             typer.echo(f"silo {number} of {count}: {folder}")
             resident.serve(lambda: process.poll() is None)
             _until_ended(process)
-    except KeyboardInterrupt:
-        typer.echo("stopped.", err=True)
-        raise typer.Exit(130) from None
     finally:
         resident.close()
 
@@ -136,38 +129,33 @@ def join(
 @app.command()
 def run(
     recipe: Recipe,
-    silos: Annotated[int, typer.Option(min=1, help="Number of silos.")],
+    silos: Silos,
     server: Server = LOOPBACK,
-    kit: Annotated[Path | None, typer.Option(help="The server's folder of a kit.")] = None,
+    kit: ServerKit = None,
     cell: Cell = None,
     change: Change = None,
-    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("runs/flower"),
-    deadline: Annotated[
-        float, typer.Option(min=1.0, help="Seconds a silo has to answer in a round.")
-    ] = 300.0,
-    wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for all silos.")] = 300.0,
+    out: Out = Path("runs/flower"),
+    deadline: Annotated[float, Option(min=1.0, help="Seconds to answer in a round.")] = 300.0,
+    wait: Annotated[float, Option(min=0.0, help="Seconds to wait for all silos.")] = 300.0,
     least: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Fraction of silos that a round needs.")
+        float, Option(min=0.0, max=1.0, help="Fraction of silos a round needs.")
     ] = 0.5,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Resume the run in --out.")] = False,
     take_back: Annotated[
-        int | None, typer.Option(help="After training, client N takes back everything it lent.")
+        int | None, Option(help="After training, client N takes back everything it lent.")
     ] = None,
-    withdraw: Annotated[int | None, typer.Option(help="After training, client N leaves.")] = None,
+    withdraw: Annotated[int | None, Option(help="After training, client N leaves.")] = None,
     erase: Annotated[
         str | None,
-        typer.Option(metavar="N:ITEM,ITEM", help="After training, client N erases these items."),
+        Option(metavar="N:ITEM,ITEM", help="After training, client N erases these items."),
     ] = None,
     unlearner: Annotated[
-        str | None, typer.Option(help="Name of an unlearner. Default: that of the method.")
+        str | None, Option(help="An unlearner. Default: that of the method.")
     ] = None,
     secure: Annotated[
-        bool,
-        typer.Option("--secure", help="Silos mask their sums (SecAgg+); the server sees totals."),
+        bool, Option("--secure", help="Silos mask their sums (SecAgg+); the server sees totals.")
     ] = False,
-    secure_range: Annotated[
-        float, typer.Option(help="Largest entry of a silo's masked sum.")
-    ] = 1024.0,
+    secure_range: Annotated[float, Option(help="Largest entry of a silo's masked sum.")] = 1024.0,
     insecure: Insecure = False,
 ) -> None:
     """Run one cell of a recipe over the silos and wait for it, on the server's machine."""
@@ -197,8 +185,7 @@ def run(
             checked, state = time.monotonic(), deploy.status(number, home)
             if state.startswith("finished") and not done.is_file() and not failed.is_file():
                 raise DataError(
-                    f"run {number} ended ({state}) and wrote nothing. Resume it from its "
-                    f"last checkpoint with --resume."
+                    f"run {number} ended ({state}) and wrote nothing. Resume it: --resume."
                 )
     if failed.is_file():
         raise DataError(failed.read_text(encoding="utf-8").strip())
@@ -218,31 +205,31 @@ def run(
 @app.command()
 def simulate(
     recipe: Recipe,
-    silos: Annotated[int, typer.Option(min=1, help="Number of silos to simulate.")],
+    silos: Annotated[int, Option(min=1, help="Number of silos to simulate.")],
     cell: Cell = None,
     change: Change = None,
-    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("runs/flower"),
+    out: Out = Path("runs/flower"),
 ) -> None:
     """Run a recipe over silos that Flower simulates on this machine (needs Ray)."""
-    _installed()
+    _check_installed()
     from rescind.flower.recipe_cell import one_cell
     from rescind.flower.run_request import RunRequest
     from rescind.flower.simulation import simulate as simulated
 
-    path, _ = one_cell(recipe, cell, tuple(change or ()))
-    where, changes = str(out.resolve()), tuple(change or ())
-    simulated(RunRequest(str(path.resolve()), silos, where, cell, changes))
+    changes = tuple(change or ())
+    path, _ = one_cell(recipe, cell, changes)
+    simulated(RunRequest(str(path.resolve()), silos, str(out.resolve()), cell, changes))
     typer.echo(f"Written: {out}/run.json and {out}/model/")
 
 
 @app.command()
 def recommend(
-    store: Annotated[Path, typer.Argument(help="The folder of a silo, on its machine.")],
-    user: Annotated[int, typer.Option(help="The number of a client of this silo.")],
-    k: Annotated[int, typer.Option(min=1, help="Number of items.")] = 20,
+    store: Annotated[Path, Argument(help="The folder of a silo, on its machine.")],
+    user: Annotated[int, Option(help="The number of a client of this silo.")],
+    k: Annotated[int, Option(min=1, help="Number of items.")] = 20,
 ) -> None:
     """Recommend on the silo itself. Data and scores do not leave it."""
-    _installed()
+    _check_installed()
     from rescind.flower.silo.recommend import recommend as best
 
     for item, score in best(store, user, k):
@@ -270,7 +257,7 @@ def _place(text: str) -> tuple[int, int]:
     return int(number), int(count)
 
 
-def _installed() -> None:
+def _check_installed() -> None:
     from rescind.errors import ConfigError
 
     try:
@@ -283,7 +270,7 @@ def _installed() -> None:
 
 def _deploy(address: str, kit: Path | None, insecure: bool):
     """Return the deployment module and the link, after checking the security options."""
-    _installed()
+    _check_installed()
     from rescind.errors import ConfigError
     from rescind.flower import deploy
 
@@ -307,10 +294,7 @@ def _interrupted(*_: object) -> None:
 
 
 def _until_ended(process: subprocess.Popen) -> None:
-    try:
+    with interruptible("stopped."):
         code = process.wait()
-    except KeyboardInterrupt:
-        typer.echo("stopped.", err=True)
-        raise typer.Exit(130) from None
     if code:
         raise typer.Exit(code)

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
+
+from rescind.cli.options import ChangeUnlearner, Run
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -15,14 +18,12 @@ if TYPE_CHECKING:
     from rescind.core.run_state import RoundResult
     from rescind.experiments.forget_run import Kind
 
-SET = "Change a setting of the unlearner, e.g. rounds=20, damping=measured. Repeatable."
-
 
 def command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run, e.g. runs/demo.")],
+    run: Run,
     erase: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Erase records everywhere: a CSV with original ids, columns user,item (or user "
             "alone for all their records); draw:0.3 draws 30 % of the lenders.",
@@ -30,31 +31,21 @@ def command(
     ] = None,
     unshare: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Take lent records back; devices keep them. Same format as --erase.",
-        ),
+        Option(metavar="FILE", help="Lent records to take back, as in --erase; devices keep them."),
     ] = None,
     withdraw: Annotated[
-        str | None, typer.Option(metavar="USER", help="A user leaves with all their data.")
+        str | None, Option(metavar="USER", help="A user leaves with all their data.")
     ] = None,
-    method: Annotated[
-        str | None, typer.Option(help="Name of an unlearner. Default: exact retraining.")
-    ] = None,
-    change: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET)
-    ] = None,
-    audits: Annotated[str, typer.Option(help="standard, full or none.")] = "standard",
+    method: Annotated[str | None, Option(help="An unlearner. Default: exact retraining.")] = None,
+    change: ChangeUnlearner = None,
+    audits: Annotated[str, Option(help="standard, full or none.")] = "standard",
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the new run. Default: RUN-forgot-1, RUN-forgot-2, ..."),
+        Path | None, Option(help="Folder of the new run. Default: RUN-forgot-1, RUN-forgot-2, ...")
     ] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Processes that retrain models for the audit.")
-    ] = 2,
+    workers: Annotated[int, Option(min=1, help="Processes that retrain models for the audit.")] = 2,
     away: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="USER",
             help="A user whose device is offline; repeatable. What it kept is owed, or lost if "
             "the user leaves, and the receipt states it (Gram).",
@@ -62,7 +53,7 @@ def command(
     ] = None,
     request: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Write the exact request to FILE. The requester can check the receipt with "
             "rescind verify --event FILE --event-key receipt.key. Send both, then delete them.",
@@ -79,14 +70,7 @@ def command(
     from rescind.errors import ConfigError
     from rescind.storage.run_folder import check_finished
 
-    asked: dict[Kind, str | None] = {"erase": erase, "unshare": unshare, "withdraw": withdraw}
-    given = [(kind, source) for kind, source in asked.items() if source is not None]
-    if len(given) != 1:
-        raise ConfigError(
-            "give exactly one of --erase FILE, --unshare FILE and --withdraw USER; "
-            f"{len(given)} were given."
-        )
-    kind, source = given[0]
+    kind, source = one_request(erase, unshare, withdraw)
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
     check_finished(run)
@@ -101,9 +85,8 @@ def command(
     with ExitStack() as stack:
 
         def on_start(fed: Federation, event: Event, count: int) -> None:
-            typer.echo(
-                f"{kind}: {count:,} records. The old run is emptied when the new one is complete."
-            )
+            emptied = "The old run is emptied when the new one is complete."
+            typer.echo(f"{kind}: {count:,} records. {emptied}")
             if request is not None:
                 write_atomically(request, event_text(event).encode())
                 request.chmod(0o600)
@@ -118,26 +101,38 @@ def command(
             watch=(on_round,), on_retrain=_retrains, on_start=on_start, away=away or (),
         )  # fmt: skip
     receipt = done.evidence.receipt
-    asked_for = receipt.asked
+    asked, how_done = receipt.asked, receipt.done
     typer.echo(
-        f"forgot {asked_for.records:,} records, people concerned: {asked_for.people:,}, by "
-        f"{receipt.done.unlearning} in {receipt.done.seconds:.1f} s "
-        f"({receipt.done.rounds} rounds, level {receipt.done.level}): {receipt.verdict}"
+        f"forgot {asked.records:,} records, people concerned: {asked.people:,}, by "
+        f"{how_done.unlearning} in {how_done.seconds:.1f} s ({how_done.rounds} rounds, level "
+        f"{how_done.level}): {receipt.verdict}"
     )
-    for finding in receipt.findings:
-        value = "" if finding.value is None else f"{finding.value:.4f}"
-        reference = "" if finding.reference is None else f"retrain {finding.reference:.4f}"
-        typer.echo(
-            f"  {finding.check:<16} {finding.verdict:<13} {value:>8}  {reference:<15} "
-            f"{question(finding.check)}"
-        )
-        if finding.verdict == "UNAUDITED" and finding.note:
-            typer.echo(f"    {finding.note}")
-    for line in legend([receipt.verdict, *(finding.verdict for finding in receipt.findings)]):
+    for f in receipt.findings:
+        value = "" if f.value is None else f"{f.value:.4f}"
+        reference = "" if f.reference is None else f"retrain {f.reference:.4f}"
+        measured = f"{f.check:<16} {f.verdict:<13} {value:>8}  {reference:<15}"
+        typer.echo(f"  {measured} {question(f.check)}")
+        if f.verdict == "UNAUDITED" and f.note:
+            typer.echo(f"    {f.note}")
+    for line in legend([receipt.verdict, *(f.verdict for f in receipt.findings)]):
         typer.echo(f"  {line}")
     typer.echo(f"\nWritten: {done.folder}/receipt.json and receipt.html; new run in {done.folder}")
     typer.echo(f"For the requester only: {done.key_file}")
     typer.echo(f"Next: rescind verify {done.folder}/receipt.json")
+
+
+def one_request(erase: str | None, unshare: str | None, withdraw: str | None) -> tuple[Kind, str]:
+    """Return the kind and the source of the one request that was given."""
+    from rescind.errors import ConfigError
+
+    asked: dict[Kind, str | None] = {"erase": erase, "unshare": unshare, "withdraw": withdraw}
+    given = [(kind, source) for kind, source in asked.items() if source is not None]
+    if len(given) != 1:
+        raise ConfigError(
+            "give exactly one of --erase FILE, --unshare FILE and --withdraw USER; "
+            f"{len(given)} were given. `--erase draw:0.3` erases what 30 % of the lenders lent."
+        )
+    return given[0]
 
 
 def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None:
@@ -156,12 +151,9 @@ def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None
                 f"--method FedShareUnlearn."
             )
         return None
-    known = {
-        given: cls
-        for given, cls in classes(*UNLEARNERS).items()
-        if cls.forget is not Method.forget  # type: ignore[attr-defined]
-    }
-    cls = {given.lower(): cls for given, cls in known.items()}.get(name.lower())
+    every = classes(*UNLEARNERS)
+    known = [n for n in every if every[n].forget is not Method.forget]  # type: ignore[attr-defined]
+    cls = {n.lower(): every[n] for n in known}.get(name.lower())
     if cls is None:
         raise ConfigError(f"there is no unlearner '{name}': {suggest(name, known)}")
     given = dict(setting(text, "rounds=20") for text in changes)

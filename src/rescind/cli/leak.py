@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from rescind.experiments.leak_report import _cell, _titled, draw, rows_of
+from rescind.cli.progress import Bar, interruptible
+from rescind.experiments.leak_report import draw, rows_of
 
 if TYPE_CHECKING:
     from rescind.audits.defences import Defence
@@ -21,43 +22,21 @@ if TYPE_CHECKING:
 
 def command(
     run: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="RUN",
-            help="The folder of a finished run: its method, data and settings are attacked.",
-        ),
+        Path | None, Argument(help="A finished run: its method, data and settings are attacked.")
     ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="One method. Default: all that send updates, and Gram, whose sums and releases "
-            "are peeled into complete histories."
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="The backbone. Default: that of the method.")
-    ] = None,
-    data: Annotated[
-        str, typer.Option(help="A dataset of interactions (rescind data list).")
-    ] = "ml-100k",
-    users: Annotated[int, typer.Option(min=2, help="Number of attacked users.")] = 100,
-    rounds: Annotated[
-        str, typer.Option(help="Rounds to average over, separated by commas.")
-    ] = "1,10,100",
+    method: Annotated[str | None, Option(help="Default: all that send updates, and Gram.")] = None,
+    model: Annotated[str | None, Option(help="The backbone. Default: that of the method.")] = None,
+    data: Annotated[str, Option(help="A dataset of interactions (rescind data list).")] = "ml-100k",
+    users: Annotated[int, Option(min=2, help="Number of attacked users.")] = 100,
+    rounds: Annotated[str, Option(help="Rounds to average over, comma-separated.")] = "1,10,100",
     epsilon: Annotated[
-        str, typer.Option(help="Epsilons of Gaussian noise over all rounds, separated by commas.")
+        str, Option(help="Epsilons of Gaussian noise over all rounds, separated by commas.")
     ] = "8,1",
-    clip: Annotated[
-        float, typer.Option(help="Norm to which updates are clipped before the noise.")
-    ] = 1.0,
-    delta: Annotated[float, typer.Option(help="Delta of the epsilons.")] = 1e-5,
-    seed: Annotated[
-        int, typer.Option(help="Seed of everything except noise and pseudo-items.")
-    ] = 0,
-    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("runs/leak"),
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print leak.json and the peeled histories.")
-    ] = False,
+    clip: Annotated[float, Option(help="Norm to which updates are clipped before noise.")] = 1.0,
+    delta: Annotated[float, Option(help="Delta of the epsilons.")] = 1e-5,
+    seed: Annotated[int, Option(help="Seed of everything except noise and pseudo-items.")] = 0,
+    out: Annotated[Path, Option(help="Output folder.")] = Path("runs/leak"),
+    as_json: Annotated[bool, Option("--json", help="Print leak.json and peeling.json.")] = False,
 ) -> None:
     """Attack what devices send, and what an additive learner publishes, with and without defences.
 
@@ -74,7 +53,6 @@ def command(
     from rescind.core.files import write_atomically
     from rescind.errors import ConfigError
     from rescind.experiments.learning_run import prepare
-    from rescind.experiments.peeling import peeled_lines, peeled_run
     from rescind.experiments.recipe import DataSettings
     from rescind.experiments.update_leaks import case_of, cases, facts_of
     from rescind.methods.additive.gram import Gram
@@ -91,12 +69,9 @@ def command(
             raise ConfigError("a run has a method and a model. Leave out --method and --model.")
         given, data, seed = _of_run(run)
     dataset = prepare(DataSettings(name=data))
-    if given is not None and isinstance(given.method, Gram):
-        _say_peeled(_peeled(peeled_run(given), dataset, data, seed, out), out, as_json)
-        return
-    if method is not None and method.lower() == "gram" and model is None:
-        peeled = _peeled(peeled_lines(dataset, seed, _progress), dataset, data, seed, out)
-        _say_peeled(peeled, out, as_json)
+    named = method is not None and method.lower() == "gram" and model is None
+    if named or (given is not None and isinstance(given.method, Gram)):
+        _print_peeled(_peeled(given, dataset, data, seed, out), out, as_json)
         return
     chosen = cases(dataset, method, model) if given is None else (case_of(given.method, dataset),)
     wanted = defences(windows[-1], epsilons, clip, delta)
@@ -106,17 +81,16 @@ def command(
     draw(facts, out)
     everything = run is None and method is None and model is None
     if not as_json:
-        _say(facts)
+        _print(facts)
         typer.echo(f"\nWritten: {out}/leak.json, leak.png and leak.svg")
     if everything:
-        peeled = _peeled(peeled_lines(dataset, seed, _progress), dataset, data, seed, out)
-        facts["peeling"] = peeled
+        facts["peeling"] = _peeled(None, dataset, data, seed, out)
     if as_json:
         typer.echo(json.dumps(facts))
         return
     if everything:
         typer.echo("")
-        _say_peeled(peeled, out)
+        _print_peeled(facts["peeling"], out)
     typer.echo("More: docs/privacy.md, on what each guard guarantees")
 
 
@@ -135,68 +109,62 @@ def _all_lines(
     from rescind.experiments.update_leaks import measure, measured, remember
 
     lines: list[dict[str, Any]] = []
-    try:
-        with _Bar(len(chosen)) as bar:
-            for case in chosen:
-                about = {
-                    "data": dataset.digest,
-                    "method": to_table(case.method),
-                    "users": users,
-                    "rounds": list(windows),
-                    "defences": [d.name for d in wanted],
-                    "delta": delta,
-                    "seed": seed,
-                }
-                mine = measured(out / "leak.jsonl", about)
-                if mine is None:
-                    mine = measure(dataset, case, users, windows, wanted, delta, seed, bar)
-                    remember(out / "leak.jsonl", about, mine)
-                else:
-                    bar(case.name, windows[-1], windows[-1])
-                lines += mine
-    except KeyboardInterrupt:
-        typer.echo("\nstopped. To resume, give the same command.", err=True)
-        raise typer.Exit(130) from None
+    with interruptible(), _CaseBar(len(chosen)) as bar:
+        for case in chosen:
+            about = {
+                "data": dataset.digest,
+                "method": to_table(case.method),
+                "users": users,
+                "rounds": list(windows),
+                "defences": [d.name for d in wanted],
+                "delta": delta,
+                "seed": seed,
+            }
+            mine = measured(out / "leak.jsonl", about)
+            if mine is None:
+                mine = measure(dataset, case, users, windows, wanted, delta, seed, bar)
+                remember(out / "leak.jsonl", about, mine)
+            else:
+                bar(case.name, windows[-1], windows[-1])
+            lines += mine
     return lines
 
 
 def _of_run(run: Path) -> tuple[Federation, str, int]:
     """Load a finished run. Return (federation, name of its data, seed)."""
-    from rescind.storage.run_folder import check_finished
+    from rescind.storage.run_folder import check_finished, read_facts
 
     check_finished(run)
     from rescind.storage.federations import load_federation
-    from rescind.storage.run_folder import read_facts
 
     facts = read_facts(run) or {}
     return load_federation(run / "model"), str(facts["data"]["name"]), int(facts["seed"])
 
 
-def _progress(name: str, done: int, total: int) -> None:
-    print(f"  {done} of {total}: Gram, {name}", file=sys.stderr, flush=True)
-
-
 def _peeled(
-    lines: list[dict[str, Any]], dataset: Dataset, name: str, seed: int, out: Path
+    run: Federation | None, dataset: Dataset, name: str, seed: int, out: Path
 ) -> dict[str, Any]:
-    """Write and return the facts about histories read out of the additive learner's sums."""
+    """Read histories out of the sums of a run, or of new learners. Write and return the facts."""
     from rescind.core.files import write_atomically
+    from rescind.experiments.peeling import peeled_lines, peeled_run
     from rescind.storage.provenance import versions
+
+    def progress(setting: str, done: int, total: int) -> None:
+        typer.echo(f"  {done} of {total}: Gram, {setting}", err=True)
 
     facts: dict[str, Any] = {
         "question": "how many complete histories peeling reads out of the additive learner",
         "data": name,
         "digest": dataset.digest,
         "seed": seed,
-        "lines": lines,
+        "lines": peeled_lines(dataset, seed, progress) if run is None else peeled_run(run),
         "versions": versions(),
     }
     write_atomically(out / "peeling.json", _text(facts).encode())
     return facts
 
 
-def _say_peeled(facts: Mapping[str, Any], out: Path, as_json: bool = False) -> None:
-    """Print the histories read out, as a table or as JSON."""
+def _print_peeled(facts: Mapping[str, Any], out: Path, as_json: bool = False) -> None:
     from rescind.experiments.peeling import grid
 
     if as_json:
@@ -206,16 +174,14 @@ def _say_peeled(facts: Mapping[str, Any], out: Path, as_json: bool = False) -> N
     names, rows = grid(facts["lines"])
     for number, setting in enumerate(names, 1):
         typer.echo(f"  [{number}] {setting}")
-    typer.echo(
-        f"  {'':40}{'there':>7}" + "".join(f"{f'[{n}]':>7}" for n in range(1, len(names) + 1))
-    )
+    heads = "".join(f"{f'[{n}]':>7}" for n in range(1, len(names) + 1))
+    typer.echo(f"  {'':40}{'there':>7}{heads}")
     for view, people, cells in rows:
         typer.echo(f"  {view:40}{people:>7}" + "".join(f"{cell:>7}" for cell in cells))
     typer.echo(
         "0 is the result of this attack, not a guarantee. A guarantee needs noise with an epsilon."
+        f"\n\nWritten: {out}/peeling.json\nMore: docs/additive.md"
     )
-    typer.echo(f"\nWritten: {out}/peeling.json")
-    typer.echo("More: docs/additive.md")
 
 
 def _text(facts: Mapping[str, Any]) -> str:
@@ -238,7 +204,7 @@ def _numbers(given: str, option: str, whole: bool = False) -> tuple[float, ...]:
     return found
 
 
-def _say(facts: Mapping[str, Any]) -> None:
+def _print(facts: Mapping[str, Any]) -> None:
     windows = facts["rounds"]
     typer.echo(
         f"Fraction of a user's items that the server finds from their single updates "
@@ -253,35 +219,20 @@ def _say(facts: Mapping[str, Any]) -> None:
         typer.echo(f"  {'':44}{heads}")
         for name, attack, cells in rows_of(mine, windows):
             shown = "".join(f"{_cell(cell):>22}" for cell in cells)
-            typer.echo(f"  {_titled(name, attack):44}{shown}")
+            typer.echo(f"  {name if attack == 'split' else f'    {attack}':44}{shown}")
 
 
-class _Bar:
+def _cell(line: Mapping[str, Any] | None) -> str:
+    return "" if line is None else f"{line['found']:.3f} [{line['low']:.3f}, {line['high']:.3f}]"
+
+
+class _CaseBar(Bar):
     """Progress bar over attacked rounds; without a terminal, a line for every case."""
 
     def __init__(self, cases: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn as Left
-
-        self.cases, self.terminal = cases, sys.stderr.isatty()
+        super().__init__("attacking", "rounds")
+        self.cases = cases
         self.seen: list[str] = []
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("rounds"),
-            Left(),
-        )
-        self.bar = Progress(*columns, console=Console(stderr=True), disable=not self.terminal)
-        self.task = self.bar.add_task("attacking", total=None)
-
-    def __enter__(self) -> _Bar:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
 
     def __call__(self, case: str, done: int, total: int) -> None:
         if case not in self.seen:
@@ -290,4 +241,4 @@ class _Bar:
         before = (len(self.seen) - 1) * total
         self.bar.update(self.task, completed=before + done, total=self.cases * total)
         if not self.terminal and done == total:
-            print(f"  {len(self.seen)} of {self.cases}: {case}", file=sys.stderr, flush=True)
+            typer.echo(f"  {len(self.seen)} of {self.cases}: {case}", err=True)

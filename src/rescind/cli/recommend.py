@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
+
+from rescind.cli.options import Json, Run
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run, e.g. runs/demo.")],
-    user: Annotated[str, typer.Option(help="The user's original id.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="Number of items.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    run: Run,
+    user: Annotated[str, Option(help="The user's original id.")],
+    k: Annotated[int, Option("-k", min=1, help="Number of items.")] = 20,
+    as_json: Json = False,
 ) -> None:
     """Recommend items to a user, with original ids and titles.
 
@@ -21,7 +23,7 @@ def command(
     """
     from rescind.storage.run_folder import model_in
 
-    folder = model_in(run)
+    folder = model_in(run)  # before torch is loaded: an error answers at once
     from rescind.storage.federations import load_federation
 
     fed = load_federation(folder)
@@ -29,11 +31,9 @@ def command(
     if as_json:
         typer.echo(json.dumps({"user": user, "items": [vars(r) for r in found]}))
         return
-    why = (
-        "from popularity: this user has no data"
-        if found and (found[0].because == "popularity")
-        else f"from {type(fed.method).__name__}"
-    )
+    why = f"from {type(fed.method).__name__}"
+    if found and found[0].because == "popularity":
+        why = "from popularity: this user has no data"
     typer.echo(f"{len(found)} recommendations for user {user}, {why}")
     for place, item in enumerate(found, 1):
         typer.echo(f"{place:4d}  {item.item:>8}  {item.score:8.4f}  {item.title}")

@@ -6,20 +6,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument
 
 
-def command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run of Gram.")],
-) -> None:
+def command(run: Annotated[Path, Argument(help="The folder of a finished run of Gram.")]) -> None:
     """Make the next release of a run now, independent of its schedule.
 
     Devices receive the new weights. With noise, the release counts towards epsilon.
     """
-    from rescind.storage.run_folder import check_finished
+    from rescind.storage.run_folder import check_finished, read_facts, write_facts
 
     check_finished(run)
     from rescind.storage.federations import load_federation, save_federation
-    from rescind.storage.run_folder import read_facts, write_facts
 
     facts = read_facts(run) or {}
     fed = load_federation(run / "model")
@@ -27,16 +25,9 @@ def command(
     save_federation(fed, run / "model")
     release = fed.method.published(fed)
     assert release is not None
-    write_facts(
-        run,
-        {
-            **facts,
-            "published": release,
-            "privacy": {**facts.get("privacy", {}), **fed.method.promise(fed)},
-        },
-    )
+    privacy = {**facts.get("privacy", {}), **fed.method.promise(fed)}
+    write_facts(run, {**facts, "published": release, "privacy": privacy})
     typer.echo(f"release {release['releases']} of {run}: {release['what']}")
     if "epsilon" in release:
-        typer.echo(
-            f"epsilon of all releases: {release['epsilon']:.4g} at delta {release['delta']:g}"
-        )
+        spent = f"{release['epsilon']:.4g} at delta {release['delta']:g}"
+        typer.echo(f"epsilon of all releases: {spent}")

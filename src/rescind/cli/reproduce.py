@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
+
+from rescind.cli.progress import interruptible
 
 if TYPE_CHECKING:
     from rescind_papers.index import Exhibit
@@ -16,31 +19,21 @@ if TYPE_CHECKING:
 
 def command(
     what: Annotated[
-        str | None,
-        typer.Argument(
-            help="A paper, or paper/table as in --list. Default: everything.",
-            show_default=False,
-        ),
+        str | None, Argument(help="A paper, or paper/table as in --list. Default: everything.")
     ] = None,
     quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick", help="Small versions of all rows, in minutes. Every cell is marked as quick."
-        ),
+        bool, Option("--quick", help="Small versions of all rows, in minutes, marked as quick.")
     ] = False,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Output folder. Default: runs/reproduce or runs/reproduce-quick."),
+        Path | None, Option(help="Output folder. Default: runs/reproduce or runs/reproduce-quick.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Parallel runs, one thread each.")] = 2,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Use only the first N seeds.")] = None,
+    workers: Annotated[int, Option(min=1, help="Parallel runs, one thread each.")] = 2,
+    seeds: Annotated[int | None, Option(min=1, help="Use only the first N seeds.")] = None,
     committed: Annotated[
-        bool, typer.Option("--committed", help="Run nothing. Write the committed results.")
+        bool, Option("--committed", help="Only write the committed results.")
     ] = False,
-    list_only: Annotated[
-        bool, typer.Option("--list", help="Only list the tables and figures.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+    list_only: Annotated[bool, Option("--list", help="Only list the tables and figures.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
     """Run the recipes behind a table or figure, and write it: Markdown, CSV, LaTeX, SVG, PNG.
 
@@ -68,8 +61,7 @@ def command(
         _list(wanted, shelf, home)
         return
     if committed:
-        plan = reproduction.Plan(wanted, shelf, home, ())
-        at = None
+        plan, at = reproduction.Plan(wanted, shelf, home, ()), None
     else:
         plan = reproduction.planned(wanted, shelf, home, quick, seeds)
         at = _run(plan, workers)
@@ -85,8 +77,7 @@ def command(
     typer.echo(f"{len(files)} files of {len(wanted)} {shown} in {home}{names}")
     if as_json:
         runs = {"runs": len(plan.jobs), "done": 0 if at is None else at.done}
-        done = {**runs, "failed": failed, "files": [str(path) for path in files]}
-        typer.echo(json.dumps(done))
+        typer.echo(json.dumps({**runs, "failed": failed, "files": list(map(str, files))}))
 
 
 def check_installed() -> None:
@@ -103,7 +94,6 @@ def check_installed() -> None:
 
 
 def _list(wanted: tuple[Exhibit, ...], shelf, home: Path) -> None:
-    """Print every table and figure with its number of runs and its recipes."""
     from rescind_papers.index import behind
     from rescind_papers.reproduction import planned
 
@@ -128,11 +118,8 @@ def _run(plan: Plan, workers: int) -> Progress:
             typer.echo(text, err=True)
         shown[0] = at.done
 
-    try:
+    with interruptible():
         return reproduction.run(plan, workers, progress)
-    except KeyboardInterrupt:
-        typer.echo("\nstopped. To resume, give the same command.", err=True)
-        raise typer.Exit(130) from None
 
 
 def _minutes(seconds: float) -> str:

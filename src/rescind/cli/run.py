@@ -11,43 +11,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
+
+from rescind.cli import options
+from rescind.cli.progress import interruptible
 
 if TYPE_CHECKING:
     from rescind.experiments.recipe import Cell, Recipe
     from rescind.experiments.unlearning_run import TrialCache
 
+_SET = "Change a setting, e.g. run.rounds=20, method.negatives=4, seed=3."
+
 
 def command(
-    recipe: Annotated[
-        str, typer.Argument(help="A TOML file, or the name of a recipe (paper/table).")
-    ],
-    change: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change a setting, e.g. run.rounds=20, method.negatives=4, seed=3.",
-        ),
-    ] = None,
-    cell: Annotated[
-        str | None, typer.Option(help="Run one cell only, e.g. ml-100k/FedAvg.")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0 to N-1.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Output folder. Default: runs/PAPER/TABLE.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
+    recipe: options.Recipe,
+    change: Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=_SET)] = None,
+    cell: Annotated[str | None, Option(help="Run one cell only, e.g. ml-100k/FedAvg.")] = None,
+    seeds: Annotated[int | None, Option(min=1, help="Run seeds 0 to N-1.")] = None,
+    out: Annotated[Path | None, Option(help="Output folder. Default: runs/PAPER/TABLE.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Resume an interrupted run.")] = False,
     workers: Annotated[
-        int,
-        typer.Option(min=1, help="Processes that train reference models, for cells that forget."),
+        int, Option(min=1, help="Processes that train reference models, for cells that forget.")
     ] = 2,
-    record: Annotated[
-        bool,
-        typer.Option("--record", help="Add a line per run to the results next to the recipe."),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print final metrics as JSON on the last line.")
-    ] = False,
+    record: Annotated[bool, Option("--record", help="Add runs to the recipe's results.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print final metrics as JSON.")] = False,
 ) -> None:
     """Run a recipe, or one cell of it, and write run.json and the model to the run's folder.
 
@@ -58,9 +45,8 @@ def command(
     from rescind.errors import ConfigError
     from rescind.experiments.recipe_file import check, check_record, locate
 
-    if seeds is not None and any(
-        c.partition("=")[0].strip() in ("seed", "run.seed") for c in change or ()
-    ):
+    changed = {text.partition("=")[0].strip() for text in change or ()}
+    if seeds is not None and changed & {"seed", "run.seed"}:
         raise ConfigError("--seeds and --set seed=K were both given. Give one of them.")
     path = locate(recipe)
     check(path, change or (), cell)  # before torch is loaded: an error answers at once
@@ -76,26 +62,16 @@ def command(
     cache = _cache(home, resume, workers)
     finished = []
     for number, chosen in enumerate(cells, 1):
-        folder = home
+        name, seed, folder = chosen.name, chosen.run.seed, home
         if len(cells) > 1 or len(found.names) > 1 or len(found.cells) > 1:
-            folder = (
-                home / chosen.name.replace("/", "_").replace(" ", "_") / f"seed-{chosen.run.seed}"
-            )
-        title = f"{chosen.name} seed {chosen.run.seed}"
-        if len(cells) > 1:
-            title = f"[{number}/{len(cells)}] {title}"
-        facts = _one(chosen, folder, resume, title, cache)
+            folder = home / name.replace("/", "_").replace(" ", "_") / f"seed-{seed}"
+        place = f"[{number}/{len(cells)}] " if len(cells) > 1 else ""
+        facts = _one(chosen, folder, resume, f"{place}{name} seed {seed}", cache)
         if record:
             append_facts(found, facts)
-        finished.append(
-            {
-                "cell": chosen.name,
-                "seed": chosen.run.seed,
-                "out": str(folder),
-                "metrics": facts["metrics"]["test"],
-            }
-        )
-        typer.echo(f"{chosen.name} seed {chosen.run.seed}: {_summary(facts)} -> {folder}")
+        metrics = facts["metrics"]["test"]
+        finished.append({"cell": name, "seed": seed, "out": str(folder), "metrics": metrics})
+        typer.echo(f"{name} seed {seed}: {_summary(facts)} -> {folder}")
         _warn(facts)
     _next(found, finished, record)
     if as_json:
@@ -104,7 +80,6 @@ def command(
 
 
 def _summary(facts: dict[str, Any]) -> str:
-    """Return the figures of a finished run in one line."""
     test = facts["metrics"]["test"]
     named = ("HR", "NDCG", "Recall", "accuracy", "ROC")
     shown = ", ".join(f"{k} {v:.4f}" for k, v in test.items() if k.startswith(named))
@@ -118,12 +93,10 @@ def _summary(facts: dict[str, Any]) -> str:
 
 def _warn(facts: dict[str, Any]) -> None:
     """Print refused updates and the epsilon of the guards, which the metrics do not show."""
-    refused = facts.get("refused") or {}
-    if refused:
+    if refused := facts.get("refused"):
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in refused.items())
-        typer.echo(
-            f"  refused updates: {reasons}; {facts['client_rounds']:,} were summed", err=True
-        )
+        summed = f"{facts['client_rounds']:,} were summed"
+        typer.echo(f"  refused updates: {reasons}; {summed}", err=True)
     epsilon = (facts.get("privacy") or {}).get("epsilon")
     if epsilon is not None:
         typer.echo(f'  privacy: epsilon {epsilon:.3g} (see "privacy" in run.json)', err=True)
@@ -141,15 +114,13 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
         typer.echo(f"{title}: finished before", err=True)
         tidy(folder)
         return done
-    try:
-        bar_of = BlockBar if cell.data.variant else RoundBar
-        with bar_of(title, cell.run.rounds, cell.run.measure) as bar, _log_to_stderr():
-            result = run_one(cell, folder, replace(cache, watch=(bar,)), resume)
-            if cell.data.variant and cell.forget is None:
-                stream_run.draw(result.facts, folder / stream_run.PICTURE)
-    except KeyboardInterrupt:
-        typer.echo("\nstopped. To resume, give the same command with --resume.", err=True)
-        raise typer.Exit(130) from None
+    bar_of = BlockBar if cell.data.variant else RoundBar
+    shown = bar_of(title, cell.run.rounds, cell.run.measure)
+    stopped = "\nstopped. To resume, give the same command with --resume."
+    with interruptible(stopped), shown as bar, _log_to_stderr():
+        result = run_one(cell, folder, replace(cache, watch=(bar,)), resume)
+        if cell.data.variant and cell.forget is None:
+            stream_run.draw(result.facts, folder / stream_run.PICTURE)
     return result.facts
 
 
@@ -165,17 +136,11 @@ def _retrains(finished: int, total: int) -> None:
         typer.echo(f"  {finished} of {total} retrained models to compare with", err=True)
 
 
-class _StderrHandler(logging.Handler):
-    """Writes log records to stderr."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        typer.echo(f"  {record.getMessage()}", err=True)
-
-
 @contextmanager
 def _log_to_stderr() -> Iterator[None]:
     """Report which checkpoint a run resumes from, and which ones were damaged."""
-    handler, source = _StderrHandler(), logging.getLogger("rescind")
+    handler, source = logging.StreamHandler(), logging.getLogger("rescind")
+    handler.setFormatter(logging.Formatter("  %(message)s"))
     level = source.level
     source.addHandler(handler)
     source.setLevel(logging.INFO)

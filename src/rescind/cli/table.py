@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
+
+from rescind.cli.options import Json, Recipe
 
 if TYPE_CHECKING:
     from rescind.experiments.significance import Difference
@@ -15,25 +18,21 @@ if TYPE_CHECKING:
 
 
 def command(
-    recipe: Annotated[
-        str, typer.Argument(help="The name of a recipe (paper/table), or a TOML file.")
-    ],
+    recipe: Recipe,
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="Metrics, or paths such as seconds.cpu. Default: those of the recipe."),
+        Option(help="Metrics, or paths such as seconds.cpu. Default: those of the recipe."),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(metavar="CELL", help="Also print the difference of each cell to this one."),
+        Option(metavar="CELL", help="Also print the difference of each cell to this one."),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Also plot results over the swept setting, as .svg or .png."
-        ),
+        Option(metavar="FILE", help="Also plot results over the swept setting, as .svg or .png."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: Json = False,
+    as_markdown: Annotated[bool, Option("--markdown", help="Print Markdown.")] = False,
 ) -> None:
     """Print the recorded results of a recipe: mean and spread over seeds, and the paper's numbers.
 
@@ -55,9 +54,8 @@ def command(
     for column in columns:
         if recorded and all(column.of(line) is None for line in recorded):
             known = {name for line in recorded for name in line["test"]}
-            raise ConfigError(
-                f"no result has the metric '{column.path}'; {suggest(column.path, known)}"
-            )
+            hint = suggest(column.path, known)
+            raise ConfigError(f"no result has the metric '{column.path}'; {hint}")
     table = collect(found, columns)
     if plot is not None:
         draw(table, plot)
@@ -94,11 +92,8 @@ def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]
     from rescind.experiments.significance import holm
 
     rows = [
-        {
-            "cell": e.cell,
-            "metric": e.metric,
-            "mean": e.mean,
-            "spread": e.spread,
+        {n: getattr(e, n) for n in ("cell", "metric", "mean", "spread")}
+        | {
             "words": list(e.words),
             "seeds": len(e.values or e.words),
             "paper": e.paper,
@@ -108,16 +103,8 @@ def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]
         for e in table.entries
     ]
     compared = [
-        {
-            "cell": d.cell,
-            "metric": d.metric,
-            "mean": d.mean,
-            "error": d.error,
-            "pairs": len(d.values),
-            "p": d.p,
-            "adjusted": adjusted,
-            "effect": d.effect,
-        }
+        {n: getattr(d, n) for n in ("cell", "metric", "mean", "error")}
+        | {"pairs": len(d.values), "p": d.p, "adjusted": adjusted, "effect": d.effect}
         for d, adjusted in zip(paired, holm([d.p for d in paired]), strict=True)
     ]
     return {
@@ -136,10 +123,7 @@ def _aligned(text: str) -> str:
     rows.pop(1)
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     out = []
-    for row in rows:
-        first, *others = (
-            c.ljust(w) if n == 0 else c.rjust(w)
-            for n, (c, w) in enumerate(zip(row, widths, strict=True))
-        )
-        out.append("  ".join([first, *others]).rstrip())
+    for first, *others in rows:
+        right = [c.rjust(w) for c, w in zip(others, widths[1:], strict=True)]
+        out.append("  ".join([first.ljust(widths[0]), *right]).rstrip())
     return "\n".join([out[0], "-" * len(out[0]), *out[1:]])

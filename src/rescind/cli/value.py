@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
+
+from rescind.cli.progress import Bar, interruptible
 
 if TYPE_CHECKING:
     from rescind.experiments.value import Interval, Value
@@ -17,13 +19,13 @@ LENDS = {"all": "lends everything", "part": "lends a part", "nothing": "lends no
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run, with run.json.")],
-    users: Annotated[int, typer.Option(min=1, help="Users drawn from each group.")] = 20,
-    processes: Annotated[int, typer.Option(min=1, help="Models trained in parallel.")] = min(
+    run: Annotated[Path, Argument(help="The folder of a finished run, with run.json.")],
+    users: Annotated[int, Option(min=1, help="Users drawn from each group.")] = 20,
+    processes: Annotated[int, Option(min=1, help="Models trained in parallel.")] = min(
         2, os.cpu_count() or 1
     ),
-    k: Annotated[int, typer.Option("-k", min=1, help="Length of the recommendation lists.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print value.json.")] = False,
+    k: Annotated[int, Option("-k", min=1, help="Length of the recommendation lists.")] = 20,
+    as_json: Annotated[bool, Option("--json", help="Print value.json.")] = False,
 ) -> None:
     """Compare users who lend all, a part or nothing, and measure what lending gains them.
 
@@ -36,23 +38,19 @@ def command(
     from rescind.core.files import write_atomically
     from rescind.experiments.value import facts_of, value_of_sharing
 
-    try:
-        with _Bar() as bar:
-            found = value_of_sharing(run, users, processes, k, bar)
-    except KeyboardInterrupt:
-        typer.echo("\nstopped. To resume, give the same command.", err=True)
-        raise typer.Exit(130) from None
+    with interruptible(), _ModelBar("models") as bar:
+        found = value_of_sharing(run, users, processes, k, bar)
     facts = facts_of(found)
     write_atomically(run / "value.json", json.dumps(facts, indent=2).encode())
     draw(found, run)
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    _say(found, users)
+    _print(found, users)
     typer.echo(f"\nWritten: {run}/value.json, value.png and value.svg")
 
 
-def _say(found: Value, users: int) -> None:
+def _print(found: Value, users: int) -> None:
     typer.echo("Quality of the recommendations (mean over people, 95 % interval)")
     _rows({LENDS[g]: v for g, v in found.quality.items()}, signed=False)
     typer.echo(
@@ -101,45 +99,25 @@ def draw(found: Value, folder: Path) -> None:
     colours = (charts.BLUE, charts.ORANGE, charts.GREY, charts.GREEN)
     made, (left, right) = charts.figure(2)
     short = {"all": "all", "part": "a part", "nothing": "nothing"}
-    quality = {short[g]: v[metric] for g, v in found.quality.items() if v[metric].people}
-    charts.intervals(left, {n: _ends(v) for n, v in quality.items()}, metric, colours)
+    quality = _ends({short[g]: v[metric] for g, v in found.quality.items()})
+    charts.intervals(left, quality, metric, colours)
     left.set_xlabel("what people lend", fontsize=11)
-    gain = {short[g]: v[metric] for g, v in found.gain.items() if v[metric].people}
-    gain["others"] = found.others[metric]
-    gain = {n: v for n, v in gain.items() if v.people}
-    charts.intervals(
-        right, {n: _ends(v) for n, v in gain.items()}, f"gain in {metric}", colours, zero=True
-    )
+    gains = {short[g]: v[metric] for g, v in found.gain.items()}
+    gain = _ends({**gains, "others": found.others[metric]})
+    charts.intervals(right, gain, f"gain in {metric}", colours, zero=True)
     right.set_xlabel("what the person lends in the run", fontsize=11)
     for ending in ("png", "svg"):
         charts.write(made, folder / f"value.{ending}")
 
 
-def _ends(found: Interval) -> tuple[float, float, float]:
-    return found.mean, found.low, found.high
+def _ends(found: dict[str, Interval]) -> dict[str, tuple[float, float, float]]:
+    return {name: (v.mean, v.low, v.high) for name, v in found.items() if v.people}
 
 
-class _Bar:
+class _ModelBar(Bar):
     """Progress bar over trained models; without a terminal, a line for every tenth."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn as Left
-
-        self.terminal = sys.stderr.isatty()
-        columns = (TextColumn("models"), BarColumn(), MofNCompleteColumn(), Left())
-        self.bar = Progress(*columns, console=Console(stderr=True), disable=not self.terminal)
-        self.task = self.bar.add_task("models", total=None)
-
-    def __enter__(self) -> _Bar:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
 
     def __call__(self, done: int, total: int) -> None:
         self.bar.update(self.task, completed=done, total=total)
         if not self.terminal and (done % 10 == 0 or done == total):
-            print(f"  {done} of {total} models", file=sys.stderr, flush=True)
+            typer.echo(f"  {done} of {total} models", err=True)

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
+
+from rescind.cli.options import Json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,34 +20,28 @@ if TYPE_CHECKING:
 
 
 def command(
-    receipt: Annotated[Path, typer.Argument(help="The file receipt.json.")],
+    receipt: Annotated[Path, Argument(help="The file receipt.json.")],
     key: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="A public key you trust (ed25519:... or a file such as signing.pub); repeatable. "
             "Default: your own."
         ),
     ] = None,
-    chain: Annotated[
-        list[Path] | None,
-        typer.Option(help="An earlier receipt; repeatable, in any order."),
-    ] = None,
+    chain: Annotated[list[Path] | None, Option(help="An earlier receipt; repeatable.")] = None,
     event: Annotated[
-        Path | None,
-        typer.Option(help="Your request as JSON, to check that the receipt is about it."),
+        Path | None, Option(help="Your request as JSON, to check that the receipt is about it.")
     ] = None,
-    event_key: Annotated[
-        Path | None, typer.Option(help="The key that came with the receipt (receipt.key).")
-    ] = None,
+    event_key: Annotated[Path | None, Option(help="The key of the receipt (receipt.key).")] = None,
     data: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="RUN",
             help="The folder of the run with the remaining data: its sum is computed again and "
             "compared with the stated one (additive learners).",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Print whether a receipt is VALID or NOT VALID, and why. Needs no network and no server.
 
@@ -52,18 +49,14 @@ def command(
     """
     from rescind.forgetting.verify import verify
 
-    found = verify(
-        _bytes(receipt),
-        _pinned(key or []),
-        [_bytes(path) for path in chain] if chain else None,
-        _request(event, event_key),
-        _claims(data),
-    )
+    earlier = [_bytes(path) for path in chain] if chain else None
+    request, claims = _request(event, event_key), _claims(data)
+    found = verify(_bytes(receipt), _pinned(key or []), earlier, request, claims)
     if as_json:
         checks = [{"holds": check.holds, "says": check.says} for check in found.checks]
         typer.echo(json.dumps({"valid": found.valid, "checks": checks}, indent=2))
     else:
-        _say(found, receipt)
+        _print(found, receipt)
     raise typer.Exit(0 if found.valid else 1)
 
 
@@ -75,9 +68,8 @@ def _bytes(path: Path) -> bytes:
         with open(path, "rb") as file:
             return file.read(LARGEST + 1)
     except OSError as error:
-        raise DataError(
-            f"cannot read {path}: {error.strerror or error}. Give the path of a receipt.json."
-        ) from None
+        why = error.strerror or error
+        raise DataError(f"cannot read {path}: {why}. Give the path of a receipt.json.") from None
 
 
 def _pinned(given: list[str]) -> dict[str, str]:
@@ -96,9 +88,7 @@ def _claims(data: Path | None) -> list[Callable[[Receipt], Check]]:
     from rescind.storage.run_folder import model_in
 
     model_in(data)
-    from rescind.forgetting.claims import (
-        checks_with,  # needs torch, which reading a receipt does not
-    )
+    from rescind.forgetting.claims import checks_with  # loads torch
 
     return [checks_with(data)]
 
@@ -111,9 +101,8 @@ def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes] 
     if event is None and event_key is None:
         return None
     if event is None or event_key is None:
-        given, missing = (
-            ("--event", "--event-key") if event_key is None else ("--event-key", "--event")
-        )
+        options = ["--event", "--event-key"]
+        given, missing = options if event_key is None else reversed(options)
         raise ConfigError(
             f"{given} was given without {missing}. Give both: the request, and the key that "
             f"came with its receipt."
@@ -121,17 +110,15 @@ def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes] 
     try:
         text = event.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise DataError(
-            f"cannot read {event}: {reason}. Give the request as a JSON file."
-        ) from None
+        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise DataError(f"cannot read {event}: {why}. Give the request as a JSON file.") from None
     try:
         return read_event(text), keys.read_secret(event_key)
     except DataError as error:
         raise DataError(f"{event}: {error}") from None
 
 
-def _say(found: Verification, path: Path) -> None:
+def _print(found: Verification, path: Path) -> None:
     from rescind.audits.finding import VERDICTS, legend, question
     from rescind.forgetting.receipt import LEVELS
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_OLD = {
-    "play": "rescind.demo.story",
-}
+_OLD = {"play": "rescind.demo.story"}
 """Names of the module that had this name in version 0.1; gone in 0.3."""
 
 

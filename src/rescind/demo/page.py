@@ -20,34 +20,18 @@ if TYPE_CHECKING:
 def draw(result: Result, floor: dict[str, float], after: dict[str, float], erasure: Erasure) -> Any:
     """Draw the picture: quality over rounds, quality after erasure, scores of erased records."""
     made, (one, two, three) = charts.figure(3)
-    history = result.facts["per_round"]
-    valid_floor = (
-        Federation.start(erasure.before.now.vault.holdings, Popularity(), erasure.before.clock.seed)
-        .run(1)
-        .evaluate("valid")["NDCG@20"]
-    )
-    charts.curve(
-        one,
-        [h["round"] for h in history],
-        [h["NDCG@20"] for h in history],
-        "NDCG@20 (validation)",
-        valid_floor,
-    )
+    history, before = result.facts["per_round"], erasure.before
+    popular = Federation.start(before.now.vault.holdings, Popularity(), before.clock.seed).run(1)
+    rounds, values = ([h[name] for h in history] for name in ("round", "NDCG@20"))
+    valid_floor = popular.evaluate("valid")["NDCG@20"]
+    charts.curve(one, rounds, values, "NDCG@20 (validation)", valid_floor)
     one.set_title("Devices learn together", fontsize=12)
-    charts.bars(
-        two,
-        {
-            "popularity": floor["NDCG@20"],
-            "federated": result.metrics["NDCG@20"],
-            "after\nerasure": after["NDCG@20"],
-        },
-        "NDCG@20 (test)",
-        (charts.GREY, charts.BLUE, charts.GREEN),
-    )
+    tested = {"popularity": floor, "federated": result.metrics, "after\nerasure": after}
+    heights = {name: metrics["NDCG@20"] for name, metrics in tested.items()}
+    charts.bars(two, heights, "NDCG@20 (test)", (charts.GREY, charts.BLUE, charts.GREEN))
     two.set_title("Quality before and after an erasure", fontsize=12)
-    charts.histograms(
-        three, erasure.scores(), "score of the erased records", (charts.ORANGE, charts.GREEN)
-    )
+    colours = (charts.ORANGE, charts.GREEN)
+    charts.histograms(three, erasure.scores(), "score of the erased records", colours)
     three.set_title("Scores of what was taken back", fontsize=12)
     return made
 
@@ -69,21 +53,17 @@ def page(
         f"({data['source']}). Each device trained on its own records; the server saw sums. "
         f"Then {erasure.people} people erased what they had lent."
     )
-    page.chart(
-        charts.svg(made),
-        "Validation quality over rounds and of item popularity; test "
-        "quality before and after an erasure; scores of the erased records.",
+    about = (
+        "Validation quality over rounds and of item popularity; test quality before and after an "
+        "erasure; scores of the erased records."
     )
+    page.chart(charts.svg(made), about)
     page.heading("Who lends what")
     page.table(["group", "people", "records lent"], lending)
     page.heading("Quality on the test set, full ranking, training items masked")
     names = ["HR@20", "NDCG@20", "Recall@20", "coverage@20", "popularity@20"]
-    rows: list[list[object]] = [
-        ["item popularity", *[floor[n] for n in names]],
-        ["federated", *[result.metrics[n] for n in names]],
-        ["after erasure", *[after[n] for n in names]],
-    ]
-    page.table(["model", *names], rows)
+    tested = {"item popularity": floor, "federated": result.metrics, "after erasure": after}
+    page.table(["model", *names], [[m, *(v[n] for n in names)] for m, v in tested.items()])
     page.heading(f"{erasure.people} people erase {len(erasure.lent):,} records")
     page.text(
         f"The mean score of the erased records went from {means['before']:.3f} to "
@@ -99,23 +79,18 @@ def page(
             "doing nothing. A check that cannot detect doing nothing is powerless and does not "
             "count."
         )
+        found = [f for f in evidence.report.findings if f.value is not None]
         page.table(
             ["check", "asks", "verdict", "after", "retrained", "doing nothing"],
-            [
-                [f.check, question(f.check), f.verdict, f.value, *_references(f)]
-                for f in evidence.report.findings
-                if f.value is not None
-            ],
+            [[f.check, question(f.check), f.verdict, f.value, *_references(f)] for f in found],
         )
         for line in legend(f.verdict for f in evidence.report.findings):
             page.text(line, note=True)
     page.heading(f"What user {erasure.person.user}, one of them, is shown")
     page.text(f"User {erasure.person.user} {erasure.person.description}.")
     both = zip(erasure.shown_before, erasure.shown_after, strict=False)
-    page.table(
-        ["recommended before", "recommended after"],
-        [[a.title or a.item, b.title or b.item] for a, b in both],
-    )
+    titles = [[a.title or a.item, b.title or b.item] for a, b in both]
+    page.table(["recommended before", "recommended after"], titles)
     page.text(
         "These numbers show one run with one seed. Quality alone cannot show forgetting. Here it "
         "is shown by training without the records, and by the audit.",
@@ -134,7 +109,6 @@ def page(
 
 
 def _references(finding: Finding) -> list[object]:
-    """Return the values of the retrained models (mean) and of the no-op; '' if missing."""
     found = (finding.reference, finding.controls.get(NO_OP))
     return ["" if number is None else number for number in found]
 

@@ -24,7 +24,7 @@ from rescind.experiments.learning_run import Result, prepare, run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.forgetting.blocklist import Blocklist
 from rescind.forgetting.claims import AFTER, check, sum_digest
-from rescind.forgetting.forget import Evidence, forget
+from rescind.forgetting.forget import forget
 from rescind.forgetting.receipt import Issued, write
 from rescind.forgetting.receipt_html import page as page_of
 from rescind.methods.additive.gram import Gram
@@ -36,8 +36,6 @@ from rescind.storage.federations import save_federation
 from rescind.storage.run_folder import write_facts
 
 GROUPS = {ALL: "lend everything", PART: "lend a part", NOTHING: "lend nothing"}
-
-
 ADDITIVE = "additive"
 """Folder of the model that forgets by subtraction, next to the report."""
 REGRET = 0.3
@@ -71,11 +69,10 @@ def play(out: Path, rounds: int, seed: int, synthetic: bool, picture: Path | Non
     print_quality("   popularity   ", floor)
     print_quality("   federated    ", result.metrics)
     start = time.perf_counter()
-    additive = counted(result.fed, dataset, seed)
+    additive = Federation.start(dataset, Gram(), seed).apply(Share(result.fed.world.shared)).run(1)
     seconds = time.perf_counter() - start
-    print_quality(
-        "   additive     ", additive.evaluate(), f"one round, {seconds:.1f} s, no gradient"
-    )
+    note = f"one round, {seconds:.1f} s, no gradient"
+    print_quality("   additive     ", additive.evaluate(), note)
     erasure = take_back(result.fed, additive, result.facts["data"]["digest"], out / ADDITIVE)
     quality = erasure.after.evaluate()
     print_quality("   after erasure", quality)
@@ -95,10 +92,7 @@ def obtain(synthetic: bool) -> Dataset:
             return prepare(DataSettings(name="ml-100k"))
         except DataError as error:
             print(f"   ML-100K cannot be obtained here: {error}")
-            print(
-                "   Using built-in SYNTHETIC data instead; its numbers mean nothing outside this "
-                "demonstration."
-            )
+            print("   Using built-in SYNTHETIC data; its numbers mean nothing outside this demo.")
     return prepare(DataSettings(name="synthetic"))
 
 
@@ -106,15 +100,8 @@ def groups_table(fed: Federation) -> list[tuple[str, int, int]]:
     """Return (group, number of people, number of lent records)."""
     groups = draw_groups(fed.world.sizes.clients, fed.clock)
     lent = torch.bincount(fed.world.shared.client, minlength=fed.world.sizes.clients)
-    return [
-        (name, int((groups == g).sum()), int(lent[groups == g].sum())) for g, name in GROUPS.items()
-    ]
-
-
-def counted(fed: Federation, dataset: Dataset, seed: int) -> Federation:
-    """Train the additive learner on the same people and loans, in one round."""
-    additive = Federation.start(dataset, Gram(), seed)
-    return additive.apply(Share(fed.world.shared)).run(1)
+    people = {name: groups == g for g, name in GROUPS.items()}
+    return [(name, int(mine.sum()), int(lent[mine].sum())) for name, mine in people.items()]
 
 
 def subtract(
@@ -148,15 +135,14 @@ def print_subtraction(found: Subtraction, user: str, people: int) -> None:
         f"   additive model: user {user} subtracted in {1000 * found.alone:.0f} ms, "
         f"all {people} people in {1000 * found.together:.0f} ms of CPU"
     )
-    print(f"     sum before                   {short(found.before)}")
-    print(f"     sum after, by subtraction    {short(found.after)}")
-    print(f"     sum of the remaining data    {short(found.recomputed)}")
+    sums = {
+        "before": found.before,
+        "after, by subtraction": found.after,
+        "of the remaining data": found.recomputed,
+    }
+    for name, value in sums.items():
+        print(f"     sum {name:24} {value.removeprefix('sha256:')[:16]}")
     print(f"   proof: {found.says}")
-
-
-def short(digest: str) -> str:
-    """Return the beginning of a digest."""
-    return digest.removeprefix("sha256:")[:16]
 
 
 def typical(fed: Federation, lent: Records) -> Person:
@@ -197,11 +183,14 @@ def take_back(fed: Federation, additive: Federation, data: str, folder: Path) ->
     print_subtraction(subtraction, user, people)
     print("   federated model: cannot subtract, so it runs the same rounds without them")
     with RoundBar("   training again", fed.now.state.round) as bar:
-        after, evidence = forget(
-            replace(fed, watch=(bar,)), Erase(lent), data=data, progress=print_retrains
-        )
+        watched = replace(fed, watch=(bar,))
+        after, evidence = forget(watched, Erase(lent), data=data, progress=print_retrains)
     after = replace(after, watch=())
-    print_audit(evidence)
+    if evidence.report is not None:
+        print(f"   verdict on the new model: {evidence.report.verdict}")
+        for role, verdict in evidence.report.subjects.items():
+            if role in (NO_OP, RETRAIN):
+                print(f"   control, {role}: {verdict}")
     later = after.recommend(user, 10)
     return Erasure(person, people, subtraction, lent, evidence, fed, after, shown, later)
 
@@ -212,45 +201,26 @@ def print_retrains(finished: int, total: int) -> None:
         print(f"5. Audit: {total} models are trained without the records, to compare with")
 
 
-def print_audit(evidence: Evidence) -> None:
-    """Print the verdict on the new model and on the controls."""
-    report = evidence.report
-    if report is None:
-        return
-    print(f"   verdict on the new model: {report.verdict}")
-    for role, verdict in report.subjects.items():
-        if role in (NO_OP, RETRAIN):
-            print(f"   control, {role}: {verdict}")
-
-
 def finish(
-    out: Path,
-    result: Result,
-    floor: dict[str, float],
-    after: dict[str, float],
-    erasure: Erasure,
+    out: Path, result: Result, floor: dict[str, float], after: dict[str, float], erasure: Erasure
 ) -> None:
     """Replace the model by the one after forgetting; write receipt and run.json."""
     save_federation(erasure.after, out / "model")
     evidence = erasure.evidence
     (out / "receipt.key").unlink(missing_ok=True)  # of an earlier run
     write(Issued(evidence.receipt, evidence.key), out / "receipt.json")
-    withheld = Blocklist().after(Erase(erasure.lent), erasure.lent, erasure.before.labels)
-    withheld.write(out)
+    Blocklist().after(Erase(erasure.lent), erasure.lent, erasure.before.labels).write(out)
     findings = evidence.report.findings if evidence.report else None
     write_atomically(out / "receipt.html", page_of(evidence.receipt, findings).encode())
-    facts = {
-        **result.facts,
-        "model": {"public": digest(erasure.after.now.state.public)},
-        "demo": {
-            "popularity": floor,
-            "after_erasure": after,
-            "erased_records": len(erasure.lent),
-            "verdict": erasure.evidence.receipt.verdict,
-            "mean_score_of_erased": erasure.means(),
-        },
+    demo = {
+        "popularity": floor,
+        "after_erasure": after,
+        "erased_records": len(erasure.lent),
+        "verdict": evidence.receipt.verdict,
+        "mean_score_of_erased": erasure.means(),
     }
-    write_facts(out, facts)
+    model = {"public": digest(erasure.after.now.state.public)}
+    write_facts(out, {**result.facts, "model": model, "demo": demo})
 
 
 def print_quality(name: str, metrics: dict[str, float], note: str = "") -> None:

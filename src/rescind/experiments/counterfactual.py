@@ -6,11 +6,11 @@ Seed, rounds and all other users stay the same, so that only the decision differ
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from multiprocessing import get_context
@@ -31,6 +31,7 @@ from rescind.core.settings import from_table
 from rescind.core.tasks.metrics import top_k
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.recipe import GuardSettings
+from rescind.forgetting.parallel import one_thread
 from rescind.storage.federations import load_federation
 from rescind.storage.provenance import versions
 from rescind.storage.run_folder import check_finished, read_facts
@@ -40,9 +41,7 @@ UNCHANGED = -1
 
 Trained = dict[str, Any]
 """A trained world: the user, the values of the sampled users, digests of the model."""
-
-
-# -- measuring ------------------------------------------------------------------------------------
+Worlds = Mapping[int, Trained]
 
 
 @dataclass(frozen=True)
@@ -85,15 +84,11 @@ class EachPerson:
 
 def each_person(fed: Federation, k: int = 20, ids: Tensor | None = None) -> dict[str, Tensor]:
     """Measure by metric: [clients], NaN for users without held-out items or not in `ids`."""
-    metric = EachPerson(fed.world.sizes.clients, k)
+    metric, now = EachPerson(fed.world.sizes.clients, k), fed.now
     ids = fed.world.members.nonzero().squeeze(1) if ids is None else ids
-    now = fed.now
     found = fed.executor.measure(fed.method, now.state.public, now.vault, ids, metric).totals
     known = found["held"] > 0
     return {n: torch.where(known, v, torch.nan).cpu() for n, v in found.items() if n != "held"}
-
-
-# -- counterfactual worlds ------------------------------------------------------------------------
 
 
 def otherwise(fed: Federation, client: int) -> Event:
@@ -112,62 +107,51 @@ def retrained(fed: Federation, client: int = UNCHANGED) -> Federation:
     return world.restart().run(fed.now.state.round)
 
 
-def open_run(folder: Path) -> Federation:
-    """Load the federation of a finished run, with its guards and on its device."""
+def open_run(folder: Path, repeatable: bool = True) -> Federation:
+    """Load the federation of a finished run, with its guards and on its device.
+
+    repeatable: refuse a run with noise, because no seed repeats it
+    """
     check_finished(folder)
     settings = (read_facts(folder) or {})["configuration"]
     guards = from_table(GuardSettings, settings.get("guards", {}), {})
-    if guards.gaussian is not None or guards.laplace is not None:
+    if repeatable and (guards.gaussian is not None or guards.laplace is not None):
         raise ConfigError(
-            f"{folder} was trained with noise, which no seed repeats: two trainings of one world "
-            f"differ more than one user's decision changes. Run the recipe without "
-            f"guards.gaussian and guards.laplace."
+            f"{folder} was trained with noise, which no seed repeats: two trainings differ more "
+            f"than one user's decision changes. Run the recipe without guards.gaussian and "
+            f"guards.laplace."
         )
-    return load_federation(
-        folder / "model", InProcess(device=settings["run"]["device"], guards=guards.guards)
-    )
+    device = settings.get("run", {}).get("device", "cpu")
+    return load_federation(folder / "model", InProcess(device=device, guards=guards.guards))
 
 
 def train_world(fed: Federation, client: int, people: Sequence[int], k: int) -> Trained:
     """Train one world and measure these users in it."""
-    with _one_thread():
+    with one_thread():
         after = retrained(fed, client)
         found = each_person(after, k, torch.tensor(people, device=fed.world.members.device))
     values = {str(p): {n: float(v[p]) for n, v in found.items()} for p in people}
-    model = [params.digest(after.now.state.public), params.digest(after.now.vault.private)]
-    return {"world": client, "values": values, "model": model}
+    return {"world": client, "values": values, "model": model_digests(after)}
 
 
-@functools.lru_cache(maxsize=1)
-def _load_run(folder: str) -> Federation:
-    """Load the run once per worker process."""
-    return open_run(Path(folder))
+def model_digests(fed: Federation) -> list[str]:
+    """Return the digests of the public and the private parameters."""
+    return [params.digest(fed.now.state.public), params.digest(fed.now.vault.private)]
 
 
-def _train_in_worker(folder: str, client: int, people: Sequence[int], k: int) -> Trained:
-    return train_world(_load_run(folder), client, people, k)
+_load_once = functools.lru_cache(maxsize=1)(open_run)
+"""Loads the run once per worker process."""
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Use one thread, so that every process computes the same bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-# -- finished worlds on disk ----------------------------------------------------------------------
+def _train_in_worker(folder: Path, client: int, people: Sequence[int], k: int) -> Trained:
+    return train_world(_load_once(folder), client, people, k)
 
 
 def _read_worlds(path: Path, key: str) -> dict[int, Trained]:
     """Read the worlds finished for this run; an incomplete last line is skipped."""
     found: dict[int, Trained] = {}
-    if not path.is_file():
-        return found
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    written = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for text in written.splitlines():
         try:
             line = json.loads(text)
         except json.JSONDecodeError:
@@ -178,7 +162,6 @@ def _read_worlds(path: Path, key: str) -> dict[int, Trained]:
 
 
 def _append(path: Path, line: Mapping[str, Any]) -> None:
-    """Append one finished world to the file and sync it."""
     try:
         with open(path, "ab") as file:
             # Start on a new line, in case the last line was cut off by a kill.
@@ -186,21 +169,15 @@ def _append(path: Path, line: Mapping[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise DataError(
-            f"cannot write {path}: {error.strerror or error}. Free some space and run again."
-        ) from None
+        why = error.strerror or error
+        raise DataError(f"cannot write {path}: {why}. Free some space and run again.") from None
 
 
 def _key(fed: Federation, k: int) -> str:
     """Compute the key of finished worlds: model, data, settings and library versions."""
-    made = {n: v for n, v in versions().items() if n != "commit"}
-    state, vault = fed.now.state, fed.now.vault
-    parts = [
-        params.digest(state.public),
-        params.digest(vault.private),
-        vault.holdings.digest(),
-        str([state.round, fed.clock.seed, k, sorted(made.items())]),
-    ]
+    made = sorted((n, v) for n, v in versions().items() if n != "commit")
+    rest = str([fed.now.state.round, fed.clock.seed, k, made])
+    parts = [*model_digests(fed), fed.now.vault.holdings.digest(), rest]
     return sha256("/".join(parts).encode()).hexdigest()
 
 
@@ -226,15 +203,13 @@ def all_worlds(
     progress(len(known.keys() & set(people)), total)
     # Code may have changed: the unchanged world is trained again, and if the result differs,
     # the worlds on disk are not valid any more.
-    unchanged = {**train_world(fed, UNCHANGED, people, k), "key": key}
+    unchanged = train_world(fed, UNCHANGED, people, k)
     if control is not None and control["model"] != unchanged["model"]:
         known = {}
         path.unlink(missing_ok=True)
-    known[UNCHANGED] = unchanged
-    _append(path, unchanged)
-    progress(1 + len(known.keys() & set(people)), total)
     todo = [p for p in people if p not in known]
-    for line in _train_missing(folder, fed, todo, people, k, processes):
+    trained = _train_missing(folder, fed, todo, people, k, processes)
+    for line in itertools.chain([unchanged], trained):
         known[line["world"]] = {**line, "key": key}
         _append(path, known[line["world"]])
         progress(1 + len(known.keys() & set(people)), total)
@@ -242,12 +217,7 @@ def all_worlds(
 
 
 def _train_missing(
-    folder: Path,
-    fed: Federation,
-    todo: Sequence[int],
-    people: Sequence[int],
-    k: int,
-    processes: int,
+    folder: Path, fed: Federation, todo: list[int], people: Sequence[int], k: int, processes: int
 ) -> Iterator[Trained]:
     """Train the missing worlds and yield each when it is finished."""
     if processes == 1 or len(todo) < 2:
@@ -257,7 +227,7 @@ def _train_missing(
     # Spawn, because torch threads do not survive a fork.
     pool = ProcessPoolExecutor(min(processes, len(todo)), get_context("spawn"))
     try:
-        futures = [pool.submit(_train_in_worker, str(folder), c, people, k) for c in todo]
+        futures = [pool.submit(_train_in_worker, folder, c, people, k) for c in todo]
         for done in as_completed(futures):
             yield done.result()
     finally:

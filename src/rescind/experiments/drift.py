@@ -44,8 +44,7 @@ class Drift:
         if before is None or self.people or now.vault.holdings.now != 1 or self.lists is None:
             return
         had_data = before.now.vault.holdings.available
-        returned = now.vault.holdings.available[: len(had_data)] & had_data
-        ids = returned.nonzero().squeeze(1)
+        ids = (now.vault.holdings.available[: len(had_data)] & had_data).nonzero().squeeze(1)
         after = Federation(**{**vars(before), "now": now})
         shift = preference_shift(scores_of(after, ids), self.lists[ids])
         order = ids[torch.argsort(shift, stable=True)]

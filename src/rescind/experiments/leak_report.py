@@ -16,47 +16,11 @@ def rows_of(
     out = []
     for defence in dict.fromkeys(line["defence"] for line in lines):
         for attack in SHOWN:
-            mine = {
-                line["rounds"]: line
-                for line in lines
-                if (line["defence"], line["attack"]) == (defence, attack)
-            }
+            found = [x for x in lines if (x["defence"], x["attack"]) == (defence, attack)]
+            mine = {line["rounds"]: line for line in found}
             if mine:
                 out.append((defence, attack, [mine.get(n) for n in windows]))
     return out
-
-
-def _titled(defence: str, attack: str) -> str:
-    return defence if attack == "split" else f"    {attack}"
-
-
-def _cell(line: Mapping[str, Any] | None) -> str:
-    return "" if line is None else f"{line['found']:.3f} [{line['low']:.3f}, {line['high']:.3f}]"
-
-
-def markdown(facts: Mapping[str, Any]) -> str:
-    """Format all lines as Markdown: a column per case, all numbers of rounds in a cell."""
-    windows = facts["rounds"]
-    names = list(dict.fromkeys(line["case"] for line in facts["lines"]))
-    by_place = {
-        (line["case"], line["defence"], line["attack"], line["rounds"]): line
-        for line in facts["lines"]
-    }
-    out = [
-        f"| what the server sees | {' | '.join(names)} |",
-        f"|---|{'---|' * len(names)}",
-    ]
-    for defence, attack, _ in rows_of(facts["lines"], windows):
-        cells = []
-        for case in names:
-            found = [by_place.get((case, defence, attack, n)) for n in windows]
-            cells.append(" / ".join(f"{line['found']:.2f}" for line in found if line))
-        if any(cells):
-            title = defence if attack == "split" else f"{defence}: {attack}"
-            out.append(f"| {title} | {' | '.join(cells)} |")
-    chance = [next(x["chance"] for x in facts["lines"] if x["case"] == case) for case in names]
-    out.append(f"| chance | {' | '.join(f'{c:.2f}' for c in chance)} |")
-    return "\n".join(out)
 
 
 def draw(facts: Mapping[str, Any], folder: Path) -> None:
@@ -88,10 +52,8 @@ def draw(facts: Mapping[str, Any], folder: Path) -> None:
         ax.minorticks_off()
         ax.set_ylim(0, 1.05)
         ax.set_title(case, fontsize=10)
-    lines_drawn, labels = panels[0].get_legend_handles_labels()
-    figure.legend(
-        lines_drawn, labels, loc="outside lower center", ncols=2, fontsize=9, frameon=False
-    )
+    named = panels[0].get_legend_handles_labels()
+    figure.legend(*named, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     for ending in ("png", "svg"):
         charts.write(figure, folder / f"leak.{ending}")
 

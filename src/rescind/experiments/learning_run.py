@@ -26,7 +26,7 @@ from rescind.experiments.recipe import Cell, DataSettings, Recipe
 from rescind.experiments.results import append_line
 from rescind.forgetting.blocklist import Blocklist
 from rescind.privacy import accountant
-from rescind.storage.checkpoints import Checkpoints, resume
+from rescind.storage.checkpoints import Checkpoints, Resumed, resume
 from rescind.storage.federations import save_federation
 from rescind.storage.provenance import versions
 from rescind.storage.run_folder import write_facts
@@ -34,6 +34,7 @@ from rescind.storage.run_folder import write_facts
 log = logging.getLogger(__name__)
 
 Watch = Callable[[RoundResult], Any]
+AnyData = Dataset | GraphDataset
 
 
 @dataclass
@@ -69,15 +70,19 @@ class Meter:
 
     def read(self) -> dict[str, Any]:
         """Return the current counters."""
+        wall = self.wall + time.perf_counter() - self._wall
+        cpu = self.cpu + time.process_time() - self._cpu
+        counted = {name: value for name, value in vars(self).items() if name[0] != "_"}
+        return {**counted, "wall": wall, "cpu": cpu}
+
+    def costs(self) -> dict[str, Any]:
+        """Return the counters as run.json has them."""
+        now = self.read()
         return {
-            "up": self.up,
-            "down": self.down,
+            "seconds": {"wall": now["wall"], "cpu": now["cpu"]},
+            "bytes": {"up": self.up, "down": self.down},
             "client_rounds": self.client_rounds,
             "refused": self.refused,
-            "took_part": self.took_part,
-            "repeated": self.repeated,
-            "wall": self.wall + time.perf_counter() - self._wall,
-            "cpu": self.cpu + time.process_time() - self._cpu,
         }
 
 
@@ -97,10 +102,8 @@ class Result:
 
 def prepare(settings: DataSettings) -> Dataset:
     """Load a dataset and apply the recipe's filters."""
-    sizes = {n: getattr(settings, n) for n in ("users", "items", "interactions")}
-    given = {n: v for n, v in sizes.items() if v is not None}
-    if settings.variant is not None:
-        given["variant"] = settings.variant
+    names = ("users", "items", "interactions", "variant")
+    given = {n: v for n in names if (v := getattr(settings, n)) is not None}
     dataset = load(settings.name, **given)
     if not isinstance(dataset, Dataset):
         raise BoundaryError(
@@ -127,15 +130,13 @@ def prepare_graph(settings: DataSettings) -> GraphDataset:
     return graph
 
 
-def obtained(cell: Cell) -> Dataset | GraphDataset:
+def obtained(cell: Cell) -> AnyData:
     """Load the data of a cell, of the kind that its method works on."""
     nodes = cell.method.model.task == "nodes"
     return prepare_graph(cell.data) if nodes else prepare(cell.data)
 
 
-def start(
-    cell: Cell, dataset: Dataset | GraphDataset, withheld: Blocklist | None = None
-) -> Federation:
+def start(cell: Cell, dataset: AnyData, withheld: Blocklist | None = None) -> Federation:
     """Return a federation before its first round, with the simulated loans.
 
     withheld: records that were erased or taken back. Loans are drawn from the complete data, so
@@ -143,25 +144,25 @@ def start(
     """
     guards = cell.guards.guards if cell.guards else ()
     executor = InProcess(device=cell.run.device, guards=guards)
-    keep = cell.run.keep_every
+    keep, seed = cell.run.keep_every, cell.run.seed
     if isinstance(dataset, GraphDataset):
-        settings, seed = cell.data, cell.run.seed
-        part = louvain(dataset, settings.clients or 10) if settings.parts == "louvain" else None
-        held = subgraphs(dataset, part, clients=settings.clients, seed=seed)
+        clients, louvains = cell.data.clients, cell.data.parts == "louvain"
+        part = louvain(dataset, clients or 10) if louvains else None
+        held = subgraphs(dataset, part, clients=clients, seed=seed)
         return Federation.start(held, cell.method, seed, executor, keep_every=keep)
     left = withheld.left_of(dataset) if withheld else dataset
-    fed = Federation.start(left, cell.method, cell.run.seed, executor, keep_every=keep)
-    if cell.sharing is not None:
-        ratio = cell.sharing.ratio
-        groups = draw_groups(fed.world.sizes.clients, fed.clock, (ratio[0], ratio[1], ratio[2]))
-        holdings = fed.now.vault.holdings
-        if not withheld:
-            return fed.apply(draw_share(holdings, groups, fed.clock, cell.sharing.part))
-        before = dataset.on_devices(cell.run.seed)
-        loan = draw_share(before, groups, fed.clock, cell.sharing.part).records
-        loan = loan[loan.among(holdings.records)]
-        fed = fed.apply(withheld.left_of_loan(Share(loan), fed.labels))
-    return fed
+    fed = Federation.start(left, cell.method, seed, executor, keep_every=keep)
+    if cell.sharing is None:
+        return fed
+    full, some, none = cell.sharing.ratio
+    groups = draw_groups(fed.world.sizes.clients, fed.clock, (full, some, none))
+    holdings = fed.now.vault.holdings
+    before = dataset.on_devices(seed) if withheld else holdings
+    loan = draw_share(before, groups, fed.clock, cell.sharing.part)
+    if withheld:
+        records = loan.records[loan.records.among(holdings.records)]
+        loan = withheld.left_of_loan(Share(records), fed.labels)
+    return fed.apply(loan)
 
 
 def run_cell(
@@ -169,7 +170,7 @@ def run_cell(
     folder: Path,
     again: bool = False,
     watch: tuple[Watch, ...] = (),
-    dataset: Dataset | GraphDataset | None = None,
+    dataset: AnyData | None = None,
 ) -> Result:
     """Train and measure one cell; writes `folder/run.json` and `folder/model/`.
 
@@ -191,9 +192,7 @@ def run_cell(
     found = resume(checkpoints.folder, key, fed, until) if again else None
     _prepare_folder(folder, keep=found is not None)
     if found is not None:
-        fed, until = replace(fed, now=found.now), found.until
-        if fed.past is not None and found.first is not None:
-            fed = replace(fed, past=replace(fed.past, first=found.first))
+        fed, until = restored(fed, found), found.until
         meter = Meter(**found.extra)
         meter.repeated += settings.checkpoint_every * (1 + len(found.skipped))
         checkpoints.extra = meter.read
@@ -208,23 +207,25 @@ def run_cell(
     return Result(trained, facts, folder)
 
 
+def restored(fed: Federation, at: Resumed) -> Federation:
+    """Return the federation at a checkpoint."""
+    past = fed.past
+    if past is not None and at.first is not None:
+        past = replace(past, first=at.first)
+    return replace(fed, now=at.now, past=past)
+
+
 def stopping(cell: Cell) -> EarlyStop:
     """Return the early stopping rule: the best round on validation, by the recipe's metric."""
-    settings = cell.run
-    return EarlyStop(
-        metric=cell.method.metric("valid", settings.k),
-        value=settings.measure,
-        every=settings.evaluate_every,
-        patience=settings.patience,
-        restore=settings.restore,
-        users=settings.valid_users,
-    )
+    run, metric = cell.run, cell.method.metric("valid", cell.run.k)
+    every, users = run.evaluate_every, run.valid_users
+    return EarlyStop(metric, run.measure, every, run.patience, run.restore, users)
 
 
 def _train(
     cell: Cell, fed: Federation, seen: Last, meter: Meter, watch: tuple[Watch, ...]
 ) -> tuple[Federation, str | None]:
-    """Train a cell. Return (federation, why it stopped early because of its privacy budget)."""
+    """Train a cell. Return (federation, why the privacy budget stopped it)."""
     guards, left = cell.guards, cell.run.rounds - fed.now.state.round
     if guards is None or guards.epsilon is None or guards.gaussian is None:
         return fed.run(left, until=seen.until, watch=watch), None
@@ -250,9 +251,8 @@ def tidy(folder: Path) -> None:
         files.sweep(folder)
         files.sweep(folder / "model")
     except OSError as error:
-        raise DataError(
-            f"cannot remove {error.filename}: {error.strerror}. Allow writing in {folder}."
-        ) from None
+        why = f"cannot remove {error.filename}: {error.strerror}"
+        raise DataError(f"{why}. Allow writing in {folder}.") from None
 
 
 @dataclass
@@ -276,20 +276,20 @@ def _prepare_folder(folder: Path, keep: bool) -> None:
             tidy(folder)
         (folder / "run.json").unlink(missing_ok=True)
     except OSError as error:
-        raise DataError(
-            f"cannot make the folder {folder}: {error.strerror}. Choose another with --out."
-        ) from None
+        why = f"cannot make the folder {folder}: {error.strerror}"
+        raise DataError(f"{why}. Choose another with --out.") from None
+
+
+def server_bytes(fed: Federation) -> int:
+    """Return the size of what the server keeps."""
+    state = fed.now.state
+    return params.nbytes(state.public) + params.nbytes(state.own) + state.memory.nbytes
 
 
 def _facts(
-    cell: Cell,
-    dataset: Dataset | GraphDataset,
-    fed: Federation,
-    until: EarlyStop | None,
-    meter: Meter,
+    cell: Cell, dataset: AnyData, fed: Federation, until: EarlyStop | None, meter: Meter
 ) -> dict[str, Any]:
     """Return the content of run.json."""
-    counted = meter.read()
     state, vault = fed.now.state, fed.now.vault
     return {
         **cell.stated,
@@ -302,31 +302,22 @@ def _facts(
         "per_round": [{"round": r, **v} for r, v in until.history] if until else [],
         "metrics": {split: fed.evaluate(split, cell.run.k) for split in ("valid", "test")},
         "groups": _by_group(fed, cell.run.k) if len(fed.world.shared) else {},
-        "seconds": {"wall": counted["wall"], "cpu": counted["cpu"]},
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "bytes": {"up": counted["up"], "down": counted["down"]},
-        "client_rounds": counted["client_rounds"],
-        "refused": counted["refused"],
-        "privacy": {
-            **cell.promise(meter.most_often(), fed.world.sizes.clients),
-            **fed.method.promise(fed),
-        },
+        **meter.costs(),
+        "privacy": cell.promise(meter.most_often(), fed.world.sizes.clients)
+        | fed.method.promise(fed),
         "published": fed.method.published(fed),
-        "kept_bytes": {
-            "server": params.nbytes(state.public) + params.nbytes(state.own) + state.memory.nbytes,
-            "devices": vault.nbytes,
-        },
+        "kept_bytes": {"server": server_bytes(fed), "devices": vault.nbytes},
         "model": {"public": params.digest(state.public), "private": params.digest(vault.private)},
     }
 
 
-def about(dataset: Dataset | GraphDataset) -> dict[str, Any]:
+def about(dataset: AnyData) -> dict[str, Any]:
     """Return name, digest, source and size of a dataset."""
-    sizes = {"rows": len(dataset)}
+    named: dict[str, Any] = {n: getattr(dataset, n) for n in ("name", "digest", "source")}
     if isinstance(dataset, Dataset):
-        sizes = {"users": len(dataset.users), "items": len(dataset.items), **sizes}
-    named = {"name": dataset.name, "digest": dataset.digest, "source": dataset.source}
-    return {**named, **sizes}
+        named |= {"users": len(dataset.users), "items": len(dataset.items)}
+    return {**named, "rows": len(dataset)}
 
 
 def _by_group(fed: Federation, k: tuple[int, ...]) -> dict[str, dict[str, float]]:

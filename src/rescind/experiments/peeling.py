@@ -77,8 +77,7 @@ def peeled_lines(
     cache: Cache = {}
     compared = dials(len(dataset.users))
     for number, (name, method) in enumerate(compared.items(), 1):
-        fed = Federation.start(dataset, method, seed).run(1)
-        lines += _lines(name, fed, cache)
+        lines += _lines(name, Federation.start(dataset, method, seed).run(1), cache)
         progress(name, number, len(compared))
     return lines
 
@@ -90,9 +89,7 @@ def peeled_run(fed: Federation) -> list[dict[str, Any]]:
     plain = replace(fed, executor=InProcess()).restart(replace(fed.method, **defaults)).run(1)
     cache: Cache = {}
     lines = _lines(UNDEFENDED, plain, cache)
-    if plain.method == fed.method:
-        return lines
-    return [*lines, *_lines("as it is set", fed, cache)]
+    return lines if plain.method == fed.method else lines + _lines("as it is set", fed, cache)
 
 
 def _lines(name: str, fed: Federation, cache: Cache) -> list[dict[str, Any]]:
@@ -104,17 +101,10 @@ def _lines(name: str, fed: Federation, cache: Cache) -> list[dict[str, Any]]:
         key = (seen.view, longest, method.servers) if seen.exact else (seen.view, name)
         if key not in cache:
             cache[key] = peel(seen.gram(), 0.0 if seen.exact else SLACK, longest)
-        out.append(_line(name, seen, cache[key]))
+        found, about = cache[key], {"dial": name, "view": seen.view}
+        counts = {"found": found.right(set(seen.truth)), "claimed": len(found.histories)}
+        out.append({**about, **counts, "people": len(seen.truth)})
     return out
-
-
-def _line(name: str, seen: Seen, found: Peeled) -> dict[str, Any]:
-    truth = set(seen.truth)
-    return {"dial": name, "view": seen.view, "found": found.right(truth),
-            "claimed": len(found.histories), "people": len(truth)}  # fmt: skip
-
-
-# -- views ----------------------------------------------------------------------------------------
 
 
 def views(fed: Federation) -> Iterator[Seen]:
@@ -124,24 +114,25 @@ def views(fed: Federation) -> Iterator[Seen]:
     by_client = histories(fed)
     clients = torch.tensor(sorted(by_client))
     order = clients[torch.argsort(fed.clock.at(0).bits("peeled", clients), stable=True)]
-    all_histories = _all(by_client, clients.tolist())
-    yield Seen("the sum that the server keeps", lambda: whole(fed), True, all_histories)
+
+    def of(ids: Tensor) -> frozenset[frozenset[int]]:
+        return frozenset(history for client in ids.tolist() for history in by_client[client])
+
+    yield Seen("the sum that the server keeps", lambda: whole(fed), True, of(clients))
     for count in COHORTS:
         if count < len(order):
             ids = order[:count].sort().values
-            truth = _all(by_client, ids.tolist())
             incoming = partial(_incoming, fed, ids)
-            yield Seen(f"what comes in from {count} people", incoming, True, truth)
+            yield Seen(f"what comes in from {count} people", incoming, True, of(ids))
     weights = fed.now.state.public["weights"]
     read = partial(gram_from_weights, ridge=method.ridge)
-    yield Seen("the published weights", partial(read, weights), False, all_histories)
+    yield Seen("the published weights", partial(read, weights), False, of(clients))
     rounded = weights.half().float()
-    yield Seen("the same in float16", partial(read, rounded), False, all_histories)
+    yield Seen("the same in float16", partial(read, rounded), False, of(clients))
     remaining = fed
     for client in order[:LEAVERS].tolist():
         remaining = method.unlearn(remaining, Withdraw(client))
-    left = _all(by_client, order[:LEAVERS].tolist())
-    between = f"{LEAVERS} people left between"
+    left, between = of(order[:LEAVERS]), f"{LEAVERS} people left between"
     yield Seen(f"two sums, {between}", lambda: whole(fed) - whole(remaining), True, left)
     later = remaining.now.state.public["weights"]
     yield Seen(f"two releases, {between}", lambda: read(weights) - read(later), False, left)
@@ -172,12 +163,6 @@ def _sets(owner: Tensor, item: Tensor) -> dict[int, frozenset[int]]:
     return {client: frozenset(mine) for client, mine in found.items()}
 
 
-def _all(
-    mine: Mapping[int, Sequence[frozenset[int]]], clients: Sequence[int]
-) -> frozenset[frozenset[int]]:
-    return frozenset(history for client in clients for history in mine[client])
-
-
 def whole(fed: Federation) -> Tensor:
     """Return the sum of all blocks. [I, I] symmetric, in units of 1 / 4096"""
     return _full(fed.now.state.own, fed.world.sizes.items)
@@ -197,17 +182,10 @@ def _incoming(fed: Federation, ids: Tensor) -> Tensor:
     cohort = InProcess().cohort(method, first.vault, ids)
     total, _ = method.client_sum(first.state.public, first.vault.read(ids), cohort, fed.clock)
     sums = {name: value.squeeze(1) for name, value in total.totals.items()}
-    if method.servers == 2:
-        sums = {n: _share(value.long()) for n, value in sums.items()}
+    if method.servers == 2:  # the share of the server that gets masked numbers
+        shares = {name: client_shares(value.long())[1] for name, value in sums.items()}
+        sums = {n: torch.from_numpy(share.view(np.int64).copy()) for n, share in shares.items()}
     return _full(sums, fed.world.sizes.items)
-
-
-def _share(values: Tensor) -> Tensor:
-    """Return the share of the server that gets masked numbers; the other gets a seed."""
-    return torch.from_numpy(client_shares(values)[1].view(np.int64).copy())
-
-
-# -- the table ------------------------------------------------------------------------------------
 
 
 def grid(lines: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, int, list[str]]]]:
@@ -220,12 +198,3 @@ def grid(lines: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[tuple[str,
         people = max(cell["people"] for cell in cells if cell)
         rows.append((view, people, [str(cell["found"]) if cell else "" for cell in cells]))
     return names, rows
-
-
-def markdown(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Format the lines as a Markdown table."""
-    names, rows = grid(lines)
-    out = [f"| complete histories read out of | there | {' | '.join(names)} |"]
-    out.append("|---|" + "---|" * (len(names) + 1))
-    out += [f"| {view} | {people} | {' | '.join(cells)} |" for view, people, cells in rows]
-    return "\n".join(out)

@@ -16,8 +16,6 @@ from rescind.methods.additive._pairs import UNIT, weight_of
 
 SLACK = 0.05
 """Allowed relative error of reconstructed weights; 0 for exact sums."""
-
-
 SINGLE = 0.05
 """Fraction of items, at least, whose owners all have one other item in common: their diagonal
 exceeds their largest entry by the ridge. Not the minimum, because rounding makes it too small."""
@@ -81,9 +79,6 @@ def _single(
             return int(row)
         open_rows[row] = False  # until one of its owners is subtracted
     return None
-
-
-# -- published weights ----------------------------------------------------------------------------
 
 
 def gram_from_weights(weights: Tensor, ridge: float) -> Tensor:

@@ -27,11 +27,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rescind.core.method import Method
 from rescind.core.settings import checked, classes, fields_of, find, from_table
 from rescind.errors import ConfigError, suggest
+from rescind.experiments import recipe_file
 from rescind.experiments.cell import (
     CONTROLS,
     Cell,
@@ -41,19 +42,7 @@ from rescind.experiments.cell import (
     RunSettings,
     SharingSettings,
 )
-from rescind.experiments.recipe_file import (
-    COLUMNS,
-    SETTINGS,
-    Column,
-    PlotSettings,
-    Table,
-    change,
-    check_cell,
-    combinations,
-    label,
-    packaged,
-    parsed,
-)
+from rescind.experiments.recipe_file import COLUMNS, SETTINGS, Column, PlotSettings, Table
 from rescind.storage.federations import METHODS, MODELS, UNLEARNERS
 
 __all__ = [
@@ -61,9 +50,7 @@ __all__ = [
     "Cell",
     "Column",
     "DataSettings",
-    "ForgetSettings",
     "GuardSettings",
-    "PlotSettings",
     "Recipe",
     "RunSettings",
     "SharingSettings",
@@ -98,7 +85,7 @@ class Recipe:
 
     def choose(self, name: str | None, seeds: Sequence[int] | None = None) -> tuple[Cell, ...]:
         """Return the cells of one name (or all), at the recipe's seeds or the given ones."""
-        check_cell(self.path, name, self.names)
+        recipe_file.check_cell(self.path, name, self.names)
         cells = [c for c in self.cells if name is None or c.name == name]
         if seeds is None:
             return tuple(cells)
@@ -112,10 +99,10 @@ def read(path: Path, changes: Sequence[str] = (), only: str | None = None) -> Re
 
     only: build this cell only, so that a change does not have to fit the others
     """
-    table = parsed(path)
-    axes = dict(table.get("axes", {}))
-    parsed_changes = [change(axes, text) for text in changes]
-    names, cells = _cells(path, table, axes, [c for c in parsed_changes if c is not None], only)
+    table = recipe_file.parsed(path)
+    axes, shown = dict(table.get("axes", {})), table.get("table", {})
+    changed = [one for text in changes if (one := recipe_file.change(axes, text)) is not None]
+    names, cells = _cells(path, table, axes, changed, only)
     return Recipe(
         path=path,
         title=str(table.get("title", path.stem)),
@@ -124,20 +111,17 @@ def read(path: Path, changes: Sequence[str] = (), only: str | None = None) -> Re
         cells=tuple(cells),
         paper=table.get("paper", {}),
         plot=_settings(PlotSettings, table["plot"]) if "plot" in table else None,
-        columns=_columns(path, table["table"]) if "columns" in table.get("table", {}) else None,
-        also=_also(path, table.get("table", {})),
-        changed=any(one is not None for one in parsed_changes),
+        columns=_columns(path, shown["columns"]) if "columns" in shown else None,
+        also=_also(path, shown),
+        changed=bool(changed),
     )
 
 
-def _columns(path: Path, table: Any) -> tuple[Column, ...]:
+def _columns(path: Path, given: Any) -> tuple[Column, ...]:
     """Return the columns of `[table]`: names, or tables with path, title and digits."""
-    given = table["columns"]
     if not isinstance(given, list) or not given:
-        raise ConfigError(
-            f"{path}: columns must be a list, such as "
-            f'columns = ["NDCG@20", {{ path = "seconds.cpu", title = "s", digits = 1 }}].'
-        )
+        example = 'columns = ["NDCG@20", { path = "seconds.cpu", title = "s", digits = 1 }]'
+        raise ConfigError(f"{path}: columns must be a list, such as {example}.")
     try:
         found = [_settings(Column, {"path": c} if isinstance(c, str) else c) for c in given]
     except ConfigError as error:
@@ -153,28 +137,23 @@ def _also(path: Path, table: Mapping[str, Any]) -> tuple[Path, ...]:
     """Return the result files of other recipes (paper/table) that `[table] also` names."""
     for key in table:
         if key not in ("columns", "also"):
-            raise ConfigError(
-                f"{path}: [table] has no '{key}'; {suggest(key, ('columns', 'also'))}"
-            )
+            hint = suggest(key, ("columns", "also"))
+            raise ConfigError(f"{path}: [table] has no '{key}'; {hint}")
     names = table.get("also", [])
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise ConfigError(
-            f'{path}: also must be a list of recipes, such as also = ["basics/floor"].'
-        )
+        raise ConfigError(f'{path}: also must be a list of recipes: also = ["basics/floor"].')
     found = []
     for name in names:
-        places = [folder / f"{name}.toml" for folder in (path.parent.parent, packaged())]
-        other = next((place for place in places if place.is_file()), None)
-        if other is None:
-            raise ConfigError(
-                f"{path}: `also` names the recipe '{name}', but there is no {places[0]}."
-            )
-        found.append(other.with_suffix(".jsonl"))
+        folders = (path.parent.parent, recipe_file.packaged())
+        places = [folder / f"{name}.toml" for folder in folders]
+        there = [place for place in places if place.is_file()]
+        if not there:
+            raise ConfigError(f"{path}: `also` names '{name}', but there is no {places[0]}.")
+        found.append(there[0].with_suffix(".jsonl"))
     return tuple(found)
 
 
 def _write(tables: Table, parts: list[str], value: Any) -> None:
-    """Set one setting in the tables of a cell."""
     place = tables
     for part in parts[:-1]:
         inside = place.setdefault(part, {})
@@ -185,22 +164,18 @@ def _write(tables: Table, parts: list[str], value: Any) -> None:
 
 
 def _cells(
-    path: Path,
-    table: Table,
-    axes: Table,
-    changes: Sequence[tuple[list[str], Any]],
-    only: str | None,
+    path: Path, table: Table, axes: Table, changes: list[tuple[list[str], Any]], only: str | None
 ) -> tuple[list[str], list[Cell]]:
     """Return the names of all cells, and the cells (or the one asked for) at every seed."""
     seeds = axes.get("seed", [table.get("run", {}).get("seed", 0)])
     names, cells = [], []
-    for name, along in combinations(path, axes):
+    for name, along in recipe_file.combinations(path, axes):
         tables: Table = json.loads(json.dumps({k: table.get(k, {}) for k in SETTINGS}))
         if "sharing" not in table:
             tables.pop("sharing")
         for axis, value in along.items():
             _place(tables, axis, value)
-        labels = {axis: label(value) for axis, value in along.items()}
+        labels = {axis: recipe_file.label(value) for axis, value in along.items()}
         names.append(name)
         for parts, value in changes:  # the command line overrides the file
             _write(tables, parts, value)
@@ -210,7 +185,6 @@ def _cells(
 
 
 def _place(tables: Table, axis: str, value: Any) -> None:
-    """Write one value of an axis into the tables of a cell."""
     given = dict(value) if isinstance(value, Mapping) else {"name": value}
     given = {k: v for k, v in given.items() if k not in ("label", "where")}
     # A value may also change other tables: one round for an upper bound, or a request.
@@ -232,16 +206,15 @@ def _place(tables: Table, axis: str, value: Any) -> None:
 
 def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, str]) -> Cell:
     try:
-        method = dict(tables.get("method", {}))
+        method, sharing = dict(tables.get("method", {})), tables.get("sharing")
         run = {**tables.get("run", {}), "seed": seed}
-        data, sharing = tables.get("data", {}), tables.get("sharing")
         learns = from_table(_learner(method), method, {"model": MODELS})
         if learns.model.task == "nodes":
             run = {"measure": "accuracy", **run}
         guards = _settings(GuardSettings, tables.get("guards", {}))
         return Cell(
             name=name,
-            data=_settings(DataSettings, data),
+            data=_settings(DataSettings, tables.get("data", {})),
             sharing=None if sharing is None else _settings(SharingSettings, sharing),
             method=learns,
             run=_settings(RunSettings, run),
@@ -287,10 +260,9 @@ def _forget(table: Mapping[str, Any], method: Mapping[str, Any]) -> ForgetSettin
         )
     learner_method = unlearner if learner is True else None
     if isinstance(learner, Mapping):
-        cls = _learner(method)
-        learner_method = from_table(cls, {**method, **learner}, {"model": MODELS})
-    settings = _settings(ForgetSettings, given)
-    return replace(cast(ForgetSettings, settings), unlearner=unlearner, learner=learner_method)
+        learner_method = from_table(_learner(method), {**method, **learner}, {"model": MODELS})
+    settings: ForgetSettings = _settings(ForgetSettings, given)
+    return replace(settings, unlearner=unlearner, learner=learner_method)
 
 
 def _settings(cls: type, table: Mapping[str, Any]) -> Any:
@@ -300,9 +272,9 @@ def _settings(cls: type, table: Mapping[str, Any]) -> Any:
         raise ConfigError(f'a column needs a path, such as path = "seconds.cpu"; got {table!r}.')
     for key in table:
         if key not in known:
-            what = cls.__name__.removesuffix("Settings").lower()
-            what = "guards" if cls is GuardSettings else what
-            raise ConfigError(f"[{what}] has no field '{key}'; {suggest(key, known)}")
+            name = cls.__name__.removesuffix("Settings").lower()
+            name = "guards" if cls is GuardSettings else name
+            raise ConfigError(f"[{name}] has no field '{key}'; {suggest(key, known)}")
     if cls is PlotSettings and "x" not in table:
         raise ConfigError('[plot] needs x, the swept setting: x = "method.negatives".')
     return cls(**{k: checked(v, known[k], f"{cls.__name__}.{k}") for k, v in table.items()})

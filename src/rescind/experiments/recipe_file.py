@@ -42,7 +42,6 @@ class Column:
 
     @property
     def name(self) -> str:
-        """Return the heading."""
         return self.title or self.path
 
     def of(self, line: Mapping[str, Any]) -> float | str | None:
@@ -109,15 +108,10 @@ def locate(name: str) -> Path:
     for path in tried:
         if path.is_file() and path.suffix == ".toml":
             return path
-    known = {
-        str(path.relative_to(folder).with_suffix(""))
-        for folder in (RECIPES, packaged())
-        for path in folder.glob("*/*.toml")
-    }
-    raise ConfigError(
-        f"there is no recipe '{name}' (looked for {', '.join(map(str, tried))}). "
-        f"{suggest(name, known)}"
-    )
+    files = [path for folder in (RECIPES, packaged()) for path in folder.glob("*/*.toml")]
+    known = {f"{path.parent.name}/{path.stem}" for path in files}
+    looked = ", ".join(map(str, tried))
+    raise ConfigError(f"there is no recipe '{name}' (looked for {looked}). {suggest(name, known)}")
 
 
 def check_record(path: Path, changes: Sequence[str]) -> None:
@@ -129,10 +123,8 @@ def check_record(path: Path, changes: Sequence[str]) -> None:
             f"it. Leave out --record, or change the setting in a recipe of your own."
         )
     if in_package(path):
-        raise ConfigError(
-            f"{path} is part of the installed package, where results cannot be recorded. "
-            f"Copy it first: {copy_command(path)}"
-        )
+        where = f"{path} is part of the installed package, where results cannot be recorded"
+        raise ConfigError(f"{where}. Copy it first: {copy_command(path)}")
 
 
 def copy_command(path: Path) -> str:
@@ -217,11 +209,9 @@ def _is_cell(path: Path, values: Mapping[str, Any]) -> bool:
         required = value.get("where", {}) if isinstance(value, Mapping) else {}
         for other, wanted in required.items():
             if other not in labels or other == axis:
-                allowed = [a for a in labels if a != axis]
-                raise ConfigError(
-                    f"{path}: `where` of {labels[axis]} has '{other}', which is not another axis; "
-                    f"{suggest(other, allowed)}"
-                )
+                hint = suggest(other, [a for a in labels if a != axis])
+                wrong = f"`where` of {labels[axis]} has '{other}', which is not another axis"
+                raise ConfigError(f"{path}: {wrong}; {hint}")
             if labels[other] != wanted:
                 return False
     return True

@@ -50,7 +50,6 @@ def _whole_lines(file: FileIO) -> list[bytes]:
 
 
 def _same_run(line: dict[str, Any], text: bytes) -> bool:
-    """Return whether a line of the results is of the same run."""
     other = _parsed(text)
     names = ("cell", "seed", "digest", "data", "date", "seconds")
     return other is not None and all(other.get(n) == line[n] for n in names)

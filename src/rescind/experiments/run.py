@@ -7,14 +7,12 @@ from pathlib import Path
 from rescind.experiments import learning_run, stream_run, unlearning_run
 from rescind.experiments.cell import Cell
 from rescind.experiments.learning_run import Result
+from rescind.experiments.unlearning_run import TrialCache
 
 
-def run_one(
-    cell: Cell, folder: Path, cache: unlearning_run.TrialCache, resume: bool = True
-) -> Result:
+def run_one(cell: Cell, folder: Path, cache: TrialCache, resume: bool = True) -> Result:
     """Run a cell: a trial of an unlearner, a stream of blocks, or plain training."""
     if cell.forget is not None:
         return unlearning_run.run_cell(cell, folder, cache)
-    if cell.data.variant:
-        return stream_run.run_cell(cell, folder, resume, cache.watch)
-    return learning_run.run_cell(cell, folder, resume, cache.watch)
+    runner = stream_run if cell.data.variant else learning_run
+    return runner.run_cell(cell, folder, resume, cache.watch)

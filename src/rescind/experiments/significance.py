@@ -28,7 +28,6 @@ class Difference:
 
     @property
     def mean(self) -> float:
-        """The mean difference."""
         return statistics.fmean(self.values)
 
     @property
@@ -68,22 +67,15 @@ def differences(
 ) -> tuple[Difference, ...]:
     """Subtract one cell from every other cell (or from `cells`) on the same data, by seed."""
     known = cells_by_name(table.recipe)
-    base = {
-        e.metric: dict(zip(e.seeds, e.values, strict=True))
-        for e in table.entries
-        if e.cell == against
-    }
+    base = {e.metric: e.by_seed for e in table.entries if e.cell == against}
     out = []
-    for entry in table.entries:
-        if entry.cell == against or entry.cell not in (known if cells is None else cells):
+    for e in table.entries:
+        if e.cell == against or e.cell not in (known if cells is None else cells):
             continue
-        if known[entry.cell].data != known[against].data:
-            continue
-        other = base[entry.metric]
-        pairs = zip(entry.seeds, entry.values, strict=True)
-        values = tuple(value - other[seed] for seed, value in pairs if seed in other)
-        if values:
-            out.append(Difference(entry.cell, entry.metric, values))
+        if known[e.cell].data == known[against].data:
+            other = base[e.metric]
+            values = tuple(v - other[seed] for seed, v in e.by_seed.items() if seed in other)
+            out += [Difference(e.cell, e.metric, values)] if values else []
     return tuple(out)
 
 

@@ -19,21 +19,11 @@ from rescind.core.tasks.metrics import Ranking
 from rescind.data import Dataset
 from rescind.data.blocks import block_split
 from rescind.errors import ConfigError, DataError
+from rescind.experiments import learning_run, streams
 from rescind.experiments.cell import Cell
 from rescind.experiments.drift import Drift
 from rescind.experiments.learning_run import Meter, Result, about, prepare, tidy
-from rescind.experiments.streams import (
-    Block,
-    Blocks,
-    Stream,
-    StreamCheckpoints,
-    Streamed,
-    Watch,
-    mean,
-    on_block,
-    run_stream,
-    summary,
-)
+from rescind.experiments.streams import Block, Blocks, Stream, StreamCheckpoints, Streamed, Watch
 from rescind.forgetting.blocklist import Blocklist
 from rescind.reporting import charts
 from rescind.storage.checkpoints import Checkpoints, resume
@@ -62,9 +52,8 @@ def run_cell(
     """
     dataset, withheld = dataset or prepare(cell.data), Blocklist.read(folder)
     files.make_folder(folder)
-    halts = StreamCheckpointFiles(
-        folder / "checkpoints", cell, f"{cell.digest}/{cell.run.seed}/{dataset.digest}"
-    )
+    key = f"{cell.digest}/{cell.run.seed}/{dataset.digest}"
+    halts = StreamCheckpointFiles(folder / "checkpoints", cell, key)
     if not again:
         halts.clear()
     (folder / "run.json").unlink(missing_ok=True)
@@ -89,24 +78,20 @@ def measured(
     """
     guards, settings = cell.guards, cell.run
     if cell.sharing is not None or (guards and guards.epsilon is not None):
-        raise ConfigError(
-            "a stream of blocks takes neither [sharing] nor guards.epsilon yet. Leave them out."
-        )
+        raise ConfigError("a stream takes neither [sharing] nor guards.epsilon. Leave them out.")
     executor = InProcess(device=settings.device, guards=guards.guards if guards else ())
     stream = Stream.of(_left(dataset, settings.seed, withheld), settings.seed)
     meter = Meter()
     if halts is not None:
         meter, halts.executor = halts.meter, executor
     drift = Drift()
-    done = run_stream(
+    done = streams.run_stream(
         stream, cell.method, settings.seed, blocks_of(cell), executor, (meter, drift, *watch),
         keeper=halts, answer=drift.ended,
     )  # fmt: skip
     facts = facts_of(cell, done, meter)
-    facts["data"] = {
-        **about(dataset),
-        "split": "drawn inside blocks" if dataset.split is None else "as given",
-    }
+    split = "drawn inside blocks" if dataset.split is None else "as given"
+    facts["data"] = {**about(dataset), "split": split}
     facts["metrics"]["test"] |= drift.found()
     facts["kept_bytes"]["devices"] = done.fed.now.vault.nbytes
     facts["model"]["private"] = params.digest(done.fed.now.vault.private)
@@ -114,7 +99,6 @@ def measured(
 
 
 def blocks_of(cell: Cell) -> Blocks:
-    """Return the settings of a cell's blocks."""
     run = cell.run
     return Blocks(run.rounds, run.patience, run.evaluate_every, run.measure, run.k)
 
@@ -136,7 +120,7 @@ class StreamCheckpointFiles(StreamCheckpoints):
     folder: Path
     cell: Cell
     key: str
-    """Identity of the run (configuration, seed and data). Checkpoints of others are refused."""
+    """Identity of the run: configuration, seed and data."""
     executor: Executor | None = None
 
     def __post_init__(self) -> None:
@@ -144,15 +128,12 @@ class StreamCheckpointFiles(StreamCheckpoints):
         self.place: Path | None = None
 
     def clear(self) -> None:
-        """Remove all checkpoints."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def save(self, fed: Federation, place: Path) -> None:
-        """Save a federation at the start of a block."""
         save_federation(fed, place)
 
     def load(self, place: Path) -> Federation:
-        """Load what `save` wrote."""
         return load_federation(place, self.executor)
 
     def found(self) -> tuple[Federation, tuple[Block, ...]] | None:
@@ -179,11 +160,8 @@ class StreamCheckpointFiles(StreamCheckpoints):
         self.place = self.folder / f"block-{len(done):03d}"
         if not (self.place / BEGUN).is_file():
             self.save(fed, self.place)
-            facts = {
-                "key": self.key,
-                "done": [vars(block) for block in done],
-                "meter": self.meter.read(),
-            }
+            finished = [vars(block) for block in done]
+            facts = {"key": self.key, "done": finished, "meter": self.meter.read()}
             files.write_atomically(self.place / BEGUN, json.dumps(facts).encode())
         for old in self.folder.glob("block-*"):
             if old != self.place:
@@ -200,17 +178,13 @@ class StreamCheckpointFiles(StreamCheckpoints):
         if at is not None:
             assert at.until is not None
             self._count(at.extra, every * (1 + len(at.skipped)))
-            past = fed.past
-            if past is not None and at.first is not None:
-                past = replace(past, first=at.first)
-            fed, until = replace(fed, now=at.now, past=past), at.until
+            fed, until = learning_run.restored(fed, at), at.until
             log.info("going on after round %d", at.now.state.round)
         return fed, until, (rounds,)
 
     def _count(self, read: dict[str, Any], repeated: int) -> None:
         """Continue the counters of a checkpoint, in the meter that the run uses."""
-        known = vars(Meter(**read))
-        vars(self.meter).update(known)
+        vars(self.meter).update(vars(Meter(**read)))
         self.meter.repeated += repeated
 
 
@@ -221,10 +195,11 @@ def _block(facts: dict[str, Any]) -> Block:
 
 def facts_of(cell: Cell, done: Streamed, meter: Meter) -> dict[str, Any]:
     """Return the content of run.json: the matrix, and Table 2's averages as metrics."""
-    counted, state = meter.read(), done.fed.now.state
+    state = done.fed.now.state
     names = [f"{name}@{k}" for k in cell.run.k for name in ("NDCG", "Recall", "HR")]
     matrix = {name: done.matrix(name) for name in names}
     best = [v for b in done.blocks[1:] for r, v in b.history if r == b.begun + b.round]
+    valid = {name: streams.mean([values[name] for values in best]) for name in names}
     return {
         **cell.stated,
         "versions": versions(),
@@ -237,28 +212,20 @@ def facts_of(cell: Cell, done: Streamed, meter: Meter) -> dict[str, Any]:
             for b in done.blocks
         ],
         "matrix": matrix,
-        "metrics": {
-            "test": averages(matrix),
-            "valid": {n: mean([v[n] for v in best]) for n in names},
-        },
-        "seconds": {"wall": counted["wall"], "cpu": counted["cpu"]},
-        "bytes": {"up": counted["up"], "down": counted["down"]},
-        "client_rounds": counted["client_rounds"],
-        "refused": counted["refused"],
+        "metrics": {"test": averages(matrix), "valid": valid},
+        **meter.costs(),
         "privacy": cell.promise(meter.most_often(), done.fed.world.sizes.clients),
-        "kept_bytes": {
-            "server": params.nbytes(state.public) + params.nbytes(state.own) + state.memory.nbytes,
-        },
+        "kept_bytes": {"server": learning_run.server_bytes(done.fed)},
         "model": {"public": params.digest(state.public)},
     }  # fmt: skip
 
 
 def averages(matrix: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, float]:
     """Return the metrics of a stream: mean over new blocks (Table 2), of each block, and more."""
-    test = {name: summary(rows)["new"] for name, rows in matrix.items()}
+    test = {name: streams.summary(rows)["new"] for name, rows in matrix.items()}
     for name, rows in list(matrix.items())[:2]:
         test |= {f"D{number} {name}": row[-1] for number, row in enumerate(rows)}
-        test |= {f"{n} {name}": v for n, v in summary(rows).items() if n != "new"}
+        test |= {f"{n} {name}": v for n, v in streams.summary(rows).items() if n != "new"}
     return test
 
 
@@ -280,13 +247,9 @@ def measured_again(facts: Mapping[str, Any], fed: Federation) -> dict[str, Any]:
     k = tuple(sorted({int(name.split("@")[1]) for name in matrix}))
     for block in range(len(facts["blocks"])):
         metric = Ranking(split="test", k=k, mask=("own", "valid"), block=block)
-        values = on_block(fed, metric)
+        values = streams.on_block(fed, metric)
         for name, rows in matrix.items():
             rows[-1].append(values[name])
-    blocks = [dict(block) for block in facts["blocks"]]
-    blocks[-1]["valid"] = []  # of the replaced model
-    return {
-        "matrix": matrix,
-        "blocks": blocks,
-        "metrics": {"test": averages(matrix), "valid": {}},
-    }
+    *earlier, last = facts["blocks"]
+    blocks = [*earlier, {**last, "valid": []}]  # validation was of the replaced model
+    return {"matrix": matrix, "blocks": blocks, "metrics": {"test": averages(matrix), "valid": {}}}

@@ -62,9 +62,7 @@ class Stream:
         if split is None:
             split = block_split(dataset, dataset.block, seed)
         block = torch.tensor(dataset.block).long()
-        records = Records.of(
-            torch.tensor(dataset.user), torch.tensor(dataset.item), torch.tensor(dataset.time)
-        )
+        records = Records.of(*map(torch.tensor, (dataset.user, dataset.item, dataset.time)))
         kind, last = torch.tensor(split), int(block.max()) if len(block) else 0
         parts = ((records[block == n], kind[block == n]) for n in range(last + 1))
         return cls.arriving(parts, Labels.of(dataset))
@@ -87,9 +85,7 @@ class Stream:
         made = _arrivals(blocks)
         base = next(made, None)
         if base is None or not len(base.records):
-            raise DataError(
-                "a stream needs a first block with records. Remove empty blocks at the start."
-            )
+            raise DataError("a stream needs a first block with records. Remove empty ones.")
         first = Holdings.of(base.records, base.split, base.clients, base.items)
         return cls(first, made, labels or Labels())
 
@@ -110,13 +106,10 @@ class Seen(Ranking):
     For simulations only: devices do not keep earlier blocks.
     """
 
-    before: tuple[Tensor, Tensor] = field(
-        default_factory=lambda: (torch.zeros(0).long(), torch.zeros(0).long())
-    )
+    before: tuple[Tensor, Tensor] = (torch.zeros(0).long(), torch.zeros(0).long())
     """(client, item) of earlier blocks."""
 
     def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
-        """Return the totals, with the items of earlier blocks hidden."""
         client, item = self.before
         at = torch.searchsorted(cohort.ids, client).clamp(max=max(len(cohort) - 1, 0))
         here = cohort.ids[at] == client if len(cohort) else torch.zeros_like(client).bool()
@@ -239,26 +232,17 @@ def run_stream(
             fed = fed or Federation.start(stream.first, method, seed, executor, stream.labels)
             keeper.begins(fed, done)
             hidden = seen if getattr(method, "mask", "block") == "all" else []
-            trained, last, until = train_block(
-                fed, how, _ranking("valid", how.k, hidden), watch, keeper
-            )
             begun, able = fed.now.state.round, fed.world.available.cpu()
-            rounds, fed = last.state.round - begun, trained
-            if answer is not None:  # forgotten data must not come back from the last round
-                fed, last = _answer_requests(answer, number, fed, last)
-            asked = [replace(_ranking("test", how.k, hidden), block=s) for s in range(number + 1)]
-            done.append(
-                Block(
-                    number=number,
-                    begun=begun,
-                    round=fed.now.state.round - begun,
-                    rounds=rounds,
-                    trained=int(able.sum()),
-                    returning=int((able[: len(known)] & known).sum()),
-                    history=until.history,
-                    test=tuple(on_block(fed, metric) for metric in asked),
-                )
-            )
+            valid, test = (_ranking(split, how.k, hidden) for split in ("valid", "test"))
+            fed, last, until = train_block(fed, how, valid, watch, keeper)
+            rounds = last.state.round - begun
+            after = fed if answer is None else answer(number, fed)
+            if after is not fed:  # forgotten data must not come back from the last round
+                fed, last = after, after.now
+            tested = tuple(on_block(fed, replace(test, block=s)) for s in range(number + 1))
+            best, returning = fed.now.state.round - begun, able[: len(known)] & known
+            people = int(able.sum()), int(returning.sum())
+            done.append(Block(number, begun, best, rounds, *people, until.history, tested))
         known = torch.cat([known, torch.zeros(len(there) - len(known), dtype=torch.bool)]) | there
         seen.append(arrival.records)
     assert fed is not None
@@ -271,24 +255,12 @@ def _all_blocks(stream: Stream) -> Iterator[tuple[Arrive, Tensor]]:
     block = Arrive(first.records, first.split, first.clients, first.items)
     yield block, first.available.cpu()
     for block in stream.later:
-        yield block, _trains(block)
-
-
-def _trains(block: Arrive) -> Tensor:
-    """Return the clients with training records in a block. [clients] bool"""
-    if isinstance(block, Announcement):
-        return block.trains
-    there = torch.zeros(block.clients, dtype=torch.bool)
-    there[block.records.client[block.split == TRAIN].cpu()] = True
-    return there
-
-
-def _answer_requests(
-    answer: Answer, number: int, fed: Federation, last: RunState
-) -> tuple[Federation, RunState]:
-    """Answer requests. Return the federation, and the state from which `carry="last"` continues."""
-    after = answer(number, fed)
-    return after, last if after is fed else after.now
+        if isinstance(block, Announcement):
+            yield block, block.trains
+        else:
+            there = torch.zeros(block.clients, dtype=torch.bool)
+            there[block.records.client[block.split == TRAIN].cpu()] = True
+            yield block, there
 
 
 def train_block(
@@ -308,10 +280,14 @@ def train_block(
     ids = _holders(fed, metric)
     fed, until, keeping = (keeper or StreamCheckpoints()).inside(fed, until)
     caught: list[RoundResult] = []
+
+    def evaluate(_: RunState, chosen: Metric) -> dict[str, float]:
+        return fed.evaluate(metric=chosen, clients=ids)
+
     while fed.now.state.round < end and not until.done:
         fed = fed.run(1, watch=[caught.append])
         if len(ids):
-            until = until.update(fed.now, _evaluator(fed, ids))
+            until = until.update(fed.now, evaluate)
         for look in (*watch, *keeping):
             look(replace(caught[-1], until=until))
         caught.clear()
@@ -333,7 +309,8 @@ def next_block(fed: Federation, last: RunState, arrival: Arrive) -> Federation:
     ids = torch.arange(vault.holdings.clients, device=vault.holdings.members.device)
     first = method.model.private(ids, after.clock.at(0))
     if carry == "last":
-        public = {n: _onto(state.public[n], v) for n, v in last.state.public.items() if _trained(n)}
+        trained = {n: v for n, v in last.state.public.items() if not n.startswith(REFERENCE)}
+        public = {n: _onto(state.public[n], v) for n, v in trained.items()}
         state = replace(state, public={**state.public, **public})
         mine = {n: _onto(vault.private[n], last.vault.private[n]) for n in first}
         vault = replace(vault, private={**vault.private, **mine})
@@ -345,19 +322,13 @@ def next_block(fed: Federation, last: RunState, arrival: Arrive) -> Federation:
     return replace(after, past=past)
 
 
-def _trained(name: str) -> bool:
-    return not name.startswith(REFERENCE)
-
-
 def _onto(grown: Tensor, rows: Tensor) -> Tensor:
     """Put old rows at the start of a table that has grown."""
     return torch.cat([rows.to(grown), grown[len(rows) :]])
 
 
 def _ranking(split: str, k: tuple[int, ...], hidden: Sequence[Records]) -> Ranking:
-    """Return the metric of a block: training items are hidden, for the test also validation items,
-    and the items of earlier blocks if given.
-    """
+    """Return a metric that hides training items, for the test validation items, and `hidden`."""
     mask = ("own", "valid") if split == "test" else ("own",)
     if not hidden:
         return Ranking(split=split, k=k, mask=mask)
@@ -368,11 +339,6 @@ def _ranking(split: str, k: tuple[int, ...], hidden: Sequence[Records]) -> Ranki
 def _holders(fed: Federation, metric: Ranking) -> Tensor:
     """Return members with a held-out item; the mean is over them."""
     return fed.now.vault.holdings.holders(metric.split, metric.block)
-
-
-def _evaluator(fed: Federation, ids: Tensor) -> Callable[[RunState, Metric], dict[str, float]]:
-    """Return the evaluation function of a stop rule, for some members only."""
-    return lambda _, metric: fed.evaluate(metric=metric, clients=ids)
 
 
 def on_block(fed: Federation, metric: Ranking) -> dict[str, float]:

@@ -28,30 +28,27 @@ class Sweep:
 
 def sweeps(table: ResultTable) -> tuple[Sweep, ...]:
     """Return the lines of every metric. Cells without a result are left out."""
-    plot = table.recipe.plot
+    recipe, plot = table.recipe, table.recipe.plot
     if plot is None:
         raise ConfigError(
-            f"{table.recipe.path} does not name the swept setting. Add a section, such as: "
+            f"{recipe.path} does not name the swept setting. Add a section, such as: "
             f'[plot] with x = "method.contrast".'
         )
-    cells = cells_by_name(table.recipe)
-    swept = {name: setting(cells[name], plot.x) for name in table.recipe.names}
+    cells = cells_by_name(recipe)
+    swept = {name: setting(cells[name], plot.x) for name in recipe.names}
     if not any(entry.values for entry in table.entries):
-        raise DataError(
-            f"{table.recipe.results} has no results to draw. "
-            f"Next: rescind run {table.recipe.path} --record"
-        )
+        hint = f"Next: rescind run {recipe.path} --record"
+        raise DataError(f"{recipe.results} has no results to draw. {hint}")
     places, ticks = _places(list(swept.values()))
-    axis = _axis(plot.x, cells)
-    others = [a for a in _varying(cells) if a != axis]
+    others = [a for a in _varying(cells) if a != _axis(plot.x, cells)]
     out = []
     for metric in dict.fromkeys(e.metric for e in table.entries):
         found: dict[str, list[Point]] = {}
-        for entry in (e for e in table.entries if e.metric == metric):
-            if entry.mean is not None:
-                line = "/".join(cells[entry.cell].labels[a] for a in others)
-                x = places[_text(swept[entry.cell])]
-                found.setdefault(line, []).append((x, entry.mean, entry.spread or 0.0))
+        for e in table.entries:
+            if e.metric == metric and e.mean is not None:
+                line = "/".join(cells[e.cell].labels[a] for a in others)
+                x = places[_text(swept[e.cell])]
+                found.setdefault(line, []).append((x, e.mean, e.spread or 0.0))
         lines = {name: tuple(sorted(points)) for name, points in found.items()}
         out.append(Sweep(metric, lines, ticks))
     return tuple(out)
@@ -73,21 +70,20 @@ def draw(table: ResultTable, path: Path, about: str = "", below: str = "") -> No
 
     about: a note stored in a PNG    below: text under the figure
     """
-    found = sweeps(table)
-    plot = table.recipe.plot
-    across = "" if plot is None else plot.across or plot.x
-    if plot is not None and plot.bars:
-        _bars(table, path, about, below)
-        return
-    made, axes = charts.figure(len(found))
-    for ax, one in zip(axes, found, strict=True):
-        charts.sweep(ax, one.lines, one.metric, across, one.ticks)
-    charts.names_above(made, axes[0])
+    found, plot = sweeps(table), table.recipe.plot
+    assert plot is not None  # sweeps() raised an error otherwise
+    if plot.bars:
+        made = _bars(table)
+    else:
+        made, axes = charts.figure(len(found))
+        for ax, one in zip(axes, found, strict=True):
+            charts.sweep(ax, one.lines, one.metric, plot.across or plot.x, one.ticks)
+        charts.names_above(made, axes[0])
     charts.words_below(made, below)
     charts.write(made, path, about)
 
 
-def _bars(table: ResultTable, path: Path, about: str, below: str) -> None:
+def _bars(table: ResultTable) -> Any:
     """Draw a panel per column and a bar per cell."""
     metrics = list(dict.fromkeys(e.metric for e in table.entries if e.values))
     made, axes = charts.figure(len(metrics))
@@ -98,8 +94,7 @@ def _bars(table: ResultTable, path: Path, about: str, below: str) -> None:
         labels = {e.cell: "/".join(cells[e.cell].labels[a] for a in axes_shown) for e in mine}
         found = {labels[e.cell]: (e.mean, e.spread or 0.0) for e in mine if e.mean is not None}
         charts.bars_across(ax, found, metric)
-    charts.words_below(made, below)
-    charts.write(made, path, about)
+    return made
 
 
 def _places(values: list[Any]) -> tuple[dict[str, float], dict[float, str] | None]:

@@ -6,7 +6,7 @@ import json
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,11 @@ class Entry:
     """Whether the cell has results. If so, a missing value does not apply to it."""
 
     @property
+    def by_seed(self) -> dict[int, float]:
+        return dict(zip(self.seeds, self.values, strict=True))
+
+    @property
     def mean(self) -> float | None:
-        """Return the mean over seeds."""
         return statistics.fmean(self.values) if self.values else None
 
     @property
@@ -61,14 +64,12 @@ class Entry:
         return self.mean is not None and self.floor is not None and self.mean < self.floor
 
     def ours(self) -> str:
-        """Return our number as text."""
         if self.mean is None:
             return _counted(self.words) if self.words else "" if self.ran else "not run"
         spread = "" if self.spread is None else f" ± {self.spread:,.{self.digits}f}"
         return f"{self.mean:,.{self.digits}f}{spread}{self._below if self.ours_below_floor else ''}"
 
     def published(self) -> str:
-        """Return the paper's number as text."""
         if self.paper is None:
             return ""
         return f"{self.paper:,.{self.digits}f}{self._below if self.paper_below_floor else ''}"
@@ -91,9 +92,9 @@ class ResultTable:
     recipe: Recipe
     entries: tuple[Entry, ...]
     stale: int
-    controls: tuple[str, ...] = field(default=())
+    controls: tuple[str, ...] = ()
     """Cells without training rounds, which a method has to beat."""
-    floors: tuple[str, ...] = field(default=())
+    floors: tuple[str, ...] = ()
     """The controls that are item popularity."""
 
 
@@ -102,30 +103,28 @@ def lines(recipe: Recipe) -> list[dict[str, Any]]:
 
     A line belongs to the cell with its settings, even if that cell had another name then.
     """
-    cells = cells_by_name(recipe)
-    names = {cell.digest: name for name, cell in cells.items()}
+    digests = {name: cell.digest for name, cell in cells_by_name(recipe).items()}
+    names = {digest: name for name, digest in digests.items()}
     others = [line for path in recipe.also for line in _lines(path) if line["digest"] in names]
     found = []
     for line in (*others, *_lines(recipe.results)):
         name = line["cell"]
-        if name not in cells or cells[name].digest != line["digest"]:
+        if digests.get(name) != line["digest"]:
             name = names.get(line["digest"], name)
         found.append({**line, "cell": name})
     return found
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
     out = []
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    written = path.read_text(encoding="utf-8") if path.is_file() else ""
+    for number, text in enumerate(written.splitlines(), 1):
         try:
             out.append(json.loads(text))
         except json.JSONDecodeError as error:
-            raise DataError(
-                f"{path}:{number}:{error.colno}: not a line of JSON. "
-                f"Remove the line; `rescind run --record` adds it again."
-            ) from None
+            hint = "Remove the line; `rescind run --record` adds it again."
+            where = f"{path}:{number}:{error.colno}"
+            raise DataError(f"{where}: not a line of JSON. {hint}") from None
     return out
 
 
@@ -136,15 +135,9 @@ def cells_by_name(recipe: Recipe) -> dict[str, Cell]:
 
 def newest_lines(recipe: Recipe) -> tuple[Newest, int]:
     """Return the newest line of each cell and seed, and the count of lines of older settings."""
-    cells = cells_by_name(recipe)
-    newest: Newest = {}
-    stale = 0
-    for line in lines(recipe):
-        if line["cell"] in cells and cells[line["cell"]].made(line):
-            newest[line["cell"], line["seed"]] = line
-        else:
-            stale += 1
-    return newest, stale
+    cells, found = cells_by_name(recipe), lines(recipe)
+    current = [x for x in found if x["cell"] in cells and cells[x["cell"]].made(x)]
+    return {(x["cell"], x["seed"]): x for x in current}, len(found) - len(current)
 
 
 def collect(recipe: Recipe, columns: Sequence[Column] | None = None) -> ResultTable:
@@ -165,13 +158,9 @@ def collect(recipe: Recipe, columns: Sequence[Column] | None = None) -> ResultTa
             floor = _floor(newest, same[0], column) if same else None
             paper = recipe.paper.get(name, {}).get(column.path)
             words = tuple(v for v in found.values() if isinstance(v, str))
-            entries.append(
-                Entry(
-                    name, column.name, tuple(numbers.values()), paper, tuple(numbers), floor,
-                    words=words, digits=column.digits,
-                    ran=any(cell == name for cell, _ in newest),
-                )
-            )  # fmt: skip
+            ran, values = any(cell == name for cell, _ in newest), tuple(numbers.values())
+            entry = Entry(name, column.name, values, paper, tuple(numbers), floor)
+            entries.append(replace(entry, words=words, digits=column.digits, ran=ran))
     # The additive learner has no random numbers either, but it is not a control.
     seedless = [n for n in recipe.names if cells[n].method.seedless]
     controls = tuple(n for n in seedless if cells[n].method.control)
@@ -224,14 +213,12 @@ def remarks(table: ResultTable) -> list[str]:
     papers = [e for e in table.entries if e.paper is not None and e.cell in ranked]
     below = sum(e.paper_below_floor for e in papers)
     unknown = sum(e.floor is None for e in papers)
+    of = f"of the paper's {len(papers)} numbers"
     if below:
-        said.append(
-            f"{below} of the paper's {len(papers)} numbers lie below item popularity as measured "
-            f"here on the same data."
-        )
+        said.append(f"{below} {of} lie below item popularity as measured here on the same data.")
     if unknown:
         said.append(
-            f"{unknown} of the paper's {len(papers)} numbers are not held against item popularity: "
+            f"{unknown} {of} are not held against item popularity: "
             f"no cell of this recipe has its result on the same data."
         )
     if table.stale:

@@ -27,6 +27,7 @@ from rescind.core.federation import Federation
 from rescind.core.gradient import GradientMethod, RankingMethod
 from rescind.core.guards import Clip, Gaussian
 from rescind.core.method import Method
+from rescind.core.params import Params
 from rescind.core.settings import find
 from rescind.core.update import Rows
 from rescind.data import Dataset
@@ -43,6 +44,8 @@ LEAST = 5  # smallest number of training records of an observed user
 BAR = 1.5  # reliability.md S6: allowed multiple of chance
 CELLS = 2**26  # largest array users x items x d, 256 MB; about ten are in memory
 ATTACKER = 0x0B5E_57E4  # added to the seed: the attacker's draws are not those of the run
+
+NO_ROWS = "sends no rows trained by gradients, so this attack does not apply"
 
 Progress = Callable[[str, int, int], Any]
 
@@ -65,33 +68,26 @@ def cases(
 
     Found by running one device, so that new methods and models are included automatically.
     """
-    if method is not None or model is not None:
-        made = _method(method or "FedAvg", model)
-        found = [Case(_name(made), made)]
-    else:
-        found = [Case(_name(made), made) for made in _all_methods()]
+    chosen = method is not None or model is not None
+    made = [_method(method or "FedAvg", model)] if chosen else _all_methods()
+    found = [Case(_name(one), one) for one in made]
     kept = tuple(case for case in found if _sends_rows(case.method, dataset))
     if not kept:
-        raise ConfigError(
-            f"{found[0].name} sends no rows trained by gradients, so this attack does not apply. "
-            f"Choose one of {', '.join(c.name for c in cases(dataset))}."
-        )
+        names = ", ".join(c.name for c in cases(dataset))
+        raise ConfigError(f"{found[0].name} {NO_ROWS}. Choose one of {names}.")
     return kept
 
 
 def case_of(method: Method, dataset: Dataset) -> Case:
     """Return the case of a method with its settings, if it sends rows trained by gradients."""
     if method.model.task != "ranking" or not _sends_rows(method, dataset):
-        raise ConfigError(
-            f"{_name(method)} sends no rows trained by gradients, so this attack does not apply."
-        )
+        raise ConfigError(f"{_name(method)} {NO_ROWS}.")
     return Case(_name(method), method)
 
 
 def _method(name: str, model: str | None) -> Method:
-    cls = find(*METHODS, name)
     chosen = {} if model is None else {"model": find(*MODELS, model)()}
-    made: Method = cls(**chosen)
+    made: Method = find(*METHODS, name)(**chosen)
     if made.model.task != "ranking":
         raise ConfigError(
             f"{type(made.model).__name__} is for {made.model.task}; this attack needs a ranking. "
@@ -127,19 +123,16 @@ def _negatives(method: Method) -> int:
 
 def _sends_rows(method: Method, dataset: Dataset) -> bool:
     """Return whether devices send rows of floats with more than one column."""
-    if type(method).client_train is GradientMethod.client_train and not hasattr(
-        method.model, "infer"
-    ):
-        return False  # a closed form, not trained by gradients
+    plain = type(method).client_train is GradientMethod.client_train
+    if plain and not hasattr(method.model, "infer"):
+        return False  # a closed form
     fed, ids = opened(dataset, method, 2, 0)
     clock, state, vault = fed.clock.at(1), fed.now.state, fed.now.vault
     cohort = InProcess().cohort(method, vault, ids)
     update, _ = method.client_train(state.public, vault.read(ids), cohort, clock)
     entries = [update.entries.get(name) for name in method.model.tables]
-    return any(
-        isinstance(e, Rows) and e.value.is_floating_point() and e.value.shape[-1] > 1
-        for e in entries
-    )
+    rows = [e.value for e in entries if isinstance(e, Rows)]
+    return any(value.is_floating_point() and value.shape[-1] > 1 for value in rows)
 
 
 def opened(dataset: Dataset, method: Method, users: int, seed: int) -> tuple[Federation, Tensor]:
@@ -182,8 +175,7 @@ def views(
         for dummies, kept, norm in dict.fromkeys(d.stream for d in wanted):
             mine = update
             if dummies:
-                drawn = secret.at(0 if kept else number)
-                padded = with_dummies(cohort, dummies, drawn)
+                padded = with_dummies(cohort, dummies, secret.at(0 if kept else number))
                 mine, _ = method.client_train(state.public, before, padded, clock)
             if norm is not None:
                 mine = Clip(norm).each(mine, leaves=True)
@@ -194,9 +186,8 @@ def views(
                 alone = View(rows, sent, before=None if earlier is None else earlier.sent)
                 votes = leak.split(alone, _loss(method), _negatives(method))
             add(streams, (dummies, kept, norm), rows, sent, votes)
-        made = {}
-        if number in rounds:
-            made = {d.name: view_through(d, streams[d.stream], number) for d in wanted}
+        shown = wanted if number in rounds else ()
+        made = {d.name: view_through(d, streams[d.stream], number) for d in shown}
         yield number, state.public, made
         state = method.server_step(state, {"train": update.fold(cohort.weight)}, fed.world, clock)
         vault = vault.write([(ids, private)])
@@ -217,47 +208,42 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Measure one line per defence, number of rounds and attack."""
     if not rounds or min(rounds) < 1 or users < 2:
-        raise ConfigError(
-            f"this needs two users or more and rounds from 1 on; got {users} users and "
-            f"rounds {list(rounds)}."
-        )
+        got = f"{users} users and rounds {list(rounds)}"
+        raise ConfigError(f"this needs two users or more and rounds from 1 on; got {got}.")
     fed, ids = opened(dataset, case.method, users, seed)
-    width = sum(v[0].numel() for n, v in fed.now.state.public.items() if n in _tables(fed))
-    if users * fed.world.sizes.items * width > CELLS:
-        most = max(2, CELLS // (fed.world.sizes.items * width))
+    items, tables = fed.world.sizes.items, case.method.model.tables
+    width = sum(v[0].numel() for n, v in fed.now.state.public.items() if n in tables)
+    if users * items * width > CELLS:
+        most = max(2, CELLS // (items * width))
         raise ConfigError(
-            f"{users} users with {fed.world.sizes.items:,} rows of {width} numbers each do not "
-            f"fit into memory. Observe at most {most} users (--users {most})."
+            f"{users} users with {items:,} rows of {width} numbers each do not fit into memory. "
+            f"Observe at most {most} users (--users {most})."
         )
-    cohort = InProcess().cohort(case.method, fed.now.vault, ids)
-    truth = torch.zeros(users, fed.world.sizes.items, dtype=torch.bool)
-    truth[cohort.train.owner, cohort.train.item] = True
+    truth = _truth(fed, ids)
     lines = []
     judge = Clock(seed + ATTACKER)
     for number, public, seen in views(fed, ids, wanted, rounds):
         for defence in wanted if seen else ():
-            for attack, score in _attacks(case.method, public, defence, seen[defence.name],
-                                          truth.sum(1), judge):  # fmt: skip
-                line = _line(score, truth, seen[defence.name], judge)
-                about = {"case": case.name, "defence": defence.name, "rounds": number}
-                lines.append(
-                    {**about, "attack": attack, "epsilon": _epsilon(defence, delta, number)} | line
-                )
+            view, epsilon = seen[defence.name], _epsilon(defence, delta, number)
+            about = {"case": case.name, "defence": defence.name, "rounds": number}
+            attacks = _attacks(case.method, public, defence, view, truth.sum(1), judge)
+            for attack, score in attacks:
+                line = _line(score, truth, view, judge)
+                lines.append({**about, "attack": attack, "epsilon": epsilon, **line})
         progress(case.name, number, max(rounds))
     return lines
 
 
-def _tables(fed: Federation) -> tuple[str, ...]:
-    return fed.method.model.tables
+def _truth(fed: Federation, ids: Tensor) -> Tensor:
+    """Return which items these users train on. [users, I] bool"""
+    train = InProcess().cohort(fed.method, fed.now.vault, ids).train
+    truth = torch.zeros(len(ids), fed.world.sizes.items, dtype=torch.bool)
+    truth[train.owner, train.item] = True
+    return truth
 
 
 def _attacks(
-    method: Method,
-    public: Mapping[str, Tensor],
-    defence: Defence,
-    view: View,
-    count: Tensor,
-    clock: Clock,
+    method: Method, public: Params, defence: Defence, view: View, count: Tensor, clock: Clock
 ) -> Iterator[tuple[str, Tensor]]:
     score = leak.split(view, _loss(method), _negatives(method))
     yield "split", score
@@ -281,10 +267,7 @@ def _line(score: Tensor, truth: Tensor, view: View, clock: Clock) -> dict[str, A
         "people": found.people,
         "chance": chance,
         "rows": float((positives / view.sent.sum(1).clamp(min=positives)).mean()),
-        "claimed": {
-            "precision": float(right.precision.mean()),
-            "recall": float(right.recall.mean()),
-        },
+        "claimed": {n: float(getattr(right, n).mean()) for n in ("precision", "recall")},
         "times_chance": found.mean / chance,
         "within_bar": found.mean <= BAR * chance,
     }
@@ -297,14 +280,13 @@ def _epsilon(defence: Defence, delta: float, rounds: int) -> float | None:
 
 def measured(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """Read the lines of a case measured before with the same settings, or None."""
-    if path.exists():
-        for text in path.read_text(encoding="utf-8").splitlines():
-            try:
-                kept = json.loads(text)
-            except ValueError:  # the last line of an interrupted run
-                continue
-            if kept["settings"] == settings:
-                return list(kept["lines"])
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            kept = json.loads(text)
+        except ValueError:  # the last line of an interrupted run
+            continue
+        if kept["settings"] == settings:
+            return list(kept["lines"])
     return None
 
 
@@ -318,9 +300,7 @@ def remember(path: Path, settings: Mapping[str, Any], lines: Sequence[Mapping[st
 def popular_guess(dataset: Dataset, users: int, seed: int) -> float:
     """Measure what naming the most popular items of other users finds, without any update."""
     fed, ids = opened(dataset, FedAvg(), users, seed)
-    cohort = InProcess().cohort(fed.method, fed.now.vault, ids)
-    truth = torch.zeros(users, fed.world.sizes.items, dtype=torch.bool)
-    truth[cohort.train.owner, cohort.train.item] = True
+    truth = _truth(fed, ids)
     every = fed.now.vault.holdings.of_clients("own", torch.arange(fed.world.sizes.clients))
     others = torch.bincount(every.item, minlength=truth.shape[1]) - truth.sum(0)
     score = others.double().expand(users, -1)

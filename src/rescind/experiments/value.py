@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rescind.core import params
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
+from rescind.core.params import Params
 from rescind.data.simulated_lending import GROUPS, groups_of
 from rescind.errors import ConfigError, DataError
-from rescind.experiments.counterfactual import UNCHANGED, Trained, all_worlds, each_person, open_run
+from rescind.experiments import counterfactual
+from rescind.experiments.counterfactual import UNCHANGED, Worlds, each_person, open_run
 from rescind.storage.provenance import versions
 
 DRAWS = 1000  # bootstrap resamples; the interval ends then vary by about 3 % of its width
@@ -49,7 +50,6 @@ class Person:
     keeps: Mapping[str, float]
 
     def gain(self, metric: str) -> float:
-        """Return the change in quality by sharing."""
         return self.shares[metric] - self.keeps[metric]
 
 
@@ -72,7 +72,6 @@ class Value:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics."""
         return tuple(self.others)
 
 
@@ -87,9 +86,6 @@ def bootstrap(values: Tensor, clock: Clock, purpose: str) -> Interval:
         means.append(values[drawn].mean(1))
     ends = torch.quantile(torch.cat(means), torch.tensor([0.025, 0.975], dtype=values.dtype))
     return Interval(float(values.mean()), float(ends[0]), float(ends[1]), n)
-
-
-# -- measuring ------------------------------------------------------------------------------------
 
 
 def draw_people(fed: Federation, count: int, measured: Tensor) -> dict[str, Tensor]:
@@ -117,10 +113,8 @@ def value_of_sharing(
     watch: progress callback, called with (finished, total) worlds
     """
     if users < 1 or processes < 1:
-        raise ConfigError(
-            f"users and processes must be at least one; got users={users} and "
-            f"processes={processes}."
-        )
+        given = f"users={users} and processes={processes}"
+        raise ConfigError(f"users and processes must be at least one; got {given}.")
     folder = Path(folder)
     fed = open_run(folder)
     now = each_person(fed, k)
@@ -132,57 +126,41 @@ def value_of_sharing(
             f"no user in {folder} has both records to lend and held-out items to measure on. "
             f"Use a run with a test split."
         )
-    worlds = all_worlds(folder, fed, people, k, processes, watch)
+    worlds = counterfactual.all_worlds(folder, fed, people, k, processes, watch)
     return _summary(fed, now, drawn, worlds)
 
 
-# -- summary --------------------------------------------------------------------------------------
-
-
-def _summary(
-    fed: Federation,
-    now: Mapping[str, Tensor],
-    drawn: Mapping[str, Tensor],
-    worlds: Mapping[int, Trained],
-) -> Value:
+def _summary(fed: Federation, now: Params, drawn: Params, worlds: Worlds) -> Value:
     groups, clock = groups_of(fed.now.vault.holdings), fed.clock
-    people = [
-        _person(fed, client, name, worlds) for name, ids in drawn.items() for client in ids.tolist()
-    ]
-    quality: dict[str, dict[str, Interval]] = {}
-    gain: dict[str, dict[str, Interval]] = {}
-    for name, code in GROUPS.items():
-        mine = [p for p in people if p.group == name]
-        quality[name], gain[name] = {}, {}
-        for metric, values in now.items():
-            theirs = values[(groups == code) & ~values.isnan()]
-            gains = torch.tensor([p.gain(metric) for p in mine], dtype=torch.float64)
-            quality[name][metric] = bootstrap(theirs, clock, f"quality {name}")
-            gain[name][metric] = bootstrap(gains, clock, f"gain {name}")
+    people = [_person(fed, c, name, worlds) for name, ids in drawn.items() for c in ids.tolist()]
+
+    def quality(name: str, values: Tensor) -> Interval:
+        theirs = values[(groups == GROUPS[name]) & ~values.isnan()]
+        return bootstrap(theirs, clock, f"quality {name}")
+
+    def gain(name: str, metric: str) -> Interval:
+        gains = [p.gain(metric) for p in people if p.group == name]
+        return bootstrap(torch.tensor(gains, dtype=torch.float64), clock, f"gain {name}")
+
     changes = {m: _others(people, worlds, m) for m in now}
-    state, vault = fed.now.state, fed.now.vault
-    model = [params.digest(state.public), params.digest(vault.private)]
     return Value(
-        quality=quality,
-        gain=gain,
+        quality={name: {m: quality(name, values) for m, values in now.items()} for name in GROUPS},
+        gain={name: {m: gain(name, m) for m in now} for name in GROUPS},
         others={m: bootstrap(_means(changes[m]), clock, "others") for m in now},
         noise={m: _spread(changes[m]) for m in now},
         people=tuple(people),
-        rounds=state.round,
-        reproduced=worlds[UNCHANGED]["model"] == model,
+        rounds=fed.now.state.round,
+        reproduced=worlds[UNCHANGED]["model"] == counterfactual.model_digests(fed),
     )
 
 
-def _person(fed: Federation, client: int, group: str, worlds: Mapping[int, Trained]) -> Person:
-    base = worlds[UNCHANGED]["values"][str(client)]
-    other = worlds[client]["values"][str(client)]
+def _person(fed: Federation, client: int, group: str, worlds: Worlds) -> Person:
+    base, other = (worlds[w]["values"][str(client)] for w in (UNCHANGED, client))
     shares, keeps = (other, base) if group == "nothing" else (base, other)
     return Person(client, fed.labels.user_id(client), group, shares, keeps)
 
 
-def _others(
-    people: Sequence[Person], worlds: Mapping[int, Trained], metric: str
-) -> list[list[float]]:
+def _others(people: list[Person], worlds: Worlds, metric: str) -> list[list[float]]:
     """Return by world the changes of the sampled users whose decision did not change in it.
 
     The sign is that of a gain: the world with sharing minus the world without.
@@ -217,15 +195,7 @@ def facts_of(value: Value) -> dict[str, Any]:
         "gain": {g: plain(v) for g, v in value.gain.items()},
         "others": plain(value.others),
         "noise": dict(value.noise),
-        "people": [
-            {
-                "user": p.user,
-                "group": p.group,
-                "shares": dict(p.shares),
-                "keeps": dict(p.keeps),
-            }
-            for p in value.people
-        ],
+        "people": [{n: v for n, v in vars(p).items() if n != "client"} for p in value.people],
         "rounds": value.rounds,
         "reproduced": value.reproduced,
         "versions": versions(),

@@ -1,0 +1,14 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+Run = Annotated[Path, Argument(help="The folder of a finished run, e.g. runs/demo.")]
+Recipe = Annotated[str, Argument(help="A TOML file, or the name of a recipe (paper/table).")]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
+_SET = "Change a setting of the unlearner, e.g. rounds=20, damping=measured. Repeatable."
+ChangeUnlearner = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=_SET)]
