@@ -70,7 +70,10 @@ class Blend(Gram, RankingMethod):
         if not 0 <= self.share < float("inf"):
             raise ConfigError(f"Blend.share must be 0 or above and finite; got {self.share}.")
         if self.aggregate == "rows":
-            raise ConfigError("Blend.aggregate must be clients, records or roots; got rows.")
+            raise ConfigError(
+                "Blend.aggregate must be clients, records or roots, got rows: devices send one "
+                "weight for all rows."
+            )
         if self.noise or self.release_every > 1:
             raise ConfigError(
                 "Blend sends gradients in every round, so noise on releases of B gives no privacy "
