@@ -84,8 +84,7 @@ class Central(Method):
         if not len(world.shared):
             return state.next({"item": state.public["item"], USER: torch.zeros_like(user)})
         graph = graph_of(world)
-        steps = GraphSteps.of(self, score=self.score, decay=self.graph_decay)
-        user, item, moments = steps.run(graph, user, item, under("graph/", state.own), clock)
+        user, item, moments = self._steps.run(graph, user, item, under("graph/", state.own), clock)
         rows = user.index_select(0, graph.sharers)
         seen_user, seen_item = graph.propagate(rows, item, self.layers)
         views = torch.zeros_like(user).index_copy_(0, graph.sharers, seen_user)
@@ -120,3 +119,7 @@ class Central(Method):
     @property
     def _spread(self) -> float:
         return float(getattr(self.model, "spread", 0.04))
+
+    @property
+    def _steps(self) -> GraphSteps:
+        return GraphSteps.of(self, score=self.score, decay=self.graph_decay)
