@@ -17,12 +17,11 @@ from rescind.errors import ConfigError
 from rescind.forgetting.forget import forget
 from rescind.forgetting.pipeline import CostMeter
 from rescind.forgetting.purge import traces
-from rescind.methods._lent_graph.graph import SharedGraph, graph_of
+from rescind.methods._lent_graph.graph import SharedGraph, draw, graph_of
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.sharing._forgotten_views import (
     contrastive_forgetting,
     contrastive_terms,
-    draw,
     forgotten_views,
     views_of,
 )

@@ -48,7 +48,6 @@ class Side:
 
     @cached_property
     def narrow(self) -> Tensor:
-        """Return the weights as float32."""
         return self.weight.float()
 
     @cached_property
@@ -96,7 +95,6 @@ class SharedGraph:
 
     @property
     def users(self) -> int:
-        """Return the number of users that lend something."""
         return len(self.sharers)
 
     @cached_property
@@ -127,8 +125,8 @@ class SharedGraph:
     def propagate(self, user: Tensor, item: Tensor, layers: int) -> tuple[Tensor, Tensor]:
         """Return the mean of layers 0..L of LightGCN: (users [U, d], items [I, d])."""
         wide = torch.promote_types(user.dtype, item.dtype)
-        out: tuple[Tensor, Tensor]
-        out = _Propagate.apply(user.to(wide), item.to(wide), self, layers)  # type: ignore[no-untyped-call]
+        spread: Any = _Propagate.apply
+        out: tuple[Tensor, Tensor] = spread(user.to(wide), item.to(wide), self, layers)
         return out
 
     @cached_property
@@ -149,10 +147,8 @@ class SharedGraph:
             spare = (_like(user), _like(item))
         for left in reversed(range(layers)):
             into = spare if left % 2 else out
-            seen = (
-                to_user.plus(user, share, seen[1], scale, into[0]),
-                to_item.plus(item, share, seen[0], scale, into[1]),
-            )
+            users = to_user.plus(user, share, seen[1], scale, into[0])
+            seen = users, to_item.plus(item, share, seen[0], scale, into[1])
             scale = 1.0
         self.buffers.append(spare)
         return seen
@@ -172,7 +168,6 @@ class SharedGraph:
         return owner, positive, torch.where(negative < 0, positive, negative)
 
     def _sample(self, count: int, clock: Clock) -> tuple[Tensor, Tensor, Tensor]:
-        """Do `sample` in a compiled loop."""
         from rescind.methods._lent_graph.kernels import draw_pairs
 
         keys = [np.uint64(clock.key(w) % 2**64) for w in ("graph pairs", "negatives")]
@@ -183,14 +178,17 @@ class SharedGraph:
 
     def some_items(self, count: int, clock: Clock) -> Tensor:
         """Draw at most `count` lent items without replacement."""
-        hashes = clock.bits("contrasted items", self.lent_items)
-        chosen = torch.topk(hashes, min(count, len(hashes)), largest=False).indices
-        return self.lent_items[chosen]
+        return draw(self.lent_items, count, clock)
 
     @cached_property
     def lent_items(self) -> Tensor:
-        """Return the distinct lent items."""
         return torch.unique(self.item)
+
+
+def draw(items: Tensor, count: int, clock: Clock) -> Tensor:
+    """Draw at most `count` items without replacement. [n]"""
+    hashes = clock.bits("contrasted items", items)
+    return items[torch.topk(hashes, min(count, len(items)), largest=False).indices]
 
 
 class _Propagate(torch.autograd.Function):
@@ -203,8 +201,7 @@ class _Propagate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        back_user, back_item = ctx.graph._spread(grads[0], grads[1], ctx.layers)
-        return back_user, back_item, None, None
+        return *ctx.graph._spread(*grads, ctx.layers), None, None
 
 
 _KNOWN: weakref.WeakKeyDictionary[Records, SharedGraph] = weakref.WeakKeyDictionary()

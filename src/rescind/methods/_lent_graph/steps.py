@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,6 +47,12 @@ class GraphSteps:
     weight: float = 1.0
     """Weight of the pair loss; 0 disables it."""
 
+    @classmethod
+    def of(cls, method: Any, **more: Any) -> GraphSteps:
+        """Read the settings of a method with fields `layers`, `temperature` and `graph_*`."""
+        named = {n: getattr(method, f"graph_{n}") for n in ("steps", "pairs", "optimiser", "rate")}
+        return cls(layers=method.layers, temperature=method.temperature, **named, **more)
+
     def draw(self, graph: SharedGraph, step: int, clock: Clock) -> tuple[Tensor, Tensor, Tensor]:
         """Draw the pairs of a step: users, lent items, and other items. [n] each"""
         return graph.sample(self.pairs, clock.step(NEGATIVES + step))
@@ -54,8 +60,8 @@ class GraphSteps:
     def loss(self, user: Tensor, item: Tensor, drawn: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """Return the mean of softplus(-(s_positive - s_negative) / temperature), plus decay."""
         if by_kernel(user, item) and not self.decay:
-            cosine = self.score == "cosine"
-            loss: Tensor = _Pairs.apply(user, item, drawn, self.temperature, cosine)  # type: ignore[no-untyped-call]
+            pairs: Any = _Pairs.apply
+            loss: Tensor = pairs(user, item, drawn, self.temperature, self.score == "cosine")
             return loss
         return self.plain_loss(user, item, drawn)
 
@@ -66,8 +72,8 @@ class GraphSteps:
         owner, positive, negative = drawn
         if self.score == "cosine":
             user, item = functional.normalize(user, dim=-1), functional.normalize(item, dim=-1)
-        one, near = user.index_select(0, owner), item.index_select(0, positive)
-        far = item.index_select(0, negative)
+        one = user.index_select(0, owner)
+        near, far = (item.index_select(0, other) for other in (positive, negative))
         gap = torch.linalg.vecdot(one, far) - torch.linalg.vecdot(one, near)
         loss = functional.softplus(gap / self.temperature).mean()
         if self.decay:
@@ -89,7 +95,7 @@ class GraphSteps:
         """
         tables = {"user": user.index_select(0, graph.sharers), "item": item}
         kept = {
-            n: _grown(v, user).index_select(0, graph.sharers) if _of_users(n, v) else v
+            n: grown(v, user).index_select(0, graph.sharers) if _of_users(n, v) else v
             for n, v in moments.items()
         }
         for step in range(self.steps):
@@ -126,17 +132,12 @@ class _Pairs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        by = grads[0]
-        down = ctx.down if float(by) == 1 else [by * g for g in ctx.down]
+        down = ctx.down if float(grads[0]) == 1 else [grads[0] * g for g in ctx.down]
         return *down, None, None, None
 
 
 def moved_down(
-    tables: Params,
-    moments: Params,
-    down: Mapping[str, Tensor],
-    optimiser: Literal["plain", "adam"],
-    rate: float,
+    tables: Params, moments: Params, down: Params, optimiser: Literal["plain", "adam"], rate: float
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Take one step down a gradient: `server_move`, with Adam in a compiled loop."""
     if optimiser != "adam" or not by_kernel(*tables.values()):
@@ -149,18 +150,16 @@ def moved_down(
         one, two, count = (f"server/{part}/{name}" for part in ("first", "second", "steps"))
         steps = kept.get(count, torch.zeros(())) + 1
         unbiased = (rate / (1 - FIRST ** float(steps)), (1 - SECOND ** float(steps)) ** -0.5)
-        before = (tables[name], *(_grown(kept.get(n), tables[name]) for n in (one, two)), grad)
+        before = (tables[name], *(grown(kept.get(n), tables[name]) for n in (one, two)), grad)
         made = [torch.empty_like(tables[name]) for _ in range(3)]
-        arrays = flat(*before)
-        kind = arrays[0].dtype.type
-        numbers = (FIRST, SECOND, 1 - FIRST, 1 - SECOND, *unbiased, TINY)
-        adam(*arrays, tuple(kind(n) for n in numbers), *flat(*made))
+        arrays, numbers = flat(*before), (FIRST, SECOND, 1 - FIRST, 1 - SECOND, *unbiased, TINY)
+        adam(*arrays, tuple(arrays[0].dtype.type(n) for n in numbers), *flat(*made))
         after[name], kept[one], kept[two] = made
         kept[count] = steps
     return after, kept
 
 
-def _grown(known: Tensor | None, like: Tensor) -> Tensor:
+def grown(known: Tensor | None, like: Tensor) -> Tensor:
     """Extend a table with zero rows to the length of `like`."""
     if known is not None and len(known) == len(like):
         return known
@@ -172,11 +171,10 @@ def _grown(known: Tensor | None, like: Tensor) -> Tensor:
 
 def _rows_put(whole: Tensor | None, rows: Tensor, value: Tensor, like: Tensor) -> Tensor:
     """Replace some rows of a table, extended to the length of `like`."""
-    return _grown(whole, like).index_copy(0, rows, value)
+    return grown(whole, like).index_copy(0, rows, value)
 
 
 def _of_users(name: str, value: Tensor) -> bool:
-    """Return whether an optimiser moment has one row per client."""
     return name.endswith("/user") and value.dim() == 2
 
 
@@ -200,7 +198,7 @@ def grown_rows(own: Params, world: World, spread: float, clock: Clock) -> dict[s
     out = {**own, "user": server_rows(own, world, user.shape[1], spread, clock)}
     for name, value in own.items():
         if _of_users(name, value):
-            out[name] = _grown(value, out["user"])
+            out[name] = grown(value, out["user"])
     return out
 
 
@@ -209,6 +207,5 @@ def under(prefix: str, own: Params) -> dict[str, Tensor]:
     return {n.removeprefix(prefix): v for n, v in own.items() if n.startswith(prefix)}
 
 
-def prefixed(prefix: str, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Add a prefix to the names of values."""
+def prefixed(prefix: str, values: Params) -> dict[str, Tensor]:
     return {f"{prefix}{n}": v for n, v in values.items()}

@@ -27,19 +27,10 @@ from rescind.core.state import ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.errors import ConfigError, DataError
-from rescind.methods.additive._exchange import (
-    BLOCK,
-    CHANGE,
-    LEAVE,
-    OWNERS,
-    Lent,
-    client_erased,
-    grown_flags,
-    outstanding,
-    parts_of_loans,
-)
+from rescind.methods.additive import _exchange as exchange
+from rescind.methods.additive._exchange import BLOCK, CHANGE, LEAVE, OWNERS, Lent, Sums
 from rescind.methods.additive._pairs import Parts, from_bits
-from rescind.methods.additive._release import Dial
+from rescind.methods.additive._release import FORMS, Dial
 from rescind.privacy import shared_sums
 from rescind.privacy.accountant import epsilon_of
 
@@ -48,11 +39,6 @@ if TYPE_CHECKING:
 
 ALONE = 32
 """Up to this many devices answer an event one by one; more are summed, and the model solved."""
-FORMS = {
-    "dense": "all weights",
-    "neighbours": "the {size} largest weights of each item",
-    "factors": "weights of rank {size}",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +55,6 @@ class Additive(Dial, Method):
 
     @property
     def local_includes_shared(self) -> bool:
-        """Return whether devices count lent items: with `cross`."""
         return self.cross
 
     @property
@@ -79,7 +64,6 @@ class Additive(Dial, Method):
 
     @property
     def asks_devices(self) -> bool:
-        """Return whether devices are counted; otherwise only loans are."""
         return True
 
     @property
@@ -89,11 +73,7 @@ class Additive(Dial, Method):
 
     @abstractmethod
     def server_absorb(
-        self,
-        state: ServerState,
-        sums: Mapping[str, Sum],
-        world: World,
-        lenders: Tensor | None = None,
+        self, state: ServerState, sums: Sums, world: World, lenders: Tensor | None = None
     ) -> ServerState:
         """Return the state with differences added. lenders: clients with new loans; None: all"""
 
@@ -111,10 +91,9 @@ class Additive(Dial, Method):
 
     def client_erased(self, private: Params, records: Records, block: int) -> Params:
         """Mark erased items for subtraction on the devices that counted them."""
-        return client_erased(private, records, block)
+        return exchange.client_erased(private, records, block)
 
     def executor_for(self, executor: Executor) -> Executor:
-        """With two servers, send sums through both of them."""
         return shared_sums.executor_for(executor) if self.servers == 2 else executor
 
     # -- forgetting: subtraction -----------------------------------------------------------------
@@ -138,7 +117,7 @@ class Additive(Dial, Method):
         if not self.asks_devices:
             asked = asked[:0]
         absent = torch.isin(asked, asked.new_tensor(list(away)))
-        flags = grown_flags(state.own, after.world)
+        flags = exchange.grown_flags(state.own, after.world)
         if leaving:
             flags["lost"][asked[absent]] = True
             flags["counted"][lenders], flags["owes"][lenders] = -1, False
@@ -151,10 +130,8 @@ class Additive(Dial, Method):
                 vault = replace(vault, private=noted)
             sums, vault = _answers(self, after, vault, asked[~absent], CHANGE)
         hosts, hosted = _hosts(self, fed, after)
-        state = replace(state, own={**state.own, **flags})
-        state = self.server_absorb(
-            state, {**sums, **hosts}, after.world, None if arriving else lenders
-        )
+        state, changed = replace(state, own={**state.own, **flags}), None if arriving else lenders
+        state = self.server_absorb(state, {**sums, **hosts}, after.world, changed)
         after = replace(after, now=replace(after.now, state=state, vault=vault, hosted=hosted))
         for progress in fed.watch if sums else ():  # a round of devices took place
             progress(RoundResult(after.now, sums, None, after.past))
@@ -177,7 +154,7 @@ class Additive(Dial, Method):
 
     def settled(self, fed: Federation) -> bool:
         """Return whether the release is up to date and no device owes a difference."""
-        return not self.pending(fed) and not outstanding(fed.now.state.own)
+        return not self.pending(fed) and not exchange.outstanding(fed.now.state.own)
 
     def release_form(self) -> str:
         """Return what a release holds, in words."""
@@ -223,7 +200,6 @@ class Additive(Dial, Method):
         }
 
     def publish(self, fed: Federation) -> Federation:
-        """Return the federation with a new release."""
         if not self.released(fed)[0]:
             raise ConfigError("no device is counted yet, so nothing can be released. Run a round.")
         state = self.server_published(fed.now.state, fed.world, self.release_every)
@@ -233,7 +209,7 @@ class Additive(Dial, Method):
 
     def claims(self, before: Federation, after: Federation) -> Claims:
         """Return the digests of the sum before and after, and the state of releases."""
-        left = outstanding(after.now.state.own)
+        left = exchange.outstanding(after.now.state.own)
         limits = []
         if len(left.owes):
             limits.append(
@@ -260,10 +236,9 @@ class Additive(Dial, Method):
             NEXT: f"due when {more} more people have changed something" if more else "made",
         }
         if promised:
+            spent, delta = promised["epsilon"], promised["delta"]
             count, _ = self.released(after)
-            plain[EPSILON] = (
-                f"{promised['epsilon']:.4g} at delta {promised['delta']:g}, {count} releases"
-            )
+            plain[EPSILON] = f"{spent:.4g} at delta {delta:g}, {count} releases"
         return Claims(plain, {BEFORE: sum_digest(before.now.state.own)}, tuple(limits))
 
     def rebuilt(self, fed: Federation) -> str:
@@ -293,26 +268,22 @@ def rebuilt(method: Additive, fed: Federation) -> dict[str, Tensor]:
         ids = torch.tensor([number], device=everyone.device)
         parts += _kept(method, vault, ids, torch.ones_like(ids, dtype=torch.bool), fed.world.block)
     if not method.cross:
-        parts += parts_of_loans(Lent.of(own), method.longest_history)
+        parts += exchange.parts_of_loans(Lent.of(own), method.longest_history)
     return method.server_added(parts, fed.world)
 
 
 def _kept(method: Additive, vault: Vault, ids: Tensor, counted: Tensor, now: int) -> Parts:
     """Return the parts of counted devices. ids, counted: [C]"""
     name = "own" if method.cross else "unshared"
-    longest = method.longest_history
-    parts = _parts(vault.holdings.of_clients(name, ids), counted, ids, now, longest)
-    for note, bits in vault.private.items():
-        if note.startswith("sent/") and int(note[-4:]) < now:
-            parts += _parts(from_bits(bits[ids]), counted, ids, int(note[-4:]), longest)
+    earlier = {int(n[-4:]): v for n, v in vault.private.items() if n.startswith("sent/")}
+    lots = {now: vault.holdings.of_clients(name, ids)}
+    lots |= {block: from_bits(bits[ids]) for block, bits in earlier.items() if block < now}
+    parts = Parts.none(ids.device)
+    for block, lot in lots.items():
+        mine = counted[lot.owner]
+        inside = Lot(lot.owner[mine], lot.item[mine], lot.clients)
+        parts += Parts.of(inside, 1, ids, torch.full_like(ids, block), method.longest_history)
     return parts
-
-
-def _parts(lot: Lot, chosen: Tensor, ids: Tensor, block: int, longest: int) -> Parts:
-    """Return one part per chosen owner. chosen, ids: [owners]"""
-    mine = chosen[lot.owner]
-    inside = Lot(lot.owner[mine], lot.item[mine], lot.clients)
-    return Parts.of(inside, 1, ids, torch.full_like(ids, block), longest)
 
 
 def affected(
@@ -323,7 +294,7 @@ def affected(
     none = torch.zeros(0, dtype=torch.int64, device=world.members.device)
     if isinstance(event, Arrive):
         return method.server_sample(state, world, fed.clock.at(state.round)), none
-    counted = grown_flags(state.own, world)["counted"]
+    counted = exchange.grown_flags(state.own, world)["counted"]
     if isinstance(event, Withdraw) and not fed.world.concerns_hosted_only(event):
         ids = none.new_tensor([event.client])
         return ids[counted[ids] >= 0], ids
@@ -357,17 +328,16 @@ def _hosts(
     """Compute the differences of clients hosted by the server."""
     sums: dict[str, Sum] = {}
     stay = {number for number, _ in after.world.hosted}
-    asked = [(n, v, CHANGE) for (n, _), v in zip(after.world.hosted, after.now.hosted, strict=True)]
-    asked += [
-        (n, v, LEAVE)
-        for (n, _), v in zip(fed.world.hosted, fed.now.hosted, strict=True)
-        if n not in stay
+    asked = [
+        (number, vault, role)
+        for each, role in ((after, CHANGE), (fed, LEAVE))
+        for (number, _), vault in zip(each.world.hosted, each.now.hosted, strict=True)
+        if role == CHANGE or number not in stay
     ]
-    hosted = []
+    hosted, public = [], {BLOCK: after.now.state.public[BLOCK]}
     for number, vault, role in asked:
         device = vault.holdings.members.device
         ids = torch.tensor([number], device=device)
-        public = {BLOCK: after.now.state.public[BLOCK]}
         named = {number: f"host/{role}/{number}"}
         mine, new = InProcess(str(device)).train(method, public, None, vault, ids, named, fed.clock)
         sums |= mine

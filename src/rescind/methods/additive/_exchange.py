@@ -20,15 +20,7 @@ from rescind.core.records import Records
 from rescind.core.state import REFERENCE, Private
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
-from rescind.methods.additive._pairs import (
-    Parts,
-    from_bits,
-    half,
-    half_each,
-    pair_sums,
-    pairs_in,
-    to_bits,
-)
+from rescind.methods.additive._pairs import Parts, from_bits, half, pair_sums, pairs_in, to_bits
 
 BLOCK = f"{REFERENCE}block"
 """The current block, broadcast to devices."""
@@ -36,6 +28,7 @@ CHANGE, LEAVE = "change", "leave"
 """Roles of a device that answers an event alone: it sends items and a weight instead of the larger
 list of pairs."""
 MINUS, PLUS = "minus/", "plus/"
+Sums = Mapping[str, Sum]
 OWNERS = "owners"
 """Key of the number of users per item, used to hide rare items. [I]"""
 _CLIENT = 31  # records.py: bits of the item in a (client, item) pair
@@ -98,9 +91,8 @@ def client_rows(
     """
     if alone(cohort.role):
         return client_items(parts, cohort)
-    entries: dict[str, Rows | Tensor] = {}
-    for name, mine in _by_sum(parts, sum_key).items():
-        entries[name] = _merged(mine, cohort.items)
+    groups = _by_sum(parts, sum_key)
+    entries: dict[str, Rows | Tensor] = {n: _merged(p, cohort.items) for n, p in groups.items()}
     if counting and len(parts):
         owner, each = parts.client[parts.lot.owner], parts.weight.sign()[parts.lot.owner]
         entries[OWNERS] = Rows(owner, parts.lot.item, each.int().unsqueeze(1), cohort.items)
@@ -120,11 +112,10 @@ def client_total(
         total.index_add_(0, rows.index, rows.value.squeeze(1))
         owners.index_add_(0, rows.index, torch.ones_like(rows.index, dtype=owners.dtype))
         totals[name], touched[name] = total.unsqueeze(1), owners
-        sent = int(half_each(first.lot.count).sum()) + len(rows)
+        sent = int(half(first.lot.count).sum()) + len(rows)
         up += sent * 8  # a weight and a row number, 4 bytes each
     if counting and len(parts):
-        more = owners_in(parts, cohort.items).int()
-        totals[OWNERS] = more.unsqueeze(1)
+        totals[OWNERS] = owners_in(parts, cohort.items).int().unsqueeze(1)
         touched[OWNERS] = jagged.counts(parts.lot.item, cohort.items).to(torch.int32)
         up += len(parts.lot) * 8
     return Sum(totals, float(len(cohort)), len(cohort), touched, up=up)
@@ -162,15 +153,11 @@ def client_erased(private: Params, records: Records, now: int) -> dict[str, Tens
 
 def _by_sum(parts: Parts, sum_key: Callable[[int], str]) -> dict[str, Parts]:
     """Group parts by the key of their sum; empty groups are left out."""
-    blocks = torch.unique(parts.block).tolist()
-    names = sorted({sum_key(block) for block in blocks})
-    found = {}
-    for name in names:
-        inside = torch.zeros_like(parts.block, dtype=torch.bool)
-        for block in blocks:
-            inside |= (parts.block == block) & (sum_key(block) == name)
-        found[name] = parts.only(inside)
-    return found
+    found: dict[str, list[int]] = {}
+    for block in torch.unique(parts.block).tolist():
+        found.setdefault(sum_key(block), []).append(block)
+    tensor = parts.block.new_tensor
+    return {n: parts.only(torch.isin(parts.block, tensor(b))) for n, b in sorted(found.items())}
 
 
 def _merged(parts: Parts, items: int) -> Rows:
@@ -185,10 +172,9 @@ def _merged(parts: Parts, items: int) -> Rows:
 # -- the server -----------------------------------------------------------------------------------
 
 
-def from_totals(sums: Mapping[str, Sum], device: torch.device) -> tuple[Parts, dict[str, Tensor]]:
+def from_totals(sums: Sums, device: torch.device) -> tuple[Parts, dict[str, Tensor]]:
     """Return parts of devices that answered alone, and sums of pairs by key."""
-    parts = Parts.none(device)
-    totals: dict[str, Tensor] = {}
+    parts, totals = Parts.none(device), dict[str, Tensor]()
     for role, total in sums.items():
         for name, value in total.totals.items():
             if not alone(role):
@@ -204,7 +190,7 @@ def from_totals(sums: Mapping[str, Sum], device: torch.device) -> tuple[Parts, d
     return parts, totals
 
 
-def from_parts(sums: Mapping[str, Sum], device: torch.device) -> Parts:
+def from_parts(sums: Sums, device: torch.device) -> Parts:
     """Return the parts that single devices sent as items and weights."""
     parts = Parts.none(device)
     for total in sums.values():
@@ -232,18 +218,10 @@ class Lent:
     """[n]"""
 
     @classmethod
-    def none(cls, device: torch.device | str) -> Lent:
-        """Return no loans."""
-        zero = torch.zeros(0, dtype=torch.int64, device=device)
-        return cls(zero, zero)
-
-    @classmethod
     def of(cls, own: Params) -> Lent:
-        """Read the loans from the server's state."""
         return cls(own["lent/pair"], own["lent/block"])
 
     def packed(self) -> dict[str, Tensor]:
-        """Return the loans as entries of the server's state."""
         return {"lent/pair": self.pair, "lent/block": self.block}
 
     def follow(
@@ -261,10 +239,8 @@ class Lent:
         if same:
             return self, Parts.none(now.device)
         if lenders is None:
-            odd = torch.cat(
-                [self.pair[~torch.isin(self.pair, now)], now[~torch.isin(now, self.pair)]]
-            )
-            lenders = torch.unique(odd >> _CLIENT)
+            gone, came = self.pair[~torch.isin(self.pair, now)], now[~torch.isin(now, self.pair)]
+            lenders = torch.unique(torch.cat([gone, came]) >> _CLIENT)
         if not len(lenders):
             return self.follow(world, longest=longest)
         # Pairs are sorted by client, so only this range can differ.
@@ -281,9 +257,8 @@ class Lent:
         new_block = torch.full_like(new, world.block)
         new_block[known] = old_block[at[known]]
         block = torch.cat([self.block[:begin], new_block, self.block[end:]])
-        return Lent(now, block), _difference(
-            old[was], old_block[was], new[here], new_block[here], longest
-        )
+        parts = _difference(old[was], old_block[was], new[here], new_block[here], longest)
+        return Lent(now, block), parts
 
 
 def parts_of_loans(lent: Lent, longest: int = 0) -> Parts:
@@ -295,9 +270,7 @@ def parts_of_loans(lent: Lent, longest: int = 0) -> Parts:
 def owners_in(parts: Parts, items: int) -> Tensor:
     """Return the change in the number of owners per item. [I] int64"""
     each = parts.weight.sign()[parts.lot.owner]
-    return torch.zeros(items, dtype=torch.int64, device=each.device).index_add_(
-        0, parts.lot.item, each
-    )
+    return each.new_zeros(items).index_add_(0, parts.lot.item, each)
 
 
 def _difference(
@@ -319,12 +292,11 @@ def _difference(
 
 def grown_flags(own: Params, world: World) -> dict[str, Tensor]:
     """Return flags, extended to new clients: last block counted, owes, lost. [clients]"""
-    first = {"counted": -1, "owes": False, "lost": False}
     flags = {}
-    for name, value in first.items():
+    for name, first in {"counted": -1, "owes": False, "lost": False}.items():
         old = own[name]
-        flags[name] = old.new_full((max(world.sizes.clients, len(old)),), value)
-        flags[name][: len(old)] = old
+        more = max(world.sizes.clients - len(old), 0)
+        flags[name] = torch.cat([old, old.new_full((more,), first)])
     return flags
 
 

@@ -19,8 +19,6 @@ from rescind.methods.additive._solve import Ridge, Temper
 TOGETHER = 256
 """Systems solved in one batch: 80 MB of float64 at 200 neighbours; changes speed only."""
 
-_NO_TEMPER = Temper()
-
 
 @dataclass(frozen=True)
 class SparseGram:
@@ -35,22 +33,18 @@ class SparseGram:
 
     @classmethod
     def none(cls, items: int) -> SparseGram:
-        """Return a matrix without pairs."""
         zero = torch.zeros(0, dtype=torch.int64)
         return cls(torch.zeros(items + 1, dtype=torch.int64), zero.int(), zero)
 
     @classmethod
     def of(cls, own: Params) -> SparseGram:
-        """Read the matrix from the server's state."""
         return cls(own["gram/first"], own["gram/other"], own["gram/value"])
 
     def packed(self) -> dict[str, Tensor]:
-        """Return the matrix as entries of the server's state."""
         return {"gram/first": self.first, "gram/other": self.other, "gram/value": self.value}
 
     @property
     def items(self) -> int:
-        """Return the number of items."""
         return len(self.first) - 1
 
     @property
@@ -59,7 +53,6 @@ class SparseGram:
         return torch.from_numpy(self._matrix().diagonal())
 
     def longer(self, items: int) -> SparseGram:
-        """Extend to a larger catalogue."""
         more = self.first[-1:].expand(items - self.items)
         return SparseGram(torch.cat([self.first, more]), self.other, self.value)
 
@@ -77,11 +70,9 @@ class SparseGram:
             total = self._matrix() + total
         total.eliminate_zeros()
         total.sort_indices()
-        return SparseGram(
-            torch.from_numpy(total.indptr).long(),
-            torch.from_numpy(total.indices).int(),
-            torch.from_numpy(total.data),
-        )
+        parted = (total.indptr, total.indices, total.data)
+        start, other, each = (torch.from_numpy(part) for part in parted)
+        return SparseGram(start.long(), other.int(), each)
 
     def _matrix(self) -> Any:
         from scipy.sparse import csr_array
@@ -104,21 +95,17 @@ class Near:
     @classmethod
     def none(cls, items: int, n: int) -> Near:
         """Return empty lists of n neighbours."""
-        item = torch.full((items, n), -1, dtype=torch.int32)
-        edge = torch.zeros(items, dtype=torch.float64)
-        return cls(item, torch.zeros(items, n), edge)
+        item, edge = torch.full((items, n), -1), torch.zeros(items, dtype=torch.float64)
+        return cls(item.int(), torch.zeros(items, n), edge)
 
     @classmethod
     def of(cls, own: Params) -> Near:
-        """Read the lists from the server's state."""
         return cls(own["near/item"], own["near/weight"], own["near/edge"])
 
     def packed(self) -> dict[str, Tensor]:
-        """Return the lists as entries of the server's state."""
         return {"near/item": self.item, "near/weight": self.weight, "near/edge": self.edge}
 
     def longer(self, items: int) -> Near:
-        """Extend to a larger catalogue."""
         fresh = Near.none(items - len(self.item), self.item.shape[1])
         pairs = ((self.item, fresh.item), (self.weight, fresh.weight), (self.edge, fresh.edge))
         return Near(*(torch.cat(pair) for pair in pairs))
@@ -142,9 +129,7 @@ class Near:
         named[other[enters]] = True
         return (named | marked).nonzero().squeeze(1)
 
-    def solved(
-        self, gram: SparseGram, rows: Tensor, ridge: Ridge, temper: Temper = _NO_TEMPER
-    ) -> Near:
+    def solved(self, gram: SparseGram, rows: Tensor, ridge: Ridge, temper: Temper) -> Near:
         """Recompute these lists: neighbours by cosine, weights by one small system, then rescaled.
 
         A list depends on G only, not on the rest of the batch. There is no C here, so rescaling
@@ -160,16 +145,16 @@ class Near:
         for some in torch.split(rows, TOGETHER):
             near = torch.empty(len(some), n, dtype=torch.int32)
             lowest = torch.empty(len(some), dtype=torch.float64)
-            local_kernels.nearest(*columns, root, some.numpy(), near.numpy(), lowest.numpy())
+            lists = some.numpy(), near.numpy()
+            local_kernels.nearest(*columns, root, *lists, lowest.numpy())
             inside = torch.zeros(len(some), n, n, dtype=torch.float64)
             towards = torch.zeros(len(some), n, dtype=torch.float64)
-            local_kernels.squares(
-                *columns, some.numpy(), near.numpy(), inside.numpy(), towards.numpy()
-            )
-            extra = torch.where(near >= 0, more[near.clamp(min=0).long()], 1.0)
+            local_kernels.squares(*columns, *lists, inside.numpy(), towards.numpy())
+            known = near.clamp(min=0).long()
+            extra = torch.where(near >= 0, more[known], 1.0)
             inside.div_(UNIT).diagonal(dim1=1, dim2=2).add_(extra)
             factor = torch.linalg.cholesky(inside)
             found = torch.cholesky_solve((towards / UNIT).unsqueeze(2), factor).squeeze(2)
-            found = temper.rescale(found, scale[near.clamp(min=0).long()], scale[some].unsqueeze(1))
+            found = temper.rescale(found, scale[known], scale[some].unsqueeze(1))
             item[some], weight[some], edge[some] = near, found.float(), lowest
         return Near(item, weight, edge)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ ROWS = 512
 """Rows processed at a time; changes speed and memory only."""
 AT_ONCE = 2**18
 """Maximum clients per round, so that int32 holds their sum: 2**18 * 2 * 4096 = 2**31."""
+Count = TypeVar("Count", int, Tensor)
 
 
 @dataclass(frozen=True)
@@ -58,17 +60,10 @@ class Parts:
         return cls(inside, weight, client[full], block[full])
 
     def __add__(self, other: Parts) -> Parts:
-        lot = Lot(
-            torch.cat([self.lot.owner, other.lot.owner + len(self)]),
-            torch.cat([self.lot.item, other.lot.item]),
-            len(self) + len(other),
-        )
-        return Parts(
-            lot,
-            torch.cat([self.weight, other.weight]),
-            torch.cat([self.client, other.client]),
-            torch.cat([self.block, other.block]),
-        )
+        owner = torch.cat([self.lot.owner, other.lot.owner + len(self)])
+        lot = Lot(owner, torch.cat([self.lot.item, other.lot.item]), len(self) + len(other))
+        rest = ((self.weight, other.weight), (self.client, other.client), (self.block, other.block))
+        return Parts(lot, *(torch.cat(pair) for pair in rest))
 
     def only(self, chosen: Tensor) -> Parts:
         """Return the chosen parts. chosen: [P] bool"""
@@ -103,9 +98,9 @@ def sum_dtype(people: int, blocks: int) -> torch.dtype:
     return torch.int32 if 4 * people * blocks * UNIT < 2**31 else torch.int64
 
 
-def half(items: int) -> int:
-    """Return the number of pairs i >= j."""
-    return items * (items + 1) // 2
+def half(count: Count) -> Count:
+    """Return n (n + 1) / 2, the number of pairs i >= j of n items."""
+    return count * (count + 1) // 2
 
 
 def items_of(total: Tensor) -> int:
@@ -120,7 +115,7 @@ def pairs_in(lot: Lot) -> tuple[Tensor, Tensor]:
     back = torch.arange(len(first), device=first.device) - jagged.starts(reach)[first]
     owner, high = lot.owner[first], lot.item[first]
     low = lot.item[lot.first[owner] + back]
-    return owner, high * (high + 1) // 2 + low
+    return owner, half(high) + low
 
 
 def add_pairs(total: Tensor, lot: Lot, weight: Tensor, items: int) -> Tensor:
@@ -162,11 +157,6 @@ def _product(lot: Lot, weight: Tensor, items: int) -> Tensor:
         total += (owns.T @ (owns * weight[start : start + rows].double().unsqueeze(1))).long()
     row, column = torch.tril_indices(items, items, device=lot.item.device)
     return total[row, column]
-
-
-def half_each(count: Tensor) -> Tensor:
-    """Return n (n + 1) / 2, the number of pairs of n items. [n]"""
-    return count * (count + 1) // 2
 
 
 def square(total: Tensor, items: int) -> Tensor:

@@ -19,10 +19,14 @@ from rescind.core.guards import Gaussian
 from rescind.core.params import Params
 from rescind.core.update import Sum
 from rescind.errors import ConfigError
-from rescind.methods.additive._pairs import UNIT, half_each, mirrored, weight_of
-from rescind.methods.additive._solve import WEIGHTS, Temper, weights_of
+from rescind.methods.additive._pairs import UNIT, half, mirrored, weight_of
+from rescind.methods.additive._solve import WEIGHTS, Temper, must_be, weights_of
 
-FORMS = ("dense", "neighbours", "factors")
+FORMS = {
+    "dense": "all weights",
+    "neighbours": "the {size} largest weights of each item",
+    "factors": "weights of rank {size}",
+}
 OVERSAMPLED, POWERS = 32, 6
 """Extra columns, and power iterations, of the randomised SVD (Halko, Martinsson, Tropp 2011): on
 ML-100K and ML-1M within .2 % of the distance of the best matrix of that rank."""
@@ -71,9 +75,7 @@ class Dial:
             "servers": (self.servers in (1, 2), "1 or 2"),
             "release_every": (self.release_every >= 1, "1 or more"),
         }
-        for field, (fits, what) in allowed.items():
-            if not fits:
-                raise ConfigError(f"{name}.{field} must be {what}; got {getattr(self, field)}.")
+        must_be(self, allowed)
         if self.noise and not self.longest_history:
             raise ConfigError(
                 f"{name}.noise = {self.noise:g} needs longest_history, which bounds how much one "
@@ -103,7 +105,7 @@ def sensitivity(longest: int, items: int, parts: int, blocks: int = 1) -> float:
     the lower one.
     """
     each = torch.arange(1, items + 1)
-    norms = weight_of(each, longest).double() / UNIT * half_each(each).double().sqrt()
+    norms = weight_of(each, longest).double() / UNIT * half(each).double().sqrt()
     return blocks * math.sqrt(parts) * float(norms.max()) if items else 0.0
 
 
@@ -175,8 +177,7 @@ class Release:
 
     def of(self, inverse: Tensor) -> Tensor:
         """Compute the published weights. inverse: its lower half -> [I, I] float32"""
-        full = mirrored(self.noised() if self.noised else inverse)
-        weights = weights_of(full, self.temper)
+        weights = weights_of(mirrored(self.noised() if self.noised else inverse), self.temper)
         if self.rare is not None:
             weights = weights.masked_fill(self.rare[:, None] | self.rare[None, :], 0.0)
         if self.form == "neighbours":
@@ -195,8 +196,7 @@ class Published(Mapping[str, Tensor]):
         self, inverse: Tensor, items: int, others: Params, release: Release | None = None
     ) -> None:
         """Store the inverse: its lower half, empty until a client is counted."""
-        self._inverse, self._items = inverse, items
-        self._release = release or Release()
+        self._inverse, self._items, self._release = inverse, items, release or Release()
         self._known = dict(others)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -214,13 +214,3 @@ class Published(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len({WEIGHTS, *self._known})
-
-
-def reuse(public: Params, items: int, others: Params) -> dict[str, Tensor]:
-    """Return the last release with zeros for newer items."""
-    old = public[WEIGHTS]
-    if len(old) < items:
-        grown = old.new_zeros(items, items)
-        grown[: len(old), : len(old)] = old
-        old = grown
-    return {**others, WEIGHTS: old}

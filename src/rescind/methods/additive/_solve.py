@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +13,7 @@ from torch import Tensor
 
 from rescind.core.cohort import Lot
 from rescind.errors import ConfigError, DataError
-from rescind.methods.additive._pairs import (
-    ROWS,
-    UNIT,
-    Parts,
-    half,
-    half_each,
-    halved,
-    items_of,
-    mirrored,
-)
+from rescind.methods.additive._pairs import ROWS, UNIT, Parts, half, halved, items_of, mirrored
 
 WEIGHTS = "weights"
 FEW = 4
@@ -58,11 +49,6 @@ class Temper:
     shown: float = 0.0
     sharp: float = 1.0
 
-    def of(self, weights: Tensor, inverse: Tensor) -> Tensor:
-        """Rescale the weights in place. weights: [I, I] float32    inverse: [I, I]"""
-        each = inverse.diagonal()
-        return self.rescale(weights, each.unsqueeze(1), each)
-
     def rescale(self, weights: Tensor, own: Tensor, shown: Tensor) -> Tensor:
         """Rescale the weights in place, given C_ii of the owned and of the scored item."""
         if self.own:
@@ -72,6 +58,14 @@ class Temper:
         if self.sharp != 1:
             weights.copy_(weights.sign() * weights.abs() ** self.sharp)
         return weights
+
+
+def must_be(settings: object, allowed: Mapping[str, tuple[bool, str]]) -> None:
+    """Raise if a setting is out of range. allowed: (whether it fits, what fits) by field"""
+    for field, (fits, what) in allowed.items():
+        if not fits:
+            name, given = type(settings).__name__, getattr(settings, field)
+            raise ConfigError(f"{name}.{field} must be {what}; got {given}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,19 +101,14 @@ class Solving:
             "resolve_every": (self.resolve_every >= 1, "1 or more"),
             "solve_above": (0 <= self.solve_above <= 1, "between 0 and 1"),
         }
-        for field, (fits, what) in allowed.items():
-            if not fits:
-                name = type(self).__name__
-                raise ConfigError(f"{name}.{field} must be {what}; got {getattr(self, field)}.")
+        must_be(self, allowed)
 
     @property
     def ridges(self) -> Ridge:
-        """Return the ridge of the diagonal."""
         return Ridge(self.ridge, self.ridge_per_item, self.ridge_power)
 
     @property
     def temper(self) -> Temper:
-        """Return the rescaling of the weights."""
         return Temper(self.own_power, self.shown_power, self.sharpen)
 
 
@@ -140,7 +129,9 @@ def inverse_of(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) 
     """
     if grams[0][0].device.type == "cpu":
         return _inverted(_ridged(grams, items, ridge), items)  # no other reference: can be freed
-    return _inverted_by_torch(_ridged(grams, items, ridge))
+    factor, failed = torch.linalg.cholesky_ex(mirrored(_ridged(grams, items, ridge)))
+    _must_have_inverse(int(failed))
+    return halved(torch.cholesky_inverse(factor))
 
 
 def _ridged(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) -> Tensor:
@@ -149,7 +140,7 @@ def _ridged(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) -> 
     for total, factor in grams:
         part = total.to(torch.float64, copy=True).mul_(factor / UNIT)
         gram = gram.add_(part) if gram.numel() else part
-    own = half_each(torch.arange(1, items + 1, device=gram.device)) - 1  # the diagonal in the half
+    own = half(torch.arange(1, items + 1, device=gram.device)) - 1  # the diagonal in the half
     gram[own] += ridge.of(gram[own])
     return gram
 
@@ -172,15 +163,7 @@ def _inverted(gram: Tensor, items: int) -> Tensor:
     return torch.from_numpy(dtfttp(items, inverse, uplo="U")[0])
 
 
-def _inverted_by_torch(gram: Tensor) -> Tensor:
-    """Invert on another device, for example a GPU."""
-    factor, failed = torch.linalg.cholesky_ex(mirrored(gram))
-    _must_have_inverse(int(failed))
-    return halved(torch.cholesky_inverse(factor))
-
-
 def _must_have_inverse(failed: int) -> None:
-    """Raise if LAPACK could not factor the matrix."""
     if failed:
         raise DataError(
             f"the sum has no inverse (LAPACK error {failed}), so it is not a sum over users. "
@@ -247,13 +230,13 @@ def cleared(inverse: Tensor, parts: Parts, grams: Sequence[Tensor], ridge: float
     last owner remains. inverse: [I (I + 1) / 2]
     """
     item = parts.lot.item
-    own = half_each(item + 1) - 1  # index of (i, i) in the half
+    own = half(item + 1) - 1  # index of (i, i) in the half
     gone = item[torch.stack([gram[own] for gram in grams]).sum(0) == 0]
     if not len(gone):
         return inverse
     every = torch.arange(items_of(inverse), device=item.device)
     for each in torch.unique(gone).tolist():  # rarely more than a few
-        inverse[torch.where(every < each, half(each) + every, half_each(every) + each)] = 0.0
+        inverse[torch.where(every < each, half(each) + every, half(every) + each)] = 0.0
         inverse[half(each + 1) - 1] = 1 / ridge
     return inverse
 
@@ -265,4 +248,5 @@ def weights_of(inverse: Tensor, temper: Temper | None = None) -> Tensor:
     """
     weights = (inverse * inverse.diagonal().reciprocal().neg()).float()
     weights.fill_diagonal_(0.0)
-    return weights if temper is None else temper.of(weights, inverse)
+    each = inverse.diagonal()
+    return weights if temper is None else temper.rescale(weights, each.unsqueeze(1), each)

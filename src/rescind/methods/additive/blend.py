@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.gradient import RankingMethod
@@ -19,7 +19,7 @@ from rescind.core.state import Private, ServerState
 from rescind.core.update import Sum, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
-from rescind.methods.additive._exchange import alone
+from rescind.methods.additive._exchange import Sums, alone
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive._solve import TUNED, WEIGHTS
 from rescind.methods.additive.gram import Gram
@@ -96,12 +96,10 @@ class Blend(Gram, RankingMethod):
 
     @property
     def learner(self) -> Softmax:
-        """Return the softmax learner, with the settings of the same names."""
         return Softmax(**{field.name: getattr(self, field.name) for field in fields(Softmax)})
 
     @property
     def exactness(self) -> tuple[str, ...]:
-        """Return what the digest of the sum does not cover."""
         return (
             "The softmax learner: exactness by subtraction covers the item weights B alone. The "
             "softmax part was retrained without the records, and no digest proves it.",
@@ -110,9 +108,7 @@ class Blend(Gram, RankingMethod):
     # -- server side -----------------------------------------------------------------------------
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
-        """Return an empty sum and initial tables."""
-        state = super().server_init(world, clock)
-        return _joined(state, self.learner.server_init(world, clock))
+        return _joined(super().server_init(world, clock), self.learner.server_init(world, clock))
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
         """Select clients not counted yet, and those that send a gradient. [k] sorted"""
@@ -121,7 +117,7 @@ class Blend(Gram, RankingMethod):
         return torch.unique(torch.cat([uncounted, asked]))
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         """Add the differences to the sum, and take one step of the softmax learner."""
         before = self._softmax_state(state)
@@ -129,21 +125,14 @@ class Blend(Gram, RankingMethod):
         return _joined(super().server_step(state, sums, world, clock), learnt)
 
     def server_absorb(
-        self,
-        state: ServerState,
-        sums: Mapping[str, Sum],
-        world: World,
-        lenders: Tensor | None = None,
+        self, state: ServerState, sums: Sums, world: World, lenders: Tensor | None = None
     ) -> ServerState:
         """Return the state with differences added; the tables do not change."""
         gram = replace(state, public=_without_tables(state.public, self.model.tables))
         after = super().server_absorb(gram, sums, world, lenders)
         return _joined(after, self._softmax_state(state))
 
-    def server_received(
-        self, sums: Mapping[str, Sum], world: World
-    ) -> tuple[Parts, dict[str, Tensor]]:
-        """Return the differences for the sum."""
+    def server_received(self, sums: Sums, world: World) -> tuple[Parts, dict[str, Tensor]]:
         return super().server_received(_named(sums, self._tables, inside=False), world)
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
@@ -152,12 +141,11 @@ class Blend(Gram, RankingMethod):
         return _joined(super().server_turn(state, world, clock), learnt)
 
     def _softmax_state(self, state: ServerState) -> ServerState:
-        """Return the softmax learner's part of a state."""
         public = {name: state.public[name] for name in self.model.tables}
         own = {name: value for name, value in state.own.items() if name.startswith(MOMENTS)}
         return replace(state, public=public, own=own)
 
-    def _gradients(self, sums: Mapping[str, Sum]) -> dict[str, Sum]:
+    def _gradients(self, sums: Sums) -> dict[str, Sum]:
         """Return the sums of gradients with their weights."""
         found = {}
         for role, total in _named(sums, self._tables, inside=True).items():
@@ -199,7 +187,8 @@ class Blend(Gram, RankingMethod):
         weighted = replace(cohort, weight=weight)
         step, _ = self.learner.client_sum(self._sent(public), Private({}), weighted, clock)
         counts = weight.to(public["item"].dtype)
-        rankers = self._rankers(cohort).to(counts.dtype)
+        own, kept = (jagged.counts(lot.item, cohort.items) for lot in (cohort.own, cohort.train))
+        rankers = (len(cohort) - (own - kept)).to(counts.dtype)  # all except an item's lenders
         return replace(
             total,
             totals={**total.totals, **step.totals, COUNTS: counts.sum()},
@@ -219,12 +208,6 @@ class Blend(Gram, RankingMethod):
 
     def _sent(self, public: Params) -> dict[str, Tensor]:
         return {name: public[name] for name in self.model.tables}
-
-    def _rankers(self, cohort: Cohort) -> Tensor:
-        """Return how many devices rank each item: all except its lenders. [I]"""
-        own, train = (torch.bincount(lot.item, minlength=cohort.items)
-                      for lot in (cohort.own, cohort.train))  # fmt: skip
-        return len(cohort) - (own - train)
 
     # -- forgetting ------------------------------------------------------------------------------
 
@@ -259,7 +242,7 @@ def _without_tables(public: Params, tables: tuple[str, ...]) -> Params:
     return {name: value for name, value in public.items() if name not in tables}
 
 
-def _named(sums: Mapping[str, Sum], names: set[str], inside: bool) -> dict[str, Sum]:
+def _named(sums: Sums, names: set[str], inside: bool) -> dict[str, Sum]:
     """Keep the totals with these names (inside), or all others."""
     return {
         role: replace(

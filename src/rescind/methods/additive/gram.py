@@ -16,38 +16,11 @@ from rescind.core.state import Private, ServerState
 from rescind.core.update import Sum, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError, DataError
+from rescind.methods.additive import _exchange as exchange
 from rescind.methods.additive._additive import Additive
-from rescind.methods.additive._exchange import (
-    BLOCK,
-    LEAVE,
-    OWNERS,
-    Lent,
-    alone,
-    client_block_end,
-    client_parts,
-    client_rows,
-    client_total,
-    from_totals,
-    grown_flags,
-    owners_in,
-)
-from rescind.methods.additive._pairs import (
-    AT_ONCE,
-    Parts,
-    add_pairs,
-    half,
-    half_each,
-    items_of,
-    sum_dtype,
-)
-from rescind.methods.additive._release import (
-    Published,
-    Release,
-    noise_ridge,
-    noisy,
-    reuse,
-    sensitivity,
-)
+from rescind.methods.additive._exchange import BLOCK, LEAVE, OWNERS, Lent, Sums, owners_in
+from rescind.methods.additive._pairs import AT_ONCE, Parts, add_pairs, half, items_of, sum_dtype
+from rescind.methods.additive._release import Published, Release, noise_ridge, noisy, sensitivity
 from rescind.methods.additive._solve import TUNED, WEIGHTS, Solving, changed, cleared, inverse_of
 from rescind.models.item_item import ItemWeights
 
@@ -93,7 +66,6 @@ class Gram(Solving, Additive):
     # -- server side -----------------------------------------------------------------------------
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
-        """Return an empty sum with no client counted."""
         device, clients = world.members.device, world.sizes.clients
         flags = {
             "counted": torch.full((clients,), -1, dtype=torch.int64, device=device),
@@ -103,7 +75,8 @@ class Gram(Solving, Additive):
             "released": torch.zeros(2, dtype=torch.int64, device=device),  # releases, users since
         }
         own, public = self.server_empty(world)
-        return ServerState(public, {**own, **flags, **Lent.none(device).packed()})
+        none = torch.zeros(0, dtype=torch.int64, device=device)
+        return ServerState(public, {**own, **flags, **Lent(none, none).packed()})
 
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
         """Return (own, public) for G = 0. C is solved once a client is counted."""
@@ -118,8 +91,7 @@ class Gram(Solving, Additive):
             own[OWNERS] = torch.zeros(items, dtype=torch.int64, device=device)
         return own, self.server_public(own, world)
 
-    def server_zero(self, world: World) -> Tensor:
-        """Return an empty sum. [I (I + 1) / 2]"""
+    def server_zero(self, world: World) -> Tensor:  # [I (I + 1) / 2]
         kind = sum_dtype(world.sizes.clients, world.block + 1)
         return torch.zeros(half(world.sizes.items), dtype=kind, device=world.members.device)
 
@@ -145,7 +117,6 @@ class Gram(Solving, Additive):
                 more *= 1.5
 
     def server_reach(self, world: World) -> float:
-        """Return how much one user can change the released sum (`sensitivity`)."""
         parts = 1 if self.cross else 2
         return sensitivity(self.longest_history, world.sizes.items, parts, world.block + 1)
 
@@ -157,17 +128,19 @@ class Gram(Solving, Additive):
         own, old = state.own, state.public
         public = self.server_public(own, world) if due else self.server_reuse(old, world)
         counted = [releases + 1, 0] if due else [releases, since + people]
-        released = before.new_tensor(counted)
-        return replace(state, own={**state.own, "released": released}, public=public)
+        return replace(state, own={**own, "released": before.new_tensor(counted)}, public=public)
 
     def server_reuse(self, public: Params, world: World) -> Params:
         """Return the last release with the current block, and zeros for new items."""
-        block = torch.tensor([world.block], device=world.members.device)
-        return reuse(public, world.sizes.items, {BLOCK: block})
+        old, items = public[WEIGHTS], world.sizes.items
+        if len(old) < items:
+            new = items - len(old)
+            old = torch.nn.functional.pad(old, (0, new, 0, new))
+        return {BLOCK: torch.tensor([world.block], device=world.members.device), WEIGHTS: old}
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
         """Select clients not counted in this block, and those that owe a difference. [k] sorted"""
-        flags = grown_flags(state.own, world)
+        flags = exchange.grown_flags(state.own, world)
         willing = world.available if self.cross else world.announced.keeps
         asked = (willing & (flags["counted"] < world.block)) | (flags["owes"] & world.members)
         ids = asked.nonzero().squeeze(1)
@@ -186,14 +159,9 @@ class Gram(Solving, Additive):
         return after.next(after.public, {**after.own, "rounds": latest})
 
     def server_absorb(
-        self,
-        state: ServerState,
-        sums: Mapping[str, Sum],
-        world: World,
-        lenders: Tensor | None = None,
+        self, state: ServerState, sums: Sums, world: World, lenders: Tensor | None = None
     ) -> ServerState:
-        """Return the state with differences added. lenders: clients with new loans; None: all"""
-        flags = grown_flags(state.own, world)
+        flags = exchange.grown_flags(state.own, world)
         for role, total in sums.items():
             # Leaving clients are not counted; hosted clients are asked in every round.
             if LEAVE not in role and not role.startswith("host"):
@@ -213,11 +181,9 @@ class Gram(Solving, Additive):
         count = len(torch.unique(torch.cat(people))) if people else 0
         return self.server_published(replace(state, own=own), world, count)
 
-    def server_received(
-        self, sums: Mapping[str, Sum], world: World
-    ) -> tuple[Parts, dict[str, Tensor]]:
+    def server_received(self, sums: Sums, world: World) -> tuple[Parts, dict[str, Tensor]]:
         """Return parts of devices that answered alone, and sums of pairs by key."""
-        return from_totals(sums, world.members.device)
+        return exchange.from_totals(sums, world.members.device)
 
     def server_moved(
         self, own: Params, parts: Parts, totals: Params, world: World
@@ -227,17 +193,16 @@ class Gram(Solving, Additive):
         totals: differences received as sums of pairs, by key
         """
         items, kind = world.sizes.items, sum_dtype(world.sizes.clients, world.block + 1)
-        now: dict[str, Tensor] = {}
-        for block in torch.unique(parts.block).tolist():
+        blocks = torch.unique(parts.block).tolist()
+        names = dict.fromkeys([*map(self.sum_key, blocks), *totals])
+        now = {name: own[name].to(kind, copy=True) for name in names}
+        for block in blocks:
             mine = parts.only(parts.block == block)
-            name = self.sum_key(block)
-            before = now[name] if name in now else own[name].to(kind, copy=True)
-            now[name] = add_pairs(before, mine.lot, mine.weight, items)
+            add_pairs(now[self.sum_key(block)], mine.lot, mine.weight, items)
         for name, total in totals.items():
-            before = now[name] if name in now else own[name].to(kind, copy=True)
-            now[name] = before.add_(total)
+            now[name].add_(total)
         if self.min_count:
-            now[OWNERS] = (now[OWNERS] if OWNERS in now else own[OWNERS]) + owners_in(parts, items)
+            now[OWNERS] = now.get(OWNERS, own[OWNERS]) + owners_in(parts, items)
         changes = own["changes"] + len(parts)
         solve = (
             not own["inverse"].numel()
@@ -256,12 +221,10 @@ class Gram(Solving, Additive):
 
     def server_added(self, parts: Parts, world: World) -> dict[str, Tensor]:
         """Compute G of these parts from zero, to check a sum against."""
-        items = world.sizes.items
-        blocks = torch.unique(parts.block).tolist()
-        names = {self.sum_key(block) for block in (*blocks, world.block)}
-        if self.forgetting < 1:  # blocks with no counted client have a matrix, too
-            names |= {self.sum_key(block) for block in range(world.block)}
-        total = {name: self.server_zero(world) for name in names}
+        items, blocks = world.sizes.items, torch.unique(parts.block).tolist()
+        # Blocks with no counted client have a matrix, too.
+        every = range(world.block + 1) if self.forgetting < 1 else (world.block,)
+        total = {self.sum_key(block): self.server_zero(world) for block in {*blocks, *every}}
         for block in blocks:
             mine = parts.only(parts.block == block)
             add_pairs(total[self.sum_key(block)], mine.lot, mine.weight, items)
@@ -291,7 +254,6 @@ class Gram(Solving, Additive):
         return replace(state, own=own, public=public)
 
     def server_items(self, own: Params) -> int:
-        """Return the number of items in the sum."""
         return max(items_of(total) for name, total in own.items() if name.startswith("gram/"))
 
     def server_grown(self, own: Params, world: World) -> dict[str, Tensor]:
@@ -310,14 +272,13 @@ class Gram(Solving, Additive):
         elif len(old):  # no pairs with new items yet: C is 1 / ridge there
             new = torch.arange(items_of(old), items, device=old.device)
             grown["inverse"] = torch.cat([old, old.new_zeros(half(items) - len(old))])
-            grown["inverse"][half_each(new + 1) - 1] = 1 / self.ridge
+            grown["inverse"][half(new + 1) - 1] = 1 / self.ridge
         if self.min_count:
-            more = items - len(own[OWNERS])
-            grown[OWNERS] = torch.cat([own[OWNERS], own[OWNERS].new_zeros(more)])
+            counts = own[OWNERS]
+            grown[OWNERS] = torch.cat([counts, counts.new_zeros(items - len(counts))])
         return grown
 
     def must_fit(self, items: int) -> None:
-        """Raise if the catalogue is larger than max_items."""
         if items > self.max_items:
             raise ConfigError(
                 f"Gram stores every pair of items: {items} items take "
@@ -339,23 +300,20 @@ class Gram(Solving, Additive):
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
         """Return current minus counted items of each device: as pairs, or as items if alone."""
-        parts, private = client_parts(public, private, cohort, self.longest_history)
-        return client_rows(parts, cohort, self.sum_key, self.min_count > 0), private
+        parts, private = exchange.client_parts(public, private, cohort, self.longest_history)
+        return exchange.client_rows(parts, cohort, self.sum_key, self.min_count > 0), private
 
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
         """Return the sum of `client_train` over all clients, by integer products."""
-        parts, after = client_parts(public, private, cohort, self.longest_history)
-        if alone(cohort.role):
-            update = client_rows(parts, cohort, self.sum_key)
-            return update.fold(cohort.weight), after
-        return client_total(parts, cohort, self.sum_key, self.min_count > 0), after
+        parts, after = exchange.client_parts(public, private, cohort, self.longest_history)
+        if exchange.alone(cohort.role):
+            return exchange.client_items(parts, cohort).fold(cohort.weight), after
+        return exchange.client_total(parts, cohort, self.sum_key, self.min_count > 0), after
 
     def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
-        """End a block: keep the record of counted items, to subtract them later."""
-        return client_block_end(public, private, cohort)
+        return exchange.client_block_end(public, private, cohort)
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """Return x B with the device's own items. [C, I]"""
         return self.model.of_lot({WEIGHTS: public[WEIGHTS]}, cohort.own)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +15,7 @@ from rescind.core.state import Private, ServerState
 from rescind.core.update import Sum, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
-from rescind.methods.additive._exchange import BLOCK, client_items, client_parts, from_parts
+from rescind.methods.additive._exchange import BLOCK, Sums, client_items, client_parts, from_parts
 from rescind.methods.additive._local_ridge import Near, SparseGram
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive.gram import Gram
@@ -38,7 +37,6 @@ class LocalGram(Gram):
 
     paper: ClassVar[str] = "ours; local ridge on sums that can be taken back"
     individual: ClassVar[bool] = True
-    presets: ClassVar[tuple[str, ...]] = ("tuned",)
 
     model: LocalWeights = LocalWeights()  # type: ignore[assignment]
     ridge: float = 1.0
@@ -60,9 +58,8 @@ class LocalGram(Gram):
             )
         if self.release != "dense" or self.min_count or self.servers > 1 or not self.quiet:
             raise ConfigError(
-                "LocalGram always publishes neighbours (LocalWeights.many) and needs single "
-                "histories. Remove release, min_count, servers, noise and release_every, or use "
-                "Gram."
+                "LocalGram always publishes neighbours and needs single histories. Remove release, "
+                "min_count, servers, noise and release_every, or use Gram."
             )
         if self.source == "shared" and self.cross:
             raise ConfigError(
@@ -86,11 +83,9 @@ class LocalGram(Gram):
 
     @property
     def asks_devices(self) -> bool:
-        """Return whether devices are counted: not if source is "shared"."""
         return self.source == "everyone"
 
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
-        """Return (own, public) without pairs and neighbours."""
         items = world.sizes.items
         must_fit(items, self.max_items, type(self).__name__)
         own = SparseGram.none(items).packed() | Near.none(items, self.model.many).packed()
@@ -101,10 +96,7 @@ class LocalGram(Gram):
         block = torch.tensor([world.block], device=world.members.device)
         return {"neighbour": own["near/item"], "weight": own["near/weight"], BLOCK: block}
 
-    def server_received(
-        self, sums: Mapping[str, Sum], world: World
-    ) -> tuple[Parts, dict[str, Tensor]]:
-        """Return the parts of single devices."""
+    def server_received(self, sums: Sums, world: World) -> tuple[Parts, dict[str, Tensor]]:
         return from_parts(sums, world.members.device), {}
 
     def server_moved(
@@ -114,19 +106,15 @@ class LocalGram(Gram):
         gram = SparseGram.of(own).plus(parts)
         near = Near.of(own)
         rows = near.stale(gram, torch.unique(parts.lot.item))
-        near = near.solved(gram, rows, self.ridges, self.temper)
-        return gram.packed() | near.packed()
+        return gram.packed() | near.solved(gram, rows, self.ridges, self.temper).packed()
 
     def server_added(self, parts: Parts, world: World) -> dict[str, Tensor]:
-        """Compute G of these parts from zero."""
         return SparseGram.none(world.sizes.items).plus(parts).packed()
 
     def server_items(self, own: Params) -> int:
-        """Return the number of items in the sum."""
         return SparseGram.of(own).items
 
     def server_grown(self, own: Params, world: World) -> dict[str, Tensor]:
-        """Extend the sum and the lists by new items."""
         items = world.sizes.items
         must_fit(items, self.max_items, type(self).__name__)
         gram, near = SparseGram.of(own).longer(items), Near.of(own).longer(items)
@@ -149,5 +137,4 @@ class LocalGram(Gram):
         return update.fold(cohort.weight), private
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """Return x B with the device's own items. [C, I]"""
         return self.model.of_lot(public, cohort.own)

@@ -58,9 +58,8 @@ class F3CRec(FineTune):
         if not 0 <= self.inertia <= 1:
             raise ConfigError(f"F3CRec.inertia must be in [0, 1], got {self.inertia}.")
         if not 0 <= self.shift_scale < math.inf:
-            raise ConfigError(
-                f"F3CRec.shift_scale must be at least 0 and finite, got {self.shift_scale}."
-            )
+            given = self.shift_scale
+            raise ConfigError(f"F3CRec.shift_scale must be at least 0 and finite, got {given}.")
 
     # -- server ----------------------------------------------------------------------------------
 
@@ -83,7 +82,6 @@ class F3CRec(FineTune):
     # -- clients ---------------------------------------------------------------------------------
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
-        """Return initial private values with an empty list."""
         return super().client_init(ids, clock).with_(**blank(ids, self.top_n))
 
     def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:

@@ -6,7 +6,7 @@ one block to the next (`rescind.experiments.streams` runs the blocks).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, Self, cast
@@ -72,10 +72,10 @@ class FineTune(RankingMethod):
     def client_steps(self, public: Params) -> tuple[Step, ...]:
         """Return the steps of a batch, in the order and at the rates of the backbone.
 
-        lr for private values and lr |I| for items, times the rates of `model.moves`.
+        lr for private values and lr |I| for items, times the rates of `model.moves`, if any.
         """
         (base,) = super().client_steps(public)
-        steps = moves(self.model)
+        steps: tuple[Mapping[str, float], ...] = getattr(self.model, "moves", tuple)()
         if not steps:
             return (base,)
         named = steps if len(steps) > 1 else ({**dict.fromkeys(base.rates, 1.0), **steps[0]},)
@@ -161,12 +161,6 @@ def local_scores(model: Model, public: Params, update: Update, after: Private) -
     local = public["item"].index_select(0, rows.index) + rows.value
     score = cast(RankingModel, model).score({"item": local}, after.values, rows.owner)
     return Scores(rows.owner, rows.index, score)
-
-
-def moves(model: Model) -> tuple[Mapping[str, float], ...]:
-    """Return the steps of a batch as relative rates; empty: one step at equal rates."""
-    found: Callable[[], tuple[Mapping[str, float], ...]] = getattr(model, "moves", tuple)
-    return found()
 
 
 def trained_names(model: Model) -> tuple[str, ...]:

@@ -38,11 +38,9 @@ class KD(FineTune):
         check(type(self).__name__, self.top_n, self.distil)
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
-        """Return initial private values with an empty list."""
         return super().client_init(ids, clock).with_(**blank(ids, self.top_n))
 
     def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
-        """End a block: store the list."""
         return private.with_(**best(self.client_scores(public, private, cohort), self.top_n))
 
     def client_loss_terms(
@@ -54,10 +52,9 @@ class KD(FineTune):
 
 def check(name: str, top_n: int, distil: float) -> None:
     """Raise if a setting is out of range."""
-    if top_n < 0:
-        raise ConfigError(f"{name}.top_n must be at least 0, got {top_n}.")
-    if not 0 <= distil < float("inf"):
-        raise ConfigError(f"{name}.distil must be at least 0 and finite, got {distil}.")
+    for field, value in {"top_n": top_n, "distil": distil}.items():
+        if not 0 <= value < float("inf"):
+            raise ConfigError(f"{name}.{field} must be at least 0 and finite, got {value}.")
 
 
 def blank(ids: Tensor, top_n: int) -> dict[str, Tensor]:

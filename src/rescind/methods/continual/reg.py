@@ -47,7 +47,6 @@ class Reg(FineTune):
         return replace(grown, public={**grown.public, OLD_ITEMS: old})
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
-        """Return initial private values without a past."""
         first = super().client_init(ids, clock)
         kept = {PAST + name: torch.zeros_like(first[name]) for name in trained_names(self.model)}
         return first.with_(**kept, known=torch.zeros(len(ids), dtype=torch.bool, device=ids.device))

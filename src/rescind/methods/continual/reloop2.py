@@ -71,7 +71,10 @@ class ReLoop2(FineTune):
         self, private: Private, scores: Scores, cohort: Cohort, clock: Clock
     ) -> Mapping[str, Tensor]:
         """Store the errors of the client's own model."""
-        error = _labels(scores, cohort).to(scores.score.dtype) - torch.sigmoid(scores.score)
+        items, train = cohort.items, cohort.train
+        cell, mine = scores.owner * items + scores.item, train.owner * items + train.item
+        label = _among(cell, mine, len(cohort) * items)  # drawn negatives are False
+        error = label.to(scores.score.dtype) - torch.sigmoid(scores.score)
         large = error.abs() > self.least
         owner, item, error = scores.owner[large], scores.item[large], error[large]
         bits = clock.bits("error memory", cohort.ids[owner], item)
@@ -128,12 +131,6 @@ class ReLoop2(FineTune):
                 max(1, items // _SAMPLE), scratch, out.numpy(),
             )  # fmt: skip
         return out
-
-
-def _labels(scores: Scores, cohort: Cohort) -> Tensor:
-    """Return True for copied rows of training items, False for drawn negatives. [n]"""
-    mine = cohort.train.owner * cohort.items + cohort.train.item
-    return _among(scores.owner * cohort.items + scores.item, mine, len(cohort) * cohort.items)
 
 
 def remembered(

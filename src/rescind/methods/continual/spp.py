@@ -64,7 +64,6 @@ class SPP(FineTune):
 
     @property
     def inertia(self) -> Mapping[str, float]:
-        """Return the weight of each old proxy."""
         return {"stable": self.stability, "plastic": self.plasticity}
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
@@ -75,11 +74,9 @@ class SPP(FineTune):
         return replace(grown, public={**grown.public, **proxies, BLOCK_START: start})
 
     def _table(self, public: Params, proxy: str) -> Tensor:
-        """Return a proxy's item table at the end of a block."""
         return follow(public.get(REFERENCE + proxy), public["item"], self.inertia[proxy])
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
-        """Return initial private values with empty lists."""
         first = super().client_init(ids, clock)
         empty = torch.full((len(ids), self.reach), -1, device=ids.device)
         values: dict[str, Tensor] = {}
@@ -90,18 +87,16 @@ class SPP(FineTune):
 
     def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
         """End a block: update the proxies of private values, and store a list for each."""
-        names = trained_names(self.model)
         values: dict[str, Tensor] = {}
         for proxy in PROXIES:
             known = private[f"{proxy}/list"][:, :1] >= 0
             mine = {}
-            for name in names:
+            for name in trained_names(self.model):
                 now, old = private[name], private[f"{proxy}/{name}"]
                 follows = follow(old, now, self.inertia[proxy])
                 mine[name] = torch.where(known.view(-1, *[1] * (now.dim() - 1)), follows, now)
-            scores = self.client_scores(
-                {**public, "item": self._table(public, proxy)}, Private(mine), cohort
-            )
+            tables = {**public, "item": self._table(public, proxy)}
+            scores = self.client_scores(tables, Private(mine), cohort)
             top = top_k(scores, cohort.own, self.reach)
             label = torch.sigmoid(scores.gather(1, top.clamp(min=0)))
             values |= {f"{proxy}/{name}": value for name, value in mine.items()}
@@ -138,7 +133,6 @@ class SPP(FineTune):
     def client_begin(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> Private:
-        """Draw replay items, if any client has a list."""
         if BLOCK_START not in public or not bool((private["stable/list"] >= 0).any()):
             return private
         drawn = self.client_draw(public, private, cohort, clock)

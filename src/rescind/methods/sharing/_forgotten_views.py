@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind.core.clock import Clock
 from rescind.methods._lent_graph.graph import SharedGraph
 
 Reading = Literal["bpr_in_batch", "in_batch", "as_written", "positive_in_denominator"]
@@ -31,20 +30,13 @@ def forgotten_views(
         _, seen = graph.propagate(user.index_select(0, graph.sharers), table, layers)
         seen = seen if own_layer else seen - table / (layers + 1)
         views.append(seen.index_select(0, graph.lent_items))
-    if not views:
-        return user.new_zeros(0, len(graph.lent_items), user.shape[1])
-    return torch.stack(views)
+    none = user.new_zeros(0, len(graph.lent_items), user.shape[1])
+    return torch.stack(views) if views else none
 
 
 def extend(table: Tensor, like: Tensor) -> Tensor:
     """Extend an earlier table by the rows of newer items. [I, d]"""
     return torch.cat([table, like[len(table) :]]) if len(table) < len(like) else table
-
-
-def draw(items: Tensor, count: int, clock: Clock) -> Tensor:
-    """Draw at most `count` items without replacement. [n]"""
-    hashes = clock.bits("contrasted items", items)
-    return items[torch.topk(hashes, min(count, len(items)), largest=False).indices]
 
 
 def views_of(chosen: Tensor, items: Tensor, views: Tensor) -> tuple[Tensor, Tensor]:

@@ -152,13 +152,12 @@ class CDCGNNFedR(FedShare):
         graph = graph_of(world)
         if not self.mend or not self._fresh(state, world) or not len(state.own["mended/user"]):
             return graph
+        client, item, weight, _ = (state.own[name] for name in MENDED)
         kept, made = _KNOWN.get(world.shared, (None, None))
-        outdated = kept is not state.own["mended/item"]
-        if made is None or outdated or made.items != graph.items:
-            user = torch.searchsorted(graph.sharers, state.own["mended/user"])
-            more = (user, state.own["mended/item"], state.own["mended/weight"])
+        if made is None or kept is not item or made.items != graph.items:
+            more = (torch.searchsorted(graph.sharers, client), item, weight)
             made = MendedGraph(graph.user, graph.item, graph.sharers, graph.items, *more)
-            _KNOWN[world.shared] = (state.own["mended/item"], made)
+            _KNOWN[world.shared] = (item, made)
         return made
 
     def server_mend(self, state: ServerState, world: World, clock: Clock) -> ServerState:
@@ -176,22 +175,20 @@ class CDCGNNFedR(FedShare):
         self, state: ServerState, graph: SharedGraph, clock: Clock
     ) -> tuple[Tensor, Tensor]:
         """Train copies of the server's rows to predict removed edges, by BCE."""
-        tables = {
-            "user": state.own["user"].index_select(0, graph.sharers),
-            "item": state.public["item"],
-        }
-        moments: dict[str, Tensor] = {}
+        user, item = state.own["user"].index_select(0, graph.sharers), state.public["item"]
+        tables, moments = {"user": user, "item": item}, dict[str, Tensor]()
         for step in range(self.mend_steps):
             now = clock.step(2 * NEGATIVES + step)
             rest, owner, positive = impair(graph, self.mend_removed, now)
             if not len(owner):
                 break
-            negative = _others(graph, owner, now)
+            k = torch.arange(len(owner), device=owner.device)
+            negative = draw_negatives(now, graph.cohort, owner, k).clamp(min=0)
             leaves = {n: v.detach().requires_grad_() for n, v in tables.items()}
             user, item = rest.propagate(leaves["user"], leaves["item"], self.layers)
             one = user.index_select(0, owner)
-            near = torch.linalg.vecdot(one, item.index_select(0, positive))
-            far = torch.linalg.vecdot(one, item.index_select(0, negative))
+            pair = (item.index_select(0, other) for other in (positive, negative))
+            near, far = (torch.linalg.vecdot(one, other) for other in pair)
             loss = (functional.softplus(-near) + functional.softplus(far)).mean()
             down = torch.autograd.grad(loss, list(leaves.values()))
             direction = {n: -g for n, g in zip(leaves, down, strict=True)}
@@ -205,7 +202,7 @@ class CDCGNNFedR(FedShare):
         count = jagged.counts(graph.user, graph.users)
         wanted = torch.round(self.mend * count).long().clamp(max=self.mend_most)
         first = jagged.starts(count)
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        found = []
         for some in torch.split(partial, block):
             scores = user.index_select(0, some) @ item.T
             owner, place = jagged.take(first, count, some)
@@ -215,7 +212,7 @@ class CDCGNNFedR(FedShare):
             chosen = (rank < wanted[some].unsqueeze(1)) & (value > -torch.inf)
             owner = some.unsqueeze(1).expand_as(what)
             found.append((owner[chosen], what[chosen], value[chosen]))
-        owner, what, score = (torch.cat(list(column)) for column in zip(*found, strict=True))
+        owner, what, score = (torch.cat(column) for column in zip(*found, strict=True))
         return owner, what, score
 
     def _fresh(self, state: ServerState, world: World) -> bool:
@@ -252,9 +249,8 @@ class CDCGNNFedR(FedShare):
         if not self.user_pull or cohort.mail is None:
             return loss
         held = {name: rows.index_select(0, work.held) for name, rows in work.rows.items()}
-        model = self.model
-        assert isinstance(model, LightGCN)  # checked in __post_init__
-        user = model.infer(held, {**work.dense, **work.own}, cohort.train)["user"]
+        assert isinstance(self.model, LightGCN)  # checked in __post_init__
+        user = self.model.infer(held, {**work.dense, **work.own}, cohort.train)["user"]
         far = 1 - functional.cosine_similarity(user, cohort.mail.values["view"])
         return loss + self.user_pull * torch.where(cohort.mail.values["has"], far, 0.0)
 
@@ -277,20 +273,12 @@ def impair(graph: SharedGraph, removed: float, clock: Clock) -> tuple[SharedGrap
 
     Each user keeps the edge with the smallest hash.
     """
-    chance = clock.uniform("impaired edges", graph.sharers[graph.user], graph.item)
-    order = jagged.shuffle(
-        clock.bits("kept edge", graph.sharers[graph.user], graph.item), graph.user
-    )
-    gone = chance < removed
+    who = graph.sharers[graph.user]
+    order = jagged.shuffle(clock.bits("kept edge", who, graph.item), graph.user)
+    gone = clock.uniform("impaired edges", who, graph.item) < removed
     gone[order[graph.lot.first]] = False
     rest = SharedGraph(graph.user[~gone], graph.item[~gone], graph.sharers, graph.items)
     return rest, graph.user[gone], graph.item[gone]
-
-
-def _others(graph: SharedGraph, owner: Tensor, clock: Clock) -> Tensor:
-    """Draw an item that each user does not lend, or any if they lend all. [n]"""
-    k = torch.arange(len(owner), device=owner.device)
-    return draw_negatives(clock, graph.cohort, owner, k).clamp(min=0)
 
 
 def _stamp(graph: SharedGraph) -> Tensor:

@@ -65,17 +65,15 @@ class Central(Method):
     @classmethod
     def bpr_mf(cls, **fields: Any) -> Central:
         """Return BPR-MF (Rendle et al., UAI 2009): no propagation, inner products, L2."""
-        plain: dict[str, Any] = {"layers": 0, "score": "dot", "temperature": 1.0}
-        plain |= {"graph_decay": 0.01}
+        plain = {"layers": 0, "score": "dot", "temperature": 1.0, "graph_decay": 0.01}
         return cls(**{**plain, **fields})
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
-        """Return initial values of items and users."""
         state = super().server_init(world, clock)
         item = state.public["item"]
-        own = {"item": item, "user": server_rows({}, world, item.shape[1], self._spread, clock)}
-        empty = torch.zeros_like(own["user"])
-        return replace(state, public={"item": item, USER: empty}, own=own)
+        user = server_rows({}, world, item.shape[1], self._spread, clock)
+        public = {"item": item, USER: torch.zeros_like(user)}
+        return replace(state, public=public, own={"item": item, "user": user})
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
@@ -102,7 +100,6 @@ class Central(Method):
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """Send nothing."""
         return Update(len(cohort), {}), private
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
@@ -125,13 +122,4 @@ class Central(Method):
 
     @property
     def _steps(self) -> GraphSteps:
-        return GraphSteps(
-            layers=self.layers,
-            steps=self.graph_steps,
-            pairs=self.graph_pairs,
-            optimiser=self.graph_optimiser,
-            rate=self.graph_rate,
-            temperature=self.temperature,
-            score=self.score,
-            decay=self.graph_decay,
-        )
+        return GraphSteps.of(self, score=self.score, decay=self.graph_decay)

@@ -21,8 +21,9 @@ from rescind.core.state import ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.errors import ConfigError
+from rescind.methods._lent_graph import steps as graph_steps
 from rescind.methods._lent_graph.graph import SharedGraph, graph_of
-from rescind.methods._lent_graph.steps import GraphSteps, grown_rows, prefixed, server_rows, under
+from rescind.methods._lent_graph.steps import GraphSteps, Term, grown_rows, server_rows
 from rescind.methods.sharing._infonce import infonce
 from rescind.methods.sharing._server_rerun import with_sum
 from rescind.models.bag import Bag
@@ -116,9 +117,8 @@ class FedShare(RankingMethod):
         after = super().server_step(state, sums, world, clock)
         if len(world.shared) and (self.refine_bpr or self.contrast):
             after = self.server_refine(after, world, clock)
-        memory = after.memory.keep(
-            "item", after.round, {"item": after.public["item"]}, last=self.snapshots
-        )
+        table = {"item": after.public["item"]}
+        memory = after.memory.keep("item", after.round, table, last=self.snapshots)
         if self.keep_sums:
             memory = with_sum(memory, after.round, self.server_mean(sums))
         return replace(after, memory=memory)
@@ -140,16 +140,7 @@ class FedShare(RankingMethod):
         steps = self.steps
         if self.server_decay is not None:
             steps = replace(steps, rate=steps.rate * self.server_pace(clock.round))
-        user, item, moments = steps.run(
-            graph,
-            state.own["user"],
-            state.public["item"],
-            under(REFINE, state.own),
-            clock,
-            contrast if self.contrast else None,
-        )
-        own = {**state.own, "user": user, **prefixed(REFINE, moments)}
-        return replace(state, public={**state.public, "item": item}, own=own)
+        return refined(state, graph, steps, clock, contrast if self.contrast else None)
 
     @property
     def steps(self) -> GraphSteps:
@@ -165,6 +156,17 @@ class FedShare(RankingMethod):
     def learning_as(self, learner: Method) -> Self:
         """Return this method with the learning settings of a federation's own method."""
         return replace(self, **learnt_by(learner, type(self).__name__))
+
+
+def refined(
+    state: ServerState, graph: SharedGraph, steps: GraphSteps, clock: Clock, term: Term | None
+) -> ServerState:
+    """Take the server's steps on a graph, with an extra loss term."""
+    user, item = state.own["user"], state.public["item"]
+    moments = graph_steps.under(REFINE, state.own)
+    user, item, moments = steps.run(graph, user, item, moments, clock, term)
+    own = {**state.own, "user": user, **graph_steps.prefixed(REFINE, moments)}
+    return replace(state, public={**state.public, "item": item}, own=own)
 
 
 def fedshare_of(learner: Method, unlearner: str) -> FedShare:

@@ -79,20 +79,9 @@ class FedShareFedAvg(RankingMethod):
         graph, item = graph_of(world), state.public["item"]
         user = server_rows(state.own, world, item.shape[1], 0.04, clock)
         moments = under("graph/", state.own)
-        user, moved, moments = self._steps.run(graph, user, item, moments, clock)
+        user, moved, moments = GraphSteps.of(self).run(graph, user, item, moments, clock)
         weight = float(len(graph.user)) if self.aggregate == "records" else 1.0
         delta = moved - item
         touched = (delta != 0).any(1).to(delta.dtype) * weight
         total = Sum({"item": delta * weight}, weight, 1, {"item": touched})
         return total, {**state.own, "user": user, **prefixed("graph/", moments)}
-
-    @property
-    def _steps(self) -> GraphSteps:
-        return GraphSteps(
-            layers=self.layers,
-            steps=self.graph_steps,
-            pairs=self.graph_pairs,
-            optimiser=self.graph_optimiser,
-            rate=self.graph_rate,
-            temperature=self.temperature,
-        )

@@ -18,27 +18,20 @@ from rescind.core.state import Memory, ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.errors import ConfigError
-from rescind.methods._lent_graph.graph import graph_of
-from rescind.methods._lent_graph.steps import grown_rows, prefixed, server_rows, under
-from rescind.methods.sharing._forgotten_views import (
-    Reading,
-    contrastive_forgetting,
-    draw,
-    extend,
-    forgotten_views,
-    views_of,
-)
+from rescind.methods._lent_graph.graph import draw, graph_of
+from rescind.methods._lent_graph.steps import grown_rows, server_rows
+from rescind.methods.sharing import _forgotten_views as forgotten
+from rescind.methods.sharing._forgotten_views import Reading, contrastive_forgetting
 from rescind.methods.sharing._server_rerun import USUAL_PULL, moved, one_story, pull, sums_of
-from rescind.methods.sharing.fedshare import REFINE, FedShare, learnt_by
+from rescind.methods.sharing.fedshare import REFINE, FedShare, learnt_by, refined
 from rescind.methods.unlearning.purge_only import without_restore_points
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
 
-
 FORGOTTEN = "forgotten"
 """Name of the forgotten views in the server's memory during unlearning."""
-MOST_ROUNDS = 1000
+MOST = 1000
 FEWER = 5  # retraining takes this many times more rounds
 ASKED = 2  # exchanges with devices to measure the damping
 
@@ -97,10 +90,8 @@ class FedShareUnlearn(Unlearner):
         return cls(**{"reading": "as_written", **given})
 
     def __post_init__(self) -> None:
-        if self.rounds is not None and not 1 <= self.rounds <= MOST_ROUNDS:
-            raise ConfigError(
-                f"FedShareUnlearn.rounds must be 1 to {MOST_ROUNDS}, got {self.rounds}."
-            )
+        if self.rounds is not None and not 1 <= self.rounds <= MOST:
+            raise ConfigError(f"FedShareUnlearn.rounds must be 1 to {MOST}, got {self.rounds}.")
         if not (0 <= self.contrast_forgotten < math.inf and 0 < self.unlearn_rate < math.inf):
             raise ConfigError(
                 f"FedShareUnlearn needs contrast_forgotten of at least 0 and unlearn_rate above 0; "
@@ -183,32 +174,23 @@ class _Forgetting(FedShare):
         found = state.memory.named(FORGOTTEN)
         if not found:
             return super().server_refine(state, world, clock)
-        graph = self.server_graph(state, world)
+        graph, reading = self.server_graph(state, world), self.unlearner.reading
         items, views = found[-1].values["items"], found[-1].values["views"]
-        weight = (
-            self.unlearner.contrast_forgotten if self.unlearner.reading == "bpr_in_batch" else 1.0
-        )
+        weight, bpr = 1.0, 0.0
+        if reading == "bpr_in_batch":
+            weight, bpr = self.unlearner.contrast_forgotten, self.refine_bpr
         # Items without remaining lenders must forget, too.
         lent = torch.unique(torch.cat([graph.lent_items, items]))
         chosen = draw(lent, self.contrast_items, clock)
-        away, has = views_of(chosen, items, views)
+        away, has = forgotten.views_of(chosen, items, views)
 
         def contrast(local: Tensor, seen: Tensor) -> Tensor:
             one, two = local.index_select(0, chosen), seen.index_select(0, chosen)
             tau = self.contrast_temperature
-            return weight * contrastive_forgetting(one, two, away, has, tau, self.unlearner.reading)
+            return weight * contrastive_forgetting(one, two, away, has, tau, reading)
 
-        bpr = self.refine_bpr if self.unlearner.reading == "bpr_in_batch" else 0.0
-        user, item, moments = replace(self.steps, rate=self.unlearner.unlearn_rate, weight=bpr).run(
-            graph,
-            state.own["user"],
-            state.public["item"],
-            under(REFINE, state.own),
-            clock,
-            contrast,
-        )
-        own = {**state.own, "user": user, **prefixed(REFINE, moments)}
-        return replace(state, public={**state.public, "item": item}, own=own)
+        steps = replace(self.steps, rate=self.unlearner.unlearn_rate, weight=bpr)
+        return refined(state, graph, steps, clock, contrast)
 
     def server_forgetting(
         self, state: ServerState, before: World, after: World, clock: Clock
@@ -217,13 +199,14 @@ class _Forgetting(FedShare):
         gone = before.shared[~before.shared.among(after.shared)]
         own = grown_rows(state.own, before, 0.04, clock)
         graph = graph_of(replace(before, shared=gone))
-        tables = [s.values["item"] for s in state.memory.named("item")]
-        tables = [extend(t, state.public["item"]) for t in tables] or [state.public["item"]]
+        item, snapshots = state.public["item"], state.memory.named("item")
+        tables = [forgotten.extend(s.values["item"], item) for s in snapshots] or [item]
         tables = tables if self.unlearner.forgotten_graph else []
-        views = forgotten_views(graph, own["user"], tables, self.layers, self.unlearner.own_layer)
+        user, own_layer = own["user"], self.unlearner.own_layer
+        views = forgotten.forgotten_views(graph, user, tables, self.layers, own_layer)
         memory = Memory(tuple(s for s in state.memory if s.name != "item"))
         memory = memory.keep(FORGOTTEN, state.round, {"items": graph.lent_items, "views": views})
-        first = server_rows({}, before, own["user"].shape[1], 0.04, clock)
-        rows = own["user"].index_copy(0, graph.sharers, first[graph.sharers].to(own["user"]))
+        first = server_rows({}, before, user.shape[1], 0.04, clock)
+        rows = user.index_copy(0, graph.sharers, first[graph.sharers].to(user))
         own = {n: v for n, v in own.items() if not n.startswith(REFINE)} | {"user": rows}
         return replace(state, own=own, memory=memory)

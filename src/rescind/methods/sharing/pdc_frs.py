@@ -34,7 +34,7 @@ from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods._lent_graph.graph import SharedGraph
-from rescind.methods._lent_graph.steps import GraphSteps, prefixed, server_rows, under
+from rescind.methods._lent_graph.steps import GraphSteps, grown, prefixed, server_rows, under
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.sharing._exponential_mechanism import perturbed
 from rescind.models.lightgcn import LightGCN
@@ -132,9 +132,7 @@ class PDCFRSR(RankingMethod):
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
         """Sample clients with any records, lent or kept."""
-        return replace(self._plain, clients_per_round=self.clients_per_round).server_sample(
-            state, world, clock
-        )
+        return self._plain.server_sample(state, world, clock)
 
     def server_mail(
         self, state: ServerState, world: World, ids: Tensor, clock: Clock
@@ -144,7 +142,7 @@ class PDCFRSR(RankingMethod):
             return None
         lent = lent_counts(world)
         to = ids[lent[ids] > 0]
-        missing = _grown(state.own["sent/count"], world)[to] != lent[to]
+        missing = grown(state.own["sent/count"], lent)[to] != lent[to]
         slot = torch.where(missing, jagged.starts(lent)[to] + 1, 0)
         mail = {"slot": slot, "slots": torch.full_like(slot, int(lent.sum()))}
         if self.hints:
@@ -177,9 +175,8 @@ class PDCFRSR(RankingMethod):
         if after.round == self.warm_up:
             after = replace(after, public={**after.public, SIMILAR: after.public["item"].clone()})
         slots = [total.totals[SENT] for total in sums.values() if SENT in total.totals]
-        own = received(after.own, slots, world)
-        after = replace(after, own=own)
-        return self.server_auxiliary(after, world, clock) if len(own["sent/user"]) else after
+        after = replace(after, own=received(after.own, slots, world))
+        return self.server_auxiliary(after, world, clock) if len(after.own["sent/user"]) else after
 
     def server_auxiliary(self, state: ServerState, world: World, clock: Clock) -> ServerState:
         """Train the auxiliary model on the contributions and fuse it."""
@@ -188,7 +185,9 @@ class PDCFRSR(RankingMethod):
         user = server_rows(own, world, item.shape[1], 0.04, clock)
         own.pop("user", None)
         moments = {n: v for n, v in own.items() if n.startswith("server/")}
-        user, item, moments = self._steps.run(graph, user, item, moments, clock)
+        steps = GraphSteps(self.layers, self.auxiliary_steps, self.auxiliary_pairs)
+        steps = replace(steps, rate=self.auxiliary_rate, temperature=self.temperature)
+        user, item, moments = steps.run(graph, user, item, moments, clock)
         kept = {n: v for n, v in state.own.items() if not n.startswith(AUXILIARY)}
         kept |= prefixed(AUXILIARY, {"user": user, "item": item, **moments})
         state = replace(state, own=kept)
@@ -213,10 +212,8 @@ class PDCFRSR(RankingMethod):
         near = torch.arange(len(rows), device=rows.device)
         loss = self.fusion * functional.cross_entropy(one @ two.T / 0.2, near)  # FedShare's tau
         down = {"item": -torch.autograd.grad(loss, item)[0]}
-        table = {"item": item.detach()}
-        moved, moments = server_move(
-            table, under("fuse/", state.own), down, "adam", self.auxiliary_rate
-        )
+        table, moments = {"item": item.detach()}, under("fuse/", state.own)
+        moved, moments = server_move(table, moments, down, "adam", self.auxiliary_rate)
         own = {**state.own, **prefixed("fuse/", moments)}
         return replace(state, public={**state.public, **moved}, own=own)
 
@@ -315,25 +312,14 @@ class PDCFRSR(RankingMethod):
         for rows in taken.values():
             each = each + self.decay * sum(r.square().sum(-1) for r in rows.values())
         each = each * batch.values["weight"]
-        if self.reduce == "sum":
-            return jagged.segment_sum(each, batch.owner, batch.clients)
-        return jagged.segment_mean(each, batch.owner, batch.clients)
+        reduced = jagged.segment_sum if self.reduce == "sum" else jagged.segment_mean
+        return reduced(each, owner, batch.clients)
 
     @property
     def _plain(self) -> FedAvg:
         """Return FedAvg on all records of a device."""
         same = {f.name: getattr(self, f.name) for f in fields(FedAvg)}
         return FedAvg(**{**same, "local_includes_shared": True})
-
-    @property
-    def _steps(self) -> GraphSteps:
-        return GraphSteps(
-            layers=self.layers,
-            steps=self.auxiliary_steps,
-            pairs=self.auxiliary_pairs,
-            rate=self.auxiliary_rate,
-            temperature=self.temperature,
-        )
 
 
 def lent_counts(world: World) -> Tensor:
@@ -346,7 +332,8 @@ def received(own: Params, slots: list[Tensor], world: World) -> dict[str, Tensor
 
     A contribution is outdated if the number of its sender's loans has changed.
     """
-    lent, count = lent_counts(world), _grown(own["sent/count"], world)
+    lent = lent_counts(world)
+    count = grown(own["sent/count"], lent)
     valid = (count == lent) & (lent > 0)
     keep = valid[own["sent/user"]]
     user, item = own["sent/user"][keep], own["sent/item"][keep]
@@ -363,22 +350,12 @@ def received(own: Params, slots: list[Tensor], world: World) -> dict[str, Tensor
 
 
 def perturbed_graph(own: Params, world: World) -> SharedGraph:
-    """Return the graph of contributions."""
     order = torch.argsort(own["sent/user"] * world.sizes.items + own["sent/item"])
     sharers, user = torch.unique(own["sent/user"][order], return_inverse=True)
     return SharedGraph(user, own["sent/item"][order], sharers, world.sizes.items)
 
 
-def _grown(count: Tensor, world: World) -> Tensor:
-    """Return each client's loans at its contribution, 0 for new clients. [clients]"""
-    longer = count.new_zeros(world.sizes.clients)
-    longer[: len(count)] = count
-    return longer
-
-
 def _without(total: Sum) -> Sum:
-    """Return a sum without contributions, for averaging."""
-    totals, touched = (
-        {n: v for n, v in d.items() if n != SENT} for d in (total.totals, total.touched)
-    )
+    both = (total.totals, total.touched)
+    totals, touched = ({n: v for n, v in each.items() if n != SENT} for each in both)
     return replace(total, totals=totals, touched=touched)
