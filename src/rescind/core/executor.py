@@ -41,11 +41,9 @@ class Vault:
 
     @property
     def announced(self) -> Announced:
-        """Return what the devices announce to the server."""
         return Announced(self.holdings.available, self.holdings.keeps)
 
     def read(self, ids: Tensor) -> Private:
-        """Return the private state of some clients."""
         return Private({n: v[ids] for n, v in self.private.items()}, self.log.of(ids))
 
     def write(self, chunks: list[tuple[Tensor, Private]]) -> Vault:
@@ -66,7 +64,6 @@ class Vault:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of private state on all devices, logs included."""
         return params.nbytes(self.private) + self.log.nbytes
 
 
@@ -75,7 +72,6 @@ class Executor(Protocol):
 
     def open(self, method: Method, holdings: Holdings, clock: Clock) -> Vault:
         """Return devices with initial private values."""
-        ...
 
     def train(
         self,
@@ -88,25 +84,21 @@ class Executor(Protocol):
         clock: Clock,
     ) -> tuple[dict[str, Sum], Vault]:
         """Run one round of local training. Return a sum for each role, and the devices."""
-        ...
 
     def measure(
         self, method: Method, public: Params, vault: Vault, ids: Tensor, metric: Metric
     ) -> Sum:
         """Evaluate on the devices and return totals."""
-        ...
 
     def query(
         self, method: Method, public: Params, vault: Vault, records: Records, ask: Question
     ) -> Tensor:
         """Return an answer per record, for recommendations and audits. [n]"""
-        ...
 
     def apply(
         self, method: Method, public: Params, event: Event, vault: Vault, clock: Clock
     ) -> Vault:
         """Apply an event to the devices: change holdings, end blocks, remove logs."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -134,11 +126,9 @@ class InProcess:
 
     @property
     def together(self) -> int:
-        """Return the number of clients trained at once."""
         return self.chunk or (1024 if self.device == "cpu" else 2**20)
 
     def open(self, method: Method, holdings: Holdings, clock: Clock) -> Vault:
-        """Return devices with initial private values, each drawn from its id."""
         moved = holdings.to(self.device)
         ids = torch.arange(moved.clients, device=self.device)
         return Vault(moved, method.client_init(ids, clock).values)
@@ -184,7 +174,6 @@ class InProcess:
         held: str | None = None,
         block: int | None = None,
     ) -> Cohort:
-        """Return these clients as one cohort for the method."""
         cohort = vault.holdings.cohort(ids, method.local_includes_shared, held, block)
         cohort = replace(cohort, role=role, mail=None if mail is None else mail.to(ids))
         return replace(cohort, weight=method.client_weight(cohort))
@@ -244,7 +233,6 @@ class InProcess:
     def query(
         self, method: Method, public: Params, vault: Vault, records: Records, ask: Question
     ) -> Tensor:
-        """Score the clients of the records and return the answers."""
         records = records.to(self.device)
         out = torch.zeros(len(records), dtype=torch.float64, device=self.device)
         clients, place = torch.unique(records.client, return_inverse=True)
@@ -260,7 +248,6 @@ class InProcess:
     def apply(
         self, method: Method, public: Params, event: Event, vault: Vault, clock: Clock
     ) -> Vault:
-        """Apply an event to the devices."""
         if isinstance(event, Arrive):
             vault = self._end_block(method, public, vault)
         holdings = vault.holdings.apply(event)
@@ -281,7 +268,6 @@ class InProcess:
         return vault
 
     def _end_block(self, method: Method, public: Params, vault: Vault) -> Vault:
-        """End a block on every device that was active in it."""
         ids = vault.holdings.available.nonzero().squeeze(1)
         written = []
         for chunk in torch.split(ids, min(self.together, self._rows(vault))):
@@ -313,7 +299,6 @@ def by_role(ids: Tensor, roles: Mapping[int, str] | None) -> list[tuple[str, Ten
 
 
 def _only_changed(before: Private, after: Private) -> Private:
-    """Return only the values that a method replaced."""
     new = {n: v for n, v in after.values.items() if v is not before.values.get(n)}
     return replace(after, values=new)
 
@@ -328,7 +313,6 @@ def _undo_refused(before: Private, after: Private, kept: Tensor) -> Private:
 
 
 def _reset(vault: Vault, method: Method, clients: Tensor, clock: Clock) -> Vault:
-    """Reset the private values of these clients to initial values. clients: [n] ids"""
     first = method.client_init(clients.to(vault.holdings.members.device), clock).values
     private = dict(vault.private)
     for name, value in vault.private.items():

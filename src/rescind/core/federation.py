@@ -32,11 +32,9 @@ class Data(Protocol):
 
     def on_devices(self, seed: int) -> Holdings:
         """Return the records of each client, split into train, valid and test with a seed."""
-        ...
 
     def labels(self) -> Labels:
         """Return the original ids."""
-        ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,8 +98,6 @@ class Federation:
             f"{sizes.clients} clients, {sizes.items} items, {len(self.world.shared)} records lent, "
             f"round {self.now.state.round}, block {self.world.block}, seed {self.clock.seed})"
         )
-
-    # -- actions ---------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> Federation:
         """Apply an event to the world and the devices. The model does not change."""
@@ -202,7 +198,6 @@ class Federation:
     def _record_round(
         self, past: History | None, now: RunState, sums: Mapping[str, Sum]
     ) -> History | None:
-        """Return the history with one more round."""
         if past is None:
             return None
         for role, total in sums.items():
@@ -399,7 +394,6 @@ def _check_task(method: Method, holdings: Holdings) -> None:
 
 
 def _move_to(state: ServerState, vault: Vault) -> ServerState:
-    """Move the state to the device of the vault."""
     device = vault.holdings.members.device
     public, own = (
         {name: value.to(device) for name, value in part.items()}

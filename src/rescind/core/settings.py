@@ -80,7 +80,6 @@ def chosen(value: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def _hints(cls: type) -> dict[str, Any]:
-    """Return the annotated types, cached because recipes ask thousands of times."""
     return get_type_hints(cls)
 
 
@@ -190,7 +189,6 @@ def checked(value: Any, hint: Any, where: str) -> Any:
 
 
 def _allowed(kinds: Sequence[Any]) -> str:
-    """Describe annotated types in words."""
     words = []
     for kind in kinds:
         if get_origin(kind) is Literal:

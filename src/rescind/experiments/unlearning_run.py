@@ -155,7 +155,6 @@ def _with_logs(
 
 
 def _libraries(made_with: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the versions without the commit."""
     return {name: version for name, version in made_with.items() if name != "commit"}
 
 
@@ -252,7 +251,6 @@ def _answered(
     references: Sequence[Federation],
     cache: TrialCache,
 ) -> tuple[Federation, Facts]:
-    """Answer a request; return the federation and the cost."""
     if name in (NO_OP, SHIFT, OTHER_SEED):
         cost, left, exact = CostMeter(), {}, False
         after = {
@@ -282,7 +280,6 @@ def _audit(
     settings: ForgetSettings,
     cache: TrialCache,
 ) -> Facts:
-    """Run the audit; return value, mean of retrained models and verdict of every check."""
     case = Case.of(before, event, 0, references)
     with one_thread():
         start = time.process_time()
@@ -342,7 +339,6 @@ def _distance(mine: Params, theirs: Params) -> float:
 
 
 def _ratio(part: float, whole: float) -> float | None:
-    """Return part / whole, or None if nothing moved."""
     return part / whole if whole > 0 else None
 
 

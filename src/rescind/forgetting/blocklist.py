@@ -53,7 +53,6 @@ class Blocklist:
         return cls(**lists, _key=keys.erasure_key())
 
     def write(self, folder: Path) -> None:
-        """Write the list into a run's folder."""
         table = {n: sorted(getattr(self, n)) for n in ("people", "erased", "unshared")}
         write_atomically(folder / FILE, (json.dumps(table, indent=1) + "\n").encode())
 

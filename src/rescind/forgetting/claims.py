@@ -49,8 +49,7 @@ def check(receipt: Receipt, fed: Federation, where: str) -> Check:
             "" if still_open.startswith("0 owed, 0 lost") else f"; the receipt states: {still_open}"
         )
         return Check(
-            False,
-            f"the data in {where} add up to {found}, not to the stated sum, {stated}{owed}",
+            False, f"the data in {where} add up to {found}, not to the stated sum, {stated}{owed}"
         )
     blocks = " (earlier blocks: as recorded by the devices)" if fed.world.block else ""
     return Check(True, f"the data in {where} add up to the stated sum, bit for bit{blocks}")

@@ -14,21 +14,8 @@ from typing import Any, Literal
 import torch
 
 from rescind.audits import backdoor as trigger
-from rescind.audits import canary, durability, relearn, sequence
-from rescind.audits.battery import (
-    FULL,
-    NO_OP,
-    PURGE,
-    RETRAIN,
-    SHIFT,
-    STANDARD,
-    SUBJECT,
-    Check,
-    Judged,
-    Report,
-    pictures,
-    report_of,
-)
+from rescind.audits import battery, canary, durability, relearn, sequence
+from rescind.audits.battery import FULL, STANDARD, Check, Judged, Report, pictures, report_of
 from rescind.audits.case import AUDITOR, Case
 from rescind.audits.controls import purged, shifted
 from rescind.audits.finding import Finding, overall
@@ -111,8 +98,13 @@ audit = examine
 def judge(case: Case, after: Federation, checks: Sequence[Check] = STANDARD) -> Report:
     """Run the checks that need only the retrained models, on the subject and its controls."""
     before, refs = case.before, case.references
-    models = {SUBJECT: after, NO_OP: before, SHIFT: shifted(before), RETRAIN: refs[0]}
-    models[PURGE] = purged(case)
+    models = {
+        battery.SUBJECT: after,
+        battery.NO_OP: before,
+        battery.SHIFT: shifted(before),
+        battery.RETRAIN: refs[0],
+    }
+    models[battery.PURGE] = purged(case)
     if not case.ranks:
         case = replace(case, references=tuple(_in_its_graph(before, f) for f in refs))
         models = {name: _in_its_graph(before, model) for name, model in models.items()}
@@ -163,13 +155,13 @@ def forgotten(unlearner: By, fed: Federation, event: Event) -> Federation:
 def _judged(check: Check, case: Case, models: dict[str, Federation]) -> Judged | None:
     """Run one check on all models; None if it does not apply to this world."""
     # Harm to other users is not measured on controls, which would never be published.
-    skipped = (NO_OP, SHIFT) if check.kind == "harm" else ()
+    skipped = (battery.NO_OP, battery.SHIFT) if check.kind == "harm" else ()
     outcomes = {
         role: found
         for role, fed in models.items()
         if role not in skipped and (found := check.judge(case, fed))
     }
-    if SUBJECT not in outcomes:
+    if battery.SUBJECT not in outcomes:
         return None
     points = tuple(m.point for r in case.references if (m := check.measure(case, r)))
     return Judged(check, outcomes, points, *pictures(check, case, models))
@@ -317,7 +309,6 @@ def _shadow(
 
 @contextmanager
 def _cache(folder: Path | None) -> Iterator[Path]:
-    """Yield the given folder, or a temporary one."""
     if folder is not None:
         yield folder
         return

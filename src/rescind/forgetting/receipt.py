@@ -287,7 +287,6 @@ def _no_number(name: str) -> float:
 
 
 def _typed(value: Any, kind: Any, where: str) -> Any:
-    """Return the value as this type, or raise an error that names the field."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return value

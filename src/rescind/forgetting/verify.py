@@ -38,11 +38,9 @@ class Verification:
 
     @property
     def problems(self) -> list[str]:
-        """Return what does not hold."""
         return [check.says for check in self.checks if not check.holds]
 
     def also(self, *more: Check) -> Verification:
-        """Return the verification with further checks."""
         return replace(self, checks=(*self.checks, *more))
 
 
@@ -102,7 +100,6 @@ def _signer(public_key: str, pinned: Mapping[str, str]) -> Check:
 
 
 def _is_signed(receipt: Receipt) -> bool:
-    """Return whether the signature is valid under the public key that the receipt names."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 

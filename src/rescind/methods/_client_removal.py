@@ -26,7 +26,6 @@ M = TypeVar("M", bound=Method)
 
 
 def leaving_client(roles: Mapping[int, str]) -> int:
-    """Return the id of the leaving client."""
     return next(client for client, role in roles.items() if role == FORGET)
 
 

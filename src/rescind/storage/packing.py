@@ -62,7 +62,6 @@ def pack_state(state: ServerState) -> Packed:
 
 
 def unpack_state(tensors: Params, facts: Facts, device: str) -> ServerState:
-    """Unpack the result of `pack_state`."""
     snapshots = tuple(
         Snapshot(name, at, params.to(drawer(f"memory{number}", tensors), device))
         for number, (name, at) in enumerate(facts["memory"])
@@ -85,7 +84,6 @@ def pack_vault(vault: Vault) -> Packed:
 
 
 def unpack_vault(tensors: Params, facts: Facts, holdings: Holdings, device: str) -> Vault:
-    """Unpack the result of `pack_vault`, with these holdings."""
     entries = []
     for number, (at, name, size) in enumerate(facts["log"]):
         rows = params.to(drawer(f"log{number}", tensors), device)
@@ -95,7 +93,6 @@ def unpack_vault(tensors: Params, facts: Facts, holdings: Holdings, device: str)
 
 
 def pack_holdings(holdings: Holdings) -> Packed:
-    """Pack holdings."""
     held = {"split": holdings.split, "block": holdings.block, "lent": holdings.lent}
     held |= columns(holdings.records) | {"members": holdings.members}
     tensors = under("held", held)
@@ -108,7 +105,6 @@ def pack_holdings(holdings: Holdings) -> Packed:
 
 
 def unpack_holdings(tensors: Params, facts: Facts) -> Holdings:
-    """Unpack the result of `pack_holdings`."""
     held = drawer("held", tensors)
     graph = None
     if "graph" in facts:
@@ -127,7 +123,6 @@ def unpack_holdings(tensors: Params, facts: Facts) -> Holdings:
 
 
 def columns(records: Records) -> dict[str, Tensor]:
-    """Return records by column name."""
     return {"client": records.client, "item": records.item, "time": records.time}
 
 
@@ -143,7 +138,6 @@ def drawer(name: str, tensors: Params) -> dict[str, Tensor]:
 
 
 def as_notes(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return facts as metadata of a safetensors file."""
     return {"facts": json.dumps(facts)}
 
 

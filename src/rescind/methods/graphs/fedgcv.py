@@ -26,19 +26,8 @@ from rescind.core.tasks import nodes
 from rescind.core.update import Sum
 from rescind.core.world import Host, World
 from rescind.errors import ConfigError
-from rescind.methods._client_removal import (
-    FORGET,
-    KEEP,
-    clipped,
-    had_no_influence,
-    leaving_client,
-    one_step,
-    reference,
-    remove_client,
-    weights,
-    with_reference,
-    within_ball,
-)
+from rescind.methods import _client_removal as removal
+from rescind.methods._client_removal import FORGET, KEEP
 from rescind.methods.graphs._block_model import BlockModel
 from rescind.methods.graphs._vgae import VGAE
 from rescind.methods.graphs.fedavg import GraphFedAvg
@@ -127,30 +116,28 @@ class FedGCV(GraphFedAvg):
         """Return the ablation "w/o GRU": gradient ascent with a retention term (Eq. 2.6)."""
         return cls(**{"objective": "ascent", "correct": False, "retention": 1.0, **fields})
 
-    # -- forgetting ------------------------------------------------------------------------------
-
     def forget(self, fed: Federation, request: Request) -> Federation:
         """Run corrected steps with the leaving client, then repair rounds without it."""
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
-            start = dict(weights(fed.now.state.public))
+            start = dict(removal.weights(fed.now.state.public))
             if self.margin:
-                start["threshold"] = mait.threshold(fed, without=leaving_client(roles))
-            one = one_step(self, dropout=self.forget_dropout, batch_size=self.batch_size)
-            return with_reference(fed, start).run(self.forget_rounds, method=one, roles=roles)
+                start["threshold"] = mait.threshold(fed, without=removal.leaving_client(roles))
+            one = removal.one_step(self, dropout=self.forget_dropout, batch_size=self.batch_size)
+            return removal.with_reference(fed, start).run(
+                self.forget_rounds, method=one, roles=roles
+            )
 
         if not (self.virtual or self.private_virtual) or not isinstance(request.event, Withdraw):
-            return remove_client(fed, request, steps, self.repair_rounds)
-        after = remove_client(fed, request, steps, 0)
-        if had_no_influence(fed, request):
+            return removal.remove_client(fed, request, steps, self.repair_rounds)
+        after = removal.remove_client(fed, request, steps, 0)
+        if removal.had_no_influence(fed, request):
             return after
         host = (_private_host if self.private_virtual else _vgae_host)(fed, request.event.client)
         if host is None:
             return after.run(self.repair_rounds, method=fed.method)
         after = after.apply(host).run(self.repair_rounds, method=fed.method)
         return after.apply(Withdraw(host.client))
-
-    # -- client side -----------------------------------------------------------------------------
 
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
         """Use only the first batch of every client while a client is being forgotten."""
@@ -168,11 +155,11 @@ class FedGCV(GraphFedAvg):
         if cohort.role != FORGET:
             return super().client_objective(own, batch, public, cohort, clock)
         now = self.client_entropy(own, batch, cohort, clock)
-        start = reference(public)
+        start = removal.reference(public)
         if self.objective == "ascent":
             each = -now
         else:
-            old = {name: start[name] for name in weights(public)}
+            old = {name: start[name] for name in removal.weights(public)}
             rise = now - self.client_entropy(nodes.same_for_all(old), batch, cohort, None)
             each = -2 / self.sharpness * functional.logsigmoid(self.sharpness * rise)
         loss = jagged.segment_mean(each, batch.owner, batch.clients)
@@ -181,8 +168,6 @@ class FedGCV(GraphFedAvg):
             missing = start["threshold"].to(mean.dtype) + mait.MARGIN - mean
             loss = loss + self.margin * functional.relu(missing)
         return loss
-
-    # -- server side -----------------------------------------------------------------------------
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
@@ -194,13 +179,13 @@ class FedGCV(GraphFedAvg):
             public, own = self.server_literal(state.public, sums), dict(state.own)
         else:
             step = self.server_corrected(sums)
-            step = clipped(times(step, self.forget_rate * self.scale), self.clip)
+            step = removal.clipped(times(step, self.forget_rate * self.scale), self.clip)
             if self.forget_optimiser == "plain":
                 public, own = add(state.public, step), dict(state.own)
             else:
                 rate, kind = self.forget_rate, self.forget_optimiser
                 public, own = server_move(state.public, state.own, step, kind, rate)
-        return state.next(within_ball(state.public, public, self.radius), own)
+        return state.next(removal.within_ball(state.public, public, self.radius), own)
 
     def server_corrected(self, sums: Mapping[str, Sum]) -> dict[str, Tensor]:
         """Project the leaving client's step off the others' descent, Eq. (3.3)."""
@@ -211,7 +196,7 @@ class FedGCV(GraphFedAvg):
 
     def server_literal(self, public: Params, sums: Mapping[str, Sum]) -> dict[str, Tensor]:
         """Apply Eq. (3.4)-(3.6) with w_i = w + rate * (mean step of a role), p by nodes."""
-        now, total = weights(public), sum(each.weight for each in sums.values())
+        now, total = removal.weights(public), sum(each.weight for each in sums.values())
         moved = {r: add(now, s.mean(), self.forget_rate) for r, s in sums.items()}
         residual = add(now, moved[FORGET], -sums[FORGET].weight / total)
         others = times(now, -1.0)

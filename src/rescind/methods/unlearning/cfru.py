@@ -90,10 +90,7 @@ class CFRU(FedAccum):
                 f"server_decay left out; got '{self.server_optimiser}' and {self.server_decay}."
             )
 
-    # -- training: with a memory of hard negatives on each device --------------------------------
-
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
-        """Return initial values, with an empty memory if it is used."""
         first = super().client_init(ids, clock)
         if self.negatives_from == "all":
             return first
@@ -123,8 +120,6 @@ class CFRU(FedAccum):
         )
         named = {"positive": positive, "negative": drawn.reshape(-1)[valid]}
         return Plan.of(owner, len(cohort), self.batch_size, None, named)
-
-    # -- forgetting ------------------------------------------------------------------------------
 
     def server_log_round(
         self, state: ServerState, sent: tuple[Tensor, Update] | None, round_: int

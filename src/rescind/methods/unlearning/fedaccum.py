@@ -65,8 +65,6 @@ class FedAccum(FedShare):
         if self.keep_sums:
             raise ConfigError(f"{type(self).__name__} stores every update. Leave keep_sums out.")
 
-    # -- training: FedShare with a log ------------------------------------------------------------
-
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
         """Sample as usual; in a replay, from the clients of the stored round."""
         stored_round = _history_of(state.memory, clock.round)
@@ -96,8 +94,6 @@ class FedAccum(FedShare):
         if sent is None:
             return state
         return replace(state, memory=state.memory.keep(LOG, round_ - 1, to_log(*sent)))
-
-    # -- a replay ---------------------------------------------------------------------------------
 
     def server_replay_clients(self, ids: Tensor, clock: Clock) -> Tensor:
         """Return the clients that train in a replayed round: none, their updates are stored."""
@@ -157,9 +153,6 @@ class FedAccum(FedShare):
 def _history_of(memory: Memory, round_: int) -> Snapshot | None:
     """Return the stored updates to replay in a round, or None."""
     return next((s for s in memory.named(HISTORY) if s.round == round_ - 1), None)
-
-
-# -- the log ---------------------------------------------------------------------------------------
 
 
 def joined_updates(sums: Mapping[str, Sum]) -> tuple[Tensor, Update] | None:

@@ -91,6 +91,5 @@ class FedEraser(FedAccum):
     def replay(
         self, fed: Federation, request: Request, history: tuple[Snapshot, ...]
     ) -> Federation:
-        """Replay with fewer local epochs."""
         fewer = max(1, round(self.effort * self.epochs))
         return super(FedEraser, replace(self, epochs=fewer)).replay(fed, request, history)

@@ -31,5 +31,4 @@ class FineTuneUnlearn(Unlearner):
             raise ConfigError(f"FineTuneUnlearn.rounds must be 1 or more, got {self.rounds}.")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Purge, then continue training."""
         return without_restore_points(cleared(fed, request).run(self.rounds), request)

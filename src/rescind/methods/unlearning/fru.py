@@ -85,8 +85,6 @@ class FRU(FedShare):
         if self.aggregate == "rows":
             raise ConfigError("FRU needs a mean over clients: aggregate must not be 'rows'.")
 
-    # -- server -----------------------------------------------------------------------------------
-
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
         """Sample as usual; in a replay, return the available clients of the stored round."""
         found = state.memory.named(REPLAY)
@@ -133,8 +131,6 @@ class FRU(FedShare):
         ratio = old_norm / fraction / new_norm.clamp(min=1e-30)
         return out | {n: fresh[n] * ratio.to(fresh[n]) for n in stored}
 
-    # -- clients ----------------------------------------------------------------------------------
-
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
         """Plan as usual, or with negatives sampled from the nearest items the user does not own."""
         plain = super().client_plan(public, private, cohort, clock)
@@ -175,8 +171,6 @@ class FRU(FedShare):
             return {}
         tables = {n: e for n, e in update.entries.items() if isinstance(e, Rows)}
         return {n: longest_rows(rows, len(cohort), self.kept_share) for n, rows in tables.items()}
-
-    # -- forgetting -------------------------------------------------------------------------------
 
     def forget(self, fed: Federation, request: Request) -> Federation:
         """Replay the rounds from the initial values with the remaining clients.

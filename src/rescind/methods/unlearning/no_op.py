@@ -25,5 +25,4 @@ class Nothing(Unlearner):
     tasks: ClassVar[tuple[str, ...]] = ("ranking", "nodes")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Apply the event without changing the model."""
         return fed.apply(request.event)

@@ -23,7 +23,6 @@ class PurgeOnly(Unlearner):
     tasks: ClassVar[tuple[str, ...]] = ("ranking", "nodes")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Reset the rows of the users concerned; drop the server's moments and memory."""
         return cleared(fed, request)
 
 

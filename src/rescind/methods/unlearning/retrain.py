@@ -20,5 +20,4 @@ class Retrain(Unlearner):
     tasks: ClassVar[tuple[str, ...]] = ("ranking", "nodes")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Retrain on the remaining records (`Federation.retrained`)."""
         return fed.retrained(request.event)

@@ -63,7 +63,6 @@ class ServerInfluence(Unlearner):
             )
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Purge, then move the affected rows."""
         learner = fedshare_of(fed.method, "ServerInfluence")
         if len(targets(fed, request, learner)):
             return fed.retrained(request.event)
