@@ -6,7 +6,7 @@ another, without fused code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -53,12 +53,10 @@ class Vault:
         for ids, private in chunks:
             for name, value in private.values.items():
                 if name not in values:
-                    shape = (self.holdings.clients, *value.shape[1:])
-                    values[name] = value.new_zeros(shape)
-                    fresh.add(name)
+                    values[name] = value.new_zeros((self.holdings.clients, *value.shape[1:]))
                 elif name not in fresh:
                     values[name] = values[name].clone()
-                    fresh.add(name)
+                fresh.add(name)
                 values[name][ids] = value.to(values[name].dtype)
         return replace(self, private=values)
 
@@ -119,9 +117,7 @@ class InProcess:
 
     def __post_init__(self) -> None:
         if self.device != "cpu" and not torch.cuda.is_available():
-            raise ConfigError(
-                f"device '{self.device}' was given, but torch finds no GPU. Use device='cpu'."
-            )
+            raise ConfigError(f"torch finds no GPU for device '{self.device}'. Use device='cpu'.")
         check_guards(self.guards)
 
     @property
@@ -159,9 +155,8 @@ class InProcess:
                 written.append((chunk, private))
                 if rows:
                     log = log.add(clock.round, chunk, rows)
-            if self.guards and not method.individual and role in sums:
-                for guard in self.guards:
-                    sums[role] = guard.total(sums[role])
+            for guard in self.guards if role in sums and not method.individual else ():
+                sums[role] = guard.total(sums[role])
         return sums, replace(vault.write(written), log=log)
 
     def cohort(
@@ -188,9 +183,7 @@ class InProcess:
             if sound(summed, public, self.limit, cohort.weight):
                 return replace(summed, who=cohort.ids), _only_changed(before, private), {}
         update, private = method.client_train(public, before, cohort, clock)
-        own = (
-            () if method.only_averages else tuple(update.entries)
-        )  # entries that are not broadcast
+        own = () if method.only_averages else tuple(update.entries)  # not broadcast
         update, kept, refused = gate(update, self.limit, public, cohort.weight, own)
         rows = method.client_log(update, cohort) if method.logs else {}
         if refused:  # a device keeps its old state if its update is refused
@@ -207,25 +200,18 @@ class InProcess:
     ) -> Sum:
         """Rank and count in chunks, to bound the memory of [clients, items]."""
         total = Sum({}, 0.0, 0)
-        for cohort, scores in self._scored(method, public, vault, ids, metric):
+        for chunk in torch.split(ids, self._rows(vault)):
+            cohort = self.cohort(method, vault, chunk, held=metric.split, block=metric.block)
+            scores = torch.empty(0, device=ids.device)
+            if getattr(metric, "wants_scores", True):
+                scores = method.client_scores(public, vault.read(chunk), cohort)
             lots = [cohort.own] if "own" in metric.mask else []
-            for name in metric.mask:
-                if name != "own":
-                    lots.append(vault.holdings.of_clients(name, cohort.ids, metric.block))
+            others = [name for name in metric.mask if name != "own"]
+            lots += [vault.holdings.of_clients(n, cohort.ids, metric.block) for n in others]
             masked = lots[0] if len(lots) == 1 else masked_lot(cohort, lots)
             totals, weight = metric.totals(scores, cohort, masked)
             total = total + Sum(totals, float(weight), weight)
         return total
-
-    def _scored(
-        self, method: Method, public: Params, vault: Vault, ids: Tensor, metric: Metric
-    ) -> Iterator[tuple[Cohort, Tensor]]:
-        for chunk in torch.split(ids, self._rows(vault)):
-            cohort = self.cohort(method, vault, chunk, held=metric.split, block=metric.block)
-            if getattr(metric, "wants_scores", True):
-                yield cohort, method.client_scores(public, vault.read(chunk), cohort)
-            else:
-                yield cohort, torch.empty(0, device=ids.device)
 
     def _rows(self, vault: Vault) -> int:
         return max(1, self.score_cells // max(vault.holdings.items, 1))
@@ -325,11 +311,7 @@ def _add_clients(vault: Vault, first: Params) -> Vault:
     """Add new clients with their initial values, or zeros for values made by devices later."""
     values = {}
     for name, value in vault.private.items():
-        missing = vault.holdings.clients - len(value)
-        new = (
-            first[name][len(value) :]
-            if name in first
-            else value.new_zeros((missing, *value.shape[1:]))
-        )
+        zeros = value.new_zeros((vault.holdings.clients - len(value), *value.shape[1:]))
+        new = first[name][len(value) :] if name in first else zeros
         values[name] = torch.cat([value, new.to(value)])
     return replace(vault, private=values)

@@ -23,6 +23,7 @@ from rescind.data import Dataset
 from rescind.errors import DataError
 from rescind.forgetting import keys
 
+Array = NDArray[Any]
 FILE = "withheld.json"
 
 
@@ -92,13 +93,8 @@ class Blocklist:
         return Share(event.records[torch.from_numpy(~gone)])
 
     def _rows(
-        self,
-        listed: frozenset[str],
-        user: NDArray[Any],
-        item: NDArray[Any],
-        users: NDArray[Any],
-        items: NDArray[Any],
-    ) -> NDArray[Any]:
+        self, listed: frozenset[str], user: Array, item: Array, users: Array, items: Array
+    ) -> Array:
         """Return which rows are on the list. [n] bool"""
         known = np.array([_digest(self._key, u) in self.people for u in users.tolist()])
         found = known[user] if len(known) else np.zeros(len(user), dtype=bool)

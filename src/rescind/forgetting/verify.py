@@ -107,9 +107,8 @@ def _is_signed(receipt: Receipt) -> bool:
         raw = bytes.fromhex(receipt.signature.removeprefix(keys.PREFIX))
         public = bytes.fromhex(receipt.public_key.removeprefix(keys.PREFIX))
         # The text of the signature is not signed, so only one spelling is accepted.
-        if receipt.signature != keys.PREFIX + raw.hex():
-            return False
-        if receipt.public_key != keys.PREFIX + public.hex():
+        spelling = (keys.PREFIX + raw.hex(), keys.PREFIX + public.hex())
+        if (receipt.signature, receipt.public_key) != spelling:
             return False
         Ed25519PublicKey.from_public_bytes(public).verify(raw, signed_bytes(receipt))
     except (InvalidSignature, ValueError):

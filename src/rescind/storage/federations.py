@@ -12,6 +12,7 @@ import logging
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from rescind.core.history import History, RestorePoint
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels
 from rescind.core.method import Method
+from rescind.core.params import Params
 from rescind.core.records import Records
 from rescind.core.run_state import RunState
 from rescind.core.settings import fields_of, find, from_table, to_table
@@ -80,9 +82,8 @@ def _pack_server(fed: Federation) -> Packed:
         "keeps": fed.world.announced.keeps,
     }
     hosts: Facts = {}
-    for number, ((client, data), vault) in enumerate(
-        zip(fed.world.hosted, fed.now.hosted, strict=True)
-    ):
+    both = zip(fed.world.hosted, fed.now.hosted, strict=True)
+    for number, ((client, data), vault) in enumerate(both):
         (kept, kept_facts), (held, held_facts) = (
             packing.pack_vault(vault),
             packing.pack_holdings(data),
@@ -119,29 +120,18 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
     method = _method(facts["method"])
     executor = method.executor_for(executor or InProcess())
     device = getattr(executor, "device", "cpu")
-    vault = packing.unpack_vault(
-        devices, device_facts, packing.unpack_holdings(devices, device_facts), device
-    )
+    vault = _unpack(devices, device_facts, device)
     flags = {n: v.to(device) for n, v in drawer("flags", server).items()}
     shared = Records(**drawer("shared", server)).to(device)
     world = World(facts["task"], Sizes(**facts["sizes"]), flags["members"], vault.announced, shared)
-    hosts = [
-        (
-            f["client"],
-            packing.unpack_vault(
-                drawer(n, server), f, packing.unpack_holdings(drawer(n, server), f), "cpu"
-            ),
-        )
-        for n, f in facts["hosts"].items()
-    ]
-    hosted = tuple((client, vault.holdings) for client, vault in hosts)
+    hosts = [_unpack(drawer(n, server), f, "cpu") for n, f in facts["hosts"].items()]
+    clients = [f["client"] for f in facts["hosts"].values()]
+    hosted = tuple(zip(clients, (v.holdings for v in hosts), strict=True))
     world = replace(world, block=facts["block"], hosted=hosted)
     return Federation(
         world=world,
         method=method,
-        now=RunState(
-            packing.unpack_state(server, facts, device), vault, tuple(v for _, v in hosts)
-        ),
+        now=RunState(packing.unpack_state(server, facts, device), vault, tuple(hosts)),
         clock=Clock(facts["seed"]),
         executor=executor,
         labels=Labels(**{k: tuple(v) for k, v in labels.items()}),
@@ -151,14 +141,16 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
     )
 
 
+def _unpack(tensors: Params, facts: Facts, device: str) -> Vault:
+    return packing.unpack_vault(tensors, facts, packing.unpack_holdings(tensors, facts), device)
+
+
 def _method(table: Facts) -> Method:
     """Return the saved method, without unused fields of local SGD that version 0.1 saved."""
     cls = find(*METHODS, str(table["name"]))
     old = fields_of(RankingMethod).keys() - fields_of(cls).keys()
-    made: Method = from_table(
-        cls, {k: v for k, v in table.items() if k not in old}, {"model": MODELS}
-    )
-    return made
+    known = {k: v for k, v in table.items() if k not in old}
+    return cast(Method, from_table(cls, known, {"model": MODELS}))
 
 
 def _pack_past(fed: Federation) -> Packed:
@@ -172,11 +164,10 @@ def _pack_past(fed: Federation) -> Packed:
     same = len(past.origin.records) == len(held.records) and past.origin.now == held.now
     facts["same"] = same and torch.equal(past.origin.records.pairs(), held.records.pairs())
     if facts["same"]:  # only consent has changed: no second copy of the records
-        masks = {"lent": past.origin.lent, "members": past.origin.members}
-        tensors |= under("origin", masks)
+        origin = {"lent": past.origin.lent, "members": past.origin.members}
     else:
         origin, facts["origin"] = packing.pack_holdings(past.origin)
-        tensors |= under("origin", origin)
+    tensors |= under("origin", origin)
     for number, (at, event) in enumerate(past.story):
         packed, event_facts = pack_event(event)
         tensors |= under(f"event{number}", packed)
@@ -206,8 +197,7 @@ def _read_past(path: Path, server: Facts, vault: Vault) -> History:
     device, held = str(vault.holdings.members.device), vault.holdings
     origin = drawer("origin", tensors)
     if facts["same"]:
-        masks = {n: v.to(device) for n, v in origin.items()}
-        start = replace(held, lent=masks["lent"], members=masks["members"])
+        start = replace(held, lent=origin["lent"].to(device), members=origin["members"].to(device))
     else:
         start = packing.unpack_holdings(origin, facts["origin"]).to(device)
     points = []

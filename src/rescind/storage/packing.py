@@ -76,9 +76,8 @@ def pack_vault(vault: Vault) -> Packed:
     tensors = under("private", vault.private)
     rounds = []
     for number, (at, name, rows) in enumerate(vault.log.entries):
-        tensors |= under(
-            f"log{number}", {"owner": rows.owner, "index": rows.index, "value": rows.value}
-        )
+        parts = {"owner": rows.owner, "index": rows.index, "value": rows.value}
+        tensors |= under(f"log{number}", parts)
         rounds.append([at, name, rows.size])
     return tensors, {"log": rounds}
 
@@ -106,20 +105,12 @@ def pack_holdings(holdings: Holdings) -> Packed:
 
 def unpack_holdings(tensors: Params, facts: Facts) -> Holdings:
     held = drawer("held", tensors)
-    graph = None
-    if "graph" in facts:
-        graph = Graph(**cast(Facts, drawer("graph", tensors)), **facts["graph"])
-    return Holdings(
-        records=Records(held["client"], held["item"], held["time"]),
-        split=held["split"],
-        block=held["block"],
-        lent=held["lent"],
-        members=held["members"],
-        items=facts["items"],
-        now=facts["now"],
-        task=facts["task"],
-        graph=graph,
-    )
+    parts = cast(Facts, drawer("graph", tensors))
+    graph = Graph(**parts, **facts["graph"]) if "graph" in facts else None
+    records = Records(held["client"], held["item"], held["time"])
+    rest: Facts = {name: held[name] for name in ("split", "block", "lent", "members")}
+    rest |= {name: facts[name] for name in ("items", "now", "task")}
+    return Holdings(records=records, graph=graph, **rest)
 
 
 def columns(records: Records) -> dict[str, Tensor]:
@@ -145,9 +136,6 @@ def read_packed(path: Path) -> tuple[dict[str, Tensor], Facts]:
     """Read tensors and facts of a file; raise if another version wrote it."""
     tensors, notes = params.load(path)
     facts: Facts = json.loads(notes["facts"])
-    if facts.get("format") != FORMAT:
-        raise DataError(
-            f"{path} has format {facts.get('format')}, this version reads {FORMAT}. "
-            f"Rerun with this version."
-        )
+    if (found := facts.get("format")) != FORMAT:
+        raise DataError(f"{path} has format {found}, this version reads {FORMAT}. Rerun with it.")
     return tensors, facts

@@ -50,10 +50,9 @@ class FedOSD(GraphFedAvg):
         start = removal.weights(fed.now.state.public)
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
+            one = removal.one_step(self, dropout=0.0)
             fed = fed.with_(state=replace(fed.now.state, own={}))
-            return fed.run(
-                self.forget_rounds, method=removal.one_step(self, dropout=0.0), roles=roles
-            )
+            return fed.run(self.forget_rounds, method=one, roles=roles)
 
         after = removal.remove_client(fed, request, steps, 0)
         if removal.had_no_influence(fed, request):
@@ -85,11 +84,7 @@ class FedOSD(GraphFedAvg):
 
 def _single_updates(total: Sum) -> list[dict[str, Tensor]]:
     return [
-        {
-            name: value[place]
-            for name, value in update.entries.items()
-            if not isinstance(value, Rows)
-        }
+        {n: v[place] for n, v in update.entries.items() if not isinstance(v, Rows)}
         for _, update in total.parts
         for place in range(update.clients)
     ]

@@ -133,9 +133,7 @@ def _spare_as_model(state: ServerState, client: int) -> ServerState:
     own = {}
     for name, value in state.own.items():
         if f"/{SPARE}" in name:
-            mine = (
-                value if value.dim() == 0 else value[client].clone()
-            )  # the step count is common to all
+            mine = value[client].clone() if value.dim() else value  # the step count is common
             own[name.replace(f"/{SPARE}", "/")] = mine
     return replace(state, public=public, own=own)
 

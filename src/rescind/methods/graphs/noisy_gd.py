@@ -42,9 +42,8 @@ class NoisyGD(GraphFedAvg):
     def forget(self, fed: Federation, request: Request) -> Federation:
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
             now = removal.with_reference(fed, {}, roles, only=KEEP)
-            return now.run(
-                self.forget_rounds, method=removal.one_step(self, dropout=0.0), roles=roles
-            )
+            one = removal.one_step(self, dropout=0.0)
+            return now.run(self.forget_rounds, method=one, roles=roles)
 
         return removal.remove_client(fed, request, steps, self.repair_rounds)
 
@@ -58,9 +57,8 @@ class NoisyGD(GraphFedAvg):
             return super().server_step(state, sums, world, clock)
         step = removal.clipped(sums[KEEP].mean(), self.clip)
         after = add(state.public, step, self.forget_rate)
-        return state.next(
-            add(after, _noise(removal.weights(state.public), clock), self.noise), state.own
-        )
+        noise = _noise(removal.weights(state.public), clock)
+        return state.next(add(after, noise, self.noise), state.own)
 
 
 def _noise(like: Params, clock: Clock) -> dict[str, Tensor]:

@@ -48,13 +48,9 @@ class ReGEnProxy(SGARandom):
         descent = {n: read[f"others/{n}"] for n in now if f"others/{n}" in read}
         node = nodes.graph_of(cohort).find(cohort.train.item)
         batch = Batch(cohort.train.owner, {}, {"node": node}, len(cohort))
-        ahead, behind = (
-            self.client_entropy(
-                nodes.same_for_all({n: v.double() for n, v in add(now, descent, step).items()}),
-                batch,
-                cohort,
-                None,
-            )
-            for step in (1e-3, -1e-3)
-        )
-        return lowest_half(cohort, behind - ahead)
+
+        def entropy(step: float) -> Tensor:
+            there = {n: v.double() for n, v in add(now, descent, step).items()}
+            return self.client_entropy(nodes.same_for_all(there), batch, cohort, None)
+
+        return lowest_half(cohort, entropy(-1e-3) - entropy(1e-3))

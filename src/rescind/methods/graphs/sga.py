@@ -37,9 +37,8 @@ class SGARandom(Climbing):
     def forget(self, fed: Federation, request: Request) -> Federation:
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
             now = removal.with_reference(fed, self.references(fed, roles), roles, only=FORGET)
-            return now.run(
-                self.forget_rounds, method=removal.one_step(self, dropout=0.0), roles=roles
-            )
+            one = removal.one_step(self, dropout=0.0)
+            return now.run(self.forget_rounds, method=one, roles=roles)
 
         return removal.remove_client(fed, request, steps, self.repair_rounds)
 
@@ -123,9 +122,8 @@ class EWCSGA(SGARandom):
             for name, grad in zip(leaves, grads, strict=True):
                 total[name] += grad.square()
         count = cohort.train.count.clamp(min=1)
-        return Update(
-            len(cohort), {n: v / count.view(-1, *[1] * (v.dim() - 1)) for n, v in total.items()}
-        ), private
+        mean = {n: v / count.view(-1, *[1] * (v.dim() - 1)) for n, v in total.items()}
+        return Update(len(cohort), mean), private
 
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
@@ -146,12 +144,11 @@ class EWCSGA(SGARandom):
         if FORGET not in sums:
             return after
         pull = self.forget_rate * self.stiffness
-        pulled = {
-            name: (value + pull * start[f"fisher/{name}"] * start[name])
-            / (1 + pull * start[f"fisher/{name}"])
-            for name, value in removal.weights(after.public).items()
-        }
-        return replace(after, public={**after.public, **pulled})
+        public = dict(after.public)
+        for name, value in removal.weights(after.public).items():
+            each = pull * start[f"fisher/{name}"]
+            public[name] = (value + each * start[name]) / (1 + each)
+        return replace(after, public=public)
 
 
 FISHER = "fisher"

@@ -113,15 +113,13 @@ class ULKD(GraphFedAvg):
                     f"{type(self).__name__} subtracts the updates of a client, but the server of "
                     f"this federation did not keep them. Train with ULKD, or use another unlearner."
                 )
-            less = {
-                n: v - sent[SENT.format(n)][removal.leaving_client(roles)] for n, v in old.items()
-            }
+            client = removal.leaving_client(roles)
+            less = {n: v - sent[SENT.format(n)][client] for n, v in old.items()}
             now = removal.with_reference(fed, old, roles, only=KEEP)
             now = now.with_(state=replace(now.now.state, public={**now.now.state.public, **less}))
             distil = _Distil(model=self.model, heat=self.heat, server_rate=self.forget_rate)
-            return now.run(
-                self.forget_rounds, method=removal.one_step(distil, dropout=0.0), roles=roles
-            )
+            distil = removal.one_step(distil, dropout=0.0)
+            return now.run(self.forget_rounds, method=distil, roles=roles)
 
         return removal.remove_client(fed, request, steps, self.repair_rounds)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
+from rescind.core.federation import Federation
 from rescind.core.params import Params
 from rescind.core.plan import Plan
 from rescind.core.request import Request
@@ -22,9 +23,6 @@ from rescind.methods.unlearning._negative_memory import empty, hardest, refreshe
 from rescind.methods.unlearning.fedaccum import LOG, FedAccum, excluding, mean_of, read_log, to_log
 from rescind.methods.unlearning.fru import longest_rows
 from rescind.methods.unlearning.purge_only import without_restore_points
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
 
 MEAN = "mean/"
 Form = Literal["norm", "raw"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
+from rescind.core.federation import Federation
 from rescind.core.gradient import RankingMethod
 from rescind.core.method import Unlearner
 from rescind.core.optim import server_move
@@ -26,9 +27,6 @@ from rescind.methods import _client_removal as removal
 from rescind.methods._client_removal import FORGET, KEEP
 from rescind.methods.graphs.fedgcv import projected
 from rescind.methods.unlearning.purge_only import without_restore_points
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
 
 R = TypeVar("R", bound=RankingMethod)
 LEAVER = "leaver"
@@ -70,15 +68,13 @@ class CorrectedAscent(Unlearner):
     """Rounds of the federation's own method without the leaving client."""
 
     def __post_init__(self) -> None:
+        name = type(self).__name__
         for field in ("sharpness", "radius", "forget_rate"):
-            if not 0 < getattr(self, field) < float("inf"):
-                raise ConfigError(
-                    f"{type(self).__name__}.{field} must be above 0 and finite, "
-                    f"got {getattr(self, field)}."
-                )
+            if not 0 < (value := getattr(self, field)) < float("inf"):
+                raise ConfigError(f"{name}.{field} must be above 0 and finite, got {value}.")
         for field in ("forget_rounds", "repair_rounds"):
             if (value := getattr(self, field)) < 0:
-                raise ConfigError(f"{type(self).__name__}.{field} must be 0 or more, got {value}.")
+                raise ConfigError(f"{name}.{field} must be 0 or more, got {value}.")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
         """Run corrected steps with the leaving client, then repair rounds without it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
+from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.plan import Plan
@@ -21,9 +22,6 @@ from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods.sharing.fedshare import FedShare
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
 
 STORED = "stored/"
 """Prefix of the logged rows of a round, which a device also sends in a replay."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
 from rescind.core.request import Request
 from rescind.core.state import Memory, reset_rows, without_optimiser_state
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
+from rescind.core.federation import Federation
 from rescind.core.model import RankingModel
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Work
@@ -26,9 +27,6 @@ from rescind.methods._client_removal import KEEP
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.unlearning.corrected_ascent import as_one_step, at_start, ranking_method
 from rescind.methods.unlearning.purge_only import without_restore_points
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
 
 WEIGHTS = "in each round"
 """[rounds] total weight of a round's clients; a client's fraction is its own weight over it."""
@@ -72,10 +70,8 @@ class TakenBack(FedAvg):
         return {n: e for n, e in update.entries.items() if isinstance(e, Rows)}
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
-        none = torch.zeros(0, dtype=torch.int64)
-        return replace(
-            super().server_init(world, clock), own={WEIGHTS: torch.zeros(0), NO_LOG: none}
-        )
+        own = {WEIGHTS: torch.zeros(0), NO_LOG: torch.zeros(0, dtype=torch.int64)}
+        return replace(super().server_init(world, clock), own=own)
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
@@ -152,14 +148,11 @@ def _scores(method: FedAvg, work: Work, batch: Batch, cohort: Cohort) -> dict[st
     model = cast(RankingModel, method.model)
     held = {name: rows.index_select(0, work.held) for name, rows in work.rows.items()}
     own = model.infer(held, {**work.dense, **work.own}, cohort.train)
-    return {
-        column: model.score(
-            {table: rows.index_select(0, place) for table, rows in work.rows.items()},
-            own,
-            batch.owner,
-        )
-        for column, place in batch.rows.items()
-    }
+    scores = {}
+    for column, place in batch.rows.items():
+        items = {table: rows.index_select(0, place) for table, rows in work.rows.items()}
+        scores[column] = model.score(items, own, batch.owner)
+    return scores
 
 
 def _subtract_log(old: Params, fed: Federation, client: int, totals: Tensor, rate: float) -> Params:
