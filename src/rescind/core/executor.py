@@ -6,7 +6,7 @@ another, without fused code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -41,11 +41,9 @@ class Vault:
 
     @property
     def announced(self) -> Announced:
-        """Return what the devices announce to the server."""
         return Announced(self.holdings.available, self.holdings.keeps)
 
     def read(self, ids: Tensor) -> Private:
-        """Return the private state of some clients."""
         return Private({n: v[ids] for n, v in self.private.items()}, self.log.of(ids))
 
     def write(self, chunks: list[tuple[Tensor, Private]]) -> Vault:
@@ -55,18 +53,15 @@ class Vault:
         for ids, private in chunks:
             for name, value in private.values.items():
                 if name not in values:
-                    shape = (self.holdings.clients, *value.shape[1:])
-                    values[name] = value.new_zeros(shape)
-                    fresh.add(name)
+                    values[name] = value.new_zeros((self.holdings.clients, *value.shape[1:]))
                 elif name not in fresh:
                     values[name] = values[name].clone()
-                    fresh.add(name)
+                fresh.add(name)
                 values[name][ids] = value.to(values[name].dtype)
         return replace(self, private=values)
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of private state on all devices, logs included."""
         return params.nbytes(self.private) + self.log.nbytes
 
 
@@ -75,7 +70,6 @@ class Executor(Protocol):
 
     def open(self, method: Method, holdings: Holdings, clock: Clock) -> Vault:
         """Return devices with initial private values."""
-        ...
 
     def train(
         self,
@@ -88,25 +82,21 @@ class Executor(Protocol):
         clock: Clock,
     ) -> tuple[dict[str, Sum], Vault]:
         """Run one round of local training. Return a sum for each role, and the devices."""
-        ...
 
     def measure(
         self, method: Method, public: Params, vault: Vault, ids: Tensor, metric: Metric
     ) -> Sum:
         """Evaluate on the devices and return totals."""
-        ...
 
     def query(
         self, method: Method, public: Params, vault: Vault, records: Records, ask: Question
     ) -> Tensor:
         """Return an answer per record, for recommendations and audits. [n]"""
-        ...
 
     def apply(
         self, method: Method, public: Params, event: Event, vault: Vault, clock: Clock
     ) -> Vault:
         """Apply an event to the devices: change holdings, end blocks, remove logs."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -127,18 +117,14 @@ class InProcess:
 
     def __post_init__(self) -> None:
         if self.device != "cpu" and not torch.cuda.is_available():
-            raise ConfigError(
-                f"device '{self.device}' was given, but torch finds no GPU. Use device='cpu'."
-            )
+            raise ConfigError(f"torch finds no GPU for device '{self.device}'. Use device='cpu'.")
         check_guards(self.guards)
 
     @property
     def together(self) -> int:
-        """Return the number of clients trained at once."""
         return self.chunk or (1024 if self.device == "cpu" else 2**20)
 
     def open(self, method: Method, holdings: Holdings, clock: Clock) -> Vault:
-        """Return devices with initial private values, each drawn from its id."""
         moved = holdings.to(self.device)
         ids = torch.arange(moved.clients, device=self.device)
         return Vault(moved, method.client_init(ids, clock).values)
@@ -169,9 +155,8 @@ class InProcess:
                 written.append((chunk, private))
                 if rows:
                     log = log.add(clock.round, chunk, rows)
-            if self.guards and not method.individual and role in sums:
-                for guard in self.guards:
-                    sums[role] = guard.total(sums[role])
+            for guard in self.guards if role in sums and not method.individual else ():
+                sums[role] = guard.total(sums[role])
         return sums, replace(vault.write(written), log=log)
 
     def cohort(
@@ -184,7 +169,6 @@ class InProcess:
         held: str | None = None,
         block: int | None = None,
     ) -> Cohort:
-        """Return these clients as one cohort for the method."""
         cohort = vault.holdings.cohort(ids, method.local_includes_shared, held, block)
         cohort = replace(cohort, role=role, mail=None if mail is None else mail.to(ids))
         return replace(cohort, weight=method.client_weight(cohort))
@@ -199,9 +183,7 @@ class InProcess:
             if sound(summed, public, self.limit, cohort.weight):
                 return replace(summed, who=cohort.ids), _only_changed(before, private), {}
         update, private = method.client_train(public, before, cohort, clock)
-        own = (
-            () if method.only_averages else tuple(update.entries)
-        )  # entries that are not broadcast
+        own = () if method.only_averages else tuple(update.entries)  # not broadcast
         update, kept, refused = gate(update, self.limit, public, cohort.weight, own)
         rows = method.client_log(update, cohort) if method.logs else {}
         if refused:  # a device keeps its old state if its update is refused
@@ -218,25 +200,18 @@ class InProcess:
     ) -> Sum:
         """Rank and count in chunks, to bound the memory of [clients, items]."""
         total = Sum({}, 0.0, 0)
-        for cohort, scores in self._scored(method, public, vault, ids, metric):
+        for chunk in torch.split(ids, self._rows(vault)):
+            cohort = self.cohort(method, vault, chunk, held=metric.split, block=metric.block)
+            scores = torch.empty(0, device=ids.device)
+            if getattr(metric, "wants_scores", True):
+                scores = method.client_scores(public, vault.read(chunk), cohort)
             lots = [cohort.own] if "own" in metric.mask else []
-            for name in metric.mask:
-                if name != "own":
-                    lots.append(vault.holdings.of_clients(name, cohort.ids, metric.block))
+            others = [name for name in metric.mask if name != "own"]
+            lots += [vault.holdings.of_clients(n, cohort.ids, metric.block) for n in others]
             masked = lots[0] if len(lots) == 1 else masked_lot(cohort, lots)
             totals, weight = metric.totals(scores, cohort, masked)
             total = total + Sum(totals, float(weight), weight)
         return total
-
-    def _scored(
-        self, method: Method, public: Params, vault: Vault, ids: Tensor, metric: Metric
-    ) -> Iterator[tuple[Cohort, Tensor]]:
-        for chunk in torch.split(ids, self._rows(vault)):
-            cohort = self.cohort(method, vault, chunk, held=metric.split, block=metric.block)
-            if getattr(metric, "wants_scores", True):
-                yield cohort, method.client_scores(public, vault.read(chunk), cohort)
-            else:
-                yield cohort, torch.empty(0, device=ids.device)
 
     def _rows(self, vault: Vault) -> int:
         return max(1, self.score_cells // max(vault.holdings.items, 1))
@@ -244,7 +219,6 @@ class InProcess:
     def query(
         self, method: Method, public: Params, vault: Vault, records: Records, ask: Question
     ) -> Tensor:
-        """Score the clients of the records and return the answers."""
         records = records.to(self.device)
         out = torch.zeros(len(records), dtype=torch.float64, device=self.device)
         clients, place = torch.unique(records.client, return_inverse=True)
@@ -260,7 +234,6 @@ class InProcess:
     def apply(
         self, method: Method, public: Params, event: Event, vault: Vault, clock: Clock
     ) -> Vault:
-        """Apply an event to the devices."""
         if isinstance(event, Arrive):
             vault = self._end_block(method, public, vault)
         holdings = vault.holdings.apply(event)
@@ -281,7 +254,6 @@ class InProcess:
         return vault
 
     def _end_block(self, method: Method, public: Params, vault: Vault) -> Vault:
-        """End a block on every device that was active in it."""
         ids = vault.holdings.available.nonzero().squeeze(1)
         written = []
         for chunk in torch.split(ids, min(self.together, self._rows(vault))):
@@ -313,7 +285,6 @@ def by_role(ids: Tensor, roles: Mapping[int, str] | None) -> list[tuple[str, Ten
 
 
 def _only_changed(before: Private, after: Private) -> Private:
-    """Return only the values that a method replaced."""
     new = {n: v for n, v in after.values.items() if v is not before.values.get(n)}
     return replace(after, values=new)
 
@@ -328,7 +299,6 @@ def _undo_refused(before: Private, after: Private, kept: Tensor) -> Private:
 
 
 def _reset(vault: Vault, method: Method, clients: Tensor, clock: Clock) -> Vault:
-    """Reset the private values of these clients to initial values. clients: [n] ids"""
     first = method.client_init(clients.to(vault.holdings.members.device), clock).values
     private = dict(vault.private)
     for name, value in vault.private.items():
@@ -341,11 +311,7 @@ def _add_clients(vault: Vault, first: Params) -> Vault:
     """Add new clients with their initial values, or zeros for values made by devices later."""
     values = {}
     for name, value in vault.private.items():
-        missing = vault.holdings.clients - len(value)
-        new = (
-            first[name][len(value) :]
-            if name in first
-            else value.new_zeros((missing, *value.shape[1:]))
-        )
+        zeros = value.new_zeros((vault.holdings.clients - len(value), *value.shape[1:]))
+        new = first[name][len(value) :] if name in first else zeros
         values[name] = torch.cat([value, new.to(value)])
     return replace(vault, private=values)

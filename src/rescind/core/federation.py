@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from rescind.core import params
 from rescind.core.clock import Clock
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.history import History
@@ -32,11 +33,9 @@ class Data(Protocol):
 
     def on_devices(self, seed: int) -> Holdings:
         """Return the records of each client, split into train, valid and test with a seed."""
-        ...
 
     def labels(self) -> Labels:
         """Return the original ids."""
-        ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,9 +81,8 @@ class Federation:
         clock, executor = Clock(seed), method.executor_for(executor or InProcess())
         vault = executor.open(method, data, clock)
         graph = data.graph
-        sizes = Sizes(
-            data.clients, data.items, graph.features if graph else 0, graph.classes if graph else 0
-        )
+        features, classes = (graph.features, graph.classes) if graph else (0, 0)
+        sizes = Sizes(data.clients, data.items, features, classes)
         world = World.initial(data.task, sizes, vault.announced)
         # Given holdings may already have shared records and members who left.
         lent = data.records[data.lent].to(world.members.device)
@@ -101,16 +99,13 @@ class Federation:
             f"round {self.now.state.round}, block {self.world.block}, seed {self.clock.seed})"
         )
 
-    # -- actions ---------------------------------------------------------------------------------
-
     def apply(self, event: Event) -> Federation:
         """Apply an event to the world and the devices. The model does not change."""
         m, now, root = self.method, self.now, self.clock
         if isinstance(event, Unshare | Erase) and not len(event.records):
             raise ConsentError(
-                f"{type(event).__name__} names no records, so there is nothing to forget. "
-                f"`lent(user)` gives the records that a user shares, `records(user, items)` "
-                f"gives others."
+                f"{type(event).__name__} names no records, so there is nothing to forget. Take "
+                f"them from `lent(user)` (shared records) or `records(user, items)`."
             )
         vault = now.vault
         if not self.world.concerns_hosted_only(event):
@@ -132,8 +127,7 @@ class Federation:
             replace(mine, holdings=data.to(mine.holdings.members.device))
             for mine, (_, data) in zip(hosted, world.hosted, strict=True)
         )
-        kind = type(event).__name__
-        happened = (kind, event.digest(self.key), state.round)
+        happened = (type(event).__name__, event.digest(self.key), state.round)
         after = RunState(state, vault, hosted)
         past = self.past and self.past.after_event(state.round, event, vault.holdings, after.point)
         return replace(self, world=world, now=after, events=(*self.events, happened), past=past)
@@ -202,7 +196,6 @@ class Federation:
     def _record_round(
         self, past: History | None, now: RunState, sums: Mapping[str, Sum]
     ) -> History | None:
-        """Return the history with one more round."""
         if past is None:
             return None
         for role, total in sums.items():
@@ -220,11 +213,9 @@ class Federation:
         for (number, _), vault in zip(self.world.hosted, now.hosted, strict=True):
             device = str(vault.holdings.members.device)
             ids = torch.tensor([number], device=device)
-            mine, new = InProcess(device).train(
-                m, now.state.public, None, vault, ids, {number: "host"}, clock
-            )
-            total = mine["host"]
-            sums = {**sums, "host": sums["host"] + total if "host" in sums else total}
+            public, roles = now.state.public, {number: "host"}
+            mine, new = InProcess(device).train(m, public, None, vault, ids, roles, clock)
+            sums = {**sums, "host": sums["host"] + mine["host"] if "host" in sums else mine["host"]}
             after.append(new)
         return sums, tuple(after)
 
@@ -242,9 +233,8 @@ class Federation:
             state = replace(state, memory=self.now.state.memory)
         device = str(vault.holdings.members.device)
         hosted = tuple(InProcess(device).open(m, data, self.clock) for _, data in self.world.hosted)
-        return replace(
-            self, method=m, now=RunState(state, vault, hosted), past=History.begin(vault.holdings)
-        )
+        now = RunState(state, vault, hosted)
+        return replace(self, method=m, now=now, past=History.begin(vault.holdings))
 
     def retrained(
         self, event: Event, seed: int | None = None, from_start: bool = False
@@ -265,11 +255,8 @@ class Federation:
         past = self.past.without(event)
         if first is None and seed is None and not from_start:
             return replace(after, past=past)
-        past = past.before(first or 1)
-        return replace(
-            self._replay(past, round_, seed, from_start),
-            events=after.events, key=self.key, watch=self.watch, labels=self.labels,
-        )  # fmt: skip
+        fed = self._replay(past.before(first or 1), round_, seed, from_start)
+        return replace(fed, events=after.events, key=self.key, watch=self.watch, labels=self.labels)
 
     def _replay(self, past: History, until: int, seed: int | None, from_start: bool) -> Federation:
         """Run the rounds and events of a history up to a round."""
@@ -330,21 +317,19 @@ class Federation:
 
     def popularity(self) -> Tensor:
         """Count the members who own each item, as a sum over devices. [I]"""
-        ids = self.world.members.nonzero().squeeze(1)
-        now = self.now
+        ids, now = self.world.members.nonzero().squeeze(1), self.now
         total = self.executor.measure(self.method, now.state.public, now.vault, ids, Owners())
         return total.totals["owners"]
 
     def query(self, records: Records, ask: Question = "score") -> Tensor:
         """Compute the score or loss of single records on the devices. [n]"""
         now, sizes = self.now, self.world.sizes
-        if len(records) and (
-            int(records.client.max()) >= sizes.clients or int(records.item.max()) >= sizes.items
-        ):
+        columns = (records.client, records.item)
+        client, item = (int(c.max()) if len(c) else -1 for c in columns)
+        if client >= sizes.clients or item >= sizes.items:
             raise DataError(
-                f"the largest client is {int(records.client.max())} and the largest item "
-                f"{int(records.item.max())}; there are {sizes.clients} clients and "
-                f"{sizes.items} items, counted from 0."
+                f"the largest client is {client} and the largest item {item}; there are "
+                f"{sizes.clients} clients and {sizes.items} items, counted from 0."
             )
         return self.executor.query(self.method, now.state.public, now.vault, records, ask)
 
@@ -366,13 +351,9 @@ class Federation:
         known = bool(self.world.available[client])
         scores = self.query(everything, "open") if known else self.popularity().double()
         best = top_k(scores.unsqueeze(0), None, min(k, len(items)))[0]
+        why = "taste" if known else "popularity"
         return [
-            Recommendation(
-                self.labels.item_id(i),
-                self.labels.title(i),
-                float(scores[i]),
-                "taste" if known else "popularity",
-            )
+            Recommendation(self.labels.item_id(i), self.labels.title(i), float(scores[i]), why)
             for i in best.tolist()
             if i >= 0
         ]
@@ -399,10 +380,5 @@ def _check_task(method: Method, holdings: Holdings) -> None:
 
 
 def _move_to(state: ServerState, vault: Vault) -> ServerState:
-    """Move the state to the device of the vault."""
     device = vault.holdings.members.device
-    public, own = (
-        {name: value.to(device) for name, value in part.items()}
-        for part in (state.public, state.own)
-    )
-    return replace(state, public=public, own=own)
+    return replace(state, public=params.to(state.public, device), own=params.to(state.own, device))

@@ -32,10 +32,8 @@ def classes(package: str, marker: str, private: bool = False) -> dict[str, type]
         if "._" in info.name:  # helpers of methods, without public classes
             continue
         module = importlib.import_module(info.name)
-        for name, value in vars(module).items():
-            if not inspect.isclass(value) or value.__module__ != module.__name__:
-                continue
-            if inspect.isabstract(value):
+        for name, value in inspect.getmembers(module, inspect.isclass):
+            if value.__module__ != module.__name__ or inspect.isabstract(value):
                 continue
             if is_dataclass(value) and hasattr(value, marker) and name.startswith("_") == private:
                 found[name] = cast(type, value)
@@ -54,11 +52,10 @@ def find(package: str, marker: str, name: str) -> type:
 
 def to_table(value: Any) -> dict[str, Any]:
     """Return a dataclass as a table for TOML: its class as "name", then every field."""
-    table: dict[str, Any] = {"name": type(value).__name__}
-    for field in fields(value):
-        if field.init:
-            table[field.name] = _plain(getattr(value, field.name))
-    return table
+    given = {
+        field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.init
+    }
+    return {"name": type(value).__name__, **given}
 
 
 def chosen(value: Any) -> dict[str, Any]:
@@ -67,20 +64,15 @@ def chosen(value: Any) -> dict[str, Any]:
     for field in fields(value):
         if not field.init:
             continue
-        mine = getattr(value, field.name)
-        made = field.default_factory
-        default = field.default if made is MISSING else made()
-        if is_dataclass(mine) and not isinstance(mine, type):
-            if mine != default:
-                table[field.name] = chosen(mine)
-        elif mine != default:
-            table[field.name] = _plain(mine)
+        mine, made = getattr(value, field.name), field.default_factory
+        if mine != (field.default if made is MISSING else made()):
+            nested = is_dataclass(mine) and not isinstance(mine, type)
+            table[field.name] = chosen(mine) if nested else _plain(mine)
     return table
 
 
 @lru_cache(maxsize=512)
 def _hints(cls: type) -> dict[str, Any]:
-    """Return the annotated types, cached because recipes ask thousands of times."""
     return get_type_hints(cls)
 
 
@@ -121,14 +113,8 @@ def from_table(cls: type, table: Mapping[str, Any], nested: Mapping[str, tuple[s
             values[key] = checked(raw, hints[key], f"{cls.__name__}.{key}")
     preset = table.get("preset")
     build = cls if preset is None else _preset(cls, str(preset))
-    missing = [
-        n
-        for n, f in known.items()
-        if n not in values
-        and preset is None
-        and f.default is MISSING
-        and f.default_factory is MISSING
-    ]
+    needed = [n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING]
+    missing = [n for n in needed if n not in values and preset is None]
     if missing:
         raise ConfigError(f"{cls.__name__} needs {', '.join(missing)}. Add it to the table.")
     return build(**values)
@@ -144,10 +130,8 @@ def _nested(cls: type, key: str, raw: Any, nested: Mapping[str, tuple[str, str]]
         if is_dataclass(default):
             table = {**to_table(default), **table}
     if not isinstance(table, Mapping) or "name" not in table:
-        raise ConfigError(
-            f"{cls.__name__}.{key} must name one of "
-            f"{', '.join(classes(package, marker))}; got {raw!r}."
-        )
+        names = ", ".join(classes(package, marker))
+        raise ConfigError(f"{cls.__name__}.{key} must name one of {names}; got {raw!r}.")
     return from_table(find(package, marker, str(table["name"])), table, nested)
 
 
@@ -190,7 +174,6 @@ def checked(value: Any, hint: Any, where: str) -> Any:
 
 
 def _allowed(kinds: Sequence[Any]) -> str:
-    """Describe annotated types in words."""
     words = []
     for kind in kinds:
         if get_origin(kind) is Literal:

@@ -185,7 +185,6 @@ class ForgetSettings:
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """Return the clients to remove, as a tuple."""
         return (self.client,) if isinstance(self.client, int) else self.client or ()
 
 
@@ -279,5 +278,4 @@ class Cell:
         return {**privacy, "budget": given.epsilon}
 
     def with_seed(self, seed: int) -> Cell:
-        """Return the same cell with another seed."""
         return replace(self, run=replace(self.run, seed=seed))

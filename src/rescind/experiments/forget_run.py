@@ -195,7 +195,6 @@ def _next(run: Path) -> Path:
 
 
 def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict[str, Any]:
-    """Return the run.json of the new run."""
     state, vault = after.now.state, after.now.vault
     k = tuple(int(name.split("@")[1]) for name in facts["metrics"]["test"] if name.startswith("HR"))
     asked, done = evidence.receipt.asked, evidence.receipt.done
@@ -234,7 +233,6 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
 
 
 def _moved_page(run: Path, new: Path) -> str:
-    """Return the page that replaces the old report and names the new run."""
     out = Page(f"{run.name}: its records were forgotten")
     out.text(
         f"Records of this run were erased or taken back. Its model, its report and everything else "

@@ -101,10 +101,7 @@ def answered(
         mean["each"] = each_of([facts for _, facts in found])
     return after, {
         **facts,
-        "cell": cell.name,
-        "configuration": cell.configuration,
-        "digest": cell.digest,
-        "settings": cell.settings,
+        **cell.stated,
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "per_round": [],
@@ -135,11 +132,8 @@ def learned(
         return cache.last[name]
     folder = cache.home / "learned" / f"{name}-seed-{cell.run.seed}"
     done = read_facts(folder)
-    if (
-        done is None
-        or not cell.made(done)
-        or _libraries(done["versions"]) != _libraries(versions())
-    ):
+    same = done and cell.made(done) and _libraries(done["versions"]) == _libraries(versions())
+    if done is None or not same:
         done = experiment.run_cell(cell, folder, cache.resume, cache.watch, dataset).facts
     return load_federation(folder / "model", InProcess(device=cell.run.device)), done
 
@@ -149,13 +143,11 @@ def _with_logs(
 ) -> tuple[Federation, dict[str, Any]]:
     cell = replace(cell, run=replace(cell.run, keep_every=None))
     meter, fed = experiment.Meter(), experiment.start(cell, dataset)
-    until = experiment.stopping(cell)
-    fed = fed.run(cell.run.rounds, until=until, watch=(meter, *cache.watch))
+    fed = fed.run(cell.run.rounds, until=experiment.stopping(cell), watch=(meter, *cache.watch))
     return fed, experiment._facts(cell, dataset, fed, None, meter)
 
 
 def _libraries(made_with: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the versions without the commit."""
     return {name: version for name, version in made_with.items() if name != "commit"}
 
 
@@ -252,14 +244,10 @@ def _answered(
     references: Sequence[Federation],
     cache: TrialCache,
 ) -> tuple[Federation, Facts]:
-    """Answer a request; return the federation and the cost."""
     if name in (NO_OP, SHIFT, OTHER_SEED):
         cost, left, exact = CostMeter(), {}, False
-        after = {
-            NO_OP: lambda: before,
-            SHIFT: lambda: shifted(before),
-            OTHER_SEED: lambda: references[FEWEST],
-        }[name]()
+        after = references[FEWEST] if name == OTHER_SEED else before
+        after = shifted(before) if name == SHIFT else after
     else:
         with one_thread():
             done = unlearn_and_purge(before, request, unlearner, cache.watch)
@@ -282,7 +270,6 @@ def _audit(
     settings: ForgetSettings,
     cache: TrialCache,
 ) -> Facts:
-    """Run the audit; return value, mean of retrained models and verdict of every check."""
     case = Case.of(before, event, 0, references)
     with one_thread():
         start = time.process_time()
@@ -321,11 +308,10 @@ def kept_for_forgetting(fed: Federation) -> dict[str, int]:
 
 def _leaver(before: Federation, after: Federation, exact: Params, client: int) -> Facts:
     """Measure a model on the nodes of the removed client, in the old graph, and attack it."""
-    state = replace(before.now.state, public=exact)
-    retrained = before.with_(state=state)
+    retrained = before.with_(state=replace(before.now.state, public=exact))
     unlearnt = before.with_(state=after.now.state)
-    ids = (before.world.members.new_ones(before.world.sizes.clients)).nonzero().squeeze(1)
-    found: Facts = dict(unlearnt.evaluate(clients=ids[ids == client]))
+    mine = torch.tensor([client], device=before.world.members.device)
+    found: Facts = dict(unlearnt.evaluate(clients=mine))
     rate = mait.rate(before, after, retrained, client)
     found |= {"loss AUC": mait.loss_auc(before, after, client)}
     return {**found, "MIA": rate.unlearnt, "MIA gap": rate.gap}
@@ -342,7 +328,6 @@ def _distance(mine: Params, theirs: Params) -> float:
 
 
 def _ratio(part: float, whole: float) -> float | None:
-    """Return part / whole, or None if nothing moved."""
     return part / whole if whole > 0 else None
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_OLD = {
-    "Evidence": "rescind.forgetting.forget",
-    "forget": "rescind.forgetting.forget",
-}
+_OLD = {"Evidence": "rescind.forgetting.forget", "forget": "rescind.forgetting.forget"}
 """Names of the module that had this name in version 0.1; gone in 0.3."""
 
 

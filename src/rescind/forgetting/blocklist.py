@@ -23,6 +23,7 @@ from rescind.data import Dataset
 from rescind.errors import DataError
 from rescind.forgetting import keys
 
+Array = NDArray[Any]
 FILE = "withheld.json"
 
 
@@ -53,7 +54,6 @@ class Blocklist:
         return cls(**lists, _key=keys.erasure_key())
 
     def write(self, folder: Path) -> None:
-        """Write the list into a run's folder."""
         table = {n: sorted(getattr(self, n)) for n in ("people", "erased", "unshared")}
         write_atomically(folder / FILE, (json.dumps(table, indent=1) + "\n").encode())
 
@@ -93,13 +93,8 @@ class Blocklist:
         return Share(event.records[torch.from_numpy(~gone)])
 
     def _rows(
-        self,
-        listed: frozenset[str],
-        user: NDArray[Any],
-        item: NDArray[Any],
-        users: NDArray[Any],
-        items: NDArray[Any],
-    ) -> NDArray[Any]:
+        self, listed: frozenset[str], user: Array, item: Array, users: Array, items: Array
+    ) -> Array:
         """Return which rows are on the list. [n] bool"""
         known = np.array([_digest(self._key, u) in self.people for u in users.tolist()])
         found = known[user] if len(known) else np.zeros(len(user), dtype=bool)

@@ -44,13 +44,9 @@ def check(receipt: Receipt, fed: Federation, where: str) -> Check:
     except DataError as error:
         return Check(False, f"{where}: {error}")
     if found != stated:
-        still_open = receipt.claims.get(OPEN, "")
-        owed = (
-            "" if still_open.startswith("0 owed, 0 lost") else f"; the receipt states: {still_open}"
-        )
-        return Check(
-            False,
-            f"the data in {where} add up to {found}, not to the stated sum, {stated}{owed}",
-        )
+        still = receipt.claims.get(OPEN, "")
+        owed = "" if still.startswith("0 owed, 0 lost") else f"; the receipt states: {still}"
+        says = f"the data in {where} add up to {found}, not to the stated sum, {stated}{owed}"
+        return Check(False, says)
     blocks = " (earlier blocks: as recorded by the devices)" if fed.world.block else ""
     return Check(True, f"the data in {where} add up to the stated sum, bit for bit{blocks}")

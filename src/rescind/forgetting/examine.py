@@ -14,21 +14,8 @@ from typing import Any, Literal
 import torch
 
 from rescind.audits import backdoor as trigger
-from rescind.audits import canary, durability, relearn, sequence
-from rescind.audits.battery import (
-    FULL,
-    NO_OP,
-    PURGE,
-    RETRAIN,
-    SHIFT,
-    STANDARD,
-    SUBJECT,
-    Check,
-    Judged,
-    Report,
-    pictures,
-    report_of,
-)
+from rescind.audits import battery, canary, durability, relearn, sequence
+from rescind.audits.battery import FULL, NO_OP, SHIFT, STANDARD, SUBJECT, Check, Judged, Report
 from rescind.audits.case import AUDITOR, Case
 from rescind.audits.controls import purged, shifted
 from rescind.audits.finding import Finding, overall
@@ -81,9 +68,8 @@ def examine(
     """
     if level not in ("standard", "full"):
         raise ConfigError(f"level must be 'standard' or 'full', got '{level}'.")
-    before, after = (
-        replace(f, watch=()) for f in (before, after)
-    )  # audits report their own progress
+    # Audits report their own progress.
+    before, after = replace(before, watch=()), replace(after, watch=())
     event = before.request(event).event
     Case.of(before, event, seed)  # fail before any training if the request cannot be audited
     refs = list(references) or retrains(before, event, count, seed, workers, folder, progress)
@@ -111,12 +97,13 @@ audit = examine
 def judge(case: Case, after: Federation, checks: Sequence[Check] = STANDARD) -> Report:
     """Run the checks that need only the retrained models, on the subject and its controls."""
     before, refs = case.before, case.references
-    models = {SUBJECT: after, NO_OP: before, SHIFT: shifted(before), RETRAIN: refs[0]}
-    models[PURGE] = purged(case)
+    models = {SUBJECT: after, NO_OP: before, SHIFT: shifted(before), battery.RETRAIN: refs[0]}
+    models[battery.PURGE] = purged(case)
     if not case.ranks:
         case = replace(case, references=tuple(_in_its_graph(before, f) for f in refs))
         models = {name: _in_its_graph(before, model) for name, model in models.items()}
-    return report_of([found for check in checks if (found := _judged(check, case, models))])
+    found = [judged for check in checks if (judged := _judged(check, case, models))]
+    return battery.report_of(found)
 
 
 def _in_its_graph(before: Federation, model: Federation) -> Federation:
@@ -126,16 +113,11 @@ def _in_its_graph(before: Federation, model: Federation) -> Federation:
 
 
 def _full(
-    case: Case,
-    after: Federation,
-    unlearner: By,
-    workers: int,
-    folder: Path | None,
-    progress: Progress,
+    case: Case, after: Federation, by: By, workers: int, folder: Path | None, progress: Progress
 ) -> list[Finding]:
     """Run Q2, Q5, Q7, Q9 and Q10, which train further models."""
-    unlearn = functools.partial(forgotten, unlearner)
-    exact = unlearner != "nothing" and (unlearner or case.before.method).exact
+    unlearn = functools.partial(forgotten, by)
+    exact = by != "nothing" and (by or case.before.method).exact
     with one_thread():
         found = [canary.one_run(case, unlearn, exact)] if case.ranks else []
         found.append(relearn.relearn(case, after))
@@ -148,9 +130,8 @@ def _full(
     seed = case.clock.seed - AUDITOR
     refs = retrains(case.before, whole, FEWEST, seed, workers, folder, progress)
     report = judge(Case.of(case.before, whole, seed, refs), last, SEQUENCE)
-    return found + [
-        replace(f, check=f"Q10 {f.check}") for f in report.findings if f.value is not None
-    ]
+    measured = [f for f in report.findings if f.value is not None]
+    return found + [replace(f, check=f"Q10 {f.check}") for f in measured]
 
 
 def forgotten(unlearner: By, fed: Federation, event: Event) -> Federation:
@@ -172,7 +153,7 @@ def _judged(check: Check, case: Case, models: dict[str, Federation]) -> Judged |
     if SUBJECT not in outcomes:
         return None
     points = tuple(m.point for r in case.references if (m := check.measure(case, r)))
-    return Judged(check, outcomes, points, *pictures(check, case, models))
+    return Judged(check, outcomes, points, *battery.pictures(check, case, models))
 
 
 # -- retrains -------------------------------------------------------------------------------------
@@ -293,23 +274,17 @@ def examine_records(
         places = [cache / f"shadow-{key[:16]}-{n:03d}.safetensors" for n in range(2 * pairs)]
         todo = [n for n, path in enumerate(places) if not path.is_file()]
         progress(len(places) - len(todo), len(places))
-        work = functools.partial(_shadow, pairs=pairs, seed=seed, unlearner=unlearner)
-        work = functools.partial(work, places=[str(p) for p in places])
+        names = [str(path) for path in places]
+        work = functools.partial(_shadow, pairs=pairs, seed=seed, by=unlearner, places=names)
         for done, _ in enumerate(spread(before, event, todo, workers, work), 1):
             progress(len(places) - len(todo) + done, len(places))
         return judge_records(case, [params.load(path)[0] for path in places], pairs)
 
 
 def _shadow(
-    before: Federation,
-    event: Event,
-    number: int,
-    pairs: int,
-    seed: int,
-    unlearner: By,
-    places: Sequence[str],
+    before: Federation, event: Event, number: int, pairs: int, seed: int, by: By, places: list[str]
 ) -> None:
-    unlearn = functools.partial(forgotten, unlearner)
+    unlearn = functools.partial(forgotten, by)
     with one_thread():
         answers = shadow(Case.of(before, event, seed), number, pairs, unlearn)
     params.save(Path(places[number]), answers)
@@ -317,7 +292,6 @@ def _shadow(
 
 @contextmanager
 def _cache(folder: Path | None) -> Iterator[Path]:
-    """Yield the given folder, or a temporary one."""
     if folder is not None:
         yield folder
         return

@@ -33,7 +33,6 @@ class CostMeter:
                 self.participants |= set(total.who.tolist())
 
     def add(self, other: CostMeter) -> None:
-        """Add the cost of another attempt."""
         self.rounds += other.rounds
         self.client_rounds += other.client_rounds
         self.participants |= other.participants

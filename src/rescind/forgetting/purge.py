@@ -57,9 +57,6 @@ def _made_with(before: Federation, request: Request) -> list[Snapshot]:
     return [s for s in before.now.state.memory if first is not None and s.round >= first]
 
 
-# -- what is left ---------------------------------------------------------------------------------
-
-
 def traces(
     fed: Federation, request: Request, before: Federation, made: bool = True
 ) -> dict[str, int]:
@@ -111,7 +108,6 @@ def _copies(fed: Federation, lent_only: bool) -> Iterator[tuple[str, Records]]:
 
 
 def _same_rows(fed: Federation, before: Federation, request: Request) -> dict[str, int]:
-    """Count server rows of the users concerned that did not change."""
     users, found = request.people, {}
     first = before.method.server_init(before.world, before.clock).own
     for name, value in fed.now.state.own.items():

@@ -178,15 +178,12 @@ def issue(
 
 
 def _asked(event: Event, count: int | None, key: bytes) -> Asked:
-    records = getattr(event, "records", None)
+    kind, records = type(event).__name__, getattr(event, "records", None)
     if count is None and records is None:
-        raise ConfigError(
-            f"a {type(event).__name__} lists no records, so the receipt needs their number. "
-            f"Give records=."
-        )
+        raise ConfigError(f"a {kind} lists no records. The receipt needs their number: records=.")
     people = 1 if records is None else len(records.client.unique())
     removed = len(records) if count is None and records is not None else count
-    return Asked(type(event).__name__, int(removed or 0), people, event.digest(key))
+    return Asked(kind, int(removed or 0), people, event.digest(key))
 
 
 def sealed(text: str, key: bytes) -> str:
@@ -232,9 +229,7 @@ def _text(table: dict[str, Any]) -> bytes:
         text = json.dumps(table, sort_keys=True, ensure_ascii=False, allow_nan=False, indent=1)
         return f"{text}\n".encode()
     except (TypeError, ValueError) as error:  # NaN, lone surrogates, tensors
-        raise DataError(
-            f"a receipt cannot hold this value: {error}. Give plain numbers and text."
-        ) from None
+        raise DataError(f"a receipt cannot hold this: {error}. Give numbers and text.") from None
 
 
 def _plain(value: Any) -> Any:
@@ -287,7 +282,6 @@ def _no_number(name: str) -> float:
 
 
 def _typed(value: Any, kind: Any, where: str) -> Any:
-    """Return the value as this type, or raise an error that names the field."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return value

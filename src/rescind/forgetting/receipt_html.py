@@ -226,14 +226,12 @@ def _pictures(findings: Sequence[Finding], figures: Mapping[str, str]) -> dict[s
 
 
 def _scores(ax: Axes, finding: Finding) -> None:
-    """Draw the scores of the records by each model."""
     given = {name: values for name, values in finding.samples.items() if len(values)}
     if given:
         charts.histograms(ax, given, "score of the records", _colours(len(given)))
 
 
 def _roc(ax: Axes, finding: Finding) -> None:
-    """Draw ROC curves of the attack, with their confidence bands if given."""
     for (name, curve), colour in zip(
         finding.curves.items(), _colours(len(finding.curves)), strict=True
     ):

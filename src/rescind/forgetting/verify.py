@@ -38,11 +38,9 @@ class Verification:
 
     @property
     def problems(self) -> list[str]:
-        """Return what does not hold."""
         return [check.says for check in self.checks if not check.holds]
 
     def also(self, *more: Check) -> Verification:
-        """Return the verification with further checks."""
         return replace(self, checks=(*self.checks, *more))
 
 
@@ -102,7 +100,6 @@ def _signer(public_key: str, pinned: Mapping[str, str]) -> Check:
 
 
 def _is_signed(receipt: Receipt) -> bool:
-    """Return whether the signature is valid under the public key that the receipt names."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -110,9 +107,8 @@ def _is_signed(receipt: Receipt) -> bool:
         raw = bytes.fromhex(receipt.signature.removeprefix(keys.PREFIX))
         public = bytes.fromhex(receipt.public_key.removeprefix(keys.PREFIX))
         # The text of the signature is not signed, so only one spelling is accepted.
-        if receipt.signature != keys.PREFIX + raw.hex():
-            return False
-        if receipt.public_key != keys.PREFIX + public.hex():
+        spelling = (keys.PREFIX + raw.hex(), keys.PREFIX + public.hex())
+        if (receipt.signature, receipt.public_key) != spelling:
             return False
         Ed25519PublicKey.from_public_bytes(public).verify(raw, signed_bytes(receipt))
     except (InvalidSignature, ValueError):

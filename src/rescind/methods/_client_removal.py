@@ -26,7 +26,6 @@ M = TypeVar("M", bound=Method)
 
 
 def leaving_client(roles: Mapping[int, str]) -> int:
-    """Return the id of the leaving client."""
     return next(client for client, role in roles.items() if role == FORGET)
 
 
@@ -69,11 +68,8 @@ def clear_server_state(after: Federation, before: Federation, client: int) -> Fe
     public, device = weights(after.now.state.public), before.world.members.device
     first = before.method.server_init(before.world, before.clock).own
     clients = before.world.sizes.clients
-    rows = {
-        name: value
-        for name, value in without_optimiser_state(before.now.state.own).items()
-        if has_user_rows(name, value, clients)
-    }
+    kept = without_optimiser_state(before.now.state.own)
+    rows = {name: value for name, value in kept.items() if has_user_rows(name, value, clients)}
     own = {name: value.to(device) for name, value in first.items()}
     own |= reset_rows(rows, first, torch.tensor([client]), clients)
     return after.with_(state=replace(after.now.state, public=public, own=own))

@@ -15,16 +15,8 @@ from rescind.core.history import History
 from rescind.core.params import Params
 from rescind.core.run_state import EarlyStop, RoundResult, RunState
 from rescind.errors import ConfigError, DataError
-from rescind.storage.packing import (
-    FORMAT,
-    Facts,
-    as_notes,
-    drawer,
-    pack_now,
-    read_packed,
-    under,
-    unpack_now,
-)
+from rescind.storage import packing
+from rescind.storage.packing import FORMAT, Facts, as_notes, drawer, read_packed, under
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +47,7 @@ class Checkpoints:
 
     def write(self, now: RunState, until: EarlyStop | None, past: History | None = None) -> Path:
         """Write a checkpoint. Of the history it has only the first rounds of clients."""
-        tensors, facts = pack_now(now)
+        tensors, facts = packing.pack_now(now)
         tensors = under("now", tensors)
         if past is not None:
             tensors["first"] = past.first
@@ -63,7 +55,7 @@ class Checkpoints:
         if until is not None:
             same = until.best is now
             if until.best is not None and not same:
-                best, best_facts = pack_now(until.best)
+                best, best_facts = packing.pack_now(until.best)
                 tensors |= under("best", best)
                 notes["best"] = best_facts
             notes["until"] = {
@@ -121,7 +113,7 @@ def resume(
                 f"{path} is a checkpoint of another run: its configuration or data differ. "
                 f"Choose another --out, or remove {folder} to start from the beginning."
             )
-        now = unpack_now(drawer("now", tensors), facts["now"], fed)
+        now = packing.unpack_now(drawer("now", tensors), facts["now"], fed)
         if until is not None and "until" in facts:
             until = _unpack_until(until, facts, tensors, now, fed)
         return Resumed(now, until, facts["extra"], path, tensors.get("first"), tuple(skipped))
@@ -136,7 +128,7 @@ def _unpack_until(
     saved = facts["until"]
     best = now if saved["best_is_now"] else None
     if "best" in facts:
-        best = unpack_now(drawer("best", tensors), facts["best"], fed)
+        best = packing.unpack_now(drawer("best", tensors), facts["best"], fed)
     history = tuple((r, v) for r, v in saved["history"])
     return replace(
         until, best=best, best_score=saved["best_score"], history=history, done=saved["done"]

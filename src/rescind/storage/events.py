@@ -11,28 +11,11 @@ from torch import Tensor
 
 from rescind.core.holdings import Holdings
 from rescind.core.params import Params
-from rescind.core.records import (
-    Anew,
-    Arrive,
-    Erase,
-    Event,
-    Join,
-    Records,
-    Share,
-    Unshare,
-    Withdraw,
-)
+from rescind.core.records import Anew, Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.core.world import Host
 from rescind.errors import DataError
-from rescind.storage.packing import (
-    Facts,
-    Packed,
-    columns,
-    drawer,
-    pack_holdings,
-    under,
-    unpack_holdings,
-)
+from rescind.storage import packing
+from rescind.storage.packing import Facts, Packed, columns, drawer, under
 
 KINDS: dict[str, type[Event]] = {
     kind.__name__: kind for kind in (Share, Unshare, Erase, Anew, Join, Withdraw, Arrive, Host)
@@ -51,7 +34,7 @@ def pack_event(event: Event) -> Packed:
         if isinstance(value, Records):
             tensors |= columns(value)
         elif isinstance(value, Holdings):
-            held, facts[field.name] = pack_holdings(value)
+            held, facts[field.name] = packing.pack_holdings(value)
             tensors |= held
         elif isinstance(value, Tensor):
             tensors[field.name] = value
@@ -61,7 +44,6 @@ def pack_event(event: Event) -> Packed:
 
 
 def unpack_event(tensors: Params, facts: Facts) -> Event:
-    """Return the event that `pack_event` packed."""
     kind = KINDS.get(str(facts.get("kind")))
     if kind is None:
         raise DataError(f"unknown event '{facts.get('kind')}'. Use one of {', '.join(KINDS)}.")
@@ -70,7 +52,7 @@ def unpack_event(tensors: Params, facts: Facts) -> Event:
         if field.name == "records":
             given["records"] = Records.of(tensors["client"], tensors["item"], tensors["time"])
         elif field.name == "data":
-            given["data"] = unpack_holdings(tensors, facts["data"])
+            given["data"] = packing.unpack_holdings(tensors, facts["data"])
         else:
             given[field.name] = (tensors if field.name == "split" else facts)[field.name]
     return kind(**given)
@@ -88,7 +70,6 @@ def pack_events(name: str, events: Iterable[Event]) -> Packed:
 
 
 def unpack_events(name: str, tensors: Params, facts: Facts) -> list[Event]:
-    """Return the events that `pack_events` packed."""
     return [
         unpack_event(drawer(f"{name}{number}", tensors), one)
         for number, one in enumerate(facts.get(name, ()))
@@ -102,7 +83,6 @@ def event_text(event: Event) -> str:
 
 
 def read_event(text: str) -> Event:
-    """Return the request that `event_text` wrote."""
     kinds = {kind.__name__: kind for kind in REQUESTS}
     try:
         table = json.loads(text)

@@ -12,6 +12,7 @@ import logging
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -25,29 +26,15 @@ from rescind.core.history import History, RestorePoint
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels
 from rescind.core.method import Method
+from rescind.core.params import Params
 from rescind.core.records import Records
 from rescind.core.run_state import RunState
 from rescind.core.settings import fields_of, find, from_table, to_table
 from rescind.core.world import Sizes, World
 from rescind.errors import DataError
+from rescind.storage import packing
 from rescind.storage.events import pack_event, unpack_event
-from rescind.storage.packing import (
-    FORMAT,
-    Facts,
-    Packed,
-    as_notes,
-    columns,
-    drawer,
-    pack_holdings,
-    pack_now,
-    pack_state,
-    pack_vault,
-    read_packed,
-    under,
-    unpack_holdings,
-    unpack_state,
-    unpack_vault,
-)
+from rescind.storage.packing import FORMAT, Facts, Packed, as_notes, columns, drawer, under
 from rescind.storage.run_folder import model_in
 
 log = logging.getLogger(__name__)
@@ -66,8 +53,8 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
     """
     folder = Path(folder)
     server, facts = _pack_server(fed)
-    devices, device_facts = pack_vault(fed.now.vault)
-    held, held_facts = pack_holdings(fed.now.vault.holdings)
+    devices, device_facts = packing.pack_vault(fed.now.vault)
+    held, held_facts = packing.pack_holdings(fed.now.vault.holdings)
     devices, device_facts = {**devices, **held}, {**device_facts, **held_facts, "format": FORMAT}
     labels: Facts = {
         k: list(v) for k, v in vars(fed.labels).items() if k in ("users", "items", "titles")
@@ -88,18 +75,19 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
 
 
 def _pack_server(fed: Federation) -> Packed:
-    """Return what the server knows, with the clients it hosts."""
-    tensors, facts = pack_state(fed.now.state)
+    tensors, facts = packing.pack_state(fed.now.state)
     flags = {
         "members": fed.world.members,
         "available": fed.world.announced.available,
         "keeps": fed.world.announced.keeps,
     }
     hosts: Facts = {}
-    for number, ((client, data), vault) in enumerate(
-        zip(fed.world.hosted, fed.now.hosted, strict=True)
-    ):
-        (kept, kept_facts), (held, held_facts) = pack_vault(vault), pack_holdings(data)
+    both = zip(fed.world.hosted, fed.now.hosted, strict=True)
+    for number, ((client, data), vault) in enumerate(both):
+        (kept, kept_facts), (held, held_facts) = (
+            packing.pack_vault(vault),
+            packing.pack_holdings(data),
+        )
         tensors |= under(f"host{number}", {**kept, **held})
         hosts[f"host{number}"] = {**kept_facts, **held_facts, "client": client}
     facts |= {
@@ -121,8 +109,8 @@ def _pack_server(fed: Federation) -> Packed:
 def load_federation(folder: Path | str, executor: Executor | None = None) -> Federation:
     """Read a federation. folder: of `save_federation`, or of a finished run"""
     folder = model_in(Path(folder))
-    server, facts = read_packed(folder / "server.safetensors")
-    devices, device_facts = read_packed(folder / "devices.safetensors")
+    server, facts = packing.read_packed(folder / "server.safetensors")
+    devices, device_facts = packing.read_packed(folder / "devices.safetensors")
     labels = _read_labels(folder / "labels.json")
     if {device_facts["stamp"], labels.pop("stamp", None)} != {facts["stamp"]}:
         raise DataError(
@@ -132,23 +120,18 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
     method = _method(facts["method"])
     executor = method.executor_for(executor or InProcess())
     device = getattr(executor, "device", "cpu")
-    vault = unpack_vault(devices, device_facts, unpack_holdings(devices, device_facts), device)
+    vault = _unpack(devices, device_facts, device)
     flags = {n: v.to(device) for n, v in drawer("flags", server).items()}
     shared = Records(**drawer("shared", server)).to(device)
     world = World(facts["task"], Sizes(**facts["sizes"]), flags["members"], vault.announced, shared)
-    hosts = [
-        (
-            f["client"],
-            unpack_vault(drawer(n, server), f, unpack_holdings(drawer(n, server), f), "cpu"),
-        )
-        for n, f in facts["hosts"].items()
-    ]
-    hosted = tuple((client, vault.holdings) for client, vault in hosts)
+    hosts = [_unpack(drawer(n, server), f, "cpu") for n, f in facts["hosts"].items()]
+    clients = [f["client"] for f in facts["hosts"].values()]
+    hosted = tuple(zip(clients, (v.holdings for v in hosts), strict=True))
     world = replace(world, block=facts["block"], hosted=hosted)
     return Federation(
         world=world,
         method=method,
-        now=RunState(unpack_state(server, facts, device), vault, tuple(v for _, v in hosts)),
+        now=RunState(packing.unpack_state(server, facts, device), vault, tuple(hosts)),
         clock=Clock(facts["seed"]),
         executor=executor,
         labels=Labels(**{k: tuple(v) for k, v in labels.items()}),
@@ -158,14 +141,16 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
     )
 
 
+def _unpack(tensors: Params, facts: Facts, device: str) -> Vault:
+    return packing.unpack_vault(tensors, facts, packing.unpack_holdings(tensors, facts), device)
+
+
 def _method(table: Facts) -> Method:
     """Return the saved method, without unused fields of local SGD that version 0.1 saved."""
     cls = find(*METHODS, str(table["name"]))
     old = fields_of(RankingMethod).keys() - fields_of(cls).keys()
-    made: Method = from_table(
-        cls, {k: v for k, v in table.items() if k not in old}, {"model": MODELS}
-    )
-    return made
+    known = {k: v for k, v in table.items() if k not in old}
+    return cast(Method, from_table(cls, known, {"model": MODELS}))
 
 
 def _pack_past(fed: Federation) -> Packed:
@@ -179,11 +164,10 @@ def _pack_past(fed: Federation) -> Packed:
     same = len(past.origin.records) == len(held.records) and past.origin.now == held.now
     facts["same"] = same and torch.equal(past.origin.records.pairs(), held.records.pairs())
     if facts["same"]:  # only consent has changed: no second copy of the records
-        masks = {"lent": past.origin.lent, "members": past.origin.members}
-        tensors |= under("origin", masks)
+        origin = {"lent": past.origin.lent, "members": past.origin.members}
     else:
-        origin, facts["origin"] = pack_holdings(past.origin)
-        tensors |= under("origin", origin)
+        origin, facts["origin"] = packing.pack_holdings(past.origin)
+    tensors |= under("origin", origin)
     for number, (at, event) in enumerate(past.story):
         packed, event_facts = pack_event(event)
         tensors |= under(f"event{number}", packed)
@@ -191,7 +175,7 @@ def _pack_past(fed: Federation) -> Packed:
     points = [p for p in (past.base, *past.points) if p is not None]
     facts["base"] = past.base is not None
     for number, point in enumerate(points):
-        packed, point_facts = pack_now(_as_now(point, held))
+        packed, point_facts = packing.pack_now(_as_now(point, held))
         tensors |= under(f"point{number}", packed)
         facts["points"].append({**point_facts, "hosts": len(point.hosted)})
     return tensors, facts
@@ -204,8 +188,7 @@ def _as_now(point: RestorePoint, holdings: Holdings) -> RunState:
 
 
 def _read_past(path: Path, server: Facts, vault: Vault) -> History:
-    """Read what `_pack_past` packed."""
-    tensors, facts = read_packed(path)
+    tensors, facts = packing.read_packed(path)
     if facts["stamp"] != server["stamp"]:
         raise DataError(
             f"{path} does not belong to the model next to it: a save was interrupted. "
@@ -214,21 +197,20 @@ def _read_past(path: Path, server: Facts, vault: Vault) -> History:
     device, held = str(vault.holdings.members.device), vault.holdings
     origin = drawer("origin", tensors)
     if facts["same"]:
-        masks = {n: v.to(device) for n, v in origin.items()}
-        start = replace(held, lent=masks["lent"], members=masks["members"])
+        start = replace(held, lent=origin["lent"].to(device), members=origin["members"].to(device))
     else:
-        start = unpack_holdings(origin, facts["origin"]).to(device)
+        start = packing.unpack_holdings(origin, facts["origin"]).to(device)
     points = []
     for number, saved in enumerate(facts["points"]):
         mine = drawer(f"point{number}", tensors)
         hosts = [
-            unpack_vault(drawer(f"host{i}", mine), saved[f"host{i}"], held, "cpu")
+            packing.unpack_vault(drawer(f"host{i}", mine), saved[f"host{i}"], held, "cpu")
             for i in range(saved["hosts"])
         ]
-        model = unpack_vault(mine, saved, held, device)
+        model = packing.unpack_vault(mine, saved, held, device)
         pairs = tuple((v.private, v.log) for v in hosts)
         points.append(
-            RestorePoint(unpack_state(mine, saved, device), model.private, model.log, pairs)
+            RestorePoint(packing.unpack_state(mine, saved, device), model.private, model.log, pairs)
         )
     base = points.pop(0) if facts["base"] else None
     story = tuple(

@@ -62,7 +62,6 @@ def pack_state(state: ServerState) -> Packed:
 
 
 def unpack_state(tensors: Params, facts: Facts, device: str) -> ServerState:
-    """Unpack the result of `pack_state`."""
     snapshots = tuple(
         Snapshot(name, at, params.to(drawer(f"memory{number}", tensors), device))
         for number, (name, at) in enumerate(facts["memory"])
@@ -77,15 +76,13 @@ def pack_vault(vault: Vault) -> Packed:
     tensors = under("private", vault.private)
     rounds = []
     for number, (at, name, rows) in enumerate(vault.log.entries):
-        tensors |= under(
-            f"log{number}", {"owner": rows.owner, "index": rows.index, "value": rows.value}
-        )
+        parts = {"owner": rows.owner, "index": rows.index, "value": rows.value}
+        tensors |= under(f"log{number}", parts)
         rounds.append([at, name, rows.size])
     return tensors, {"log": rounds}
 
 
 def unpack_vault(tensors: Params, facts: Facts, holdings: Holdings, device: str) -> Vault:
-    """Unpack the result of `pack_vault`, with these holdings."""
     entries = []
     for number, (at, name, size) in enumerate(facts["log"]):
         rows = params.to(drawer(f"log{number}", tensors), device)
@@ -95,7 +92,6 @@ def unpack_vault(tensors: Params, facts: Facts, holdings: Holdings, device: str)
 
 
 def pack_holdings(holdings: Holdings) -> Packed:
-    """Pack holdings."""
     held = {"split": holdings.split, "block": holdings.block, "lent": holdings.lent}
     held |= columns(holdings.records) | {"members": holdings.members}
     tensors = under("held", held)
@@ -108,26 +104,16 @@ def pack_holdings(holdings: Holdings) -> Packed:
 
 
 def unpack_holdings(tensors: Params, facts: Facts) -> Holdings:
-    """Unpack the result of `pack_holdings`."""
     held = drawer("held", tensors)
-    graph = None
-    if "graph" in facts:
-        graph = Graph(**cast(Facts, drawer("graph", tensors)), **facts["graph"])
-    return Holdings(
-        records=Records(held["client"], held["item"], held["time"]),
-        split=held["split"],
-        block=held["block"],
-        lent=held["lent"],
-        members=held["members"],
-        items=facts["items"],
-        now=facts["now"],
-        task=facts["task"],
-        graph=graph,
-    )
+    parts = cast(Facts, drawer("graph", tensors))
+    graph = Graph(**parts, **facts["graph"]) if "graph" in facts else None
+    records = Records(held["client"], held["item"], held["time"])
+    rest: Facts = {name: held[name] for name in ("split", "block", "lent", "members")}
+    rest |= {name: facts[name] for name in ("items", "now", "task")}
+    return Holdings(records=records, graph=graph, **rest)
 
 
 def columns(records: Records) -> dict[str, Tensor]:
-    """Return records by column name."""
     return {"client": records.client, "item": records.item, "time": records.time}
 
 
@@ -143,7 +129,6 @@ def drawer(name: str, tensors: Params) -> dict[str, Tensor]:
 
 
 def as_notes(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return facts as metadata of a safetensors file."""
     return {"facts": json.dumps(facts)}
 
 
@@ -151,9 +136,6 @@ def read_packed(path: Path) -> tuple[dict[str, Tensor], Facts]:
     """Read tensors and facts of a file; raise if another version wrote it."""
     tensors, notes = params.load(path)
     facts: Facts = json.loads(notes["facts"])
-    if facts.get("format") != FORMAT:
-        raise DataError(
-            f"{path} has format {facts.get('format')}, this version reads {FORMAT}. "
-            f"Rerun with this version."
-        )
+    if (found := facts.get("format")) != FORMAT:
+        raise DataError(f"{path} has format {found}, this version reads {FORMAT}. Rerun with it.")
     return tensors, facts

@@ -47,7 +47,6 @@ def model_in(run: Path) -> Path:
 
 
 def write_facts(folder: Path, facts: dict[str, Any]) -> None:
-    """Write run.json."""
     files.write_atomically(folder / "run.json", json.dumps(facts, indent=2).encode())
 
 

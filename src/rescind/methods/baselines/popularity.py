@@ -47,5 +47,4 @@ class Popularity(Method):
         return state.next({**state.public, **(total.mean() if total else {})})
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """Return the same scores for every client. [C, I]"""
         return public["item"].T.expand(len(cohort), -1).clone()

@@ -37,12 +37,10 @@ class Climbing(GraphFedAvg, ABC):
     def client_objective(
         self, own: Params, batch: Batch, public: Params, cohort: Cohort, clock: Clock
     ) -> Tensor:
-        """Return the loss, negated for the leaving client. [C]"""
         loss = super().client_objective(own, batch, public, cohort, clock)
         return -loss if cohort.role == FORGET else loss
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """Sample only the leaving client while it is being forgotten."""
         return only_online(super().server_sample(state, world, clock), state.own)
 
     def server_step(

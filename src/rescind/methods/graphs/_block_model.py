@@ -64,10 +64,8 @@ class BlockModel:
 
     def __post_init__(self) -> None:
         for field in ("clip", "noise", "edge_noise"):
-            if not 0 < getattr(self, field) < float("inf"):
-                raise ConfigError(
-                    f"BlockModel.{field} must be above 0 and finite, got {getattr(self, field)}."
-                )
+            if not 0 < (value := getattr(self, field)) < float("inf"):
+                raise ConfigError(f"BlockModel.{field} must be above 0 and finite, got {value}.")
 
     def epsilon(self, delta: float = 1e-5) -> dict[str, float]:
         """Return the privacy cost: per node for labels and features, per edge for edges."""

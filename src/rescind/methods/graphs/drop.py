@@ -22,5 +22,4 @@ class Drop(GraphFedAvg):
     """Rounds of the other clients afterwards."""
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Continue training without the leaving client."""
         return remove_client(fed, request, lambda unchanged, _: unchanged, self.repair_rounds)

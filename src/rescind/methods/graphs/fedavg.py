@@ -96,22 +96,16 @@ class GraphFedAvg(GradientMethod):
         batch = Batch(plan.owner, {}, plan.values, len(cohort))
         names = [name for name in public if not name.startswith(REFERENCE)]
         leaves = {n: public[n].detach().clone().requires_grad_() for n in names}
-        loss = self.client_objective(
-            nodes.same_for_all(leaves), batch, public, cohort, clock.step(0).batch(0)
-        )
+        own = nodes.same_for_all(leaves)
+        loss = self.client_objective(own, batch, public, cohort, clock.step(0).batch(0))
         weight = torch.where(batch.active, cohort.weight, 0.0).to(loss.dtype)
         grads = torch.autograd.grad((weight * loss).sum(), list(leaves.values()))
         decay = self.weight_decay * float(weight.sum())
         totals = {
-            name: (grad + decay * public[name]) * -self.rate
-            for name, grad in zip(names, grads, strict=True)
+            n: (g + decay * public[n]) * -self.rate for n, g in zip(names, grads, strict=True)
         }
-        return Sum(
-            totals=totals,
-            weight=float(cohort.weight.double().sum()),
-            clients=int((cohort.weight != 0).sum()),
-            up=len(cohort) * nbytes(leaves),
-        ), private
+        clients, up = int((cohort.weight != 0).sum()), len(cohort) * nbytes(leaves)
+        return Sum(totals, float(cohort.weight.double().sum()), clients, up=up), private
 
 
 @dataclass(frozen=True, kw_only=True)

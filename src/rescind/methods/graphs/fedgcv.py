@@ -26,19 +26,8 @@ from rescind.core.tasks import nodes
 from rescind.core.update import Sum
 from rescind.core.world import Host, World
 from rescind.errors import ConfigError
-from rescind.methods._client_removal import (
-    FORGET,
-    KEEP,
-    clipped,
-    had_no_influence,
-    leaving_client,
-    one_step,
-    reference,
-    remove_client,
-    weights,
-    with_reference,
-    within_ball,
-)
+from rescind.methods import _client_removal as removal
+from rescind.methods._client_removal import FORGET, KEEP
 from rescind.methods.graphs._block_model import BlockModel
 from rescind.methods.graphs._vgae import VGAE
 from rescind.methods.graphs.fedavg import GraphFedAvg
@@ -105,17 +94,14 @@ class FedGCV(GraphFedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive = {"sharpness": self.sharpness, "radius": self.radius, "clip": self.clip}
-        for field, value in positive.items():
-            if not 0 < value < float("inf"):
-                raise ConfigError(f"{type(self).__name__}.{field} must be above 0, got {value}.")
+        name = type(self).__name__
+        for field in ("sharpness", "radius", "clip"):
+            if not 0 < (value := getattr(self, field)) < float("inf"):
+                raise ConfigError(f"{name}.{field} must be above 0, got {value}.")
         rest = ("retention", "margin", "forget_rate", "scale", "forget_rounds", "repair_rounds")
         for field in rest:
-            if not 0 <= getattr(self, field) < float("inf"):
-                raise ConfigError(
-                    f"{type(self).__name__}.{field} must be 0 or above and finite, "
-                    f"got {getattr(self, field)}."
-                )
+            if not 0 <= (value := getattr(self, field)) < float("inf"):
+                raise ConfigError(f"{name}.{field} must be 0 or above and finite, got {value}.")
 
     @classmethod
     def as_published(cls, **fields: Any) -> FedGCV:
@@ -127,30 +113,27 @@ class FedGCV(GraphFedAvg):
         """Return the ablation "w/o GRU": gradient ascent with a retention term (Eq. 2.6)."""
         return cls(**{"objective": "ascent", "correct": False, "retention": 1.0, **fields})
 
-    # -- forgetting ------------------------------------------------------------------------------
-
     def forget(self, fed: Federation, request: Request) -> Federation:
         """Run corrected steps with the leaving client, then repair rounds without it."""
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
-            start = dict(weights(fed.now.state.public))
+            start = dict(removal.weights(fed.now.state.public))
             if self.margin:
-                start["threshold"] = mait.threshold(fed, without=leaving_client(roles))
-            one = one_step(self, dropout=self.forget_dropout, batch_size=self.batch_size)
-            return with_reference(fed, start).run(self.forget_rounds, method=one, roles=roles)
+                start["threshold"] = mait.threshold(fed, without=removal.leaving_client(roles))
+            one = removal.one_step(self, dropout=self.forget_dropout, batch_size=self.batch_size)
+            now = removal.with_reference(fed, start)
+            return now.run(self.forget_rounds, method=one, roles=roles)
 
         if not (self.virtual or self.private_virtual) or not isinstance(request.event, Withdraw):
-            return remove_client(fed, request, steps, self.repair_rounds)
-        after = remove_client(fed, request, steps, 0)
-        if had_no_influence(fed, request):
+            return removal.remove_client(fed, request, steps, self.repair_rounds)
+        after = removal.remove_client(fed, request, steps, 0)
+        if removal.had_no_influence(fed, request):
             return after
-        host = (_private_host if self.private_virtual else _vgae_host)(fed, request.event.client)
+        host = _host(fed, request.event.client, self.private_virtual)
         if host is None:
             return after.run(self.repair_rounds, method=fed.method)
         after = after.apply(host).run(self.repair_rounds, method=fed.method)
         return after.apply(Withdraw(host.client))
-
-    # -- client side -----------------------------------------------------------------------------
 
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
         """Use only the first batch of every client while a client is being forgotten."""
@@ -168,11 +151,11 @@ class FedGCV(GraphFedAvg):
         if cohort.role != FORGET:
             return super().client_objective(own, batch, public, cohort, clock)
         now = self.client_entropy(own, batch, cohort, clock)
-        start = reference(public)
+        start = removal.reference(public)
         if self.objective == "ascent":
             each = -now
         else:
-            old = {name: start[name] for name in weights(public)}
+            old = {name: start[name] for name in removal.weights(public)}
             rise = now - self.client_entropy(nodes.same_for_all(old), batch, cohort, None)
             each = -2 / self.sharpness * functional.logsigmoid(self.sharpness * rise)
         loss = jagged.segment_mean(each, batch.owner, batch.clients)
@@ -181,8 +164,6 @@ class FedGCV(GraphFedAvg):
             missing = start["threshold"].to(mean.dtype) + mait.MARGIN - mean
             loss = loss + self.margin * functional.relu(missing)
         return loss
-
-    # -- server side -----------------------------------------------------------------------------
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
@@ -194,13 +175,13 @@ class FedGCV(GraphFedAvg):
             public, own = self.server_literal(state.public, sums), dict(state.own)
         else:
             step = self.server_corrected(sums)
-            step = clipped(times(step, self.forget_rate * self.scale), self.clip)
+            step = removal.clipped(times(step, self.forget_rate * self.scale), self.clip)
             if self.forget_optimiser == "plain":
                 public, own = add(state.public, step), dict(state.own)
             else:
                 rate, kind = self.forget_rate, self.forget_optimiser
                 public, own = server_move(state.public, state.own, step, kind, rate)
-        return state.next(within_ball(state.public, public, self.radius), own)
+        return state.next(removal.within_ball(state.public, public, self.radius), own)
 
     def server_corrected(self, sums: Mapping[str, Sum]) -> dict[str, Tensor]:
         """Project the leaving client's step off the others' descent, Eq. (3.3)."""
@@ -211,7 +192,7 @@ class FedGCV(GraphFedAvg):
 
     def server_literal(self, public: Params, sums: Mapping[str, Sum]) -> dict[str, Tensor]:
         """Apply Eq. (3.4)-(3.6) with w_i = w + rate * (mean step of a role), p by nodes."""
-        now, total = weights(public), sum(each.weight for each in sums.values())
+        now, total = removal.weights(public), sum(each.weight for each in sums.values())
         moved = {r: add(now, s.mean(), self.forget_rate) for r, s in sums.items()}
         residual = add(now, moved[FORGET], -sums[FORGET].weight / total)
         others = times(now, -1.0)
@@ -220,57 +201,39 @@ class FedGCV(GraphFedAvg):
         return {**public, **add(now, projected(residual, others))}
 
 
-def _vgae_host(fed: Federation, client: int) -> Host:
-    """Return a stand-in made from a client's subgraph and labels, with the next free id."""
-    held = fed.now.vault.holdings
-    mine = held.graph.keep(held.graph.owner == client) if held.graph is not None else None
-    if mine is None:
-        raise ConfigError("virtual clients need subgraphs, but these clients have no graph.")
-    stand_in = VGAE().stand_in(mine.to("cpu"), Clock(fed.clock.seed))
-    new_id, n = held.clients, len(mine.index)
-    cell = torch.arange(n * mine.features)
-    graph = replace(
-        mine.to("cpu"),
-        owner=torch.full((n,), new_id),
-        edge=stand_in.edge,
-        node=cell // mine.features,
-        feature=cell % mine.features,
-        value=stand_in.features.reshape(-1).to(mine.value.dtype),
-    )
-    labelled = graph.index[graph.label >= 0]
-    records = Records.of(torch.full_like(labelled, new_id), labelled)
-    split = torch.zeros(len(labelled), dtype=torch.int8)
-    data = Holdings.of(records, split, new_id + 1, held.items, task="nodes", graph=graph)
-    return Host(new_id, data)
-
-
-def _private_host(fed: Federation, client: int) -> Host | None:
-    """Return a stand-in sampled from a private release, or None if the noise left no node."""
-    held = fed.now.vault.holdings
+def _host(fed: Federation, client: int, private: bool) -> Host | None:
+    """Return a stand-in of a client with the next free id, or None if noise left no node."""
+    held, clock = fed.now.vault.holdings, Clock(fed.clock.seed)
     if held.graph is None:
         raise ConfigError("virtual clients need subgraphs, but these clients have no graph.")
     mine = held.graph.keep(held.graph.owner == client).to("cpu")
-    model = BlockModel()
-    stand_in = model.sample(model.release(mine), held.items, Clock(fed.clock.seed))
-    new_id, n = held.clients, len(stand_in.label)
-    if not n:
+    graph = _from_release(mine, held.items, clock) if private else _from_subgraph(mine, clock)
+    if not len(graph.index):
         return None
+    graph = replace(graph, owner=torch.full((len(graph.index),), held.clients))
+    labelled = graph.index[graph.label >= 0]
+    records = Records.of(torch.full_like(labelled, held.clients), labelled)
+    split = torch.zeros(len(labelled), dtype=torch.int8)
+    data = Holdings.of(records, split, held.clients + 1, held.items, task="nodes", graph=graph)
+    return Host(held.clients, data)
+
+
+def _from_subgraph(mine: Graph, clock: Clock) -> Graph:
+    stand_in = VGAE().stand_in(mine, clock)
+    cell = torch.arange(len(mine.index) * mine.features)
+    node, feature = cell // mine.features, cell % mine.features
+    value = stand_in.features.reshape(-1).to(mine.value.dtype)
+    return replace(mine, edge=stand_in.edge, node=node, feature=feature, value=value)
+
+
+def _from_release(mine: Graph, max_nodes: int, clock: Clock) -> Graph:
+    model = BlockModel()
+    stand_in = model.sample(model.release(mine), max_nodes, clock)
+    index = torch.arange(len(stand_in.label))
     node, feature = stand_in.features.nonzero(as_tuple=True)
-    graph = Graph(
-        owner=torch.full((n,), new_id),
-        index=torch.arange(n),
-        edge=stand_in.edge,
-        node=node,
-        feature=feature,
-        value=torch.ones(len(node), dtype=mine.value.dtype),
-        label=stand_in.label,
-        features=mine.features,
-        classes=mine.classes,
-    )
-    records = Records.of(graph.owner, graph.index)
-    split = torch.zeros(n, dtype=torch.int8)
-    data = Holdings.of(records, split, new_id + 1, held.items, task="nodes", graph=graph)
-    return Host(new_id, data)
+    value = torch.ones(len(node), dtype=mine.value.dtype)
+    sampled = replace(mine, index=index, edge=stand_in.edge, label=stand_in.label)
+    return replace(sampled, node=node, feature=feature, value=value)
 
 
 def projected(step: Params, others: Params) -> dict[str, Tensor]:

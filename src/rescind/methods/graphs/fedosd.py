@@ -20,14 +20,8 @@ from rescind.core.request import Request
 from rescind.core.state import ServerState
 from rescind.core.update import Rows, Sum
 from rescind.core.world import World
-from rescind.methods._client_removal import (
-    FORGET,
-    KEEP,
-    had_no_influence,
-    one_step,
-    remove_client,
-    weights,
-)
+from rescind.methods import _client_removal as removal
+from rescind.methods._client_removal import FORGET, KEEP
 from rescind.methods.graphs.fedavg import GraphFedAvg
 
 
@@ -53,14 +47,15 @@ class FedOSD(GraphFedAvg):
         """Run orthogonal steps, then recovery rounds that do not move back to the start."""
         if not isinstance(request.event, Withdraw):
             return super().forget(fed, request)
-        start = weights(fed.now.state.public)
+        start = removal.weights(fed.now.state.public)
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
+            one = removal.one_step(self, dropout=0.0)
             fed = fed.with_(state=replace(fed.now.state, own={}))
-            return fed.run(self.forget_rounds, method=one_step(self, dropout=0.0), roles=roles)
+            return fed.run(self.forget_rounds, method=one, roles=roles)
 
-        after = remove_client(fed, request, steps, 0)
-        if had_no_influence(fed, request):
+        after = removal.remove_client(fed, request, steps, 0)
+        if removal.had_no_influence(fed, request):
             return after
         for _ in range(self.repair_rounds):
             after = _without_return(after, after.run(1, method=fed.method), start)
@@ -88,13 +83,8 @@ class FedOSD(GraphFedAvg):
 
 
 def _single_updates(total: Sum) -> list[dict[str, Tensor]]:
-    """Return the updates in a sum, one per client."""
     return [
-        {
-            name: value[place]
-            for name, value in update.entries.items()
-            if not isinstance(value, Rows)
-        }
+        {n: v[place] for n, v in update.entries.items() if not isinstance(v, Rows)}
         for _, update in total.parts
         for place in range(update.clients)
     ]
@@ -126,8 +116,8 @@ def orthonormal(vectors: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
 def _without_return(before: Federation, after: Federation, start: Params) -> Federation:
     """Remove the part of a recovery step that points back to the start."""
     now = before.now.state.public
-    away = {n: v - start[n] for n, v in weights(now).items()}
-    step = {n: v - now[n] for n, v in weights(after.now.state.public).items()}
+    away = {n: v - start[n] for n, v in removal.weights(now).items()}
+    step = {n: v - now[n] for n, v in removal.weights(after.now.state.public).items()}
     back, square = dot(step, away), dot(away, away)
     if back < 0 and square:
         step = add(step, away, -back / square)

@@ -44,8 +44,6 @@ class SpareModels(GraphFedSGD):
 
     paper: ClassVar[str] = "none: leave-one-out models kept ready"
 
-    # -- client side -----------------------------------------------------------------------------
-
     def client_objective(
         self, own: Params, batch: Batch, public: Params, cohort: Cohort, clock: Clock
     ) -> Tensor:
@@ -94,10 +92,7 @@ class SpareModels(GraphFedSGD):
         up = summed.up + len(cohort) * count * like.element_size()
         return replace(summed, totals=totals, up=up), private
 
-    # -- server side -----------------------------------------------------------------------------
-
     def server_init(self, world: World, clock: Clock) -> ServerState:
-        """Start the model and all spares with the same weights."""
         state = super().server_init(world, clock)
         k = world.sizes.clients
         spares = {SPARE + n: v.expand(k, *v.shape).clone() for n, v in state.public.items() if k}
@@ -116,8 +111,6 @@ class SpareModels(GraphFedSGD):
         rate = self.server_rate * self.server_pace(clock.round)
         public, own = server_move(state.public, state.own, mean, self.server_optimiser, rate)
         return state.next(public, own)
-
-    # -- forgetting ------------------------------------------------------------------------------
 
     def forget(self, fed: Federation, request: Request) -> Federation:
         """Use the leaving client's spare and its moments; retrain for any other request."""
@@ -140,13 +133,10 @@ def _spare_as_model(state: ServerState, client: int) -> ServerState:
     own = {}
     for name, value in state.own.items():
         if f"/{SPARE}" in name:
-            mine = (
-                value if value.dim() == 0 else value[client].clone()
-            )  # the step count is common to all
+            mine = value[client].clone() if value.dim() else value  # the step count is common
             own[name.replace(f"/{SPARE}", "/")] = mine
     return replace(state, public=public, own=own)
 
 
 def _spare_count(public: Params) -> int:
-    """Return the number of spares."""
     return next((len(v) for n, v in public.items() if n.startswith(SPARE)), 0)

@@ -16,15 +16,8 @@ from rescind.core.request import Request
 from rescind.core.state import ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
-from rescind.methods._client_removal import (
-    KEEP,
-    clipped,
-    one_step,
-    only_online,
-    remove_client,
-    weights,
-    with_reference,
-)
+from rescind.methods import _client_removal as removal
+from rescind.methods._client_removal import KEEP
 from rescind.methods.graphs.fedavg import GraphFedAvg
 
 
@@ -47,31 +40,28 @@ class NoisyGD(GraphFedAvg):
     repair_rounds: int = 0
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Run noisy steps of the other clients."""
-
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
-            now = with_reference(fed, {}, roles, only=KEEP)
-            return now.run(self.forget_rounds, method=one_step(self, dropout=0.0), roles=roles)
+            now = removal.with_reference(fed, {}, roles, only=KEEP)
+            one = removal.one_step(self, dropout=0.0)
+            return now.run(self.forget_rounds, method=one, roles=roles)
 
-        return remove_client(fed, request, steps, self.repair_rounds)
+        return removal.remove_client(fed, request, steps, self.repair_rounds)
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """Sample only the other clients while a client is being forgotten."""
-        return only_online(super().server_sample(state, world, clock), state.own)
+        return removal.only_online(super().server_sample(state, world, clock), state.own)
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Take a clipped step and add noise."""
         if KEEP not in sums:
             return super().server_step(state, sums, world, clock)
-        step = clipped(sums[KEEP].mean(), self.clip)
+        step = removal.clipped(sums[KEEP].mean(), self.clip)
         after = add(state.public, step, self.forget_rate)
-        return state.next(add(after, _noise(weights(state.public), clock), self.noise), state.own)
+        noise = _noise(removal.weights(state.public), clock)
+        return state.next(add(after, noise, self.noise), state.own)
 
 
 def _noise(like: Params, clock: Clock) -> dict[str, Tensor]:
-    """Sample standard normal numbers of these shapes."""
     return {
         name: clock.normal(f"noise {name}", torch.arange(v.numel(), device=v.device))
         .view(v.shape)

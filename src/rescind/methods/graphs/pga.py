@@ -15,17 +15,8 @@ from rescind.core.optim import server_move
 from rescind.core.params import Params, add, norm, to
 from rescind.core.request import Request
 from rescind.core.state import ServerState
-from rescind.methods._client_removal import (
-    FORGET,
-    leaving_client,
-    one_step,
-    reference,
-    remove_client,
-    round_sums,
-    weights,
-    with_reference,
-    within_ball,
-)
+from rescind.methods import _client_removal as removal
+from rescind.methods._client_removal import FORGET
 from rescind.methods.graphs._ascent import Climbing
 from rescind.methods.graphs.fedgcv import FedGCV
 
@@ -74,22 +65,22 @@ class PGA(Climbing):
             ]
             distance = [norm(add(start, other, -1.0)) for other in random]
             radius = torch.tensor(sum(distance) / len(distance) / 3)
-            now = with_reference(fed, {**start, "radius": radius}, roles, only=FORGET)
+            now = removal.with_reference(fed, {**start, "radius": radius}, roles, only=FORGET)
             public = {**now.now.state.public, **start}
             now = now.with_(state=replace(now.now.state, public=public))
             for _ in range(self.forget_rounds):
-                if self.forgot_enough(now, leaving_client(roles)):
+                if self.forgot_enough(now, removal.leaving_client(roles)):
                     break
-                now = now.run(1, method=one_step(self, dropout=0.0), roles=roles)
+                now = now.run(1, method=removal.one_step(self, dropout=0.0), roles=roles)
             return now
 
-        return remove_client(fed, request, steps, self.repair_rounds)
+        return removal.remove_client(fed, request, steps, self.repair_rounds)
 
     def others_mean(self, fed: Federation, roles: dict[int, str]) -> dict[str, Tensor]:
         """Return (w - p_j w_j) / (1 - p_j), with w_j from the leaving client's next round."""
         neutral = {c: "leaver" if role == FORGET else "others" for c, role in roles.items()}
-        sums = round_sums(fed, replace(fed.method, clients_per_round=None), neutral)
-        now = weights(fed.now.state.public)
+        sums = removal.round_sums(fed, replace(fed.method, clients_per_round=None), neutral)
+        now = removal.weights(fed.now.state.public)
         if "leaver" not in sums or "others" not in sums:  # no training nodes, or no client stays
             return now
         update = {n: v for n, v in sums["leaver"].mean().items() if n in now}
@@ -106,5 +97,5 @@ class PGA(Climbing):
     def server_ascend(self, state: ServerState, step: Params) -> ServerState:
         """Take a step with momentum, then project back into the ball."""
         after, own = server_move(state.public, state.own, step, "momentum", self.forget_rate)
-        radius = float(reference(state.public)["radius"])
-        return state.next(within_ball(state.public, after, radius), own)
+        radius = float(removal.reference(state.public)["radius"])
+        return state.next(removal.within_ball(state.public, after, radius), own)

@@ -14,15 +14,8 @@ from rescind.core.params import Params, add, norm
 from rescind.core.plan import Batch, Plan
 from rescind.core.state import Private
 from rescind.core.tasks import nodes
-from rescind.methods._client_removal import (
-    FORGET,
-    KEEP,
-    one_step,
-    reference,
-    round_sums,
-    weights,
-    with_reference,
-)
+from rescind.methods import _client_removal as removal
+from rescind.methods._client_removal import FORGET, KEEP
 from rescind.methods.graphs.sga import SGARandom, lowest_half
 
 
@@ -37,8 +30,8 @@ class ReGEnProxy(SGARandom):
 
     def references(self, fed: Federation, roles: dict[int, str]) -> dict[str, Tensor]:
         """Return the normalised direction of the others' descent."""
-        kept = with_reference(fed, {}, roles, only=KEEP)
-        sums = round_sums(kept, one_step(self, dropout=0.0), roles)
+        kept = removal.with_reference(fed, {}, roles, only=KEEP)
+        sums = removal.round_sums(kept, removal.one_step(self, dropout=0.0), roles)
         others = sums[KEEP].mean() if KEEP in sums else {}
         length = max(norm(others), 1e-12)
         return {f"others/{name}": value / length for name, value in others.items()}
@@ -51,17 +44,13 @@ class ReGEnProxy(SGARandom):
         """
         if cohort.role != FORGET:
             return super().client_plan(public, private, cohort, clock)
-        read, now = reference(public), weights(public)
+        read, now = removal.reference(public), removal.weights(public)
         descent = {n: read[f"others/{n}"] for n in now if f"others/{n}" in read}
         node = nodes.graph_of(cohort).find(cohort.train.item)
         batch = Batch(cohort.train.owner, {}, {"node": node}, len(cohort))
-        ahead, behind = (
-            self.client_entropy(
-                nodes.same_for_all({n: v.double() for n, v in add(now, descent, step).items()}),
-                batch,
-                cohort,
-                None,
-            )
-            for step in (1e-3, -1e-3)
-        )
-        return lowest_half(cohort, behind - ahead)
+
+        def entropy(step: float) -> Tensor:
+            there = {n: v.double() for n, v in add(now, descent, step).items()}
+            return self.client_entropy(nodes.same_for_all(there), batch, cohort, None)
+
+        return lowest_half(cohort, entropy(-1e-3) - entropy(1e-3))

@@ -20,16 +20,8 @@ from rescind.core.state import Private, ServerState
 from rescind.core.tasks import nodes
 from rescind.core.update import Sum, Update
 from rescind.core.world import World
-from rescind.methods._client_removal import (
-    FORGET,
-    KEEP,
-    one_step,
-    reference,
-    remove_client,
-    round_sums,
-    weights,
-    with_reference,
-)
+from rescind.methods import _client_removal as removal
+from rescind.methods._client_removal import FORGET, KEEP
 from rescind.methods.graphs._ascent import Climbing
 
 
@@ -43,13 +35,12 @@ class SGARandom(Climbing):
     repair_rounds: int = 0
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Run ascent steps on the leaving client's loss; no repair rounds by default."""
-
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
-            now = with_reference(fed, self.references(fed, roles), roles, only=FORGET)
-            return now.run(self.forget_rounds, method=one_step(self, dropout=0.0), roles=roles)
+            now = removal.with_reference(fed, self.references(fed, roles), roles, only=FORGET)
+            one = removal.one_step(self, dropout=0.0)
+            return now.run(self.forget_rounds, method=one, roles=roles)
 
-        return remove_client(fed, request, steps, self.repair_rounds)
+        return removal.remove_client(fed, request, steps, self.repair_rounds)
 
     def references(self, fed: Federation, roles: dict[int, str]) -> dict[str, Tensor]:
         """Return the read-only values that the steps need."""
@@ -70,7 +61,6 @@ class SGARandom(Climbing):
         return lowest_half(cohort, key)
 
     def server_ascend(self, state: ServerState, step: Params) -> ServerState:
-        """Take a plain step."""
         return state.next(add(state.public, step, self.forget_rate), state.own)
 
 
@@ -81,7 +71,6 @@ class SGADegree(SGARandom):
     paper: ClassVar[str] = "SGA-Degree, a baseline of Ma et al., arXiv 2605.02297"
 
     def client_node_weights(self, public: Params, cohort: Cohort) -> Tensor:
-        """Return degree + 1. [n]"""
         graph = nodes.graph_of(cohort)
         degree = jagged.counts(graph.edge[1], len(graph.index)) + 1
         return degree[graph.find(cohort.train.item)].float()
@@ -103,10 +92,10 @@ class EWCSGA(SGARandom):
 
     def references(self, fed: Federation, roles: dict[int, str]) -> dict[str, Tensor]:
         """Return the old model and the diagonal of the others' Fisher information at it."""
-        now = weights(fed.now.state.public)
-        kept = with_reference(fed, {}, roles, only=KEEP)
-        method = one_step(self, dropout=0.0, batch_size=1)
-        sums = round_sums(kept, method, dict.fromkeys(roles, FISHER))
+        now = removal.weights(fed.now.state.public)
+        kept = removal.with_reference(fed, {}, roles, only=KEEP)
+        method = removal.one_step(self, dropout=0.0, batch_size=1)
+        sums = removal.round_sums(kept, method, dict.fromkeys(roles, FISHER))
         fisher = sums[FISHER].mean() if FISHER in sums else {n: v * 0 for n, v in now.items()}
         return {**now, **{f"fisher/{n}": v for n, v in fisher.items()}}
 
@@ -123,7 +112,7 @@ class EWCSGA(SGARandom):
         if cohort.role != FISHER:
             return super().client_train(public, private, cohort, clock)
         plan = self.client_plan(public, private, cohort, clock.step(0))
-        names = set(weights(public))
+        names = set(removal.weights(public))
         work = Work.begin([plan], names, (), public, private.values, cohort)
         leaves = work.leaves(names)
         total = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
@@ -133,14 +122,12 @@ class EWCSGA(SGARandom):
             for name, grad in zip(leaves, grads, strict=True):
                 total[name] += grad.square()
         count = cohort.train.count.clamp(min=1)
-        return Update(
-            len(cohort), {n: v / count.view(-1, *[1] * (v.dim() - 1)) for n, v in total.items()}
-        ), private
+        mean = {n: v / count.view(-1, *[1] * (v.dim() - 1)) for n, v in total.items()}
+        return Update(len(cohort), mean), private
 
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """Sum the updates of `client_train`."""
         if cohort.role != FISHER:
             return super().client_sum(public, private, cohort, clock)
         update, private = self.client_train(public, private, cohort, clock)
@@ -153,16 +140,15 @@ class EWCSGA(SGARandom):
         if FISHER in sums:
             return state.next(state.public)
         after = super().server_step(state, sums, world, clock)
-        start = reference(state.public)
+        start = removal.reference(state.public)
         if FORGET not in sums:
             return after
         pull = self.forget_rate * self.stiffness
-        pulled = {
-            name: (value + pull * start[f"fisher/{name}"] * start[name])
-            / (1 + pull * start[f"fisher/{name}"])
-            for name, value in weights(after.public).items()
-        }
-        return replace(after, public={**after.public, **pulled})
+        public = dict(after.public)
+        for name, value in removal.weights(after.public).items():
+            each = pull * start[f"fisher/{name}"]
+            public[name] = (value + each * start[name]) / (1 + each)
+        return replace(after, public=public)
 
 
 FISHER = "fisher"

@@ -22,16 +22,8 @@ from rescind.core.tasks.nodes import NodeModel
 from rescind.core.update import Sum, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
-from rescind.methods._client_removal import (
-    KEEP,
-    leaving_client,
-    one_step,
-    only_online,
-    reference,
-    remove_client,
-    weights,
-    with_reference,
-)
+from rescind.methods import _client_removal as removal
+from rescind.methods._client_removal import KEEP
 from rescind.methods.graphs.fedavg import GraphFedAvg
 
 SENT = "sent/{}/user"
@@ -71,10 +63,7 @@ class ULKD(GraphFedAvg):
                 f"server_optimiser = 'plain', got '{self.server_optimiser}'."
             )
 
-    # -- training: store the updates of each client ----------------------------------------------
-
     def server_init(self, world: World, clock: Clock) -> ServerState:
-        """Create the model and zero sums of updates."""
         state = super().server_init(world, clock)
         clients = world.sizes.clients
         sent = {SENT.format(n): v.new_zeros(clients, *v.shape) for n, v in state.public.items()}
@@ -91,7 +80,6 @@ class ULKD(GraphFedAvg):
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """Sum the updates of `client_train`."""
         update, private = self.client_train(public, private, cohort, clock)
         return update.fold(cohort.weight), private
 
@@ -115,26 +103,25 @@ class ULKD(GraphFedAvg):
                     own[SENT.format(name)].index_add_(0, ids, value * factor)
         return replace(after, own=own)
 
-    # -- forgetting: subtract and distil ---------------------------------------------------------
-
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Subtract the client's updates, distil, run repair rounds."""
         sent = fed.now.state.own
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
-            old = weights(fed.now.state.public)
+            old = removal.weights(fed.now.state.public)
             if any(SENT.format(name) not in sent for name in old):
                 raise ConfigError(
                     f"{type(self).__name__} subtracts the updates of a client, but the server of "
                     f"this federation did not keep them. Train with ULKD, or use another unlearner."
                 )
-            less = {n: v - sent[SENT.format(n)][leaving_client(roles)] for n, v in old.items()}
-            now = with_reference(fed, old, roles, only=KEEP)
+            client = removal.leaving_client(roles)
+            less = {n: v - sent[SENT.format(n)][client] for n, v in old.items()}
+            now = removal.with_reference(fed, old, roles, only=KEEP)
             now = now.with_(state=replace(now.now.state, public={**now.now.state.public, **less}))
             distil = _Distil(model=self.model, heat=self.heat, server_rate=self.forget_rate)
-            return now.run(self.forget_rounds, method=one_step(distil, dropout=0.0), roles=roles)
+            distil = removal.one_step(distil, dropout=0.0)
+            return now.run(self.forget_rounds, method=distil, roles=roles)
 
-        return remove_client(fed, request, steps, self.repair_rounds)
+        return removal.remove_client(fed, request, steps, self.repair_rounds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +132,7 @@ class _Distil(GraphFedAvg):
     server_optimiser: Literal["plain", "momentum", "adam"] = "adam"
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """Sample only the clients that stay."""
-        return only_online(super().server_sample(state, world, clock), state.own)
+        return removal.only_online(super().server_sample(state, world, clock), state.own)
 
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
         """Plan all nodes, labelled or not."""
@@ -160,7 +146,7 @@ class _Distil(GraphFedAvg):
         """Return the node mean of heat^2 KL(softmax(old / heat) | softmax(new / heat)). [C]"""
         graph, model = nodes.graph_of(cohort), cast(NodeModel, self.model)
         place = batch.values["node"]
-        old = model.logits(nodes.same_for_all(reference(public)), graph)[place] / self.heat
+        old = model.logits(nodes.same_for_all(removal.reference(public)), graph)[place] / self.heat
         new = model.logits(own, graph)[place] / self.heat
         log_old = torch.log_softmax(old, 1)
         each = (log_old.exp() * (log_old - torch.log_softmax(new, 1))).sum(1) * self.heat**2

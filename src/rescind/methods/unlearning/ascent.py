@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rescind.core.clock import Clock
+from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
 from rescind.core.params import Params
 from rescind.core.request import Request
@@ -15,9 +16,6 @@ from rescind.errors import ConfigError
 from rescind.methods._lent_graph.graph import graph_of
 from rescind.methods._lent_graph.steps import GraphSteps
 from rescind.methods.unlearning.purge_only import cleared, without_restore_points
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
 
 
 @dataclass(frozen=True, kw_only=True)

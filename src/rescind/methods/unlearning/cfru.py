@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
+from rescind.core.federation import Federation
 from rescind.core.params import Params
 from rescind.core.plan import Plan
 from rescind.core.request import Request
@@ -22,9 +23,6 @@ from rescind.methods.unlearning._negative_memory import empty, hardest, refreshe
 from rescind.methods.unlearning.fedaccum import LOG, FedAccum, excluding, mean_of, read_log, to_log
 from rescind.methods.unlearning.fru import longest_rows
 from rescind.methods.unlearning.purge_only import without_restore_points
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
 
 MEAN = "mean/"
 Form = Literal["norm", "raw"]
@@ -90,10 +88,7 @@ class CFRU(FedAccum):
                 f"server_decay left out; got '{self.server_optimiser}' and {self.server_decay}."
             )
 
-    # -- training: with a memory of hard negatives on each device --------------------------------
-
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
-        """Return initial values, with an empty memory if it is used."""
         first = super().client_init(ids, clock)
         if self.negatives_from == "all":
             return first
@@ -123,8 +118,6 @@ class CFRU(FedAccum):
         )
         named = {"positive": positive, "negative": drawn.reshape(-1)[valid]}
         return Plan.of(owner, len(cohort), self.batch_size, None, named)
-
-    # -- forgetting ------------------------------------------------------------------------------
 
     def server_log_round(
         self, state: ServerState, sent: tuple[Tensor, Update] | None, round_: int

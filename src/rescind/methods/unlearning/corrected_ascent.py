@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
+from rescind.core.federation import Federation
 from rescind.core.gradient import RankingMethod
 from rescind.core.method import Unlearner
 from rescind.core.optim import server_move
@@ -22,20 +23,10 @@ from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.errors import ConfigError
-from rescind.methods._client_removal import (
-    FORGET,
-    KEEP,
-    leaving_client,
-    remove_client,
-    with_reference,
-    within_ball,
-)
-from rescind.methods._client_removal import weights as trained
+from rescind.methods import _client_removal as removal
+from rescind.methods._client_removal import FORGET, KEEP
 from rescind.methods.graphs.fedgcv import projected
 from rescind.methods.unlearning.purge_only import without_restore_points
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
 
 R = TypeVar("R", bound=RankingMethod)
 LEAVER = "leaver"
@@ -77,15 +68,13 @@ class CorrectedAscent(Unlearner):
     """Rounds of the federation's own method without the leaving client."""
 
     def __post_init__(self) -> None:
+        name = type(self).__name__
         for field in ("sharpness", "radius", "forget_rate"):
-            if not 0 < getattr(self, field) < float("inf"):
-                raise ConfigError(
-                    f"{type(self).__name__}.{field} must be above 0 and finite, "
-                    f"got {getattr(self, field)}."
-                )
+            if not 0 < (value := getattr(self, field)) < float("inf"):
+                raise ConfigError(f"{name}.{field} must be above 0 and finite, got {value}.")
         for field in ("forget_rounds", "repair_rounds"):
             if (value := getattr(self, field)) < 0:
-                raise ConfigError(f"{type(self).__name__}.{field} must be 0 or more, got {value}.")
+                raise ConfigError(f"{name}.{field} must be 0 or more, got {value}.")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
         """Run corrected steps with the leaving client, then repair rounds without it."""
@@ -93,12 +82,12 @@ class CorrectedAscent(Unlearner):
         method = as_one_step(_CorrectedSteps(model=learner.model, unlearner=self), learner)
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
-            now = with_reference(fed, trained(fed.now.state.public))
-            own = {LEAVER: torch.tensor([leaving_client(roles)])}
+            now = removal.with_reference(fed, removal.weights(fed.now.state.public))
+            own = {LEAVER: torch.tensor([removal.leaving_client(roles)])}
             now = now.with_(state=replace(now.now.state, own=own))
             return now.run(self.forget_rounds, method=method, roles=roles)
 
-        after = remove_client(fed, request, steps, self.repair_rounds)
+        after = removal.remove_client(fed, request, steps, self.repair_rounds)
         return without_restore_points(after, request)
 
 
@@ -108,8 +97,6 @@ class _CorrectedSteps(RankingMethod):
 
     unlearner: CorrectedAscent
     """The settings to use."""
-
-    # -- client side -----------------------------------------------------------------------------
 
     def client_loss(
         self,
@@ -128,8 +115,6 @@ class _CorrectedSteps(RankingMethod):
         before = super().client_loss(start, batch, public, private, cohort, clock).detach()
         return -2 / beta * functional.logsigmoid(beta * (now - before))
 
-    # -- server side -----------------------------------------------------------------------------
-
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
         """Sample as usual, and add the client being forgotten."""
         ids = super().server_sample(state, world, clock)
@@ -147,7 +132,7 @@ class _CorrectedSteps(RankingMethod):
         if self.unlearner.correct and KEEP in sums:
             step = projected(step, sums[KEEP].mean())
         public, own = server_move(state.public, state.own, step, "adam", self.unlearner.forget_rate)
-        return state.next(within_ball(state.public, public, self.unlearner.radius), own)
+        return state.next(removal.within_ball(state.public, public, self.unlearner.radius), own)
 
 
 def ranking_method(fed: Federation, name: str) -> RankingMethod:

@@ -6,14 +6,16 @@ forget, the rounds are replayed from the initial values without the clients conc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from rescind.core import jagged
 from rescind.core.clock import Clock
+from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.request import Request
@@ -23,11 +25,6 @@ from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods.sharing._server_rerun import one_story, targets
 from rescind.methods.sharing.fedshare import FedShare
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rescind.core.federation import Federation
 
 LOG = "updates"
 """Single updates by round, dated by the round before: the table they were computed from."""
@@ -65,8 +62,6 @@ class FedAccum(FedShare):
         if self.keep_sums:
             raise ConfigError(f"{type(self).__name__} stores every update. Leave keep_sums out.")
 
-    # -- training: FedShare with a log ------------------------------------------------------------
-
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
         """Sample as usual; in a replay, from the clients of the stored round."""
         stored_round = _history_of(state.memory, clock.round)
@@ -96,8 +91,6 @@ class FedAccum(FedShare):
         if sent is None:
             return state
         return replace(state, memory=state.memory.keep(LOG, round_ - 1, to_log(*sent)))
-
-    # -- a replay ---------------------------------------------------------------------------------
 
     def server_replay_clients(self, ids: Tensor, clock: Clock) -> Tensor:
         """Return the clients that train in a replayed round: none, their updates are stored."""
@@ -159,18 +152,13 @@ def _history_of(memory: Memory, round_: int) -> Snapshot | None:
     return next((s for s in memory.named(HISTORY) if s.round == round_ - 1), None)
 
 
-# -- the log ---------------------------------------------------------------------------------------
-
-
 def joined_updates(sums: Mapping[str, Sum]) -> tuple[Tensor, Update] | None:
     """Join the single updates of a round over roles and chunks: (ids [n], update of n clients)."""
     parts = [part for total in sums.values() for part in total.parts]
     if not parts:
         return None
     first = torch.tensor([0, *(len(ids) for ids, _ in parts)]).cumsum(0).tolist()
-    entries: dict[str, Rows | Tensor] = {}
-    for name in parts[0][1].entries:
-        entries[name] = _joined([update.entries[name] for _, update in parts], first)
+    entries = {n: _joined([u.entries[n] for _, u in parts], first) for n in parts[0][1].entries}
     ids = torch.cat([ids for ids, _ in parts])
     return ids, Update(len(ids), entries)
 
@@ -240,5 +228,4 @@ def mean_of(sent: tuple[Tensor, Update] | None) -> dict[str, Tensor]:
 
 def joint_norm(tables: Params) -> Tensor:
     """Return the Frobenius norm over all tables together."""
-    total = torch.stack([t.double().square().sum() for t in tables.values()]).sum()
-    return total.sqrt()
+    return torch.stack([t.double().square().sum() for t in tables.values()]).sum().sqrt()

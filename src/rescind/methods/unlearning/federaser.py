@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from rescind.core.clock import Clock
+from rescind.core.federation import Federation
 from rescind.core.params import Params
+from rescind.core.request import Request
 from rescind.core.state import Memory, ServerState, Snapshot
 from rescind.core.update import Update
 from rescind.errors import ConfigError
 from rescind.methods.unlearning.fedaccum import FedAccum, joint_norm, mean_of
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
-    from rescind.core.request import Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +89,5 @@ class FedEraser(FedAccum):
     def replay(
         self, fed: Federation, request: Request, history: tuple[Snapshot, ...]
     ) -> Federation:
-        """Replay with fewer local epochs."""
         fewer = max(1, round(self.effort * self.epochs))
         return super(FedEraser, replace(self, epochs=fewer)).replay(fed, request, history)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
 from rescind.core.request import Request
 from rescind.errors import ConfigError
 from rescind.methods.unlearning.purge_only import cleared, without_restore_points
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,5 +29,4 @@ class FineTuneUnlearn(Unlearner):
             raise ConfigError(f"FineTuneUnlearn.rounds must be 1 or more, got {self.rounds}.")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Purge, then continue training."""
         return without_restore_points(cleared(fed, request).run(self.rounds), request)

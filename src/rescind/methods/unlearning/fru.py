@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
+from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.plan import Plan
@@ -21,9 +22,6 @@ from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods.sharing.fedshare import FedShare
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
 
 STORED = "stored/"
 """Prefix of the logged rows of a round, which a device also sends in a replay."""
@@ -85,8 +83,6 @@ class FRU(FedShare):
         if self.aggregate == "rows":
             raise ConfigError("FRU needs a mean over clients: aggregate must not be 'rows'.")
 
-    # -- server -----------------------------------------------------------------------------------
-
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
         """Sample as usual; in a replay, return the available clients of the stored round."""
         found = state.memory.named(REPLAY)
@@ -133,8 +129,6 @@ class FRU(FedShare):
         ratio = old_norm / fraction / new_norm.clamp(min=1e-30)
         return out | {n: fresh[n] * ratio.to(fresh[n]) for n in stored}
 
-    # -- clients ----------------------------------------------------------------------------------
-
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
         """Plan as usual, or with negatives sampled from the nearest items the user does not own."""
         plain = super().client_plan(public, private, cohort, clock)
@@ -175,8 +169,6 @@ class FRU(FedShare):
             return {}
         tables = {n: e for n, e in update.entries.items() if isinstance(e, Rows)}
         return {n: longest_rows(rows, len(cohort), self.kept_share) for n, rows in tables.items()}
-
-    # -- forgetting -------------------------------------------------------------------------------
 
     def forget(self, fed: Federation, request: Request) -> Federation:
         """Replay the rounds from the initial values with the remaining clients.

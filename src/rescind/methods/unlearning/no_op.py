@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
 from rescind.core.request import Request
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,5 +23,4 @@ class Nothing(Unlearner):
     tasks: ClassVar[tuple[str, ...]] = ("ranking", "nodes")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Apply the event without changing the model."""
         return fed.apply(request.event)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
 from rescind.core.request import Request
 from rescind.core.state import Memory, reset_rows, without_optimiser_state
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +21,6 @@ class PurgeOnly(Unlearner):
     tasks: ClassVar[tuple[str, ...]] = ("ranking", "nodes")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Reset the rows of the users concerned; drop the server's moments and memory."""
         return cleared(fed, request)
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
 from rescind.core.request import Request
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,5 +18,4 @@ class Retrain(Unlearner):
     tasks: ClassVar[tuple[str, ...]] = ("ranking", "nodes")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Retrain on the remaining records (`Federation.retrained`)."""
         return fed.retrained(request.event)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from rescind.core.clock import Clock
+from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
 from rescind.core.request import Request
 from rescind.core.state import ServerState
@@ -23,9 +24,6 @@ from rescind.methods.sharing._forgotten_views import contrastive_forgetting
 from rescind.methods.sharing._server_rerun import targets
 from rescind.methods.sharing.fedshare import FedShare, fedshare_of
 from rescind.methods.unlearning.purge_only import cleared, without_restore_points
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
 
 Product = Callable[[Tensor], Tensor]
 
@@ -63,7 +61,6 @@ class ServerInfluence(Unlearner):
             )
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Purge, then move the affected rows."""
         learner = fedshare_of(fed.method, "ServerInfluence")
         if len(targets(fed, request, learner)):
             return fed.retrained(request.event)

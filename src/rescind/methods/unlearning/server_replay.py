@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
+from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
 from rescind.core.request import Request
 from rescind.errors import ConfigError
 from rescind.methods.sharing._server_rerun import USUAL_PULL, moved, one_story, sums_of, targets
 from rescind.methods.sharing.fedshare import fedshare_of
 from rescind.methods.unlearning.purge_only import cleared, without_restore_points
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
+from rescind.core.federation import Federation
 from rescind.core.model import RankingModel
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Work
@@ -21,20 +22,11 @@ from rescind.core.state import Private, ServerState
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
-from rescind.methods._client_removal import (
-    KEEP,
-    leaving_client,
-    only_online,
-    remove_client,
-    with_reference,
-)
-from rescind.methods._client_removal import weights as trained
+from rescind.methods import _client_removal as removal
+from rescind.methods._client_removal import KEEP
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.unlearning.corrected_ascent import as_one_step, at_start, ranking_method
 from rescind.methods.unlearning.purge_only import without_restore_points
-
-if TYPE_CHECKING:
-    from rescind.core.federation import Federation
 
 WEIGHTS = "in each round"
 """[rounds] total weight of a round's clients; a client's fraction is its own weight over it."""
@@ -74,18 +66,12 @@ class TakenBack(FedAvg):
                 f"'{self.server_optimiser}' and '{self.aggregate}'."
             )
 
-    # -- training: log the updates of each client ------------------------------------------------
-
     def client_log(self, update: Update, cohort: Cohort) -> Mapping[str, Rows]:
-        """Log all rows of a device's update."""
         return {n: e for n, e in update.entries.items() if isinstance(e, Rows)}
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
-        """Create the model and empty records of rounds and clients."""
-        none = torch.zeros(0, dtype=torch.int64)
-        return replace(
-            super().server_init(world, clock), own={WEIGHTS: torch.zeros(0), NO_LOG: none}
-        )
+        own = {WEIGHTS: torch.zeros(0), NO_LOG: torch.zeros(0, dtype=torch.int64)}
+        return replace(super().server_init(world, clock), own=own)
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
@@ -98,8 +84,6 @@ class TakenBack(FedAvg):
         totals[clock.round - 1] = sum(each.weight for each in sums.values())
         return replace(after, own={**after.own, WEIGHTS: totals})
 
-    # -- forgetting: subtract and distil ---------------------------------------------------------
-
     def forget(self, fed: Federation, request: Request) -> Federation:
         """Subtract the client's updates, distil, run repair rounds; retrain if there is no log."""
         own, event = fed.now.state.own, request.event
@@ -109,14 +93,14 @@ class TakenBack(FedAvg):
         totals, rate = own[WEIGHTS], learner.server_rate
 
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
-            old = trained(fed.now.state.public)
-            less = _subtract_log(old, fed, leaving_client(roles), totals, rate)
-            now = with_reference(fed, old, roles, only=KEEP)
+            old = removal.weights(fed.now.state.public)
+            less = _subtract_log(old, fed, removal.leaving_client(roles), totals, rate)
+            now = removal.with_reference(fed, old, roles, only=KEEP)
             now = now.with_(state=replace(now.now.state, public={**now.now.state.public, **less}))
             distil = _Teach(model=learner.model, server_rate=self.forget_rate)
             return now.run(self.forget_rounds, method=as_one_step(distil, learner), roles=roles)
 
-        after = remove_client(fed, request, steps, 0)
+        after = removal.remove_client(fed, request, steps, 0)
         server = {**after.now.state.own, WEIGHTS: totals, NO_LOG: own[NO_LOG]}
         after = after.with_(state=replace(after.now.state, own=server))
         unchanged = after.now.state.round == fed.now.state.round  # the client never took part
@@ -131,8 +115,7 @@ class _Teach(FedAvg):
     server_optimiser: Literal["plain", "momentum", "adam"] = "adam"
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """Sample only clients that stay."""
-        return only_online(super().server_sample(state, world, clock), state.own)
+        return removal.only_online(super().server_sample(state, world, clock), state.own)
 
     def client_loss(
         self,
@@ -165,14 +148,11 @@ def _scores(method: FedAvg, work: Work, batch: Batch, cohort: Cohort) -> dict[st
     model = cast(RankingModel, method.model)
     held = {name: rows.index_select(0, work.held) for name, rows in work.rows.items()}
     own = model.infer(held, {**work.dense, **work.own}, cohort.train)
-    return {
-        column: model.score(
-            {table: rows.index_select(0, place) for table, rows in work.rows.items()},
-            own,
-            batch.owner,
-        )
-        for column, place in batch.rows.items()
-    }
+    scores = {}
+    for column, place in batch.rows.items():
+        items = {table: rows.index_select(0, place) for table, rows in work.rows.items()}
+        scores[column] = model.score(items, own, batch.owner)
+    return scores
 
 
 def _subtract_log(old: Params, fed: Federation, client: int, totals: Tensor, rate: float) -> Params:
