@@ -96,7 +96,6 @@ def _claims(data: Path | None) -> list[Callable[[Receipt], Check]]:
 def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes] | None:
     from rescind.errors import ConfigError, DataError
     from rescind.forgetting import keys
-    from rescind.storage.events import read_event
 
     if event is None and event_key is None:
         return None
@@ -112,6 +111,8 @@ def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes] 
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise DataError(f"cannot read {event}: {why}. Give the request as a JSON file.") from None
+    from rescind.storage.events import read_event
+
     try:
         return read_event(text), keys.read_secret(event_key)
     except DataError as error:
