@@ -148,7 +148,9 @@ def _also(path: Path, table: Mapping[str, Any]) -> tuple[Path, ...]:
         places = [folder / f"{name}.toml" for folder in folders]
         there = [place for place in places if place.is_file()]
         if not there:
-            raise ConfigError(f"{path}: `also` names '{name}', but there is no {places[0]}.")
+            raise ConfigError(
+                f"{path}: `also` names the recipe '{name}', but there is no {places[0]}."
+            )
         found.append(there[0].with_suffix(".jsonl"))
     return tuple(found)
 
