@@ -19,6 +19,43 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("rescind")
 
 
+# Variants of tests that stay in the fast suite, and experiments on real data: `make test-slow`.
+REPETITIONS = (
+    "flower/test_dropout.py::",  # accuracy on ML-100K with a third of the silos missing
+    "test_a_server_killed_before_replies_come_gives_the_same_result[FedShareUnlearn",
+    "test_a_server_killed_after_every_exchange_gives_the_same_result[Retrain",
+    "test_a_server_killed_while_it_forgets_with_masked_sums_gives_the_same_result[Retrain",
+    "test_clients_leave_graphs_and_streams_while_the_server_is_killed",
+    "test_kill_and_resume.py::test_a_run_killed_at_a_touch_of_the_disk_resumes",
+    "test_kill_and_resume.py::test_a_run_killed_at_any_moment_resumes",
+    "test_kill_and_resume.py::test_a_torn_checkpoint_is_named",
+    "test_kill_and_resume.py::test_a_full_disk_is_a_clear_error",
+    "test_kill_and_resume.py::test_a_new_run_over_an_old_one_never_leaves_a_silent_mix",
+    "test_fedgcv.py::test_on_cora_",
+    "test_fedgcv.py::test_tolokers_",
+    "test_findings_page.py::test_a_finding_is_found_again",
+    "test_reproduce.py::test_data_that_cannot_be_had_stops_nothing_else",
+    "test_value.py::test_two_processes_find_what_one_finds",
+    "test_two_servers.py::test_a_run_over_two_servers_forgets_and_resumes_from_disk",
+    "test_verdict.py::test_a_retrain_loses_no_tenth_by_luck",
+    "test_known_answers.py::test_perfect_forgetting_passes",
+    "test_stream.py::test_a_stream_repeats_bit_for_bit[",
+    "test_boundary.py::test_a_run_over_a_wire_of_sums_is_the_run_itself[",
+)
+KEPT = ("[FedShare]", "[Gram]", "[FineTune]", "[F3CRec]", "replace-server.safetensors-0-before]")
+"""Of these, the cases that run every time."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark repetitions as slow."""
+    for item in items:
+        if item.nodeid.endswith(KEPT):
+            continue
+        if any(name in item.nodeid for name in REPETITIONS):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """A test of real data is skipped, with what was tried, where the data cannot be had."""

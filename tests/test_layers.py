@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ LIGHT = {"torch", "numpy"}
 COMPILERS = {"numba", "llvmlite"}
 
 
+@lru_cache
 def modules(src: Path) -> dict[str, ast.Module]:
     """Every module below a folder, by its dotted name."""
     found = {}
@@ -52,6 +54,7 @@ def imported(tree: ast.AST) -> list[str]:
     return out
 
 
+@lru_cache
 def graph(src: Path) -> dict[str, set[str]]:
     """Which module imports which other one of the same sources."""
     known = modules(src)

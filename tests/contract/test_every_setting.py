@@ -48,11 +48,13 @@ EXCEPTIONS = {
 NEEDS: dict[str, dict[str, Any]] = {
     "private_rate": {"model": MF(dim=4), "local_includes_shared": True},
     "candidates": {"loss": "softmax"},
-    "keep_moments": {"optimiser": "adam"},
+    "keep_moments": {"optimiser": "adam", "model": MF(dim=4), "local_includes_shared": True},
     "release_size": {"release": "neighbours"},
     "noise": {"longest_history": 5},
     "delta": {"longest_history": 5, "noise": 1.0},
-    "resolve_every": {"solve_above": 5.0},
+    "resolve_every": {"solve_above": 1.0},
+    "negatives": {"loss": "bpr"},
+    "batch_size": {"loss": "bpr"},
 }
 """Settings that matter only together with others; the test also finds single partners by itself."""
 SMALLER = {"clients_per_round": 5, "forget_rounds": 2, "repair_rounds": 1, "rounds": 2}
@@ -117,8 +119,8 @@ def requests(fed: Federation) -> list[Event]:
     """Return a leaver and, where somebody lends, loans that are erased."""
     events: list[Event] = [Withdraw(3)]
     if len(fed.world.shared):
-        who = fed.world.shared.client[0]
-        events.append(Erase(fed.world.shared[fed.world.shared.client == who]))
+        lenders = torch.unique(fed.world.shared.client)[:2]
+        events.append(Erase(fed.world.shared[torch.isin(fed.world.shared.client, lenders)]))
     return events
 
 
@@ -217,7 +219,13 @@ def counts(cls: type, field: str) -> bool:
     return any(map(tried, partners))
 
 
-@pytest.mark.parametrize("name", CLASSES)
+# One of each family every time, all of them with `make test-slow`.
+OFTEN = ("Gram", "Popularity", "EASE", "FedAvg", "GraphFedAvg", "Retrain", "Ascent", "ServerReplay")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in OFTEN else pytest.mark.slow) for n in CLASSES]
+)
 def test_every_setting_has_an_effect(name: str) -> None:
     cls = CLASSES[name]
     idle = [

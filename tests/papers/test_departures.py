@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ import pytest
 from rescind.errors import DataError
 from rescind_papers.departures import ELSEWHERE, PACKAGE, departures, main, page
 
+TODAY = lru_cache(departures)
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_page_is_made_from_the_marks_of_today():
-    made, there = page(departures()), (ROOT / "docs" / "departures.md").read_text("utf-8")
+    made, there = page(TODAY()), (ROOT / "docs" / "departures.md").read_text("utf-8")
     assert there == made, "stale; run: python -m rescind_papers.departures docs/departures.md"
 
 
@@ -23,12 +26,12 @@ def test_no_mark_is_lost():
     for path in PACKAGE.rglob("*.py"):
         for line in path.read_text(encoding="utf-8").splitlines():
             marked += line.strip(' #"').startswith("DEPARTS ")
-    assert len(departures()) == marked
+    assert len(TODAY()) == marked
     assert marked > 5
 
 
 def test_every_mark_belongs_to_a_paper_and_gives_a_reason():
-    for found in departures():
+    for found in TODAY():
         assert found.paper != ELSEWHERE, f"{found.source}: name the paper near the mark"
         assert len(found.text.split()) > 8, f"{found.source}: say what is done instead, and why"
 

@@ -59,7 +59,7 @@ def test_a_stream_gives_the_same_line_there_as_here(
     assert line["test"]["NDCG@20"] == pytest.approx(here.metrics["NDCG@20"], abs=1e-6)
     assert (line["digest"], line["round"]) == (first.digest, here.facts["round"])
     # A run whose line stands beside the recipe is not made again.
-    assert [cell.run.seed for _, cell in grid.unmade(read(path))] == [0, 1]
+    assert [cell.run.seed for _, cell in grid.missing_cells(read(path))] == [0, 1]
     read(path).results.write_text(json.dumps(line) + "\n", encoding="utf-8")
-    assert [cell.run.seed for _, cell in grid.unmade(read(path))] == [1]
+    assert [cell.run.seed for _, cell in grid.missing_cells(read(path))] == [1]
     assert second.run.seed == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -46,6 +46,9 @@ class LocalGram(Gram):
     source: Literal["everyone", "shared"] = "everyone"
     """Items counted in G: of all clients, or lent items only, without asking devices. The second is
     the control for federation if EASE's pairs do not fit into memory."""
+    release_size: int = field(default=50, init=False)  # settings of a dense sum, not read here
+    resolve_every: int = field(default=1000, init=False)
+    solve_above: float = field(default=0.25, init=False)
     max_items: int = 1_000_000
     """Largest catalogue allowed: lists take 8 bytes per neighbour."""
 
