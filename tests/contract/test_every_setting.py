@@ -54,6 +54,9 @@ NEEDS: dict[str, dict[str, Any]] = {
     "delta": {"longest_history": 5, "noise": 1.0},
     "resolve_every": {"solve_above": 1.0},
     "negatives": {"loss": "bpr"},
+    "epsilon": {"warm_up": 0},
+    "hints": {"warm_up": 0, "hint_share": 1.0},
+    "hint_share": {"warm_up": 0},
     "batch_size": {"loss": "bpr"},
 }
 """Settings that matter only together with others; the test also finds single partners by itself."""

@@ -13,7 +13,7 @@ belongs to one client, so the sum is the list of all contributions. No server fu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Literal, cast
 
 import torch
@@ -80,6 +80,7 @@ class PDCFRSR(RankingMethod):
     negatives: int = 4
     rate: float = 0.15
     private_rate: float = 0.0
+    candidates: int | None = field(default=None, init=False)  # of a softmax, which it refuses
     local_includes_shared: bool = False
     """Must be False, so that a device can tell which items it lent. It trains on all items."""
 
