@@ -54,13 +54,14 @@ NEEDS: dict[str, dict[str, Any]] = {
     "delta": {"longest_history": 5, "noise": 1.0},
     "resolve_every": {"solve_above": 1.0},
     "negatives": {"loss": "bpr"},
-    "epsilon": {"warm_up": 0},
-    "hints": {"warm_up": 0, "hint_share": 1.0},
-    "hint_share": {"warm_up": 0},
+    "hints": {"hint_share": 1.0},
+    "hint_weight": {"hint_share": 1.0},
     "batch_size": {"loss": "bpr"},
 }
 """Settings that matter only together with others; the test also finds single partners by itself."""
-SMALLER = {"clients_per_round": 5, "forget_rounds": 2, "repair_rounds": 1, "rounds": 2}
+SMALLER = {
+    "clients_per_round": 5, "forget_rounds": 2, "repair_rounds": 1, "rounds": 2, "warm_up": 0,
+}  # fmt: skip
 """Fewer clients and rounds than the defaults, so that a story takes milliseconds."""
 
 
@@ -139,7 +140,7 @@ def story(method: Unlearner) -> Iterator[str]:
             else:
                 fed = watched(learnt(_for_fedshare(method)), seen)
             if isinstance(method, Method) and fed.world.task == "ranking":
-                yield digest(seen + described(fed.apply(next_block(clients=10, items=16)).run(1)))
+                yield digest(seen + described(fed.apply(next_block(clients=10, items=16)).run(2)))
             for event in requests(fed):
                 yield digest(seen + described(method.unlearn(fed, event)))
     except RescindError as error:
