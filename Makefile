@@ -55,9 +55,12 @@ demo: $(VENV)/installed
 # is worth running while it is broken. Then everything above it, side by side.
 GROUND := tests/core/test_labels.py tests/core/test_jagged.py tests/core/test_params.py
 
+# The longest files first, so that both processes end together.
+LONGEST := tests/flower tests/stories tests/papers
+
 test: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest $(GROUND)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(GROUND))
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(GROUND)) $(LONGEST) tests
 
 test-slow: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest -m slow
