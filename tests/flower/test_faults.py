@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 pytest.importorskip("flwr")
 
-from flower.grids import FIRST, InMemory, silos_of
+from flower.grids import FIRST, InMemory, InMemorySource, silos_of
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.gate import INFINITE, SHAPE
@@ -22,7 +22,7 @@ from rescind.errors import BoundaryError, ConsentError, DataError
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.remote_holdings import remote_holdings
 from rescind.flower.server.transport import LATE, REPLAYED, ROUND, SILENT, STALE, UNKNOWN
-from rescind.flower.silo.node import InMemorySource, Node
+from rescind.flower.silo.node import Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD, MOMENT, PRIVATE

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 pytest.importorskip("flwr")
 
-from flower.grids import FIRST, InMemory
+from flower.grids import FIRST, InMemory, InMemorySource
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN, Holdings
@@ -19,7 +19,7 @@ from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.remote_holdings import remote_holdings
 from rescind.flower.server.storage import load_remote, save_remote
 from rescind.flower.server.transport import SILENT, Transport
-from rescind.flower.silo.node import InMemorySource, Node
+from rescind.flower.silo.node import Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.steps import HELD, MOMENT
 from rescind.methods.continual.f3crec import F3CRec

@@ -15,7 +15,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
-from flower.grids import FIRST, InMemory
+from flower.grids import FIRST, InMemory, InMemorySource
 from flower.served import results
 from rescind.core.holdings import TRAIN
 from rescind.data import Dataset, load
@@ -30,7 +30,7 @@ from rescind.flower.server.serve import serve
 from rescind.flower.server.transport import Transport
 from rescind.flower.silo import data_source as sources
 from rescind.flower.silo.data_source import RecipeData
-from rescind.flower.silo.node import InMemorySource, Node
+from rescind.flower.silo.node import Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD

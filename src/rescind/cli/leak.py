@@ -55,7 +55,6 @@ def command(
     from rescind.experiments.learning_run import prepare
     from rescind.experiments.recipe import DataSettings
     from rescind.experiments.update_leaks import case_of, cases, facts_of
-    from rescind.methods.additive.gram import Gram
     from rescind.privacy.accountant import check_delta
 
     check_delta(delta)
@@ -70,7 +69,7 @@ def command(
         given, data, seed = _of_run(run)
     dataset = prepare(DataSettings(name=data))
     named = method is not None and method.lower() == "gram" and model is None
-    if named or (given is not None and isinstance(given.method, Gram)):
+    if named or (given is not None and given.method.additive):
         _print_peeled(_peeled(given, dataset, data, seed, out), out, as_json)
         return
     chosen = cases(dataset, method, model) if given is None else (case_of(given.method, dataset),)

@@ -25,7 +25,7 @@ from rescind.experiments.peeling_attack import SLACK, Peeled, gram_from_weights,
 from rescind.methods.additive._exchange import Lent, parts_of_loans
 from rescind.methods.additive._pairs import from_bits, square
 from rescind.methods.additive._release import Dial
-from rescind.methods.additive.gram import Gram
+from rescind.methods.additive.gram import Gram, gram_of
 from rescind.privacy.two_servers import client_shares
 
 COHORTS = (10, 30, 100, 256)
@@ -84,7 +84,7 @@ def peeled_lines(
 
 def peeled_run(fed: Federation) -> list[dict[str, Any]]:
     """Measure the lines of a run with its settings, and of the same users with nothing set."""
-    assert isinstance(fed.method, Gram)
+    gram_of(fed)  # refuses other methods
     defaults = {name: getattr(Dial(), name) for name in Dial.__dataclass_fields__}
     plain = replace(fed, executor=InProcess()).restart(replace(fed.method, **defaults)).run(1)
     cache: Cache = {}
@@ -94,8 +94,7 @@ def peeled_run(fed: Federation) -> list[dict[str, Any]]:
 
 def _lines(name: str, fed: Federation, cache: Cache) -> list[dict[str, Any]]:
     """Measure the lines of one setting. cache: results on the server's numbers"""
-    method = fed.method
-    assert isinstance(method, Gram)
+    method = gram_of(fed)
     longest, out = method.longest_history, []
     for seen in views(fed):
         key = (seen.view, longest, method.servers) if seen.exact else (seen.view, name)
@@ -109,8 +108,7 @@ def _lines(name: str, fed: Federation, cache: Cache) -> list[dict[str, Any]]:
 
 def views(fed: Federation) -> Iterator[Seen]:
     """Yield what a server or a device of this learner can see."""
-    method = fed.method
-    assert isinstance(method, Gram)
+    method = gram_of(fed)
     by_client = histories(fed)
     clients = torch.tensor(sorted(by_client))
     order = clients[torch.argsort(fed.clock.at(0).bits("peeled", clients), stable=True)]
@@ -176,8 +174,7 @@ def _full(sums: Params, items: int) -> Tensor:
 
 def _incoming(fed: Federation, ids: Tensor) -> Tensor:
     """Return what one server receives for these users: their sum, or its secret share."""
-    method = fed.method
-    assert isinstance(method, Gram)
+    method = gram_of(fed)
     first = replace(fed, executor=InProcess()).restart().now
     cohort = InProcess().cohort(method, first.vault, ids)
     total, _ = method.client_sum(first.state.public, first.vault.read(ids), cohort, fed.clock)

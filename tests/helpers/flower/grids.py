@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,32 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from rescind.core.holdings import Holdings
+from rescind.core.records import Arrive
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.transport import Transport
-from rescind.flower.silo.node import InMemorySource, Node
+from rescind.flower.silo.node import Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.serde import read, written
 
 FIRST = 100
 """Flower's id of silo 0's node. It differs from the silo's number, to find mix-ups."""
+
+
+@dataclass(frozen=True)
+class InMemorySource:
+    """Holdings in memory, and the blocks that follow."""
+
+    holdings: Holdings
+    blocks: tuple[Arrive, ...] = ()
+
+    def hold(self, seed: int) -> Holdings:
+        """Return the holdings. The seed is not used."""
+        return self.holdings
+
+    def block(self, number: int, seed: int) -> Arrive | None:
+        """Return block `number`; block 1 is the first after the initial holdings."""
+        return self.blocks[number - 1] if number <= len(self.blocks) else None
 
 
 class InMemory(Grid):

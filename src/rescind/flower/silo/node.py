@@ -47,22 +47,6 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class InMemorySource:
-    """Holdings in memory, and the blocks that follow."""
-
-    holdings: Holdings
-    blocks: tuple[Arrive, ...] = ()
-
-    def hold(self, seed: int) -> Holdings:
-        """Return the holdings. The seed is not used."""
-        return self.holdings
-
-    def block(self, number: int, seed: int) -> Arrive | None:
-        """Return block `number`; block 1 is the first after the initial holdings."""
-        return self.blocks[number - 1] if number <= len(self.blocks) else None
-
-
-@dataclass(frozen=True)
 class Node:
     """A silo, with all clients c for which c mod silos = silo."""
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
+from rescind.core.federation import Federation
 from rescind.core.params import Params
 from rescind.core.state import Private, ServerState
 from rescind.core.update import Sum, Update
@@ -317,3 +318,10 @@ class Gram(Solving, Additive):
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         return self.model.of_lot({WEIGHTS: public[WEIGHTS]}, cohort.own)
+
+
+def gram_of(fed: Federation) -> Gram:
+    """Return the method of a federation that learns with `Gram`, or raise."""
+    if not isinstance(fed.method, Gram):
+        raise ConfigError(f"this needs a run of Gram; got one of {type(fed.method).__name__}.")
+    return fed.method
