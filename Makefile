@@ -60,7 +60,7 @@ LONGEST := tests/flower tests/stories tests/papers
 
 test: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest $(GROUND)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(GROUND)) $(LONGEST) tests
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(GROUND)) $(LONGEST) tests
 
 test-slow: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest -m slow
