@@ -41,6 +41,11 @@ EXCEPTIONS = {
         (name, "reset_private"): STREAM
         for name in ("FineTune", "F3CRec", "KD", "Reg", "ReLoop2", "SPP")
     },
+    (
+        "SPP",
+        "plasticity",
+    ): "needs more items than this world has: tests/equations/test_continual.py",
+    ("FedEraser", "calibrate"): "needs a longer log: tests/equations/test_unlearners.py",
 }
 """(class, field): why this test cannot see its effect."""
 
