@@ -45,7 +45,6 @@ EXCEPTIONS = {
         "SPP",
         "plasticity",
     ): "needs more items than this world has: tests/equations/test_continual.py",
-    ("FedEraser", "calibrate"): "needs a longer log: tests/equations/test_unlearners.py",
 }
 """(class, field): why this test cannot see its effect."""
 
@@ -59,6 +58,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "delta": {"longest_history": 5, "noise": 1.0},
     "resolve_every": {"solve_above": 1.0},
     "negatives": {"loss": "bpr"},
+    "calibrate": {"interval": 1},
     "hints": {"hint_share": 1.0},
     "hint_weight": {"hint_share": 1.0},
     "batch_size": {"loss": "bpr"},
