@@ -14,7 +14,7 @@ from rescind.core.method import Method, Unlearner
 from rescind.core.settings import chosen, to_table
 from rescind.errors import ConfigError, suggest
 from rescind.experiments.recipe_file import SETTINGS, Table
-from rescind.privacy.accountant import check_delta, statement
+from rescind.privacy.accountant import DELTA, check_delta, statement
 
 UNNAMED = ("sharing", "guards", "run")
 """Settings that are saved without the name of their class."""
@@ -91,8 +91,7 @@ class GuardSettings:
 
     @property
     def at_delta(self) -> float:
-        """Return delta. The default 1e-5 is below 1 / clients for all datasets here."""
-        return 1e-5 if self.delta is None else self.delta
+        return DELTA if self.delta is None else self.delta
 
     @property
     def guards(self) -> tuple[Guard, ...]:

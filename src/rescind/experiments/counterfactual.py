@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
@@ -113,7 +113,8 @@ def open_run(folder: Path, repeatable: bool = True) -> Federation:
     repeatable: refuse a run with noise, because no seed repeats it
     """
     check_finished(folder)
-    settings = (read_facts(folder) or {})["configuration"]
+    facts = read_facts(folder) or {}
+    settings = facts["configuration"]
     guards = from_table(GuardSettings, settings.get("guards", {}), {})
     if repeatable and (guards.gaussian is not None or guards.laplace is not None):
         raise ConfigError(
@@ -122,7 +123,11 @@ def open_run(folder: Path, repeatable: bool = True) -> Federation:
             f"guards.laplace."
         )
     device = settings.get("run", {}).get("device", "cpu")
-    return load_federation(folder / "model", InProcess(device=device, guards=guards.guards))
+    fed = load_federation(folder / "model", InProcess(device=device, guards=guards.guards))
+    if guards.guards and fed.spent is None:  # saved by version 0.2, which kept the largest count
+        times = int(facts["privacy"]["participations"])
+        fed = replace(fed, spent=torch.full((fed.world.sizes.clients,), times))
+    return fed
 
 
 def train_world(fed: Federation, client: int, people: Sequence[int], k: int) -> Trained:

@@ -20,13 +20,15 @@ from rescind.core.params import digest, nbytes
 from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.data.simulated_lending import draw_regret
 from rescind.errors import ConfigError, ConsentError, DataError
+from rescind.experiments.counterfactual import open_run
 from rescind.experiments.stream_run import measured_again
 from rescind.forgetting.blocklist import Blocklist
 from rescind.forgetting.forget import Audits, Evidence, forget
 from rescind.forgetting.receipt import Issued, write
 from rescind.forgetting.receipt_html import page
 from rescind.reporting.html import Page
-from rescind.storage.federations import load_federation, save_federation
+from rescind.privacy.accountant import DELTA, statement
+from rescind.storage.federations import save_federation
 from rescind.storage.provenance import versions
 from rescind.storage.run_folder import MOVED, check_finished, read_facts, write_facts
 
@@ -155,7 +157,7 @@ def answer(
     """
     check_finished(run)
     facts = read_facts(run) or {}
-    fed = load_federation(run / "model")
+    fed = open_run(run, repeatable=False)
     event = read_request(fed, kind, source, Blocklist.read(run))
     request = fed.request(event)
     new = out or _next(run)
@@ -227,9 +229,19 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
         },
         "model": {"public": digest(state.public), "private": digest(vault.private)},
         "forgotten": [*facts.get("forgotten", []), forgotten],
-        "privacy": {**facts.get("privacy", {}), **after.method.promise(after)},
+        "privacy": _privacy(facts, after),
         "published": after.method.published(after),
     }
+
+
+def _privacy(facts: dict[str, Any], after: Federation) -> dict[str, Any]:
+    """Return the guarantee after forgetting: the old model was published, so its rounds count."""
+    stated = dict(facts.get("privacy", {}))
+    if after.spent is not None:
+        guards, delta = getattr(after.executor, "guards", ()), stated.get("delta", DELTA)
+        times, clients = int(after.spent.max()), after.world.sizes.clients
+        stated |= statement(guards, after.method.individual, times, delta, clients)
+    return stated | after.method.promise(after)
 
 
 def _moved_page(run: Path, new: Path) -> str:

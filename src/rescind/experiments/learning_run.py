@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rescind.core import files, params
@@ -67,6 +68,15 @@ class Meter:
     def most_often(self, ids: Tensor | None = None) -> int:
         """Return an upper bound on the rounds of any client (or any of `ids`)."""
         return accountant.most_often(self.took_part, ids) + self.repeated
+
+    def ledger(self, fed: Federation) -> Federation:
+        """Return the federation with these counts as its ledger, if guards protected its rounds."""
+        if fed.spent is None:
+            return fed
+        counted = torch.tensor(self.took_part, dtype=torch.int64)
+        spent = torch.zeros(fed.world.sizes.clients, dtype=torch.int64)
+        spent[: len(counted)] = counted
+        return replace(fed, spent=spent + self.repeated)
 
     def read(self) -> dict[str, Any]:
         """Return the current counters."""
@@ -201,6 +211,7 @@ def run_cell(
     trained, stopped = _train(cell, fed, seen, meter, (meter, seen, checkpoints, *watch))
     facts = _facts(cell, dataset, trained, seen.until, meter)
     facts["privacy"]["stopped"] = stopped
+    trained = meter.ledger(trained)
     save_federation(trained, folder / "model")
     write_facts(folder, facts)
     tidy(folder)

@@ -95,7 +95,7 @@ def measured(
     facts["metrics"]["test"] |= drift.found()
     facts["kept_bytes"]["devices"] = done.fed.now.vault.nbytes
     facts["model"]["private"] = params.digest(done.fed.now.vault.private)
-    return done.fed, facts
+    return meter.ledger(done.fed), facts
 
 
 def blocks_of(cell: Cell) -> Blocks:
