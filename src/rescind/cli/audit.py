@@ -51,7 +51,7 @@ def command(
 
     Exit code 0: PASS or INCONCLUSIVE, 1: FAIL or VOID.
     """
-    from rescind.storage.run_folder import check_finished
+    from rescind.storage.run_folder import check_finished, working_on
 
     kind, source = one_request(erase, unshare, withdraw)
     check_finished(run)
@@ -64,9 +64,9 @@ def command(
 
     nothing = method == "nothing" and not change
     subject: By = "nothing" if nothing else unlearner(method, change or ())
-    before = open_run(run, repeatable=False)
-    event = read_request(before, kind, source, Blocklist.read(run))
-    with interruptible():
+    with interruptible(), working_on(run):
+        before = open_run(run, repeatable=False)
+        event = read_request(before, kind, source, Blocklist.read(run))
         after = forgotten(subject, before, event)
         report = examine(
             before, after, event, level="full" if full else "standard", ulira=ulira,

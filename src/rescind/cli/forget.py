@@ -68,12 +68,13 @@ def command(
     from contextlib import ExitStack
 
     from rescind.errors import ConfigError
-    from rescind.storage.run_folder import check_finished
+    from rescind.storage.run_folder import MOVED, check_finished
 
     kind, source = one_request(erase, unshare, withdraw)
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
-    check_finished(run)
+    if not (run / MOVED).is_file():  # a request that was answered gets its answer again
+        check_finished(run)
     from rescind.audits.finding import legend, question
     from rescind.core.files import write_atomically
     from rescind.experiments.forget_run import answer

@@ -10,10 +10,9 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from rescind.core.settings import from_table
 from rescind.core.tasks.metrics import top_k
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.recipe import GuardSettings
-from rescind.forgetting.parallel import one_thread
+from rescind.forgetting.parallel import one_thread, worker_pool
 from rescind.storage.federations import load_federation
 from rescind.storage.provenance import versions
 from rescind.storage.run_folder import check_finished, read_facts
@@ -229,8 +228,7 @@ def _train_missing(
         for client in todo:
             yield train_world(fed, client, people, k)
         return
-    # Spawn, because torch threads do not survive a fork.
-    pool = ProcessPoolExecutor(min(processes, len(todo)), get_context("spawn"))
+    pool = worker_pool(min(processes, len(todo)))
     try:
         futures = [pool.submit(_train_in_worker, folder, c, people, k) for c in todo]
         for done in as_completed(futures):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
-import shutil
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +13,6 @@ from typing import Any, Literal
 import torch
 
 from rescind.core.federation import Federation
-from rescind.core.files import make_folder, write_atomically
 from rescind.core.method import Unlearner
 from rescind.core.params import digest, nbytes
 from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
@@ -24,23 +22,27 @@ from rescind.experiments.counterfactual import open_run
 from rescind.experiments.stream_run import measured_again
 from rescind.forgetting.blocklist import Blocklist
 from rescind.forgetting.forget import Audits, Evidence, forget
-from rescind.forgetting.receipt import Issued, write
+from rescind.forgetting.keys import erasure_key, read_secret, write_secret
+from rescind.forgetting.receipt import parse
 from rescind.forgetting.receipt_html import page
-from rescind.reporting.html import Page
+from rescind.forgetting.succession import (
+    KEY,
+    RECEIPT,
+    begin,
+    commit,
+    draft,
+    moved_request,
+    settle,
+)  # fmt: skip
 from rescind.privacy.accountant import DELTA, statement
 from rescind.storage.federations import save_federation
 from rescind.storage.provenance import versions
-from rescind.storage.run_folder import MOVED, check_finished, read_facts, write_facts
+from rescind.storage.run_folder import check_finished, read_facts, working_on, write_facts
 
 Kind = Literal["erase", "unshare", "withdraw"]
 DRAW = "draw:"
-RECEIPT, PAGE = "receipt.json", "receipt.html"
-REPORT = "report.html"
 FORGOT = "-forgot-"
 """Between the name of a run and the number of answered requests."""
-LEFT = ("run.json", "withheld.json", MOVED, RECEIPT, PAGE, "receipt.key", REPORT)
-"""Files that stay in the folder of a run after forgetting: no records and no model. The key of an
-earlier requester stays until it is handed over."""
 
 
 @dataclass(frozen=True)
@@ -149,41 +151,65 @@ def answer(
     on_start: Callable[[Federation, Event, int], Any] = lambda *_: None,
     away: Sequence[str] = (),
 ) -> Answer:
-    """Answer a request to a run: write a new run without the records and a receipt, purge the old.
+    """Answer a request to a run: write a new run without the records, purge the old, sign.
 
-    The old run is purged after the new one is complete on disk. on_retrain: called with (finished,
-    total) reference models    on_start: called with the run, the request and its number of records
-    away: ids of users whose devices cannot be reached
+    A request that was interrupted is finished first (`succession`); the same request again gives
+    its answer. on_retrain: called with (finished, total) reference models    on_start: called with
+    the run, the request and its number of records    away: ids of users whose devices cannot be
+    reached
     """
+    asked = _request_digest(kind, source)
+    done = settle(run)
+    if done is not None and done.is_dir() and asked == moved_request(run):
+        return _answered(done)
     check_finished(run)
-    facts = read_facts(run) or {}
-    fed = open_run(run, repeatable=False)
-    event = read_request(fed, kind, source, Blocklist.read(run))
-    request = fed.request(event)
-    new = out or _next(run)
-    if new.exists() and any(new.iterdir()):
-        raise ConfigError(f"{new} is not empty. Choose another folder with --out.")
-    previous = (run / RECEIPT).read_bytes() if (run / RECEIPT).is_file() else None
-    fed.apply(event)  # fail before any output if the request is invalid
-    on_start(fed, event, len(request.records))
-    watched = Federation(**{**vars(fed), "watch": (*fed.watch, *watch)})
-    after, evidence = forget(
-        watched, event, method, audits,
-        previous=previous, data=facts["data"]["digest"], workers=workers, progress=on_retrain,
-        away=[fed.labels.client(user, fed.world.sizes.clients) for user in away],
-    )  # fmt: skip
-    after = Federation(**{**vars(after), "watch": ()})
-    make_folder(new)
-    save_federation(after, new / "model")
-    key_file = write(Issued(evidence.receipt, evidence.key), new / RECEIPT)
-    findings = evidence.report.findings if evidence.report else None
-    write_atomically(new / PAGE, page(evidence.receipt, findings).encode())
-    withheld = Blocklist.read(run).after(event, request.records, fed.labels)
-    withheld.write(new)
-    write_facts(new, _facts(facts, after, evidence))
-    withheld.write(run)  # a rerun into the old folder must leave the records out, too
-    _purge_folder(run, new)
-    return Answer(after, evidence, new, key_file)
+    with working_on(run) as scratch:
+        check_finished(run)  # another command may have replaced it before the lock was free
+        facts = read_facts(run) or {}
+        fed = open_run(run, repeatable=False)
+        event = read_request(fed, kind, source, Blocklist.read(run))
+        request = fed.request(event)
+        new = out or _next(run)
+        if new.exists() and any(new.iterdir()):
+            raise ConfigError(f"{new} is not empty. Choose another folder with --out.")
+        previous = (run / RECEIPT).read_bytes() if (run / RECEIPT).is_file() else None
+        fed.apply(event)  # fail before any output if the request is invalid
+        on_start(fed, event, len(request.records))
+        watched = Federation(**{**vars(fed), "watch": (*fed.watch, *watch)})
+        after, evidence = forget(
+            watched, event, method, audits,
+            previous=previous, data=facts["data"]["digest"], folder=scratch, workers=workers,
+            progress=on_retrain,
+            away=[fed.labels.client(user, fed.world.sizes.clients) for user in away],
+        )  # fmt: skip
+        after = Federation(**{**vars(after), "watch": ()})
+        folder = begin(run, new, asked)
+        save_federation(after, folder / "model")
+        Blocklist.read(run).after(event, request.records, fed.labels).write(folder)
+        write_facts(folder, _facts(facts, after, evidence))
+        write_secret(folder / KEY, evidence.key)
+        findings = evidence.report.findings if evidence.report else None
+        draft(folder, run, new, evidence.receipt, page(evidence.receipt, findings).encode())
+        commit(run, new)
+    return Answer(after, evidence, new, new / KEY)
+
+
+def _request_digest(kind: Kind, source: str) -> str:
+    """Return a digest of a request under a secret, to recognise it when it is repeated."""
+    named = kind != "withdraw" and not source.startswith(DRAW)
+    try:
+        content = Path(source).read_bytes() if named else source.encode()
+    except OSError:
+        content = b""  # `read_request` tells what is wrong with the file
+    hashed = hashlib.blake2b(f"{kind}\n".encode() + content, key=erasure_key(), digest_size=32)
+    return hashed.hexdigest()
+
+
+def _answered(new: Path) -> Answer:
+    """Return the answer of a request that was finished before."""
+    receipt = parse((new / RECEIPT).read_bytes())
+    key = read_secret(new / KEY) if (new / KEY).is_file() else b""
+    return Answer(open_run(new, repeatable=False), Evidence(receipt, key), new, new / KEY)
 
 
 def _next(run: Path) -> Path:
@@ -242,28 +268,3 @@ def _privacy(facts: dict[str, Any], after: Federation) -> dict[str, Any]:
         times, clients = int(after.spent.max()), after.world.sizes.clients
         stated |= statement(guards, after.method.individual, times, delta, clients)
     return stated | after.method.promise(after)
-
-
-def _moved_page(run: Path, new: Path) -> str:
-    out = Page(f"{run.name}: its records were forgotten")
-    out.text(
-        f"Records of this run were erased or taken back. Its model, its report and everything else "
-        f"that was made with them were deleted. The new run without them is {new.name}; its "
-        f"receipt.html shows what was requested, done and measured."
-    )
-    out.text("Kept here: the settings and the results of the old run (run.json).")
-    out.code(f"rescind verify {new.name}/{RECEIPT}")
-    return out.html()
-
-
-def _purge_folder(run: Path, new: Path) -> None:
-    """Delete everything of the old run but its results and the name of the new run."""
-    write_atomically(run / MOVED, (json.dumps({"to": new.name}) + "\n").encode())
-    facts = read_facts(run) or {}
-    facts.pop("model", None)  # its digest would help to test guesses
-    write_facts(run, facts)
-    write_atomically(run / REPORT, _moved_page(run, new).encode())
-    for path in run.iterdir():
-        if path.name in LEFT:
-            continue
-        shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -26,6 +26,7 @@ from rescind.errors import BoundaryError, DataError
 from rescind.experiments.recipe import Cell, DataSettings, Recipe
 from rescind.experiments.results import append_line
 from rescind.forgetting.blocklist import Blocklist
+from rescind.forgetting.succession import rerunning
 from rescind.privacy import accountant
 from rescind.storage.checkpoints import Checkpoints, Resumed, resume
 from rescind.storage.federations import save_federation
@@ -187,6 +188,17 @@ def run_cell(
     again: resume from the newest checkpoint in the folder, if there is one
     Records that were erased or taken back (`withheld.json` in the folder) are left out.
     """
+    with rerunning(folder):
+        return _run_cell(cell, folder, again, watch, dataset)
+
+
+def _run_cell(
+    cell: Cell,
+    folder: Path,
+    again: bool,
+    watch: tuple[Watch, ...],
+    dataset: AnyData | None,
+) -> Result:
     withheld = Blocklist.read(folder)
     dataset = dataset or obtained(cell)
     fed = start(cell, dataset, withheld)
@@ -281,14 +293,9 @@ def _prepare_folder(folder: Path, keep: bool) -> None:
 
     keep: keep the checkpoints, which are of this run
     """
-    try:
-        files.make_folder(folder)
-        if not keep:
-            tidy(folder)
-        (folder / "run.json").unlink(missing_ok=True)
-    except OSError as error:
-        why = f"cannot make the folder {folder}: {error.strerror}"
-        raise DataError(f"{why}. Choose another with --out.") from None
+    if not keep:
+        tidy(folder)
+    (folder / "run.json").unlink(missing_ok=True)
 
 
 def server_bytes(fed: Federation) -> int:

@@ -25,6 +25,7 @@ from rescind.experiments.drift import Drift
 from rescind.experiments.learning_run import Meter, Result, about, prepare, tidy
 from rescind.experiments.streams import Block, Blocks, Stream, StreamCheckpoints, Streamed, Watch
 from rescind.forgetting.blocklist import Blocklist
+from rescind.forgetting.succession import rerunning
 from rescind.reporting import charts
 from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.federations import load_federation, save_federation
@@ -50,8 +51,14 @@ def run_cell(
     again: resume from the block and checkpoint where an earlier run stopped
     `rounds` counts inside a block. Erased records (`withheld.json` in the folder) are left out.
     """
+    with rerunning(folder):
+        return _run_cell(cell, folder, again, watch, dataset)
+
+
+def _run_cell(
+    cell: Cell, folder: Path, again: bool, watch: Sequence[Watch], dataset: Dataset | None
+) -> Result:
     dataset, withheld = dataset or prepare(cell.data), Blocklist.read(folder)
-    files.make_folder(folder)
     key = f"{cell.digest}/{cell.run.seed}/{dataset.digest}"
     halts = StreamCheckpointFiles(folder / "checkpoints", cell, key)
     if not again:

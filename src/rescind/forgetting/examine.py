@@ -25,6 +25,7 @@ from rescind.audits.verdict import FEWEST
 from rescind.core import params
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
+from rescind.core.files import make_folder
 from rescind.core.method import Unlearner
 from rescind.core.records import Event
 from rescind.core.request import Request
@@ -238,7 +239,7 @@ def _trained(
     """Train the missing models; yield each when it is finished and saved."""
     empty = remaining(before, event)
     work = functools.partial(_retrain, cache=str(cache), key=key)
-    for s in spread(before, event, todo, workers, work):
+    for s in spread(before, event, todo, workers, work, cache):
         yield s, _read(cache, key, s, empty)
 
 
@@ -276,7 +277,7 @@ def examine_records(
         progress(len(places) - len(todo), len(places))
         names = [str(path) for path in places]
         work = functools.partial(_shadow, pairs=pairs, seed=seed, by=unlearner, places=names)
-        for done, _ in enumerate(spread(before, event, todo, workers, work), 1):
+        for done, _ in enumerate(spread(before, event, todo, workers, work, cache), 1):
             progress(len(places) - len(todo) + done, len(places))
         return judge_records(case, [params.load(path)[0] for path in places], pairs)
 
@@ -293,6 +294,7 @@ def _shadow(
 @contextmanager
 def _cache(folder: Path | None) -> Iterator[Path]:
     if folder is not None:
+        make_folder(folder)
         yield folder
         return
     with TemporaryDirectory(prefix="rescind-retrains-") as temporary:

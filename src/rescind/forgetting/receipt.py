@@ -172,9 +172,14 @@ def issue(
         time=datetime.now(UTC).strftime(TIME_FORMAT),
         public_key=keys.public_text(signer),
     )
-    signature = keys.PREFIX + signer.sign(signed_bytes(unsigned)).hex()
     # Parsed from its bytes, so that the caller gets what every reader gets.
-    return Issued(parse(canonical(replace(unsigned, signature=signature))), key)
+    return Issued(parse(canonical(sign(unsigned, signer))), key)
+
+
+def sign(unsigned: Receipt, signer: Ed25519PrivateKey) -> Receipt:
+    """Return the receipt with a signature: the same bits each time (Ed25519)."""
+    signature = keys.PREFIX + signer.sign(signed_bytes(unsigned)).hex()
+    return replace(unsigned, signature=signature)
 
 
 def _asked(event: Event, count: int | None, key: bytes) -> Asked:

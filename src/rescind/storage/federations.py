@@ -64,11 +64,13 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
     labels: Facts = {
         k: list(v) for k, v in vars(fed.labels).items() if k in ("users", "items", "titles")
     }
+    facts["labels"] = _labels_digest(labels)
     past, past_facts = _pack_past(fed)
     sides = [params.digest(server), facts, params.digest(devices), device_facts, labels]
     sides += [params.digest(past), past_facts] if fed.past else []
     stamp = "sha256:" + sha256(json.dumps(sides, sort_keys=True).encode()).hexdigest()
-    files.write_atomically(folder / "labels.json", json.dumps({**labels, "stamp": stamp}).encode())
+    named = json.dumps({**labels, "stamp": stamp}).encode()
+    files.write_atomically(folder / "labels.json", named, private=True)
     params.save(folder / "devices.safetensors", devices, as_notes({**device_facts, "stamp": stamp}))
     if fed.past is not None:
         params.save(folder / "past.safetensors", past, as_notes({**past_facts, "stamp": stamp}))
@@ -123,6 +125,11 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
         raise DataError(
             f"the files in {folder} do not belong together: a save of server, devices and labels "
             f"was interrupted. Rerun, or resume with --resume."
+        )
+    if facts.get("labels", _labels_digest(labels)) != _labels_digest(labels):
+        raise DataError(
+            f"{folder / 'labels.json'} does not match the digest that was saved with the model: "
+            f"its ids were changed, so the wrong person could be erased. Restore it from a copy."
         )
     method = _method(facts["method"])
     executor = _guarded(executor or InProcess(), facts.get("guards") or [], folder)
@@ -254,6 +261,10 @@ def _read_past(path: Path, server: Facts, vault: Vault) -> History:
         for number, saved in enumerate(facts["story"])
     )
     return History(start, tensors["first"].to(device), base, story, tuple(points))
+
+
+def _labels_digest(labels: Facts) -> str:
+    return "sha256:" + sha256(json.dumps(labels, sort_keys=True).encode()).hexdigest()
 
 
 def _read_labels(path: Path) -> Facts:
