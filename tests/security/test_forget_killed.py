@@ -49,6 +49,7 @@ class Scene:
     """A finished run, what forgetting makes of it, and how often that touches the disk."""
 
     nurse: Nursery
+    secrets: Path
     model: dict[str, str]
     left: list[str]
     touches: list[tuple[str, str]]
@@ -65,7 +66,7 @@ class Scene:
 
     def signed(self) -> list[Path]:
         """Every valid receipt below the folder, wherever it lies."""
-        own = {keys.public_key(str(self.here / "keys" / "signing.pub")): "us"}
+        own = {keys.public_key(str(self.secrets / "signing.pub")): "us"}
         found = []
         for path in self.here.glob("*cut*/**/*"):
             read = path.is_file() and path.suffix != ".safetensors"
@@ -106,9 +107,9 @@ class Scene:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     here = tmp_path_factory.mktemp("forget-killed")
     (here / "small.toml").write_text(RECIPE)
+    secrets = tmp_path_factory.mktemp("keys")  # outside: making keys is not what is killed here
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(killing.ENVIRONMENT, "RESCIND_KEYS", str(here / "keys"))
-        patch.setenv("RESCIND_KEYS", str(here / "keys"))
+        patch.setitem(killing.ENVIRONMENT, "RESCIND_KEYS", str(secrets))
         with nursery(here) as nurse:
             assert nurse.run("run", "small.toml", "--out", "base").code == 0
             shutil.copytree(here / "base", here / "cut")
@@ -119,8 +120,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             model = saved(here / "cut-forgot-1")
             assert model is not None
             left = [n for c in ("cut", "cut-forgot-1") for n in files(here / c)]
-            # Keys are made by the first command only.
-            yield Scene(nurse, model, left, [t for t in touched if "keys" not in t[1]])
+            yield Scene(nurse, secrets, model, left, touched)
 
 
 def strike(scene: Scene, at: int, how: str, then: list[str]) -> None:

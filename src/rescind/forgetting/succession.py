@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rescind.core.files import in_use, locked, make_folder, sync_folder, write_atomically
+from rescind.core.files import in_use, locked, make_folder, sweep, sync_folder, write_atomically
 from rescind.errors import DataError
 from rescind.forgetting import keys, receipt
 from rescind.forgetting.receipt import Receipt
@@ -125,6 +125,9 @@ def moved_request(run: Path) -> str:
 
 
 def _finish(run: Path, new: Path) -> None:
+    for folder in (run, new):
+        if folder.is_dir():
+            sweep(folder)
     if run.is_dir():
         _purge_folder(run, new)
     unsigned = new / UNSIGNED
