@@ -16,12 +16,12 @@ from rescind.core.records import Erase, Event, Join, Records, Share, Unshare, Wi
 from rescind.core.request import Request
 from rescind.errors import BoundaryError, ConfigError
 from rescind.forgetting.forget import forget
-from rescind.forgetting.keys import own_public_key
 from rescind.forgetting.purge import inventory, purge, traces
 from rescind.forgetting.verify import verify
 from rescind.methods._lent_graph.graph import _KNOWN
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
+from rescind.privacy.keys import own_public_key
 from worlds import lendable, tiny_holdings
 
 METHOD = FedShare(

@@ -16,7 +16,6 @@ from rescind.audits.finding import QUESTIONS, VERDICTS, Finding, overall, questi
 from rescind.cli import main
 from rescind.core.records import Erase, Records, Unshare, Withdraw
 from rescind.errors import ConfigError, DataError
-from rescind.forgetting import keys
 from rescind.forgetting.receipt import (
     NOT_COVERED,
     Done,
@@ -32,6 +31,7 @@ from rescind.forgetting.receipt import (
 )
 from rescind.forgetting.receipt_html import page
 from rescind.forgetting.verify import Check, Verification, verify
+from rescind.privacy import keys
 from rescind.storage.events import event_text, read_event
 
 DONE = Done(

@@ -16,8 +16,8 @@ import pytest
 
 import killing
 from killing import Nursery, files, nursery, saved
-from rescind.forgetting import keys
 from rescind.forgetting.verify import verify
+from rescind.privacy import keys
 from rescind.storage.federations import load_federation
 
 RECIPE = """

@@ -56,9 +56,9 @@ def command(
     kind, source = one_request(erase, unshare, withdraw)
     check_finished(run)
     from rescind.core.files import write_atomically
+    from rescind.data.blocklist import Blocklist
     from rescind.experiments.counterfactual import open_run
     from rescind.experiments.forget_run import read_request
-    from rescind.forgetting.blocklist import Blocklist
     from rescind.forgetting.examine import By, examine, forgotten
     from rescind.storage.provenance import versions
 

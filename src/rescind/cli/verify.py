@@ -74,7 +74,7 @@ def _bytes(path: Path) -> bytes:
 
 def _pinned(given: list[str]) -> dict[str, str]:
     """Return the trusted keys: those given, else the user's own."""
-    from rescind.forgetting import keys
+    from rescind.privacy import keys
 
     if given:
         return {keys.public_key(one): "the key you gave" for one in given}
@@ -95,7 +95,7 @@ def _claims(data: Path | None) -> list[Callable[[Receipt], Check]]:
 
 def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes] | None:
     from rescind.errors import ConfigError, DataError
-    from rescind.forgetting import keys
+    from rescind.privacy import keys
 
     if event is None and event_key is None:
         return None

@@ -16,13 +16,13 @@ from rescind.core.files import write_atomically
 from rescind.core.params import digest
 from rescind.core.records import Erase, Records, Share
 from rescind.data import Dataset
+from rescind.data.blocklist import Blocklist
 from rescind.data.simulated_lending import ALL, NOTHING, PART, draw_groups, draw_regret
 from rescind.demo import page as demo_page
 from rescind.demo.erasure import Erasure, Person, Subtraction
 from rescind.errors import DataError
 from rescind.experiments.learning_run import Result, prepare, run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
-from rescind.forgetting.blocklist import Blocklist
 from rescind.forgetting.claims import AFTER, check, sum_digest
 from rescind.forgetting.forget import forget
 from rescind.forgetting.receipt import Issued, write

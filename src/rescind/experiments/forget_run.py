@@ -16,13 +16,12 @@ from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
 from rescind.core.params import digest, nbytes
 from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
+from rescind.data.blocklist import Blocklist
 from rescind.data.simulated_lending import draw_regret
 from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.experiments.counterfactual import open_run
 from rescind.experiments.stream_run import measured_again
-from rescind.forgetting.blocklist import Blocklist
 from rescind.forgetting.forget import Audits, Evidence, forget
-from rescind.forgetting.keys import erasure_key, read_secret, write_secret
 from rescind.forgetting.receipt import parse
 from rescind.forgetting.receipt_html import page
 from rescind.forgetting.succession import (
@@ -35,6 +34,7 @@ from rescind.forgetting.succession import (
     settle,
 )  # fmt: skip
 from rescind.privacy.accountant import DELTA, statement
+from rescind.privacy.keys import erasure_key, read_secret, write_secret
 from rescind.storage.federations import save_federation
 from rescind.storage.provenance import versions
 from rescind.storage.run_folder import check_finished, read_facts, working_on, write_facts
@@ -179,13 +179,16 @@ def answer(
         after, evidence = forget(
             watched, event, method, audits,
             previous=previous, data=facts["data"]["digest"], folder=scratch, workers=workers,
-            progress=on_retrain,
+            progress=on_retrain, not_covered=_copies(facts, event),
             away=[fed.labels.client(user, fed.world.sizes.clients) for user in away],
         )  # fmt: skip
         after = Federation(**{**vars(after), "watch": ()})
         folder = begin(run, new, asked)
         save_federation(after, folder / "model")
-        Blocklist.read(run).after(event, request.records, fed.labels).write(folder)
+        withheld = Blocklist().after(event, request.records, fed.labels)
+        (Blocklist.read(run) | withheld).write(folder)
+        if _of_people(facts) and not source.startswith(DRAW):
+            withheld.add_to_dataset(facts["data"]["name"])
         write_facts(folder, _facts(facts, after, evidence))
         write_secret(folder / KEY, evidence.key)
         findings = evidence.report.findings if evidence.report else None
@@ -203,6 +206,27 @@ def _request_digest(kind: Kind, source: str) -> str:
         content = b""  # `read_request` tells what is wrong with the file
     hashed = hashlib.blake2b(f"{kind}\n".encode() + content, key=erasure_key(), digest_size=32)
     return hashed.hexdigest()
+
+
+def _of_people(facts: dict[str, Any]) -> bool:
+    """Return whether a run learnt from data about people, and not from generated data."""
+    return facts["data"].get("source", "") not in ("", "generated")
+
+
+def _copies(facts: dict[str, Any], event: Event) -> list[str]:
+    """Name the copies of the data that this request does not delete."""
+    data = facts["data"]
+    if not _of_people(facts) or isinstance(event, Unshare):
+        return []
+    if data["source"] == "imported":
+        return [
+            f"The imported copy of '{data['name']}': its rows are left out of every run from now "
+            f"on, and `rescind data erase` deletes them. The file it was imported from."
+        ]
+    return [
+        f"The published files of '{data['name']}' on this machine: their rows are left out of "
+        f"every run from now on."
+    ]
 
 
 def _answered(new: Path) -> Answer:

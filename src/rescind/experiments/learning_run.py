@@ -20,12 +20,12 @@ from rescind.core.federation import Federation
 from rescind.core.records import Share
 from rescind.core.run_state import EarlyStop, RoundResult
 from rescind.data import Dataset, GraphDataset, k_core, load, min_user
+from rescind.data.blocklist import Blocklist
 from rescind.data.partition import louvain, subgraphs
 from rescind.data.simulated_lending import GROUPS, draw_groups, draw_share, groups_of
 from rescind.errors import BoundaryError, DataError
 from rescind.experiments.recipe import Cell, DataSettings, Recipe
 from rescind.experiments.results import append_line
-from rescind.forgetting.blocklist import Blocklist
 from rescind.forgetting.succession import rerunning
 from rescind.privacy import accountant
 from rescind.storage.checkpoints import Checkpoints, Resumed, resume
@@ -111,11 +111,11 @@ class Result:
         return dict(self.facts["metrics"]["test"])
 
 
-def prepare(settings: DataSettings) -> Dataset:
-    """Load a dataset and apply the recipe's filters."""
+def prepare(settings: DataSettings, erased_too: bool = False) -> Dataset:
+    """Load a dataset and apply the recipe's filters. erased_too: as in `load`"""
     names = ("users", "items", "interactions", "variant")
     given = {n: v for n in names if (v := getattr(settings, n)) is not None}
-    dataset = load(settings.name, **given)
+    dataset = load(settings.name, erased_too=erased_too, **given)
     if not isinstance(dataset, Dataset):
         raise BoundaryError(
             f"'{settings.name}' is a graph for node classification; this recipe ranks items. "
@@ -141,10 +141,23 @@ def prepare_graph(settings: DataSettings) -> GraphDataset:
     return graph
 
 
-def obtained(cell: Cell) -> AnyData:
+def obtained(cell: Cell, erased_too: bool = False) -> AnyData:
     """Load the data of a cell, of the kind that its method works on."""
     nodes = cell.method.model.task == "nodes"
-    return prepare_graph(cell.data) if nodes else prepare(cell.data)
+    return prepare_graph(cell.data) if nodes else prepare(cell.data, erased_too)
+
+
+def withheld_from(dataset: AnyData, folder: Path | None = None) -> Blocklist:
+    """Return what must not be learnt from a dataset, by its own list and that of a run's folder."""
+    own = Blocklist.read(folder) if folder else Blocklist()
+    known = dataset.source not in ("", "generated") and isinstance(dataset, Dataset)
+    found = own | Blocklist.of_dataset(dataset.name) if known else own
+    if found.erased - own.erased:
+        log.warning(
+            "%d rows of '%s' were erased and are left out (%s)",
+            len(found.erased - own.erased), dataset.name, "rescind data erase",
+        )  # fmt: skip
+    return found
 
 
 def start(cell: Cell, dataset: AnyData, withheld: Blocklist | None = None) -> Federation:
@@ -199,9 +212,11 @@ def _run_cell(
     watch: tuple[Watch, ...],
     dataset: AnyData | None,
 ) -> Result:
-    withheld = Blocklist.read(folder)
-    dataset = dataset or obtained(cell)
+    dataset = dataset or obtained(cell, erased_too=True)
+    withheld = withheld_from(dataset, folder)
     fed = start(cell, dataset, withheld)
+    if isinstance(dataset, Dataset):  # from here on, what is said is about the rows that are left
+        dataset = withheld.left_of(dataset)
     if not int(fed.now.vault.holdings.lot("test")[1].sum()):
         raise DataError(
             f"'{dataset.name}' has {len(dataset)} rows and none of them is held out for testing, "

@@ -56,6 +56,7 @@ def forget(
     workers: int = 2,
     progress: Callable[[int, int], Any] = lambda *_: None,
     away: Sequence[int] = (),
+    not_covered: Sequence[str] = (),
 ) -> tuple[Federation, Evidence]:
     """Forget the records of an Unshare, Erase or Withdraw; return the model and the evidence.
 
@@ -63,7 +64,8 @@ def forget(
     previous: the bytes of the last receipt, to chain the new one to    data: digest of a public
     dataset    folder: where the audit keeps its retrained models    progress: called with
     (finished, total) reference models    away: clients that cannot be reached; what they hold
-    stays, and the receipt states this
+    stays, and the receipt states this    not_covered: further things the receipt must name, such
+    as copies of the data elsewhere
 
     If the audit of an approximate unlearner fails, or had no power to fail, `Retrain` is used
     instead; for fewer than FEWEST records, which cannot be audited, it is used at once. The receipt
@@ -102,7 +104,7 @@ def forget(
         inventory(done.fed),
         findings,
         records=count,
-        not_covered=[*_limits(fed, request), *claims.not_covered],
+        not_covered=[*_limits(fed, request), *claims.not_covered, *not_covered],
         claims=claims.plain,
         sealed_claims=claims.sealed,
         previous=previous,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from rescind.audits.finding import Finding, overall
 from rescind.errors import ConfigError, DataError, suggest
-from rescind.forgetting import keys
+from rescind.privacy import keys
 from rescind.storage.provenance import versions
 
 if TYPE_CHECKING:

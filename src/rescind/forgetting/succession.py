@@ -22,8 +22,9 @@ from typing import Any
 
 from rescind.core.files import in_use, locked, make_folder, sweep, sync_folder, write_atomically
 from rescind.errors import DataError
-from rescind.forgetting import keys, receipt
+from rescind.forgetting import receipt
 from rescind.forgetting.receipt import Receipt
+from rescind.privacy import keys
 from rescind.reporting.html import Page
 from rescind.storage.run_folder import (
     FOR_WORKERS,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from rescind.audits.finding import overall
 from rescind.errors import DataError
-from rescind.forgetting import keys
 from rescind.forgetting.receipt import Receipt, digest, parse, signed_bytes
+from rescind.privacy import keys
 
 if TYPE_CHECKING:
     from rescind.core.records import Event

@@ -1,30 +1,38 @@
-"""Keyed digests of records that were erased or unshared, so that a rerun leaves them out.
+"""Rows that must not be learnt again: erased, or taken back.
 
-The published dataset still contains them. A run keeps `withheld.json`: digests under a secret of
-this user (`keys.erasure_key`). Without the secret they do not show which records they stand for.
+A dataset keeps them on a list, because its file may still contain them: every load, run and silo
+leaves them out. A run keeps its own list, too (`withheld.json` in its folder). Both hold digests
+under a secret of this user (`keys.erasure_key`); without it they do not show whom they mean.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from rescind.core.files import write_atomically
-from rescind.core.labels import Labels
-from rescind.core.records import Erase, Event, Records, Share, Unshare, Withdraw
-from rescind.data import Dataset
+from rescind.core.files import locked, make_folder, write_atomically
+from rescind.core.labels import Labels, left, removed
+from rescind.data.dataset import Dataset
 from rescind.errors import DataError
-from rescind.forgetting import keys
+from rescind.privacy import keys
+
+if TYPE_CHECKING:
+    from rescind.core.records import Event, Records, Share
 
 Array = NDArray[Any]
 FILE = "withheld.json"
+LISTS = ("people", "erased", "unshared")
+
+
+def _place(name: str) -> Path:
+    return keys.folder() / "withheld" / f"{name}.json"  # not in the cache, which may be emptied
 
 
 @dataclass(frozen=True)
@@ -38,14 +46,22 @@ class Blocklist:
     _key: bytes = field(default=b"", repr=False, compare=False)
 
     @classmethod
+    def of_dataset(cls, name: str) -> Blocklist:
+        """Read the list of a dataset; empty if there is none."""
+        return cls._read(_place(name))
+
+    @classmethod
     def read(cls, folder: Path) -> Blocklist:
-        """Read the blocklist of a run's folder; empty if there is none."""
-        path = folder / FILE
+        """Read the list of a run's folder; empty if there is none."""
+        return cls._read(folder / FILE)
+
+    @classmethod
+    def _read(cls, path: Path) -> Blocklist:
         if not path.is_file():
             return cls()
         try:
             table = json.loads(path.read_text(encoding="utf-8"))
-            lists = {n: frozenset(map(str, table[n])) for n in ("people", "erased", "unshared")}
+            lists = {n: frozenset(map(str, table[n])) for n in LISTS}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path} cannot be read ({error}), so it is unknown what this run must leave out. "
@@ -54,14 +70,30 @@ class Blocklist:
         return cls(**lists, _key=keys.erasure_key())
 
     def write(self, folder: Path) -> None:
-        table = {n: sorted(getattr(self, n)) for n in ("people", "erased", "unshared")}
-        write_atomically(folder / FILE, (json.dumps(table, indent=1) + "\n").encode())
+        """Write the list of a run's folder."""
+        self._write(folder / FILE)
+
+    def add_to_dataset(self, name: str) -> None:
+        """Add the rows of this list to the list of a dataset."""
+        make_folder(_place(name).parent)
+        with locked(_place(name).parent):
+            (Blocklist.of_dataset(name) | self)._write(_place(name))
+
+    def _write(self, path: Path) -> None:
+        table = {n: sorted(getattr(self, n)) for n in LISTS}
+        write_atomically(path, (json.dumps(table, indent=1) + "\n").encode())
+
+    def __or__(self, other: Blocklist) -> Blocklist:
+        both = {n: getattr(self, n) | getattr(other, n) for n in LISTS}
+        return Blocklist(**both, _key=self._key or other._key)
 
     def __bool__(self) -> bool:
         return bool(self.erased or self.unshared)
 
     def after(self, event: Event, records: Records, labels: Labels) -> Blocklist:
         """Return the list with one more request. records: those that the request removed"""
+        from rescind.core.records import Erase, Unshare, Withdraw  # torch
+
         key = self._key or keys.erasure_key()
         users = [labels.user_id(c) for c in records.client.tolist()]
         items = [labels.item_id(i) for i in records.item.tolist()]
@@ -78,14 +110,26 @@ class Blocklist:
         return bool(known) and user not in labels.users
 
     def left_of(self, dataset: Dataset) -> Dataset:
-        """Return the dataset without the erased records."""
+        """Return the dataset without the erased rows, and without ids that only they had."""
         if not self.erased:
             return dataset
         gone = self._rows(self.erased, dataset.user, dataset.item, dataset.users, dataset.items)
-        return dataset.select(~gone)
+        if not gone.any():
+            return dataset
+        kept = dataset.select(~gone)
+        users = _unnamed(kept.users, dataset.user[gone], kept.user, left)
+        items = _unnamed(kept.items, dataset.item[gone], kept.item, removed)
+        titles = kept.titles
+        if titles is not None:
+            titles = np.where(items == kept.items, titles, "")
+        return replace(kept, users=users, items=items, titles=titles)
 
     def left_of_loan(self, event: Share, labels: Labels) -> Share:
         """Return the shared records without those that were unshared."""
+        import torch
+
+        from rescind.core.records import Share
+
         if not self.unshared:
             return event
         user, item = (c.numpy() for c in (event.records.client, event.records.item))
@@ -104,6 +148,17 @@ class Blocklist:
             for u, i in zip(user[rows].tolist(), item[rows].tolist(), strict=True)
         ]
         return found
+
+
+def _unnamed(ids: Array, gone: Array, kept: Array, stand_in: Callable[[int], str]) -> Array:
+    """Replace ids that had rows and have none any more."""
+    nobody = np.setdiff1d(gone, kept)
+    if not len(nobody):
+        return ids
+    named = ids.tolist()
+    for index in nobody.tolist():
+        named[index] = stand_in(index)
+    return np.array(named)
 
 
 def _digest(key: bytes, *parts: str) -> str:

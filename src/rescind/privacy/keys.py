@@ -6,6 +6,7 @@ the folder that `RESCIND_KEYS` names, in files that only their owner can read.
     signing.key    Ed25519, PEM       signs receipts; made on first use
     signing.pub    its public half    to publish, so that others can verify
     erasure.key    32 random bytes    digests of erased records, which reruns leave out
+    withheld/      lists of them      one per dataset (`data.blocklist`)
 """
 
 from __future__ import annotations
