@@ -15,31 +15,11 @@ from pathlib import Path
 import pytest
 
 import killing
-from killing import Nursery, files, nursery, saved
+from killing import TINY, Nursery, files, nursery, saved
 from rescind.forgetting.verify import verify
 from rescind.privacy import keys
 from rescind.storage.federations import load_federation
 
-RECIPE = """
-title = "A small table"
-[data]
-name = "synthetic"
-users = 30
-items = 25
-interactions = 300
-[sharing]
-ratio = [1, 1, 1]
-[method]
-name = "FedAvg"
-clients_per_round = 10
-[method.model]
-name = "MF"
-dim = 4
-[run]
-rounds = 4
-evaluate_every = 2
-checkpoint_every = 4
-"""
 USER = "7"
 WORDS = ["forget", "cut", "--withdraw", USER, "--audits", "none"]
 
@@ -106,7 +86,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     here = tmp_path_factory.mktemp("forget-killed")
-    (here / "small.toml").write_text(RECIPE)
+    (here / "small.toml").write_text(TINY)
     secrets = tmp_path_factory.mktemp("keys")  # outside: making keys is not what is killed here
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(killing.ENVIRONMENT, "RESCIND_KEYS", str(secrets))
@@ -142,7 +122,7 @@ def chosen(scene: Scene, kinds: tuple[str, ...], number: int) -> list[int]:
 
 def test_killed_at_a_few_touches_it_is_finished_by_the_same_command(scene: Scene) -> None:
     assert len(scene.touches) > 40
-    for at in chosen(scene, ("replace", "unlink"), 5):
+    for at in chosen(scene, ("replace", "unlink"), 3):
         strike(scene, at, "after", WORDS)
 
 

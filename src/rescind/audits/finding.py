@@ -53,6 +53,7 @@ QUESTIONS = {
     "stale, carried": "do old user rows, rotated to the new table, reveal them?",
     "escalation": "which unlearner was tried first?",
     "audit": "was anything measured?",
+    "scan": "are rows of the request left in the stored files?",
 }
 """The question of each check, by the first words of its name."""
 

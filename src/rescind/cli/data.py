@@ -1,4 +1,4 @@
-"""`rescind data`: list, describe, get and import datasets."""
+"""`rescind data`: list, describe, get and import datasets, and erase rows of users."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 app = typer.Typer(
-    help="Datasets: list, describe, get, import.", no_args_is_help=True, add_completion=False
+    help="Datasets: list, describe, get, import, erase.", no_args_is_help=True, add_completion=False
 )
 
 Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
@@ -126,6 +126,41 @@ def import_dataset(
     }
     data = _with_status(f"reading {file.name}", lambda _: import_file(file, name, **settings))
     _report_import(data, file, json)
+
+
+@app.command("erase")
+def erase_rows(
+    name: Annotated[str, Argument(help="An imported dataset.")],
+    user: Annotated[list[str], Option(help="A user's original id; repeatable.")],
+    item: Annotated[
+        list[str] | None, Option(help="Only this item of the users; repeatable. Default: all.")
+    ] = None,
+    receipt: Annotated[
+        Path | None, Option(help="File of the receipt. Default: receipt-NAME.json.")
+    ] = None,
+) -> None:
+    """Delete rows of users from imported data, for good, and write a signed receipt.
+
+    Later imports under this name and every run leave them out. Runs that learnt from them are
+    answered one by one: rescind forget RUN --withdraw USER.
+    """
+    from rescind.data.importing import imported_names
+    from rescind.errors import ConfigError
+
+    if name not in imported_names():
+        known = ", ".join(imported_names()) or "none"
+        raise ConfigError(
+            f"'{name}' is not an imported dataset, so there are no rows of ours to delete. "
+            f"Imported: {known}. For a run, use rescind forget RUN."
+        )
+    from rescind.forgetting.data_erasure import erase
+
+    path = receipt or Path(f"receipt-{name}.json")
+    _, rows, key = erase(name, user, item or (), path)
+    people = f"{len(user)} user" + ("s" if len(user) > 1 else "")
+    typer.echo(f"{name}: deleted {rows:,} rows of {people}; later imports leave them out")
+    typer.echo(f"  receipt  {path}\n  for the requester only  {key}")
+    typer.echo(f"\nNext: rescind verify {path}; rescind forget RUN --withdraw USER for each run")
 
 
 def _report_import(data: Any, file: Path, json: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,15 +94,20 @@ class Blocklist:
         """Return the list with one more request. records: those that the request removed"""
         from rescind.core.records import Erase, Unshare, Withdraw  # torch
 
-        key = self._key or keys.erasure_key()
         users = [labels.user_id(c) for c in records.client.tolist()]
         items = [labels.item_id(i) for i in records.item.tolist()]
+        if isinstance(event, Erase | Withdraw):
+            return self.with_erased(users, items)
+        assert isinstance(event, Unshare)
+        listed = Blocklist().with_erased(users, items)
+        return self | replace(listed, erased=frozenset(), unshared=listed.erased)
+
+    def with_erased(self, users: Sequence[str], items: Sequence[str]) -> Blocklist:
+        """Return the list with erased rows, given by original ids."""
+        key = self._key or keys.erasure_key()
         people = self.people | {_digest(key, u) for u in users}
         pairs = frozenset(_digest(key, u, i) for u, i in zip(users, items, strict=True))
-        if isinstance(event, Erase | Withdraw):
-            return replace(self, people=people, erased=self.erased | pairs, _key=key)
-        assert isinstance(event, Unshare)
-        return replace(self, people=people, unshared=self.unshared | pairs, _key=key)
+        return replace(self, people=people, erased=self.erased | pairs, _key=key)
 
     def left(self, user: str, labels: Labels) -> bool:
         """Return whether this user made a request and is not a member any more."""
