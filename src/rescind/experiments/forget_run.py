@@ -167,7 +167,7 @@ def answer(
     watched = Federation(**{**vars(fed), "watch": (*fed.watch, *watch)})
     after, evidence = forget(
         watched, event, method, audits,
-        previous=previous, data=facts["data"]["digest"], workers=workers, progress=on_retrain,
+        previous=previous, data=_public_data(facts), workers=workers, progress=on_retrain,
         away=[fed.labels.client(user, fed.world.sizes.clients) for user in away],
     )  # fmt: skip
     after = Federation(**{**vars(after), "watch": ()})
@@ -175,13 +175,19 @@ def answer(
     save_federation(after, new / "model")
     key_file = write(Issued(evidence.receipt, evidence.key), new / RECEIPT)
     findings = evidence.report.findings if evidence.report else None
-    write_atomically(new / PAGE, page(evidence.receipt, findings).encode())
+    write_atomically(new / PAGE, page(evidence.receipt, findings, key=evidence.key).encode())
+    (new / PAGE).chmod(0o600)  # it has the exact numbers
     withheld = Blocklist.read(run).after(event, request.records, fed.labels)
     withheld.write(new)
     write_facts(new, _facts(facts, after, evidence))
     withheld.write(run)  # a rerun into the old folder must leave the records out, too
     _purge_folder(run, new)
     return Answer(after, evidence, new, key_file)
+
+
+def _public_data(facts: dict[str, Any]) -> str:
+    """Return the digest of a published dataset; '' for imported data, which may be private."""
+    return "" if facts["data"].get("source") == "imported" else str(facts["data"]["digest"])
 
 
 def _next(run: Path) -> Path:
@@ -197,7 +203,7 @@ def _next(run: Path) -> Path:
 def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict[str, Any]:
     state, vault = after.now.state, after.now.vault
     k = tuple(int(name.split("@")[1]) for name in facts["metrics"]["test"] if name.startswith("HR"))
-    asked, done = evidence.receipt.asked, evidence.receipt.done
+    asked, done = evidence.exact.asked, evidence.exact.done
     forgotten = {
         "kind": asked.kind,
         "records": asked.records,
