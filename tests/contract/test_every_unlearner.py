@@ -124,11 +124,11 @@ def test_a_request_too_small_to_be_audited_is_answered_exactly_and_the_receipt_s
     after, evidence = forget(fed, event, FineTuneUnlearn(rounds=2))
     exact = fed.retrained(event).now.state.public["item"]
     assert torch.equal(after.now.state.public["item"], exact)
-    done, (why, audit) = evidence.receipt.done, evidence.receipt.findings
+    done, (why, audit) = evidence.exact.done, evidence.receipt.findings
     assert (done.unlearning, done.level, done.rounds) == ("Retrain", "L3", ROUNDS)
     assert why.check == "escalation"
     assert "FineTuneUnlearn was requested" in why.note
-    assert str(len(event.records)) in why.note
+    assert "too few records to audit it (100 are needed)" in why.note
     assert (audit.verdict, evidence.receipt.verdict) == ("UNAUDITED", "UNAUDITED")
 
 

@@ -497,7 +497,7 @@ def test_an_approximate_unlearner_that_fails_is_followed_by_an_exact_one(monkeyp
     exact = params.digest(fed.retrained(event, from_start=True).now.state.public)
     assert [name for name, _ in looked] == ["FineTuneUnlearn", "Retrain"]
     assert looked[1][1] == exact == params.digest(after.now.state.public)
-    done = evidence.receipt.done
+    done = evidence.exact.done
     assert (done.unlearning, done.level, evidence.receipt.verdict) == ("Retrain", "L3", "PASS")
     assert done.rounds == 2 + ROUNDS  # the costs of both
     told = evidence.receipt.findings[0]

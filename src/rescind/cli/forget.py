@@ -101,7 +101,7 @@ def command(
             run, kind, source, how, audits, out, workers,  # type: ignore[arg-type]
             watch=(on_round,), on_retrain=_retrains, on_start=on_start, away=away or (),
         )  # fmt: skip
-    receipt = done.evidence.receipt
+    receipt = done.evidence.exact
     asked, how_done = receipt.asked, receipt.done
     typer.echo(
         f"forgot {asked.records:,} records, people concerned: {asked.people:,}, by "
@@ -118,7 +118,7 @@ def command(
     for line in legend([receipt.verdict, *(f.verdict for f in receipt.findings)]):
         typer.echo(f"  {line}")
     typer.echo(f"\nWritten: {done.folder}/receipt.json and receipt.html; new run in {done.folder}")
-    typer.echo(f"For the requester only: {done.key_file}")
+    typer.echo(f"For the requester only: {done.key_file}, and receipt.html (exact numbers)")
     typer.echo(f"Next: rescind verify {done.folder}/receipt.json")
 
 

@@ -15,6 +15,7 @@ def command(run: Run) -> None:
     from rescind.storage.run_folder import check_finished, read_facts, working_on, write_facts
 
     check_finished(run)
+    from rescind.core.params import digest
     from rescind.storage.federations import load_federation, save_federation
 
     with working_on(run):
@@ -26,7 +27,8 @@ def command(run: Run) -> None:
         release = fed.method.published(fed)
         assert release is not None
         privacy = {**facts.get("privacy", {}), **fed.method.promise(fed)}
-        write_facts(run, {**facts, "published": release, "privacy": privacy})
+        model = {**facts.get("model", {}), "public": digest(fed.now.state.public)}
+        write_facts(run, {**facts, "published": release, "privacy": privacy, "model": model})
     typer.echo(f"release {release['releases']} of {run}: {release['what']}")
     if "epsilon" in release:
         spent = f"{release['epsilon']:.4g} at delta {release['delta']:g}"

@@ -123,9 +123,9 @@ def subtract(
         alone,
         together,
         sum_digest(additive.now.state.own),
-        evidence.receipt.claims[AFTER],
+        evidence.exact.claims[AFTER],
         after.method.rebuilt(after),
-        check(evidence.receipt, after, "hand"),
+        check(evidence.exact, after, "hand"),
     )
 
 
@@ -211,7 +211,9 @@ def finish(
     write(Issued(evidence.receipt, evidence.key), out / "receipt.json")
     Blocklist().after(Erase(erasure.lent), erasure.lent, erasure.before.labels).write(out)
     findings = evidence.report.findings if evidence.report else None
-    write_atomically(out / "receipt.html", page_of(evidence.receipt, findings).encode())
+    html = page_of(evidence.receipt, findings, key=evidence.key)
+    write_atomically(out / "receipt.html", html.encode())
+    (out / "receipt.html").chmod(0o600)  # it has the exact numbers
     demo = {
         "popularity": floor,
         "after_erasure": after,

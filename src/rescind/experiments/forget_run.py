@@ -22,8 +22,9 @@ from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.experiments.counterfactual import open_run
 from rescind.experiments.stream_run import measured_again
 from rescind.forgetting.forget import Audits, Evidence, forget
-from rescind.forgetting.receipt import parse
+from rescind.forgetting.receipt import parse, write_keys
 from rescind.forgetting.receipt_html import page
+from rescind.forgetting.run_receipt import facts_about
 from rescind.forgetting.succession import (
     KEY,
     RECEIPT,
@@ -34,7 +35,7 @@ from rescind.forgetting.succession import (
     settle,
 )  # fmt: skip
 from rescind.privacy.accountant import DELTA, statement
-from rescind.privacy.keys import erasure_key, read_secret, write_secret
+from rescind.privacy.keys import erasure_key, read_secret
 from rescind.storage.federations import save_federation
 from rescind.storage.provenance import versions
 from rescind.storage.run_folder import check_finished, read_facts, working_on, write_facts
@@ -178,7 +179,7 @@ def answer(
         watched = Federation(**{**vars(fed), "watch": (*fed.watch, *watch)})
         after, evidence = forget(
             watched, event, method, audits,
-            previous=previous, data=facts["data"]["digest"], folder=scratch, workers=workers,
+            previous=previous, data=_public_data(facts), folder=scratch, workers=workers,
             progress=on_retrain, not_covered=_copies(facts, event),
             away=[fed.labels.client(user, fed.world.sizes.clients) for user in away],
         )  # fmt: skip
@@ -190,9 +191,10 @@ def answer(
         if _of_people(facts) and not source.startswith(DRAW):
             withheld.add_to_dataset(facts["data"]["name"])
         write_facts(folder, _facts(facts, after, evidence))
-        write_secret(folder / KEY, evidence.key)
+        write_keys(evidence.key, folder / RECEIPT)
         findings = evidence.report.findings if evidence.report else None
-        draft(folder, run, new, evidence.receipt, page(evidence.receipt, findings).encode())
+        shown = page(evidence.receipt, findings, key=evidence.key)
+        draft(folder, run, new, evidence.receipt, shown.encode())
         commit(run, new)
     return Answer(after, evidence, new, new / KEY)
 
@@ -236,6 +238,11 @@ def _answered(new: Path) -> Answer:
     return Answer(open_run(new, repeatable=False), Evidence(receipt, key), new, new / KEY)
 
 
+def _public_data(facts: dict[str, Any]) -> str:
+    """Return the digest of a published dataset; '' for imported data, which may be private."""
+    return "" if facts["data"].get("source") == "imported" else str(facts["data"]["digest"])
+
+
 def _next(run: Path) -> Path:
     """Return the next free name: seed-0, seed-0-forgot-1, seed-0-forgot-2, ..."""
     stem, _, number = run.name.rpartition(FORGOT)
@@ -249,7 +256,7 @@ def _next(run: Path) -> Path:
 def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict[str, Any]:
     state, vault = after.now.state, after.now.vault
     k = tuple(int(name.split("@")[1]) for name in facts["metrics"]["test"] if name.startswith("HR"))
-    asked, done = evidence.receipt.asked, evidence.receipt.done
+    asked, done = evidence.exact.asked, evidence.exact.done
     forgotten = {
         "kind": asked.kind,
         "records": asked.records,
@@ -278,6 +285,7 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
             "devices": vault.nbytes,
         },
         "model": {"public": digest(state.public), "private": digest(vault.private)},
+        "receipt": facts_about(evidence.receipt, after),
         "forgotten": [*facts.get("forgotten", []), forgotten],
         "privacy": _privacy(facts, after),
         "published": after.method.published(after),

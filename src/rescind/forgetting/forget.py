@@ -23,7 +23,7 @@ from rescind.errors import ConfigError
 from rescind.forgetting.examine import examine
 from rescind.forgetting.pipeline import Forgotten, unlearn_and_purge
 from rescind.forgetting.purge import inventory
-from rescind.forgetting.receipt import Done, Receipt, issue
+from rescind.forgetting.receipt import Done, Receipt, issue, opened
 from rescind.methods.unlearning.retrain import Retrain
 
 Audits = Literal["standard", "full", "none"]
@@ -42,6 +42,11 @@ class Evidence:
     """For the requester only: with it the receipt can be matched with the records."""
     report: Report | None = None
     """The audit with its curves; None if there was none."""
+
+    @property
+    def exact(self) -> Receipt:
+        """Return the receipt with exact numbers, as the requester sees it."""
+        return opened(self.receipt, self.key) if self.key else self.receipt
 
 
 def forget(
@@ -83,7 +88,7 @@ def forget(
             workers=workers, folder=folder or Path(temporary), progress=progress,
         )  # fmt: skip
         if audits != "none" and count < FEWEST and not unlearner.exact and fed.past is not None:
-            unlearner, tried = Retrain(), _unproven(unlearner, count)
+            unlearner, tried = Retrain(), _unproven(unlearner)
         done = unlearn_and_purge(fed, request, unlearner).check()
         stale = done.fed.method.pending(done.fed) > 0  # the published release still has the records
         enough = audits != "none" and count >= FEWEST and not stale
@@ -96,7 +101,7 @@ def forget(
         if report and tried:
             report = replace(report, findings=(tried, *report.findings))
     alone = [tried] if tried else []
-    findings = report.findings if report else [*alone, _unaudited(audits, count, stale)]
+    findings = report.findings if report else [*alone, _unaudited(audits, stale)]
     claims = done.fed.method.claims(fed, done.fed)
     issued = issue(
         request.event,
@@ -106,6 +111,7 @@ def forget(
         records=count,
         not_covered=[*_limits(fed, request), *claims.not_covered, *not_covered],
         claims=claims.plain,
+        bound_claims=claims.bound,
         sealed_claims=claims.sealed,
         previous=previous,
     )
@@ -131,14 +137,14 @@ def _failed(unlearner: Unlearner, report: Report) -> Finding:
     )
 
 
-def _unproven(unlearner: Unlearner, count: int) -> Finding:
-    """Report in the receipt why the requested unlearner was not used."""
+def _unproven(unlearner: Unlearner) -> Finding:
+    """Report in the receipt why the requested unlearner was not used, without the exact count."""
     return Finding(
         "escalation",
         "SHOWN",
-        note=f"{type(unlearner).__name__} was requested. It is approximate, and {count} records "
-        f"are too few to audit it ({FEWEST} are needed), so the rounds were trained again without "
-        f"the records instead. All requests of one file are audited together.",
+        note=f"{type(unlearner).__name__} was requested. It is approximate, and the request has "
+        f"too few records to audit it ({FEWEST} are needed), so the rounds were trained again "
+        f"without the records instead. All requests of one file are audited together.",
     )
 
 
@@ -217,14 +223,14 @@ def _limits(fed: Federation, request: Request) -> list[str]:
     return limits
 
 
-def _unaudited(audits: Audits, count: int, stale: bool) -> Finding:
+def _unaudited(audits: Audits, stale: bool) -> Finding:
     if stale:
         why = "The published model was released before the request. Audit the next release."
     elif audits == "none":
         why = "No audit was requested."
     else:
         why = (
-            f"{count} records are too few: no check could detect a no-op. At least {FEWEST} are "
-            f"needed. Audit requests in batches."
+            f"The request has too few records: no check could detect a no-op. At least {FEWEST} "
+            f"are needed. Audit requests in batches."
         )
     return Finding("audit", "UNAUDITED", note=why)

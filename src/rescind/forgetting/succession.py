@@ -61,7 +61,7 @@ def draft(folder: Path, run: Path, new: Path, signed: Receipt, page: bytes) -> N
     """Write the receipt without its signature, to be signed last."""
     unsigned = folder / UNSIGNED
     write_atomically(unsigned / RECEIPT, receipt.canonical(replace(signed, signature="")))
-    write_atomically(unsigned / PAGE, page)
+    write_atomically(unsigned / PAGE, page, private=True)  # it has the exact numbers
     back = {"run": os.path.relpath(run, new)}
     write_atomically(unsigned / OLD, json.dumps(back).encode())
 
@@ -136,7 +136,7 @@ def _finish(run: Path, new: Path) -> None:
         return
     if (unsigned / RECEIPT).is_file():
         said = receipt.parse((unsigned / RECEIPT).read_bytes())
-        write_atomically(new / PAGE, (unsigned / PAGE).read_bytes())
+        write_atomically(new / PAGE, (unsigned / PAGE).read_bytes(), private=True)
         write_atomically(new / RECEIPT, receipt.canonical(receipt.sign(said, keys.signing_key())))
     shutil.rmtree(unsigned)
 

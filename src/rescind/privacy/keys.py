@@ -80,8 +80,13 @@ def write_secret(path: Path, secret: bytes) -> None:
         )
 
 
+def replace_secret(path: Path, secret: bytes) -> None:
+    """Write a key like `write_secret`, in place of an earlier one."""
+    _write(path, _secret_text(secret), os.replace)
+
+
 def read_secret(path: Path) -> bytes:
-    """Read a key that `write_secret` wrote."""
+    """Read a key that `write_secret` or `replace_secret` wrote."""
     return _secret(path, read_private(path))
 
 
