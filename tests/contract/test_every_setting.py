@@ -220,9 +220,8 @@ def counts(cls: type, field: str) -> bool:
             refused.append(None)
         return None not in refused
 
-    if tried({}) or (
-        field in NEEDS and NEEDS[field].keys() <= hints.keys() and tried(NEEDS[field])
-    ):
+    needs = {name: value for name, value in NEEDS.get(field, {}).items() if name in hints}
+    if tried({}) or (needs and tried(needs)):
         return True
     partners = (
         {other: value}
