@@ -27,6 +27,7 @@ from rescind.forgetting.claims import AFTER, check, sum_digest
 from rescind.forgetting.forget import forget
 from rescind.forgetting.receipt import Issued, write
 from rescind.forgetting.receipt_html import page as page_of
+from rescind.forgetting.run_receipt import facts_about
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.popularity import Popularity
 from rescind.methods.sharing.fedshare import FedShare
@@ -222,7 +223,8 @@ def finish(
         "mean_score_of_erased": erasure.means(),
     }
     model = {"public": digest(erasure.after.now.state.public)}
-    write_facts(out, {**result.facts, "model": model, "demo": demo})
+    receipt = facts_about(evidence.receipt, erasure.after)
+    write_facts(out, {**result.facts, "model": model, "receipt": receipt, "demo": demo})
 
 
 def print_quality(name: str, metrics: dict[str, float], note: str = "") -> None:
