@@ -33,9 +33,9 @@ from rescind.flower.server.remote_holdings import FORGETTING
 from rescind.flower.server.serve import serve
 from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.node import Node
+from rescind.flower.silo.secure_sum import Masks
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
-from rescind.flower.wire.secure_aggregation import Masks
 from rescind.flower.wire.steps import HELD
 
 pytestmark = pytest.mark.flower

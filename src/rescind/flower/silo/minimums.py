@@ -1,0 +1,106 @@
+"""What a silo asks of every sum before it gives it out, whatever the server says.
+
+A sum over few people shows what each of them has; so does the difference of two sums over nearly
+the same people. The silo's owner can allow both with `--single-updates`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rescind.core import params
+from rescind.core.executor import by_role
+from rescind.core.holdings import Holdings
+from rescind.core.method import Method
+from rescind.errors import ConsentError, DataError
+
+LEAST_PEOPLE = 3
+"""With two people in a sum, each could compute the other's part. A silo on which fewer have
+something to train on gives sums of all of them; of one, only if the silo has no other member."""
+FILE = "sums.safetensors"
+_REMEDY = "Ask for more of its clients, or let its owner join with --single-updates."
+
+
+def people(method: Method, holdings: Holdings) -> Tensor:
+    """Return the members that have something to train on in this method. [clients] bool"""
+    return holdings.available if method.local_includes_shared else holdings.keeps
+
+
+def check_sum(
+    silo: int, ids: Tensor, roles: Mapping[int, str] | None, there: Tensor, members: int
+) -> None:
+    """Refuse sums in which too few different people take part. Each role has its own sum.
+
+    there: [clients] bool, the members that have something to train on
+    """
+    if len(torch.unique(ids)) < len(ids):
+        raise DataError(
+            f"silo {silo} was asked for the same client more than once, and a sum that counts "
+            f"someone twice tells them apart. Name every client once."
+        )
+    least = max(min(LEAST_PEOPLE, int(there.sum())), min(2, members))
+    for role, mine in by_role(ids, roles):
+        count = int(there[mine].sum())
+        if count < least:
+            raise ConsentError(
+                f"silo {silo} was asked for a sum of role '{role}' in which {count} of its "
+                f"{members} clients take part; it gives sums of {least} or more. {_REMEDY}"
+            )
+
+
+def check_measured(silo: int, ids: Tensor, holders: Tensor) -> None:
+    """Refuse measures over too few people. holders: [n] members with something to measure"""
+    count, least = int(torch.isin(holders, ids).sum()), min(LEAST_PEOPLE, len(holders))
+    if 0 < count < least or len(torch.unique(ids)) < len(ids):
+        raise ConsentError(
+            f"silo {silo} was asked to measure {count} of its {len(holders)} clients with held-out "
+            f"records; it measures {least} or more, each once. {_REMEDY}"
+        )
+
+
+def check_difference(folder: Path, silo: int, ids: Tensor, there: Tensor, members: Tensor) -> None:
+    """Refuse a sum that differs from an earlier one by too few people. Remember the new one.
+
+    People who came or left since do not count alone: a silo does not refuse to forget. Whoever
+    is no longer a member is removed from what it remembers. there, members: [clients] bool
+    """
+    asked, present = np.zeros(len(there), dtype=bool), there.cpu().numpy()
+    asked[ids.cpu().numpy()] = True
+    then_asked, then_present = (old & members.cpu().numpy() for old in _read(folder, len(there)))
+    differ = then_asked ^ asked  # [n, clients]
+    stayed = differ & then_present & present
+    close = stayed.any(1) & (differ.sum(1) < LEAST_PEOPLE)
+    if close.any():
+        few = int(differ[close].sum(1).min())
+        raise ConsentError(
+            f"silo {silo} was asked for {int(asked.sum())} of its {int(present.sum())} clients, "
+            f"which differs from an earlier masked sum by {few}; sums must differ by "
+            f"{LEAST_PEOPLE} or more. Ask for all clients in every round (clients_per_round)."
+        )
+    new = np.stack([asked, present])[None]
+    both = np.concatenate([np.stack([then_asked, then_present], 1), new])
+    both = np.unique(np.packbits(both, axis=2), axis=0)
+    facts = {"facts": json.dumps({"clients": len(there)})}
+    params.save(folder / FILE, {"sums": torch.from_numpy(both)}, facts)
+
+
+def _read(folder: Path, clients: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return who was asked for in earlier sums, and who was there. [n, clients] bool each"""
+    if not (folder / FILE).is_file():
+        return np.zeros((0, clients), dtype=bool), np.zeros((0, clients), dtype=bool)
+    tensors, notes = params.load(folder / FILE)
+    before = int(json.loads(notes["facts"])["clients"])
+    if before > clients:
+        raise DataError(
+            f"{folder / FILE} knows {before} clients, but the silo has {clients}. Use one folder "
+            f"for each silo."
+        )
+    both = np.unpackbits(tensors["sums"].numpy(), axis=2, count=before).astype(bool)
+    both = np.pad(both, ((0, 0), (0, 0), (0, clients - before)))
+    return both[:, 0], both[:, 1]
