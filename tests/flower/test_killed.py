@@ -121,6 +121,8 @@ class World:
         path.write_text(recipe)
         given = {"deadline": 0.0, "wait": 0.0, **fields}
         self.asked = RunRequest(str(path), silos, str(folder / "out"), **given)
+        # Without masks, the additive learner subtracts one person at a time.
+        self.single_updates = 'name = "Gram"' in recipe and self.asked.masked is None
         self.trained: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
         self.masks: dict[int, Masks] = defaultdict(Masks)
@@ -140,6 +142,7 @@ class World:
             nodes[FIRST + silo] = Node(
                 store, source, silo, self.asked.silos, executor,
                 secure=self.asked.masked is not None, masks=self.masks[silo],
+                single_updates=self.single_updates,
             )  # fmt: skip
         grid = KillingGrid(nodes)
         grid.left, grid.reached, grid.counting = left, reached, self.forgetting
@@ -158,6 +161,7 @@ class World:
         other.folder = self.folder.parent / name
         shutil.copytree(self.folder, other.folder)
         other.asked = replace(self.asked, out=str(other.folder / "out"))
+        other.single_updates = self.single_updates
         other.trained, other.events = Counter(self.trained), Counter(self.events)
         other.masks = copy.deepcopy(self.masks)
         return other

@@ -15,7 +15,6 @@ import torch
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
 from rescind.flower.server.transport import UNREADABLE, Transport
-from rescind.flower.wire.flwr_private import combine_shares
 from rescind.flower.wire.messages import SENDER, Letter
 from rescind.flower.wire.secure_aggregation import (
     KEYS,
@@ -40,6 +39,7 @@ from rescind.flower.wire.secure_aggregation import (
     threshold_of,
     unflatten_sum,
 )
+from rescind.privacy.shamir import join
 from rescind.privacy.two_servers import Numbers, expanded
 from rescind.storage.packing import Facts
 
@@ -131,7 +131,7 @@ class _Round:
         answers = self._ask(UNMASK, dict.fromkeys(self.replies, there))
         if len(answers) < enough:
             return None
-        shares = [by_silo(reply.facts[SECURE]["shares"]) for reply in answers.values()]
+        shares = {silo: by_silo(r.facts[SECURE]["shares"]) for silo, r in answers.items()}
         view = digest_of(
             "view", self.key_request.facts["run"], self.number, members, sorted(keys.items())
         )
@@ -141,7 +141,7 @@ class _Round:
         self,
         sharing: Iterable[int],
         keys: Mapping[int, Facts],
-        shares: list[dict[int, str]],
+        shares: Mapping[int, Mapping[int, str]],
         view: str,
     ) -> Numbers:
         """Add the masked sums and remove the masks. sharing: the silos that masks are with"""
@@ -151,7 +151,7 @@ class _Round:
         total: Numbers = np.sum(vectors, axis=0, dtype=np.uint64)
         (task,) = {task_of(self.requests[silo]) for silo in self.replies}
         for silo in sharing:
-            secret = _recovered(silo, [one[silo] for one in shares if silo in one])
+            secret = _recovered(silo, {by: one[silo] for by, one in shares.items() if silo in one})
             lost = silo not in self.replies
             if (public_of(secret) if lost else sealed(secret)) != keys[silo][_NAMES[lost]]:
                 raise DataError(
@@ -199,11 +199,11 @@ _NAMES = {True: "mask", False: "seed"}
 """What a recovered secret is compared with: of a lost silo, and of one in the sum."""
 
 
-def _recovered(silo: int, shares: list[str]) -> bytes:
-    """Return a secret from shares of it."""
+def _recovered(silo: int, shares: Mapping[int, str]) -> bytes:
+    """Return a secret from shares of it. shares: by the silo that holds one"""
     try:
-        return bytes(combine_shares([bytes.fromhex(share) for share in shares]))
-    except (TypeError, ValueError, IndexError) as error:
+        return join({by: int(share, 16) for by, share in shares.items()})
+    except (TypeError, ValueError) as error:
         raise DataError(
             f"the secret of silo {silo} cannot be recovered ({error}). The round has no total."
         ) from None

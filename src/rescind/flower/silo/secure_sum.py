@@ -23,7 +23,6 @@ from rescind.core.update import Sum
 from rescind.errors import ConsentError, DataError, RescindError
 from rescind.flower.silo.identity import Identity
 from rescind.flower.silo.storage import Store
-from rescind.flower.wire.flwr_private import create_shares
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.secure_aggregation import (
     KEYS,
@@ -47,6 +46,7 @@ from rescind.flower.wire.secure_aggregation import (
     threshold_of,
     to_steps,
 )
+from rescind.privacy.shamir import split
 from rescind.privacy.two_servers import Numbers, expanded
 from rescind.storage.packing import Facts
 
@@ -175,16 +175,12 @@ class Masks:
                     f"the keys that the server shows for silo {other} are not signed by silo "
                     f"{other}. The server may have put its own in their place."
                 )
-        now.keys, now.next, order = keys, MASK, sorted(keys)
-        parts = zip(
-            order,
-            create_shares(now.mask_secret, now.threshold, len(order)),
-            create_shares(now.seed, now.threshold, len(order)),
-            strict=True,
-        )
+        now.keys, now.next = keys, MASK
+        mask_shares = split(now.mask_secret, now.threshold, keys)
+        seed_shares = split(now.seed, now.threshold, keys)
         out = {}
-        for other, mask_share, seed_share in parts:
-            pair = [mask_share.hex(), seed_share.hex()]
+        for other in keys:
+            pair = [f"{mask_shares[other]:x}", f"{seed_shares[other]:x}"]
             if other == silo:
                 now.shares[silo] = pair
                 continue

@@ -15,13 +15,9 @@ from rescind.errors import ConfigError
 
 ALLOWED = ">=1.41,<1.42"
 """Releases of flwr that have all these names; the same text is in pyproject.toml."""
-_SHAMIR = "flwr.common.secure_aggregation.crypto.shamir"
 _SQL = "flwr.supercore.sql_mixin"
 
 PRIVATE = {
-    # Shamir's secret sharing (PyCryptodome's, over GF(2**128)) of secrets of any length.
-    "create_shares": (_SHAMIR, "create_shares"),
-    "combine_shares": (_SHAMIR, "combine_shares"),
     # Records as bytes.
     "recorddict_from_proto": ("flwr.common.serde", "recorddict_from_proto"),
     "recorddict_to_proto": ("flwr.common.serde", "recorddict_to_proto"),
