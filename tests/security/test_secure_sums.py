@@ -50,7 +50,7 @@ from rescind.flower.wire.secure_aggregation import (
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
-from rescind.privacy.two_servers import expanded
+from rescind.privacy.shares import expanded
 from worlds import tiny_holdings
 
 pytestmark = pytest.mark.flower

@@ -40,7 +40,7 @@ from rescind.flower.wire.secure_aggregation import (
     unflatten_sum,
 )
 from rescind.privacy.shamir import join
-from rescind.privacy.two_servers import Numbers, expanded
+from rescind.privacy.shares import Numbers, expanded
 from rescind.storage.packing import Facts
 
 WRONG = "wrong shares of a secret"

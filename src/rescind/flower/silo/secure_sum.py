@@ -47,7 +47,7 @@ from rescind.flower.wire.secure_aggregation import (
     to_steps,
 )
 from rescind.privacy.shamir import split
-from rescind.privacy.two_servers import Numbers, expanded
+from rescind.privacy.shares import Numbers, expanded
 from rescind.storage.packing import Facts
 
 NUMBER = "secure_sum"

@@ -27,7 +27,7 @@ from torch import Tensor
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
 from rescind.flower.wire.messages import SENDER, Letter
-from rescind.privacy.two_servers import Numbers, expanded
+from rescind.privacy.shares import Numbers, expanded
 from rescind.storage.packing import Facts, drawer
 
 MIN_SILOS = 3
