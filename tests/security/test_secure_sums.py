@@ -470,6 +470,10 @@ def test_people_may_leave_one_by_one_and_are_not_remembered(tmp_path: Path) -> N
     assert (folder / FILE).read_bytes() == before
     check_difference(folder, 0, rest.nonzero().squeeze(1), rest, rest)  # 3 has left
     check_difference(folder, 0, torch.arange(8), everyone, everyone)  # and is new now
+    # A run that starts with fewer clients does not make the silo forget the others.
+    check_difference(folder, 0, torch.arange(5), everyone[:5], everyone[:5])
+    with pytest.raises(ConsentError, match="by 1;"):
+        check_difference(folder, 0, rest.nonzero().squeeze(1), everyone, everyone)
 
 
 # -- silos are lost --------------------------------------------------------------------------------

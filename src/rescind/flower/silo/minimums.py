@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rescind.core import params
@@ -23,6 +24,7 @@ from rescind.errors import ConsentError, DataError
 LEAST_PEOPLE = 3
 """With two people in a sum, each could compute the other's part. A silo on which fewer have
 something to train on gives sums of all of them; of one, only if the silo has no other member."""
+Flags = NDArray[np.bool_]
 FILE = "sums.safetensors"
 _REMEDY = "Ask for more of its clients, or let its owner join with --single-updates."
 
@@ -70,9 +72,15 @@ def check_difference(folder: Path, silo: int, ids: Tensor, there: Tensor, member
     People who came or left since do not count alone: a silo does not refuse to forget. Whoever
     is no longer a member is removed from what it remembers. there, members: [clients] bool
     """
-    asked, present = np.zeros(len(there), dtype=bool), there.cpu().numpy()
+    earlier = _read(folder)  # [n, 2, clients]
+    clients = max(len(there), earlier.shape[2])
+    earlier = np.pad(earlier, ((0, 0), (0, 0), (0, clients - earlier.shape[2])))
+    asked = np.zeros(clients, dtype=bool)
     asked[ids.cpu().numpy()] = True
-    then_asked, then_present = (old & members.cpu().numpy() for old in _read(folder, len(there)))
+    present, kept = np.zeros(clients, dtype=bool), np.ones(clients, dtype=bool)
+    present[: len(there)], kept[: len(members)] = there.cpu().numpy(), members.cpu().numpy()
+    earlier &= kept
+    then_asked, then_present = earlier[:, 0], earlier[:, 1]
     differ = then_asked ^ asked  # [n, clients]
     stayed = differ & then_present & present
     close = stayed.any(1) & (differ.sum(1) < LEAST_PEOPLE)
@@ -83,24 +91,16 @@ def check_difference(folder: Path, silo: int, ids: Tensor, there: Tensor, member
             f"which differs from an earlier masked sum by {few}; sums must differ by "
             f"{LEAST_PEOPLE} or more. Ask for all clients in every round (clients_per_round)."
         )
-    new = np.stack([asked, present])[None]
-    both = np.concatenate([np.stack([then_asked, then_present], 1), new])
+    both = np.concatenate([earlier, np.stack([asked, present])[None]])
     both = np.unique(np.packbits(both, axis=2), axis=0)
-    facts = {"facts": json.dumps({"clients": len(there)})}
+    facts = {"facts": json.dumps({"clients": clients})}
     params.save(folder / FILE, {"sums": torch.from_numpy(both)}, facts)
 
 
-def _read(folder: Path, clients: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return who was asked for in earlier sums, and who was there. [n, clients] bool each"""
+def _read(folder: Path) -> Flags:
+    """Return who was asked for in earlier sums, and who was there. [n, 2, clients]"""
     if not (folder / FILE).is_file():
-        return np.zeros((0, clients), dtype=bool), np.zeros((0, clients), dtype=bool)
+        return np.zeros((0, 2, 0), dtype=bool)
     tensors, notes = params.load(folder / FILE)
-    before = int(json.loads(notes["facts"])["clients"])
-    if before > clients:
-        raise DataError(
-            f"{folder / FILE} knows {before} clients, but the silo has {clients}. Use one folder "
-            f"for each silo."
-        )
-    both = np.unpackbits(tensors["sums"].numpy(), axis=2, count=before).astype(bool)
-    both = np.pad(both, ((0, 0), (0, 0), (0, clients - before)))
-    return both[:, 0], both[:, 1]
+    clients = int(json.loads(notes["facts"])["clients"])
+    return np.unpackbits(tensors["sums"].numpy(), axis=2, count=clients).astype(bool)
