@@ -23,7 +23,8 @@ from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.core.records import Withdraw
 from rescind.core.run_state import RoundResult
-from rescind.core.tasks.metrics import Ranking
+from rescind.core.tasks import Metric
+from rescind.core.tasks.metrics import Owners, Ranking
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, ConsentError, DataError, RescindError
 from rescind.flower.certificates import make_kit
@@ -421,14 +422,29 @@ def test_someone_who_left_does_not_count(tmp_path: Path) -> None:
     assert "in which 1 of its 4 clients take part" in refused.facts["why"]
 
 
-def test_one_person_is_not_measured_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("metric", [Ranking(), Owners()])
+def test_one_person_is_not_measured_alone(metric: Metric, tmp_path: Path) -> None:
+    """`Owners` counts the owners of each item: of one person, it is their history."""
     fed, executor, _ = started(tmp_path)
     everyone = fed.world.members.nonzero().squeeze(1)
     public, vault = fed.now.state.public, fed.now.vault
-    assert executor.measure(METHOD, public, vault, everyone, Ranking()).clients > 0
     for ids in ([VICTIM], [0, VICTIM], [VICTIM] * 3):
         with pytest.raises(ConsentError, match="asked to measure"):
-            executor.measure(METHOD, public, vault, torch.tensor(ids), Ranking())
+            executor.measure(METHOD, public, vault, torch.tensor(ids), metric)
+    for _ in range(2):
+        assert executor.measure(METHOD, public, vault, everyone, metric).clients > 0
+    with pytest.raises(ConsentError, match="differs from an earlier sum by 1"):
+        executor.measure(METHOD, public, vault, everyone[everyone != VICTIM], metric)
+
+
+def test_people_who_add_nothing_do_not_hide_others(tmp_path: Path) -> None:
+    members = torch.ones(8, dtype=torch.bool)
+    there = members.clone()
+    there[[1, 2]] = False
+    check_difference(tmp_path / FILE, 0, torch.arange(8), there, members)
+    with pytest.raises(ConsentError, match="by 1;"):
+        check_difference(tmp_path / FILE, 0, torch.tensor([3, 4, 5, 6, 7]), there, members)
+    check_difference(tmp_path / FILE, 0, torch.tensor([1, 2, 5, 6, 7]), there, members)  # control
 
 
 def test_a_round_that_would_forget_without_the_one_who_leaves_stops(tmp_path: Path) -> None:
@@ -448,8 +464,8 @@ def test_two_masked_sums_never_differ_by_one_person(tmp_path: Path) -> None:
         sums, _ = executor.train(METHOD, public, None, vault, few, None, Clock(SEED).at(1))
         assert sums["train"].clients == 0
     failed = [r.facts["why"] for _, r in grid.said if "why" in r.facts]
-    assert any("differs from an earlier masked sum by 1" in why for why in failed)
-    assert any("differs from an earlier masked sum by 2" in why for why in failed)
+    assert any("differs from an earlier sum by 1" in why for why in failed)
+    assert any("differs from an earlier sum by 2" in why for why in failed)
     many = ids[~torch.isin(ids, torch.tensor([VICTIM, 9, 12]))]
     sums, _ = executor.train(METHOD, public, None, vault, many, None, Clock(SEED).at(1))
     assert sums["train"].clients == len(many), "the control: three people less"
@@ -459,21 +475,20 @@ def test_people_may_leave_one_by_one_and_are_not_remembered(tmp_path: Path) -> N
     fed, executor, _ = started(tmp_path, masked=True, secure=True)
     fed = fed.run(1).apply(Withdraw(VICTIM)).run(1)
     assert executor.line.refused == {}
-    everyone, folder = torch.ones(8, dtype=torch.bool), tmp_path / "one"
-    folder.mkdir()
-    check_difference(folder, 0, torch.arange(8), everyone, everyone)
-    before = (folder / FILE).read_bytes()
+    everyone, path = torch.ones(8, dtype=torch.bool), tmp_path / FILE
+    check_difference(path, 0, torch.arange(8), everyone, everyone)
+    before = path.read_bytes()
     rest = everyone.clone()
     rest[3] = False
     with pytest.raises(ConsentError, match="by 1;"):
-        check_difference(folder, 0, rest.nonzero().squeeze(1), everyone, everyone)
-    assert (folder / FILE).read_bytes() == before
-    check_difference(folder, 0, rest.nonzero().squeeze(1), rest, rest)  # 3 has left
-    check_difference(folder, 0, torch.arange(8), everyone, everyone)  # and is new now
+        check_difference(path, 0, rest.nonzero().squeeze(1), everyone, everyone)
+    assert path.read_bytes() == before
+    check_difference(path, 0, rest.nonzero().squeeze(1), rest, rest)  # 3 has left
+    check_difference(path, 0, torch.arange(8), everyone, everyone)  # and is new now
     # A run that starts with fewer clients does not make the silo forget the others.
-    check_difference(folder, 0, torch.arange(5), everyone[:5], everyone[:5])
+    check_difference(path, 0, torch.arange(5), everyone[:5], everyone[:5])
     with pytest.raises(ConsentError, match="by 1;"):
-        check_difference(folder, 0, rest.nonzero().squeeze(1), everyone, everyone)
+        check_difference(path, 0, rest.nonzero().squeeze(1), everyone, everyone)
 
 
 # -- silos are lost --------------------------------------------------------------------------------
@@ -537,17 +552,39 @@ def test_a_silo_that_sends_wrong_shares_is_noticed(tmp_path: Path) -> None:
     assert seen[0].sums["train"].refused.keys() == {WRONG}
 
 
-@pytest.mark.parametrize("nonsense", [{}, {"mask": 1}, None, {"shares": {"x": "y"}}, [1]])
-def test_a_silo_that_sends_nonsense_is_left_out(nonsense: Any, tmp_path: Path) -> None:
+NONSENSE: list[dict[str, Any]] = [
+    {SECURE: {}}, {SECURE: {"mask": 1}}, {SECURE: None}, {SECURE: {"shares": {"x": "y"}}},
+    {SECURE: [1]}, {SECURE: {"mask": "zz", "share": "", "seed": "", "signature": ""}},
+    {"spec": "x"}, {"up": "many"}, {"refused": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+def test_a_silo_that_sends_nonsense_is_left_out(nonsense: dict[str, Any], tmp_path: Path) -> None:
     fed, _, grid = started(tmp_path, 4, masked=True)
 
     def changed(number: int, reply: Letter) -> Letter:
-        if number != FIRST or SECURE not in reply.facts:
+        if number != FIRST or not nonsense.keys() <= reply.facts.keys():
             return reply
-        return Letter({**reply.facts, SECURE: nonsense}, reply.tensors)
+        return Letter({**reply.facts, **nonsense}, reply.tensors)
 
     grid.changed = changed
     seen: list[RoundResult] = []
     fed.run(1, watch=[seen.append])
     assert seen[0].sums["train"].clients > 0
     assert "cannot be read" in seen[0].sums["train"].refused
+
+
+def test_a_silo_that_describes_another_sum_ends_the_round_only(tmp_path: Path) -> None:
+    fed, _, grid = started(tmp_path, 4, masked=True)
+    grid.changed = lambda n, r: (
+        Letter({**r.facts, "spec": [["totals", "x", [-1], "load"]]}, r.tensors)
+        if n == FIRST and "spec" in r.facts
+        else r
+    )
+    seen: list[RoundResult] = []
+    fed = fed.run(1, watch=[seen.append])
+    assert seen[0].sums["train"].refused.keys() == {WRONG}
+    grid.changed = None
+    fed.run(1, watch=[seen.append])
+    assert seen[1].sums["train"].clients > 0, "the control"

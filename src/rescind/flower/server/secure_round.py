@@ -16,6 +16,7 @@ from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
 from rescind.flower.server.transport import UNREADABLE, Transport
 from rescind.flower.wire.messages import SENDER, Letter
+from rescind.flower.wire.payloads import OTHERS
 from rescind.flower.wire.secure_aggregation import (
     KEYS,
     MASK,
@@ -43,7 +44,7 @@ from rescind.privacy.shamir import join
 from rescind.privacy.shares import Numbers, expanded
 from rescind.storage.packing import Facts
 
-WRONG = "wrong shares of a secret"
+WRONG = "wrong shares or sums"
 
 
 def exchange_round(
@@ -68,13 +69,15 @@ def exchange_round(
         return {}, dict.fromkeys(requests, TOO_FEW), None
     now = _Round(transport, requests, key_request, masked.range)
     try:
-        total = now.total()
-    except DataError as error:  # a silo sent wrong shares: nobody's sum can be read
+        vector = now.total()
+        replies = [*now.replies.values()]
+        total = None if vector is None else _with_rest(from_steps(vector, masked.range), replies)
+    except DataError as error:  # one silo sent something wrong, and nobody's sum can be read
         return {}, dict.fromkeys(requests, f"{WRONG}: {error}"), None
     why = {silo: now.why.get(silo, TOO_FEW) for silo in requests if silo not in now.replies}
     if total is None:
         return {}, dict.fromkeys(requests, TOO_FEW) | why, None
-    return now.replies, why, _with_rest(from_steps(total, masked.range), [*now.replies.values()])
+    return now.replies, why, total
 
 
 def _with_rest(vector: np.ndarray, replies: list[Letter]) -> Sum:
@@ -173,24 +176,30 @@ class _Round:
         replies, why = self.transport.ask(requests)
         self.why |= why
         flaws = {silo: f"{UNREADABLE}: {flaw}" for silo, reply in replies.items()
-                 if (flaw := _flaw(stage, reply))}  # fmt: skip
+                 if (flaw := _flaw(stage, requests[silo], reply))}  # fmt: skip
         self.why |= flaws
         return {silo: reply for silo, reply in replies.items() if silo not in flaws}
 
 
-def _flaw(stage: str, reply: Letter) -> str | None:
+def _flaw(stage: str, request: Letter, reply: Letter) -> str | None:
     """Return what is wrong with the form of a silo's reply; None if it can be used."""
     try:
         if stage == KEYS:
-            fields_of(reply, mask=str, share=str, seed=str, signature=str)
+            keys = fields_of(reply, mask=str, share=str, seed=str, signature=str)
+            if any(len(bytes.fromhex(keys[name])) != 32 for name in ("mask", "share", "seed")):
+                return "a key that does not have 32 bytes"
         elif stage == MASK:
-            vector, facts = reply.tensors[VECTOR], reply.facts
+            facts, who, vector = reply.facts, reply.tensors["who"], reply.tensors[VECTOR]
             if vector.dtype != torch.int64 or vector.ndim != 1:
                 return f"a masked sum of {vector.dtype} and shape {tuple(vector.shape)}"
-            _ = reply.tensors["who"], facts["spec"], facts["up"], facts["down"], facts["refused"]
+            if not bool(torch.isin(who, request.tensors["ids"]).all()):
+                return OTHERS
+            counts = [facts["up"], facts["down"], *facts["refused"].values()]
+            if type(facts["spec"]) is not list or any(type(one) is not int for one in counts):
+                return "counts that are not whole numbers"
         else:
             by_silo(fields_of(reply, shares=dict)["shares"])
-    except (KeyError, DataError) as error:
+    except (AttributeError, KeyError, RuntimeError, ValueError, DataError) as error:
         return str(error)
     return None
 

@@ -25,7 +25,7 @@ LEAST_PEOPLE = 3
 """With two people in a sum, each could compute the other's part. A silo on which fewer have
 something to train on gives sums of all of them; of one, only if the silo has no other member."""
 Flags = NDArray[np.bool_]
-FILE = "sums.safetensors"
+FILE = "masked-sums.safetensors"
 _REMEDY = "Ask for more of its clients, or let its owner join with --single-updates."
 
 
@@ -56,29 +56,43 @@ def check_sum(
             )
 
 
-def check_measured(silo: int, ids: Tensor, holders: Tensor) -> None:
-    """Refuse measures over too few people. holders: [n] members with something to measure"""
-    count, least = int(torch.isin(holders, ids).sum()), min(LEAST_PEOPLE, len(holders))
-    if 0 < count < least or len(torch.unique(ids)) < len(ids):
-        raise ConsentError(
-            f"silo {silo} was asked to measure {count} of its {len(holders)} clients with held-out "
-            f"records; it measures {least} or more, each once. {_REMEDY}"
-        )
+def check_measured(folder: Path, silo: int, ids: Tensor, holdings: Holdings, split: str,
+                   block: int | None) -> None:  # fmt: skip
+    """Refuse measures over too few people, or over nearly the same people as before.
+
+    Measures count what people have, and what is held out for them.
+    """
+    held = torch.zeros_like(holdings.members)
+    held[holdings.holders(split, block)] = True
+    for kind, there in (("own", holdings.available), (split, held)):
+        count, least = int(there[ids].sum()), min(LEAST_PEOPLE, int(there.sum()))
+        if 0 < count < least or len(torch.unique(ids)) < len(ids):
+            raise ConsentError(
+                f"silo {silo} was asked to measure {count} of its {int(there.sum())} clients with "
+                f"{kind} records; it measures {least} or more, each once. {_REMEDY}"
+            )
+        if count:
+            check_difference(folder / f"measured-{kind}.safetensors", silo, ids, there,
+                             holdings.members)  # fmt: skip
 
 
-def check_difference(folder: Path, silo: int, ids: Tensor, there: Tensor, members: Tensor) -> None:
+def check_difference(path: Path, silo: int, ids: Tensor, there: Tensor, members: Tensor) -> None:
     """Refuse a sum that differs from an earlier one by too few people. Remember the new one.
 
     People who came or left since do not count alone: a silo does not refuse to forget. Whoever
-    is no longer a member is removed from what it remembers. there, members: [clients] bool
+    is no longer a member is removed from what it remembers.
+
+    path: the file with earlier sums    there: [clients] bool, the members that have something to
+    sum    members: [clients] bool
     """
-    earlier = _read(folder)  # [n, 2, clients]
+    earlier = _read(path)  # [n, 2, clients]
     clients = max(len(there), earlier.shape[2])
     earlier = np.pad(earlier, ((0, 0), (0, 0), (0, clients - earlier.shape[2])))
     asked = np.zeros(clients, dtype=bool)
     asked[ids.cpu().numpy()] = True
     present, kept = np.zeros(clients, dtype=bool), np.ones(clients, dtype=bool)
     present[: len(there)], kept[: len(members)] = there.cpu().numpy(), members.cpu().numpy()
+    asked &= present  # others add nothing
     earlier &= kept
     then_asked, then_present = earlier[:, 0], earlier[:, 1]
     differ = then_asked ^ asked  # [n, clients]
@@ -88,19 +102,19 @@ def check_difference(folder: Path, silo: int, ids: Tensor, there: Tensor, member
         few = int(differ[close].sum(1).min())
         raise ConsentError(
             f"silo {silo} was asked for {int(asked.sum())} of its {int(present.sum())} clients, "
-            f"which differs from an earlier masked sum by {few}; sums must differ by "
+            f"which differs from an earlier sum by {few}; sums must differ by "
             f"{LEAST_PEOPLE} or more. Ask for all clients in every round (clients_per_round)."
         )
     both = np.concatenate([earlier, np.stack([asked, present])[None]])
     both = np.unique(np.packbits(both, axis=2), axis=0)
     facts = {"facts": json.dumps({"clients": clients})}
-    params.save(folder / FILE, {"sums": torch.from_numpy(both)}, facts)
+    params.save(path, {"sums": torch.from_numpy(both)}, facts)
 
 
-def _read(folder: Path) -> Flags:
+def _read(path: Path) -> Flags:
     """Return who was asked for in earlier sums, and who was there. [n, 2, clients]"""
-    if not (folder / FILE).is_file():
+    if not path.is_file():
         return np.zeros((0, 2, 0), dtype=bool)
-    tensors, notes = params.load(folder / FILE)
+    tensors, notes = params.load(path)
     clients = int(json.loads(notes["facts"])["clients"])
     return np.unpackbits(tensors["sums"].numpy(), axis=2, count=clients).astype(bool)

@@ -24,7 +24,7 @@ from rescind.core.tasks import Question
 from rescind.core.update import Sum
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.errors import ConfigError, ConsentError, DataError, RescindError
-from rescind.flower.silo.minimums import check_difference, check_measured, check_sum, people
+from rescind.flower.silo.minimums import FILE, check_difference, check_measured, check_sum, people
 from rescind.flower.silo.partition import grow, leave_out, silo_part
 from rescind.flower.silo.secure_sum import Masks
 from rescind.flower.silo.storage import Store
@@ -269,7 +269,8 @@ class Node:
         public, ids = drawer("public", request.tensors), request.tensors["ids"]
         self._check_own(ids, vault)
         if not self.single_updates:
-            check_measured(self.silo, ids, vault.holdings.holders(metric.split, metric.block))
+            folder, holdings = self.store.folder, vault.holdings
+            check_measured(folder, self.silo, ids, holdings, metric.split, metric.block)
         total = self.executor.measure(method, public, vault, ids, metric)
         self.store.save_model(method, public, held, private)
         return _with_sums(self._state(held, private, vault.holdings), {"measure": total})
@@ -334,7 +335,7 @@ class Node:
         there, members = people(method, vault.holdings), vault.holdings.members
         check_sum(self.silo, ids, roles, there, int(members.sum()))
         if masked:
-            check_difference(self.store.folder, self.silo, ids, there, members)
+            check_difference(self.store.folder / FILE, self.silo, ids, there, members)
 
     def _check_own(self, ids: Tensor, vault: Vault) -> None:
         """Check that all clients are on this silo."""

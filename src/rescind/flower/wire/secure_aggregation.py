@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rescind.core import params
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
 from rescind.flower.wire.messages import SENDER, Letter
@@ -154,7 +155,7 @@ def task_of(request: Letter) -> str:
     a server cannot single out a silo by giving all others a model on which they compute zero.
     """
     facts = {n: request.facts.get(n) for n in ("run", "method", "seed", "round", "epoch")}
-    return Letter({"task": facts}, drawer("public", request.tensors)).digest
+    return digest_of("task", facts, params.digest(drawer("public", request.tensors)))
 
 
 def public_of(secret: bytes) -> str:
