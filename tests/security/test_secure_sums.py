@@ -44,6 +44,7 @@ from rescind.flower.wire.secure_aggregation import (
     UNMASK,
     Masked,
     own_key,
+    pair_mask,
     shared_key,
     task_of,
     threshold_of,
@@ -51,6 +52,7 @@ from rescind.flower.wire.secure_aggregation import (
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
+from rescind.privacy.shamir import join
 from rescind.privacy.shares import expanded
 from worlds import tiny_holdings
 
@@ -294,7 +296,20 @@ def test_a_server_with_its_own_keys_is_found(tmp_path: Path) -> None:
         boxes = {0: server.ask(0, SHARES, keys=keys)["shares"]}
         for silo in (1, 2):
             boxes[silo] = puppets.ask(silo, SHARES, keys=keys)["shares"]
-        assert len(server.ask(0, MASK, shares=received(boxes, 0))) == 42
+        total = server.ask(0, MASK, shares=received(boxes, 0))
+        for silo in (1, 2):
+            puppets.ask(silo, MASK, shares=received(boxes, silo))
+        rounds = [puppets.masks[silo].round for silo in (1, 2)]
+        own = server.ask(0, UNMASK, alive=[0, 1, 2])["shares"]["0"]
+        shares = {0: own} | {n: now.shares[0][1] for n, now in zip((1, 2), rounds, strict=True)}
+        letter = Letter({"run": "r", "round": 1}, {"public|item": PUBLIC})
+        about = (rounds[0].view, task_of(letter))
+        seed = join({silo: int(share, 16) for silo, share in shares.items()})
+        total = total - expanded(own_key(seed, *about), 42)
+        for now in rounds:
+            total = total + pair_mask(now.mask_secret, keys["0"]["mask"], 42, *about)
+        read = torch.from_numpy(total.view(np.int64)[:40] * (RANGE / 2.0**40))
+        assert_close(read, sum_of(0).totals["item"].double(), rtol=0, atol=1e-6)
 
 
 def test_a_signature_is_for_one_round_and_one_silo(tmp_path: Path) -> None:
