@@ -121,8 +121,9 @@ class World:
         path.write_text(recipe)
         given = {"deadline": 0.0, "wait": 0.0, **fields}
         self.asked = RunRequest(str(path), silos, str(folder / "out"), **given)
-        # Without masks, the additive learner subtracts one person at a time.
-        self.single_updates = 'name = "Gram"' in recipe and self.asked.masked is None
+        # These ask for one person alone; masked sums cannot.
+        alone = any(f'name = "{method}"' in recipe for method in ("Gram", "FedGCV"))
+        self.single_updates = alone and self.asked.masked is None
         self.trained: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
         self.masks: dict[int, Masks] = defaultdict(Masks)
