@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
+from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import cast
@@ -146,9 +146,10 @@ def _unpack(tensors: Params, facts: Facts, device: str) -> Vault:
 
 
 def _method(table: Facts) -> Method:
-    """Return the saved method, without unused fields of local SGD that version 0.1 saved."""
+    """Return the saved method, without settings that it had in version 0.1 and did not read."""
     cls = find(*METHODS, str(table["name"]))
-    old = fields_of(RankingMethod).keys() - fields_of(cls).keys()
+    fixed = {field.name for field in fields(cls) if not field.init}
+    old = fixed | (fields_of(RankingMethod).keys() - fields_of(cls).keys())
     known = {k: v for k, v in table.items() if k not in old}
     return cast(Method, from_table(cls, known, {"model": MODELS}))
 

@@ -63,6 +63,7 @@ class Blend(Gram, RankingMethod):
     local_includes_shared: bool = field(default=False, init=False)
     private_rate: float = field(default=1.0, init=False)  # nothing is private in a Bag
     keep_moments: bool = field(default=False, init=False)
+    delta: float = field(default=1e-5, init=False)  # of noise, which it refuses
     loans_per_round: int = 85
     """Lenders per round on whose loans the server trains the softmax learner."""
 

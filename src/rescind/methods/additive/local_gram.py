@@ -49,6 +49,7 @@ class LocalGram(Gram):
     release_size: int = field(default=50, init=False)  # settings of a dense sum, not read here
     resolve_every: int = field(default=1000, init=False)
     solve_above: float = field(default=0.25, init=False)
+    delta: float = field(default=1e-5, init=False)  # of noise, which it refuses
     max_items: int = 1_000_000
     """Largest catalogue allowed: lists take 8 bytes per neighbour."""
 

@@ -1,0 +1,45 @@
+"""Saved federations: what an older version wrote is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rescind import methods
+from rescind.core import params
+from rescind.core.federation import Federation
+from rescind.errors import RescindError
+from rescind.storage.federations import load_federation, save_federation
+from worlds import tiny_holdings
+
+
+def rewritten(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the facts of the server's file, digest included, as another version wrote them."""
+    path = folder / "server.safetensors"
+    tensors, notes = params.load(path)
+    facts = json.loads(notes["facts"])
+    change(facts)
+    params.save(path, tensors, {"facts": json.dumps(facts)})
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"), [("LocalGram", "delta", 1e-5), ("Gram", "rate", 0.5)]
+)
+def test_a_setting_that_was_never_read_is_dropped(
+    name: str, field: str, value: float, tmp_path: Path
+) -> None:
+    method = getattr(methods, name)()
+    save_federation(Federation.start(tiny_holdings(), method).run(1), tmp_path)
+    rewritten(tmp_path, lambda facts: facts["method"].update({field: value}))
+    assert load_federation(tmp_path).method == method
+
+
+def test_any_other_unknown_setting_is_refused(tmp_path: Path) -> None:
+    save_federation(Federation.start(tiny_holdings(), methods.Gram()).run(1), tmp_path)
+    rewritten(tmp_path, lambda facts: facts["method"].update(nonsense=1))
+    with pytest.raises(RescindError, match="nonsense"):
+        load_federation(tmp_path)
