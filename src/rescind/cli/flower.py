@@ -94,15 +94,17 @@ def join(
         bool, Option(help="Allow methods that send updates of single users to the server.")
     ] = False,
     questions: Annotated[bool, Option(help="Answer questions about single records.")] = False,
-    secure: Annotated[bool, Option("--secure", help="Send only masked sums (SecAgg+).")] = False,
+    secure: Annotated[bool, Option("--secure", help="Send only masked sums.")] = False,
     insecure: Insecure = False,
 ) -> None:
     """Join as a silo (a SuperNode), with the data of a recipe. Ctrl-C leaves."""
     deploy, link = _deploy(server, kit, insecure)
     from rescind.core.executor import InProcess
     from rescind.flower.silo.data_source import RecipeData
+    from rescind.flower.silo.identity import Identity
     from rescind.flower.silo.node import Node
     from rescind.flower.silo.resident import Resident
+    from rescind.flower.silo.secure_sum import Masks
     from rescind.flower.silo.storage import Store
     from rescind.flower.wire.messages import Letter
     from rescind.flower.wire.serde import read, written
@@ -111,7 +113,10 @@ def join(
     data = RecipeData(recipe, cell, tuple(change or ()))
     folder = store or Path(f"silo-{number}")
     executor = InProcess(device=device, guards=data.guards)
-    node = Node(Store(folder), data, number, count, executor, single_updates, questions, secure)
+    masks = Masks(Identity.of_kit(kit) if kit and secure else None)
+    node = Node(
+        Store(folder), data, number, count, executor, single_updates, questions, secure, masks
+    )
     resident = Resident(
         lambda asked: written(node.answer(Letter.from_records(read(asked))).to_records())
     )
@@ -153,7 +158,7 @@ def run(
         str | None, Option(help="An unlearner. Default: that of the method.")
     ] = None,
     secure: Annotated[
-        bool, Option("--secure", help="Silos mask their sums (SecAgg+); the server sees totals.")
+        bool, Option("--secure", help="Silos mask their sums; the server sees totals.")
     ] = False,
     secure_range: Annotated[float, Option(help="Largest entry of a silo's masked sum.")] = 1024.0,
     insecure: Insecure = False,

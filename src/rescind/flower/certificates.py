@@ -2,10 +2,10 @@
 
     kit/ca.key                 signs certificates; keep it offline, no process needs it
     kit/server/                ca.pem, server.pem, server.key, and silo-0.pub ... of the silos
-    kit/silo-0/ ...            ca.pem, node.key: copy them to the silo's machine
+    kit/silo-0/ ...            ca.pem, node.key, silos.pub: copy them to the silo's machine
 
 The server's certificate names its hosts. A silo is identified by its key (ECDSA on P-384, as
-Flower's node authentication requires).
+Flower's node authentication requires). Silos know each other by silos.pub (secure sums).
 """
 
 from __future__ import annotations
@@ -56,13 +56,18 @@ def make_kit(folder: Path, silos: int, hosts: Sequence[str], days: int = DAYS) -
     _write_public(folder / "server" / "ca.pem", ca.public_bytes(Encoding.PEM))
     _write_public(folder / "server" / "server.pem", server.public_bytes(Encoding.PEM))
     _write_secret(folder / "server" / "server.key", server_key, PrivateFormat.PKCS8)
+    public = b""
     for silo in range(silos):
         key = ec.generate_private_key(ec.SECP384R1())
         mine = folder / f"silo-{silo}"
         _write_public(mine / "ca.pem", ca.public_bytes(Encoding.PEM))
         _write_secret(mine / "node.key", key, PrivateFormat.OpenSSH)
-        public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-        _write_public(folder / "server" / f"silo-{silo}.pub", public + f" silo-{silo}\n".encode())
+        line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        line += f" silo-{silo}\n".encode()
+        _write_public(folder / "server" / f"silo-{silo}.pub", line)
+        public += line
+    for silo in range(silos):
+        _write_public(folder / f"silo-{silo}" / "silos.pub", public)
     return folder
 
 

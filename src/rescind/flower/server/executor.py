@@ -181,8 +181,11 @@ class FlowerExecutor:
         for silo, reason in why.items():
             refused[reason.partition(":")[0]] += len(asked[silo])
             log.warning("silo %d is not in round %d: %s", silo, clock.round, reason)
-        if requests and not replies and all(r.startswith(FAILED) for r in why.values()):
-            raise DataError(f"no silo can take part in round {clock.round}. {why[min(why)]}")
+        failed = [silo for silo, reason in why.items() if reason.startswith(FAILED)]
+        # Without the silo of the one who leaves, a round with roles would forget nobody.
+        if failed and (roles or len(failed) == len(requests)):
+            needs = "a round with roles needs every silo" if replies else "no silo can take part"
+            raise DataError(f"{needs} in round {clock.round}. {why[min(failed)]}")
         if requests and len(replies) < self.least * len(requests):
             log.warning("round %d is abandoned: only %d silos replied", clock.round, len(replies))
             return {"train": Sum({}, 0.0, 0, refused=refused)}, vault

@@ -24,11 +24,13 @@ from rescind.core.tasks import Question
 from rescind.core.update import Sum
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.errors import ConfigError, ConsentError, DataError, RescindError
+from rescind.flower.silo.minimums import FILE, check_difference, check_measured, check_sum, people
 from rescind.flower.silo.partition import grow, leave_out, silo_part
+from rescind.flower.silo.secure_sum import Masks
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter, method_of, metric_of, pack_error, pack_sum
 from rescind.flower.wire.payloads import unpacked_steps
-from rescind.flower.wire.secure_aggregation import Masks, flatten_sum
+from rescind.flower.wire.secure_aggregation import SECURE, VECTOR
 from rescind.flower.wire.steps import HELD, PRIVATE, Step, moment_of
 from rescind.storage.events import unpack_events
 from rescind.storage.packing import drawer, under
@@ -221,7 +223,7 @@ class Node:
 
     def _train(self, request: Letter) -> Letter:
         """Run one round of the clients asked for. Reply with their sums by role."""
-        masked = bool(request.facts.get("masked"))
+        masked = SECURE in request.facts
         if self.secure and not masked:
             raise ConsentError(f"silo {self.silo} sends masked sums only. Run with --secure.")
         method = method_of(request.facts["method"])
@@ -233,7 +235,7 @@ class Node:
         mail = Mail(values.pop("ids"), values) if values else None
         roles = {int(client): role for client, role in request.facts["roles"]} or None
         self._check_own(ids, vault)
-        self._check_not_single(method, ids, vault, roles)
+        self._check_minimums(method, ids, vault, roles, masked)
         sums, after = self.executor.train(method, public, mail, vault, ids, roles, clock)
         moment = moment_of(request.digest, PRIVATE)
         self.store.save_private(moment, after, self._mine(after.holdings.clients))
@@ -247,16 +249,18 @@ class Node:
 
     def _with_masked(self, request: Letter, reply: Letter, sums: Mapping[str, Sum]) -> Letter:
         """Add a masked sum to a reply. The clients in it are not secret."""
+        if len(sums) != 1:
+            raise ConsentError(f"silo {self.silo} masks one sum in a round, not {sorted(sums)}.")
         ((role, total),) = sums.items()
-        vectors, spec = flatten_sum(total)
         rest = {"up": total.up, "down": total.down, "refused": dict(total.refused)}
+        spec, vector = self.masks.mask(self.silo, request, total)
         facts = {**reply.facts, **rest, "spec": spec, "role": role}
-        masked = self.masks.stage(self.silo, request.tensors, vectors)
-        return Letter(facts, {**reply.tensors, "who": total.who, **masked})
+        return Letter(facts, {**reply.tensors, "who": total.who, VECTOR: vector})
 
     def _mask(self, request: Letter) -> Letter:
-        """Answer a stage of masking that exchanges keys or key shares."""
-        return Letter({}, self.masks.stage(self.silo, request.tensors))
+        """Answer a stage of a secure sum that exchanges keys or shares of secrets."""
+        answer = self.masks.answer(self.store, self.silo, self.silos, request)
+        return Letter({SECURE: answer}, {})
 
     def _measure(self, request: Letter) -> Letter:
         """Reply with totals over the clients asked for."""
@@ -264,6 +268,9 @@ class Node:
         method, metric = method_of(request.facts["method"]), metric_of(request.facts["metric"])
         public, ids = drawer("public", request.tensors), request.tensors["ids"]
         self._check_own(ids, vault)
+        if not self.single_updates:
+            folder, holdings = self.store.folder, vault.holdings
+            check_measured(folder, self.silo, ids, holdings, metric.split, metric.block)
         total = self.executor.measure(method, public, vault, ids, metric)
         self.store.save_model(method, public, held, private)
         return _with_sums(self._state(held, private, vault.holdings), {"measure": total})
@@ -314,20 +321,21 @@ class Node:
                 f"--single-updates."
             )
 
-    def _check_not_single(
-        self, method: Method, ids: Tensor, vault: Vault, roles: Mapping[int, str] | None
+    def _check_minimums(
+        self,
+        method: Method,
+        ids: Tensor,
+        vault: Vault,
+        roles: Mapping[int, str] | None,
+        masked: bool,
     ) -> None:
-        """Refuse a sum of one client, which is a single update, unless the method needs it.
-
-        A client that leaves has its own role. An additive learner subtracts one client's part.
-        """
-        members, needed = int(vault.holdings.members.sum()), roles or method.additive
-        if len(ids) == 1 and members > 1 and not (needed or self.single_updates):
-            raise ConsentError(
-                f"silo {self.silo} was asked for only one of its {members} clients, and a sum of "
-                f"one is a single update. Use more clients per round, or join with "
-                f"--single-updates."
-            )
+        """Refuse sums that show single clients, unless the silo's owner allows it."""
+        if self.single_updates:
+            return
+        there, members = people(method, vault.holdings), vault.holdings.members
+        check_sum(self.silo, ids, roles, there, int(members.sum()))
+        if masked:
+            check_difference(self.store.folder / FILE, self.silo, ids, there, members)
 
     def _check_own(self, ids: Tensor, vault: Vault) -> None:
         """Check that all clients are on this silo."""

@@ -15,30 +15,9 @@ from rescind.errors import ConfigError
 
 ALLOWED = ">=1.41,<1.42"
 """Releases of flwr that have all these names; the same text is in pyproject.toml."""
-_CLIENT = "flwr.client.mod.secure_aggregation.secaggplus_mod"
-_CONSTANTS = "flwr.common.secure_aggregation.secaggplus_constants"
-_COMPAT = "flwr.compat.common.recorddict_compat"
-_WORKFLOW = "flwr.server.workflow.constant"
 _SQL = "flwr.supercore.sql_mixin"
 
 PRIVATE = {
-    # SecAgg+ on a silo: one function for each stage.
-    "SecAggPlusState": (_CLIENT, "SecAggPlusState"),
-    "check_configs": (_CLIENT, "check_configs"),
-    "check_stage": (_CLIENT, "check_stage"),
-    "setup": (_CLIENT, "_setup"),
-    "share_keys": (_CLIENT, "_share_keys"),
-    "collect_masked_vectors": (_CLIENT, "_collect_masked_vectors"),
-    "unmask": (_CLIENT, "_unmask"),
-    # Keys of the records that SecAgg+ and its workflow on the server exchange.
-    "RECORD_KEY_CONFIGS": (_CONSTANTS, "RECORD_KEY_CONFIGS"),
-    "Key": (_CONSTANTS, "Key"),
-    "Stage": (_CONSTANTS, "Stage"),
-    "MAIN_CONFIGS_RECORD": (_WORKFLOW, "MAIN_CONFIGS_RECORD"),
-    "MAIN_PARAMS_RECORD": (_WORKFLOW, "MAIN_PARAMS_RECORD"),
-    "WorkflowKey": (_WORKFLOW, "Key"),
-    "fitres_to_recorddict": (_COMPAT, "fitres_to_recorddict"),
-    "parameters_to_arrayrecord": (_COMPAT, "parameters_to_arrayrecord"),
     # Records as bytes.
     "recorddict_from_proto": ("flwr.common.serde", "recorddict_from_proto"),
     "recorddict_to_proto": ("flwr.common.serde", "recorddict_to_proto"),
