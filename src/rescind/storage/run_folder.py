@@ -59,8 +59,8 @@ def read_facts(folder: Path) -> dict[str, Any] | None:
         facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}:{error.colno}: not valid JSON. Rerun.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error}). Rerun.") from None
-    if not isinstance(facts, dict):
+    if not isinstance(facts, dict) or not isinstance(facts.get("configuration"), dict):
         raise DataError(f"{path} does not describe a run. Rerun.")
     return facts
