@@ -218,7 +218,7 @@ def _coarse(exact: Receipt, closed: Collection[str], key: bytes) -> Receipt:
         asked=replace(asked, records=_band(asked.records), people=_band(asked.people)),
         done=replace(
             done,
-            model_after=bound(done.model_after, run),
+            model_after=bound(done.model_after, run) if done.model_after else "",
             rounds=_band(done.rounds),
             client_rounds=_band(done.client_rounds),
             online={role: _band(count) for role, count in done.online.items()},
@@ -270,7 +270,8 @@ def write(issued: Issued, path: Path) -> Path:
 
     secret = path.with_suffix(".key")
     keys.write_secret(secret, issued.key)
-    keys.replace_secret(path.with_name(RUN_KEY), run_key(issued.key))
+    if issued.receipt.done.model_after.startswith(BOUND):
+        keys.replace_secret(path.with_name(RUN_KEY), run_key(issued.key))
     write_atomically(path, canonical(issued.receipt))
     return secret
 
