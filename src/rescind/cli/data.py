@@ -16,6 +16,7 @@ app = typer.Typer(
 Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
 ColumnName = Annotated[str | None, Option(help="Name of this column, if unusual.")]
 _NO_HEADER = "The first line is data; columns are named 1, 2, 3."
+_MAX_ROWS = "Most rows to read. Default: 50 million, and of Parquet 20 a byte."
 _TEXT_IDS = "Keep ids as text, also if they look like numbers."
 Name = Annotated[str, Argument(help="A name from `rescind data list`.")]
 
@@ -108,6 +109,7 @@ def import_dataset(
     text_ids: Annotated[bool, Option("--text-ids", help=_TEXT_IDS)] = False,
     terms: Annotated[str, Option(help="Terms of use, shown with the data.")] = "",
     replace: Annotated[bool, Option("--replace", help="Overwrite an earlier import.")] = False,
+    max_rows: Annotated[int | None, Option(min=1, help=_MAX_ROWS)] = None,
     json: Json = False,
 ) -> None:
     """Import interactions from your own file. Nothing is stored if a cell is invalid."""
@@ -123,6 +125,7 @@ def import_dataset(
         "text_ids": text_ids,
         "terms": terms,
         "replace": replace,
+        "max_rows": max_rows,
     }
     data = _with_status(f"reading {file.name}", lambda _: import_file(file, name, **settings))
     _report_import(data, file, json)

@@ -62,7 +62,7 @@ class Blocklist:
         try:
             table = json.loads(path.read_text(encoding="utf-8"))
             lists = {n: frozenset(map(str, table[n])) for n in LISTS}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(
                 f"{path} cannot be read ({error}), so it is unknown what this run must leave out. "
                 f"Restore it from a copy; without it, erased records would be learnt again."

@@ -69,18 +69,22 @@ def import_file(
     text_ids: bool = False,
     terms: str = "",
     replace: bool = False,
+    max_rows: int | None = None,
 ) -> Dataset:
     """Import interactions from a CSV, TSV, RecBole or Parquet file under a name.
 
     `columns` maps user, item, rating, time and split to column names of the file; common names are
     recognised by default, and rating, time and split are optional. Without a header, columns are
     named 1, 2, 3. Rows are sorted by user, time and item; users and items are numbered by first
-    appearance and keep their original ids as text. Duplicate rows are kept.
+    appearance and keep their original ids as text. Duplicate rows are kept. `max_rows` is the
+    most rows that are read; by default 50 million, and of Parquet 20 a byte.
     """
     _check_name(name, replace)
     if time_unit not in ("s", "ms"):
         raise ConfigError(f"the time unit is '{time_unit}'; allowed are s and ms.")
-    table = open_table(Path(path), separator, encoding, header)
+    if max_rows is not None and max_rows < 1:
+        raise ConfigError(f"max_rows must be at least 1, got {max_rows}.")
+    table = open_table(Path(path), separator, encoding, header, max_rows)
     positions = _find_columns(table, dict(columns or {}), header)
     stored = _read_cells(table, positions, text_ids, time_unit)
     rows = len(stored.interactions["user"])
@@ -228,7 +232,7 @@ def _read_cells(table: Table, positions: dict[str, int], text_ids: bool, unit: s
         "time": partial(read_times, unit=unit),
         "split": read_splits,
     }
-    for lines, columns in table.batches:
+    for lines, columns in table.batches(positions.values()):
         wrong: list[tuple[int, int, str, str]] = []
         for role, at in positions.items():
             stripped = [cell.strip() for cell in columns[at]]

@@ -13,7 +13,8 @@ from rescind.core.guards import Clip, Gaussian, Guard, Laplace, check_guards
 from rescind.core.method import Method, Unlearner
 from rescind.core.settings import chosen, to_table
 from rescind.errors import ConfigError, suggest
-from rescind.experiments.recipe_file import SETTINGS, Table
+from rescind.experiments.recipe_file import Table
+from rescind.experiments.recipe_shape import SETTINGS
 from rescind.privacy.accountant import DELTA, check_delta, statement
 
 UNNAMED = ("sharing", "guards", "run")
@@ -53,6 +54,15 @@ class SharingSettings:
     """All : part : nothing; FedShare V-A."""
     part: float = 0.3
     """Fraction of records that a partial sharer shares."""
+
+    def __post_init__(self) -> None:
+        if len(self.ratio) != 3 or min(self.ratio) < 0 or not sum(self.ratio):
+            raise ConfigError(
+                f"sharing.ratio is {list(self.ratio)}; write three counts of people who share "
+                f"all, a part and nothing, such as [1, 2, 7]."
+            )
+        if not 0 <= self.part <= 1:
+            raise ConfigError(f"sharing.part must be from 0 to 1, got {self.part}.")
 
 
 @dataclass(frozen=True)

@@ -240,7 +240,8 @@ def _answered(new: Path) -> Answer:
 
 def _public_data(facts: dict[str, Any]) -> str:
     """Return the digest of a published dataset; '' for imported data, which may be private."""
-    return "" if facts["data"].get("source") == "imported" else str(facts["data"]["digest"])
+    data = facts.get("data", {})
+    return "" if data.get("source") == "imported" else str(data.get("digest", ""))
 
 
 def _next(run: Path) -> Path:

@@ -223,7 +223,7 @@ def _coarse(exact: Receipt, closed: Collection[str], key: bytes) -> Receipt:
         asked=replace(asked, records=_band(asked.records), people=_band(asked.people)),
         done=replace(
             done,
-            model_after=bound(done.model_after, run),
+            model_after=bound(done.model_after, run) if done.model_after else "",
             rounds=_band(done.rounds),
             client_rounds=_band(done.client_rounds),
             online={role: _band(count) for role, count in done.online.items()},
@@ -273,16 +273,18 @@ def write(issued: Issued, path: Path) -> Path:
     """
     from rescind.core.files import write_atomically
 
-    secret = write_keys(issued.key, path)
+    bound_to_run = issued.receipt.done.model_after.startswith(BOUND)
+    secret = write_keys(issued.key, path, bound_to_run)
     write_atomically(path, canonical(issued.receipt))
     return secret
 
 
-def write_keys(key: bytes, path: Path) -> Path:
+def write_keys(key: bytes, path: Path, bound_to_run: bool = True) -> Path:
     """Write the keys that go with a receipt at this path; return where the requester's is."""
     secret = path.with_suffix(".key")
     keys.write_secret(secret, key)
-    keys.replace_secret(path.with_name(RUN_KEY), run_key(key))
+    if bound_to_run:
+        keys.replace_secret(path.with_name(RUN_KEY), run_key(key))
     return secret
 
 

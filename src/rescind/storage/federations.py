@@ -270,8 +270,13 @@ def _labels_digest(labels: Facts) -> str:
 def _read_labels(path: Path) -> Facts:
     try:
         labels: Facts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"{path} cannot be read ({error}). Restore it from a copy, or rerun."
         ) from None
+    lists = [labels.get(k, []) for k in fields_of(Labels)] if isinstance(labels, dict) else [None]
+    if not all(isinstance(one, list) and all(isinstance(v, str) for v in one) for one in lists):
+        raise DataError(
+            f"{path} does not hold lists of ids and titles. Restore it from a copy, or rerun."
+        )
     return labels

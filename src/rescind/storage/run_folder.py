@@ -41,7 +41,11 @@ def working_on(run: Path) -> Iterator[Path]:
     with files.locked(run):
         scratch = run / SCRATCH
         shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(mode=0o700)
+        try:
+            scratch.mkdir(mode=0o700)
+        except OSError as error:
+            why = error.strerror or error
+            raise DataError(f"cannot write in {run}: {why}. Allow it, or copy the run.") from None
         try:
             yield scratch
         finally:
@@ -87,8 +91,8 @@ def read_facts(folder: Path) -> dict[str, Any] | None:
         facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}:{error.colno}: not valid JSON. Rerun.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error}). Rerun.") from None
-    if not isinstance(facts, dict):
+    if not isinstance(facts, dict) or not isinstance(facts.get("configuration"), dict):
         raise DataError(f"{path} does not describe a run. Rerun.")
     return facts
