@@ -23,9 +23,9 @@ from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.fab import Fab
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from flwr.superlink import extensions
 from flwr.superlink.main import create_app
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from starlette.testclient import TestClient
 
 from flower.deployments import PATIENCE, Machines
@@ -274,7 +274,7 @@ def pulled(content: bytes, guarded: bool) -> tuple[list[Message], list[Fab]]:
     pull = flwr_private.pull_and_store_message
     (refusing(pull) if guarded else pull)(
         state=state, object_store=store, node_config={}, receive=lambda: (message, None),
-        get_run=lambda number: Run.create_empty(number),
+        get_run=Run.create_empty,
         get_fab=lambda *_: Fab(digest, content, {}), pull_object=lambda *_: b"",
         confirm_message_received=lambda *_: None, trusted_entities=None,
     )  # fmt: skip

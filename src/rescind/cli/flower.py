@@ -107,17 +107,13 @@ def join(
     from rescind.flower.silo.node import Node
     from rescind.flower.silo.resident import Resident
     from rescind.flower.silo.storage import Store
-    from rescind.flower.wire.messages import Letter
-    from rescind.flower.wire.serde import read, written
 
     number, count = _place(silo)
     data = RecipeData(recipe, cell, tuple(change or ()))
     folder = store or Path(f"silo-{number}")
     executor = InProcess(device=device, guards=data.guards)
     node = Node(Store(folder), data, number, count, executor, single_updates, questions, secure)
-    resident = Resident(
-        lambda asked: written(node.answer(Letter.from_records(read(asked))).to_records())
-    )
+    resident = Resident(node.answer_bytes)
     own = deploy.Link(port=port or 9094 + number)
     environment = deploy.environment(folder)
     secret = deploy.new_secret(folder)
@@ -164,6 +160,13 @@ def run(
     secure: Annotated[
         bool, Option("--secure", help="Silos mask their sums (SecAgg+); the server sees totals.")
     ] = False,
+    limit: Annotated[
+        float, Option(min=0.0, help="Largest norm of an update, as a mean over a silo's clients.")
+    ] = 1000.0,
+    trim: Annotated[
+        float,
+        Option(min=0.0, max=0.49, help="Trimmed means: fraction of silos left out at each end."),
+    ] = 0.0,
     secure_range: Annotated[float, Option(help="Largest entry of a silo's masked sum.")] = 1024.0,
     insecure: Insecure = False,
 ) -> None:
@@ -182,7 +185,7 @@ def run(
     asked = RunRequest(
         str(path.resolve()), silos, str(out.resolve()), cell, tuple(change or ()), deadline, wait,
         least, resume, take_back, withdraw, _erased(erase), unlearner,
-        secure_range if secure else None,
+        secure_range if secure else None, limit, trim,
     )  # fmt: skip
     number = operator.submit(asked)
     typer.echo(f"run {number}: {chosen.name} seed {chosen.run.seed} over {silos} silos")

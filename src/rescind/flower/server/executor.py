@@ -14,7 +14,7 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Mail
 from rescind.core.executor import Vault
 from rescind.core.federation import Federation
-from rescind.core.gate import gate_sum
+from rescind.core.gate import HEALTHY, gate_sum
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
 from rescind.core.params import Params
@@ -25,6 +25,7 @@ from rescind.core.tasks import Metric, Question
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.streams import Announcement
+from rescind.flower.server.combine import accepted, accepted_measures, check_trim
 from rescind.flower.server.remote_holdings import (
     RemoteHoldings,
     from_sizes,
@@ -37,12 +38,11 @@ from rescind.flower.server.secure_round import exchange_round
 from rescind.flower.server.transport import FAILED, Transport
 from rescind.flower.wire.messages import Letter, metric_table
 from rescind.flower.wire.payloads import (
+    Bounds,
     LeftOut,
-    checked_sums,
     mail_for,
     of_silo,
     packed_steps,
-    sums_of,
 )
 from rescind.flower.wire.secure_aggregation import Masked, check_silos
 from rescind.flower.wire.steps import MOMENT
@@ -50,6 +50,9 @@ from rescind.storage.events import pack_events
 from rescind.storage.packing import Facts, drawer, under
 
 log = logging.getLogger(__name__)
+
+COUNTS = 1e6
+"""Largest norm per client of methods that count: 2,300 items of a user are 2,300 squared pairs."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,11 @@ class FlowerExecutor:
     """Name of this run: replies of other runs are refused."""
     least: float = 0.5
     """A round is abandoned if a smaller fraction of the silos asked has replied."""
-    limit: float = 1e6
+    limit: float = HEALTHY
     """Sums with a larger norm per client are refused (gate.py)."""
+    trim: float = 0.0
+    """Fraction of the silos whose largest, and whose smallest, values are left out of each mean
+    (combine.py); 0: plain means."""
     device: str = "cpu"
     masked: Masked | None = None
     """Settings of masked sums, of which the server sees only the total; None: not masked."""
@@ -77,6 +83,7 @@ class FlowerExecutor:
     def __post_init__(self) -> None:
         if not 0 <= self.least <= 1:
             raise ConfigError(f"the fraction of silos must be 0 to 1; got least = {self.least}.")
+        check_trim(self.trim, self.masked is not None)
         if self.masked is not None:
             check_silos(self.line.silos)
 
@@ -187,23 +194,25 @@ class FlowerExecutor:
             log.warning("round %d is abandoned: only %d silos replied", clock.round, len(replies))
             return {"train": Sum({}, 0.0, 0, refused=refused)}, vault
         sums: dict[str, Sum] = {}
-        check_all = not method.only_averages
-        if total is not None:
-            also = tuple(total.totals) if check_all else ()
-            sums["train"] = gate_sum(total, public, self.limit, also)
-            replies = replies if sums["train"] is total else {}
+        limit = self.limit if method.only_averages else max(self.limit, COUNTS)
+        if total is None:
+            named = {*roles.values()} if roles else ()
+            bounds = {
+                silo: Bounds(method, public, mine, named, int(held.heaviest[silo]), limit)
+                for silo, mine in asked.items()
+            }
+            sums, bad = accepted(replies, bounds, self.trim)
+        else:  # a masked total is checked as a whole
+            also = () if method.only_averages else tuple(total.totals)
+            sums["train"] = gate_sum(total, public, limit, also)
+            bad = {} if sums["train"] is total else dict.fromkeys(replies, "")
         for silo, reply in replies.items():
-            mine = asked[silo]
-            found: dict[str, Sum] | str = {}
-            if total is None:  # a masked total was checked as a whole
-                found = checked_sums(method, public, mine, reply, check_all, self.limit)
-            if isinstance(found, str):
-                refused[found] = refused.get(found, 0) + len(mine)
-                self.line.refused[found] += 1
-                continue
-            for role, one in found.items():
-                sums[role] = sums[role] + one if role in sums else one
-            vault = _after_reply(vault, silo, reply)
+            if silo not in bad:
+                vault = _after_reply(vault, silo, reply)
+            elif bad[silo]:
+                refused[bad[silo]] = refused.get(bad[silo], 0) + len(asked[silo])
+        self._report(bad, f"in round {clock.round}")
+        replies = {silo: reply for silo, reply in replies.items() if silo not in bad}
         if refused or not sums:
             role = next(iter(sums), "train")
             rest = Sum({}, 0.0, 0, refused=refused)
@@ -228,11 +237,20 @@ class FlowerExecutor:
             raise DataError(f"no silo could be measured: {why}. Restart the silos and try again.")
         if why:
             log.warning("measured without silos %s: %s", sorted(why), why)
-        total = Sum({}, 0.0, 0)
-        for number, reply in enumerate(replies.values()):
-            one = sums_of(reply)["measure"]
-            total = one if number == 0 else total + one
-        return total
+        asked = {s: int((ids % held.silos == s).sum()) for s in replies}
+        most = {silo: n * int(held.heaviest[silo]) for silo, n in asked.items()}
+        total, bad = accepted_measures(replies, metric, held.items, most)
+        self._report(bad, "measured")
+        if requests and total is None:
+            raise DataError(f"no silo sent valid measures: {bad}. Restart the silos, try again.")
+        return total or Sum({}, 0.0, 0)
+
+    def _report(self, bad: Mapping[int, str], what: str) -> None:
+        """Count and log the silos whose replies were refused."""
+        for silo, reason in bad.items():
+            if reason:
+                self.line.refused[reason.partition(":")[0]] += 1
+                log.warning("silo %d is not %s: %s", silo, what, reason)
 
     def query(
         self, method: Method, public: Params, vault: Vault, records: Records, ask: Question

@@ -50,6 +50,9 @@ class RemoteHoldings(Holdings):
     """Seed of the run. A silo that catches up while it measures draws initial values with it."""
     validated: Tensor = field(default_factory=_none)
     """[silos] number of clients of each silo with held-out validation data."""
+    heaviest: Tensor = field(default_factory=_none)
+    """[silos] the largest weight of a client (its number of nodes; else 1) that each silo
+    announced first. A sum with a larger weight is refused."""
 
     @property
     def silos(self) -> int:
@@ -203,6 +206,9 @@ def with_reply(
     """
     moment, validated = holdings.moment.clone(), holdings.validated.clone()
     moment[silo], validated[silo] = int(facts["held"]), int(facts["validated"])
+    heaviest = holdings.heaviest.clone()
+    if holdings.announced is None or not int(holdings.moment[silo]):  # the first reply counts
+        heaviest[silo] = int(facts.get("heaviest") or 1)
     n = max(holdings.clients, int(facts["clients"]))
     here = torch.arange(n) % holdings.silos == silo
     before = holdings.announced or Announced(torch.zeros(n).bool(), torch.zeros(n).bool())
@@ -220,6 +226,7 @@ def with_reply(
         holdings,
         moment=moment,
         validated=validated,
+        heaviest=heaviest,
         members=flags["member"],
         announced=Announced(flags["available"], flags["keeps"]),
         owed=tuple(step for step in holdings.owed if step.silo != silo),
@@ -248,6 +255,7 @@ def from_sizes(silos: int, facts: Facts) -> RemoteHoldings:
         graph=graph,
         moment=torch.zeros(silos, dtype=torch.int64),
         validated=torch.zeros(silos, dtype=torch.int64),
+        heaviest=torch.ones(silos, dtype=torch.int64),
     )
 
 

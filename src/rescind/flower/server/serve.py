@@ -49,7 +49,7 @@ def serve(grid: Grid, asked: RunRequest, on_round: tuple[OnRound, ...] = ()) -> 
     transport = Transport(grid, asked.silos, asked.deadline)
     name = f"{cell.digest}/{cell.run.seed}/{asked.silos}"
     masked = None if asked.masked is None else Masked(asked.masked)
-    executor = FlowerExecutor(transport, name, asked.least, masked=masked)
+    executor = FlowerExecutor(transport, name, asked.least, asked.limit, asked.trim, masked=masked)
     key = f"{name}/{asked.requests}"
     progress_files = ForgetProgressFiles(folder / "forgetting", key, executor)
     log.info("waiting for %d silos", asked.silos)

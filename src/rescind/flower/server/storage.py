@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from rescind.core import params
@@ -55,7 +56,7 @@ def _pack(held: RemoteHoldings) -> tuple[dict[str, Tensor], Facts]:
     """Return the fields that `save_federation` does not write, as (tensors, facts)."""
     tensors = {
         "moment": held.moment, "validated": held.validated, "available": held.available,
-        "keeps": held.keeps,
+        "keeps": held.keeps, "heaviest": held.heaviest,
     }  # fmt: skip
     facts: Facts = {"epoch": held.epoch, "seed": held.seed}
     for silo in range(held.silos):
@@ -72,6 +73,7 @@ def _unpack(plain: Holdings, facts: Facts, tensors: Params) -> RemoteHoldings:
         **{name: getattr(plain, name) for name in names},
         moment=tensors["moment"],
         validated=tensors["validated"],
+        heaviest=tensors.get("heaviest", torch.ones_like(tensors["moment"])),
         announced=Announced(tensors["available"], tensors["keeps"]),
         epoch=int(facts["epoch"]),
         seed=int(facts["seed"]),

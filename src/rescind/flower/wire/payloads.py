@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from rescind.core.cohort import Mail
-from rescind.core.gate import gate, gate_sum
+from rescind.core.gate import KIND, SHAPE, TWICE, WEIGHT, gate, gate_sum
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Event
@@ -18,6 +22,9 @@ from rescind.storage.events import pack_events, unpack_events
 from rescind.storage.packing import Facts, drawer, under
 
 OTHERS = "speaks for others"
+NUMBERS = (torch.float32, torch.float64, torch.int64, torch.int32)
+MOST_BYTES = 2**50
+"""More than any device sends or gets in a round."""
 LeftOut = tuple[tuple[int, Event], ...]
 """(silo, event), oldest first: records to leave out when devices restart."""
 
@@ -33,34 +40,94 @@ def sums_of(reply: Letter) -> dict[str, Sum]:
         raise DataError(f"a reply contains no sums. {SENDER}") from None
 
 
-def checked_sums(
-    method: Method, public: Params, ids: Tensor, reply: Letter, check_all: bool, limit: float
-) -> dict[str, Sum] | str:
-    """Return the sums of a reply by role, or the reason for refusing them (gate.py).
+@dataclass(frozen=True)
+class Bounds:
+    """What the server asked a silo for in a round: its reply may state no more."""
 
-    ids: the clients that were asked for
-    check_all: check every total, because the method has its own server step
-    """
+    method: Method
+    public: Params
+    ids: Tensor
+    """The clients that were asked for."""
+    roles: Collection[str]
+    heaviest: int = 1
+    """The largest weight of a client that the silo announced."""
+    limit: float = 1e6
+    """The largest norm per client."""
+
+
+def checked_sums(reply: Letter, asked: Bounds) -> dict[str, Sum] | str:
+    """Return the sums of a reply by role, or the reason for refusing them."""
     try:
         sums = sums_of(reply)
-    except DataError:
+        return _sums_flaw(sums, asked) or sums
+    except Exception:  # a sum that no check foresaw must not end the server
         return "cannot be read"
+
+
+def _sums_flaw(sums: Mapping[str, Sum], asked: Bounds) -> str | None:
+    if not sums.keys() <= {*asked.roles, "train"}:
+        return OTHERS
     for total in sums.values():
-        also = tuple(total.totals) if check_all else ()
-        gated = gate_sum(total, public, limit, also)
-        if gated is not total:
-            return next(iter(gated.refused))
-        if len(total.who) and not bool(torch.isin(total.who, ids).all()):
+        if flaw := _sum_flaw(total, asked) or _parts_flaw(total, asked):
+            return flaw
+    everyone = torch.cat([total.who for total in sums.values()]) if sums else asked.ids[:0]
+    return TWICE if len(torch.unique(everyone)) < len(everyone) else None
+
+
+def _sum_flaw(total: Sum, asked: Bounds) -> str | None:
+    """Return the reason for refusing a sum; None: it states no more than was asked for."""
+    if any(v.dtype not in NUMBERS for v in (*total.totals.values(), *total.touched.values())):
+        return KIND
+    gated = gate_sum(total, asked.public, asked.limit, _also(total, asked))
+    if gated is not total:
+        return next(iter(gated.refused))
+    if total.who.dtype != torch.int64 or len(total.who) != total.clients:
+        return SHAPE
+    if not bool(torch.isin(total.who, asked.ids).all()):
+        return OTHERS
+    if total.weight > asked.heaviest * total.clients * (1 + 1e-6):
+        return WEIGHT
+    counts = (*total.refused.values(), len(total.refused))
+    fits = min(counts) >= 0 and max(counts) <= len(asked.ids)
+    fits &= all(0 <= sent <= MOST_BYTES for sent in (total.up, total.down))
+    return None if fits else WEIGHT
+
+
+def _parts_flaw(total: Sum, asked: Bounds) -> str | None:
+    if total.parts and not asked.method.individual:
+        return "single updates"
+    for senders, update in total.parts:
+        _, kept, flaws = gate(update, asked.limit, asked.public, None, _also(total, asked))
+        if not bool(kept.all()):
+            return next(iter(flaws))
+        if len(senders) != update.clients or not bool(torch.isin(senders, asked.ids).all()):
             return OTHERS
-        if total.parts and not method.individual:
-            return "single updates"
-        for senders, update in total.parts:
-            _, kept, flaws = gate(update, limit, public, None, also)
-            if not bool(kept.all()):
-                return next(iter(flaws))
-            if not bool(torch.isin(senders, ids).all()):
-                return OTHERS
-    return sums
+    return None
+
+
+def _also(total: Sum, asked: Bounds) -> tuple[str, ...]:
+    """Return names to allow beside the model's: all, if the method has its own server step."""
+    return () if asked.method.only_averages else tuple(total.totals)
+
+
+def conflicts(found: Mapping[int, Mapping[str, Sum]]) -> set[int]:
+    """Return the silos whose totals have another shape than those of most silos.
+
+    A method with its own server step may send totals of any name, so only silos can be compared.
+    If no shape has a majority, all are refused.
+    """
+    bad: set[int] = set()
+    names = {(role, name) for sums in found.values() for role in sums for name in sums[role].totals}
+    for role, name in sorted(names):
+        shapes = {
+            silo: (*sums[role].totals[name].shape, name in sums[role].touched)
+            for silo, sums in found.items()
+            if role in sums and name in sums[role].totals
+        }
+        (most, times), *_ = Counter(shapes.values()).most_common()
+        enough = 2 * times > len(shapes)
+        bad |= {silo for silo, shape in shapes.items() if shape != most or not enough}
+    return bad
 
 
 def of_silo(events: LeftOut, silo: int) -> list[Event]:
