@@ -179,7 +179,7 @@ def assert_same(whole: World, killed: World) -> None:
     assert all(one["waiting"] == [] and one["traces"] == {} for one in other["forgot"])
     assert other["metrics"] == one["metrics"]
     assert other["client_rounds"] == one["client_rounds"]
-    assert {p.name for p in Path(killed.asked.out).iterdir()} == {"run.json", "model"}
+    assert {p.name for p in Path(killed.asked.out).iterdir()} == {"run.json", "model", "receipts"}
     assert killed.events == whole.events  # each silo applied each event once
 
 

@@ -218,12 +218,12 @@ def fuzz_replies(folder: Path, stories: range) -> int:
 
 
 def test_no_reply_ends_the_server(tmp_path: Path) -> None:
-    assert fuzz_replies(tmp_path, range(6)) > 10
+    assert fuzz_replies(tmp_path, range(3)) > 5
 
 
 @pytest.mark.slow
 def test_no_reply_ends_the_server_in_many_stories(tmp_path: Path) -> None:
-    assert fuzz_replies(tmp_path, range(6, 150)) > 450
+    assert fuzz_replies(tmp_path, range(3, 150)) > 450
 
 
 @pytest.mark.parametrize("number", range(20))
@@ -291,4 +291,5 @@ def test_no_letter_ends_a_silo_in_many_letters(tmp_path: Path) -> None:
 def test_a_silo_answers_bytes_that_are_no_letter(tmp_path: Path) -> None:
     node = Node(Store(tmp_path), InMemorySource(tiny_holdings(4, 4)))
     for data in (b"", b"\x00" * 9, b"\xff" * 100):
-        assert "cannot be read" in Letter.from_records(read(node.answer_bytes(data))).facts["why"]
+        reply = Letter.from_records(read(node.answer_bytes(data)))
+        assert reply.facts["error"] == "DataError"

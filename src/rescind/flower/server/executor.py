@@ -33,6 +33,7 @@ from rescind.flower.server.remote_holdings import (
     remote_holdings,
     with_pending,
     with_reply,
+    without_opening,
 )
 from rescind.flower.server.secure_round import exchange_round
 from rescind.flower.server.transport import FAILED, Transport
@@ -42,7 +43,9 @@ from rescind.flower.wire.payloads import (
     LeftOut,
     mail_for,
     of_silo,
+    packed_letters,
     packed_steps,
+    unpacked_letters,
 )
 from rescind.flower.wire.secure_aggregation import Masked, check_silos
 from rescind.flower.wire.steps import MOMENT
@@ -136,7 +139,7 @@ class FlowerExecutor:
     # -- the five operations -----------------------------------------------------------------------
 
     def open(self, method: Method, holdings: Holdings, clock: Clock) -> Vault:
-        """Create the devices' initial private values. Every silo must reply."""
+        """Create the devices' initial private values. A missing silo does so when it is back."""
         if not isinstance(holdings, RemoteHoldings):
             raise ConfigError(
                 "this executor needs data on silos. Start the federation with the holdings that "
@@ -148,14 +151,22 @@ class FlowerExecutor:
             owed, steps = packed_steps("owed", holdings.owed, silo)
             extra = {**left_out, **owed, "clients": holdings.clients, "items": holdings.items}
             extra |= {"held": int(holdings.moment[silo]), "method": to_table(method)}
-            tensors |= steps
+            missed, packed = packed_letters(holdings.missed(silo))
+            extra, tensors = {**extra, **missed}, {**tensors, **steps, **packed}
             requests[silo] = self._request("open", clock, extra, tensors, holdings.epoch)
-        replies = self._ask_all(requests)
-        fresh = replace(holdings, owed=(), left_out=(), seed=clock.seed)
+        replies, why = self.line.ask(requests)
+        if not replies:
+            raise DataError(f"no silo could start: {why}. Restart the silos and try again.")
+        fresh = replace(holdings, owed=(), left_out=(), letters=(), seed=clock.seed)
         moment = torch.zeros(holdings.silos, dtype=torch.int64)
-        for silo, reply in replies.items():
-            fresh = with_reply(fresh, silo, reply.facts, drawer("said", reply.tensors))
-            moment[silo] = int(reply.facts["private"])
+        for silo, request in requests.items():
+            if silo in replies:
+                reply = replies[silo]
+                fresh = with_reply(fresh, silo, reply.facts, drawer("said", reply.tensors))
+                moment[silo] = int(reply.facts["private"])
+            else:
+                fresh, moment[silo] = without_opening(fresh, silo, request)
+                log.warning("silo %d has not started again yet: %s", silo, why[silo])
         return Vault(fresh, {MOMENT: moment})
 
     def train(
@@ -302,15 +313,20 @@ class FlowerExecutor:
         held, private = needed_moments(fed.now.vault, fed.past)
         origin = fed.past.origin if fed.past else None
         left_out = origin.left_out if isinstance(origin, RemoteHoldings) else ()
-        replies = self._keep_only(fed, {"keep_held": held, "keep_private": private}, left_out)
+        kept = {"keep_held": held, "keep_private": private}
+        requests, replies = self._keep_only(fed, kept, left_out)
         vault, past = fed.now.vault, fed.past
         for silo, reply in replies.items():
             vault = _after_reply(vault, silo, reply)
+        # A request to keep includes all that a silo missed before.
+        missed = tuple((s, request) for s, request in requests.items() if s not in replies)
+        vault = replace(vault, holdings=replace(remote_holdings(vault), letters=missed))
         if past is not None and isinstance(origin, RemoteHoldings):
             left = tuple((s, e) for s, e in left_out if s not in replies)
             owed = tuple(step for step in origin.owed if step.silo not in replies)
             epoch = max(origin.epoch, remote_holdings(vault).epoch)  # silos refuse older epochs
-            past = replace(past, origin=replace(origin, left_out=left, owed=owed, epoch=epoch))
+            origin = replace(origin, left_out=left, owed=owed, epoch=epoch, letters=missed)
+            past = replace(past, origin=origin)
         return replace(fed, now=replace(fed.now, vault=vault), past=past)
 
     def drop_earlier_blocks(self, fed: Federation) -> None:
@@ -326,8 +342,10 @@ class FlowerExecutor:
         self.needed.clear()
         _, self.needed["keep"] = needed_moments(fed.now.vault, fed.past)
 
-    def _keep_only(self, fed: Federation, kept: Facts, left_out: LeftOut = ()) -> dict[int, Letter]:
-        """Return the replies of the silos that have removed all other moments."""
+    def _keep_only(
+        self, fed: Federation, kept: Facts, left_out: LeftOut = ()
+    ) -> tuple[dict[int, Letter], dict[int, Letter]]:
+        """Let silos remove all other moments. Return the requests, and the replies, by silo."""
         requests = {}
         for silo in range(remote_holdings(fed.now.vault).silos):
             tensors, facts = pack_events("never", of_silo(left_out, silo))
@@ -338,7 +356,7 @@ class FlowerExecutor:
         replies, why = self.line.ask(requests)
         for silo, reason in why.items():
             log.warning("silo %d has not removed old states yet: %s", silo, reason)
-        return replies
+        return requests, replies
 
     def watch(self, every: int = 1) -> Callable[[RoundResult], None]:
         """Return a callback for each round that updates which private moments silos keep.
@@ -384,14 +402,20 @@ class FlowerExecutor:
         """Build a request about a silo's devices, with the steps it has not acknowledged."""
         held = remote_holdings(vault)
         owed, packed = packed_steps("owed", held.owed, silo)
+        letters = held.missed(silo)
+        if verb == "keep" and letters and letters[-1].facts["verb"] == "keep":
+            letters = unpacked_letters(letters[-1].facts, letters[-1].tensors)  # it takes its place
+        missed, tensors_missed = packed_letters(letters)
         facts: Facts = {
             "method": to_table(method),
             "held": int(held.moment[silo]),
             "private": int(vault.private[MOMENT][silo]),
             **owed,
+            **missed,
             **extra,
         }
-        return self._request(verb, clock, facts, {**packed, **tensors}, held.epoch)
+        tensors = {**packed, **tensors_missed, **tensors}
+        return self._request(verb, clock, facts, tensors, held.epoch)
 
     def _ask_all(self, requests: Mapping[int, Letter]) -> dict[int, Letter]:
         """Return the replies of all silos asked. Raises `DataError` if one is missing."""

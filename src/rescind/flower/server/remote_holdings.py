@@ -18,7 +18,9 @@ from rescind.core.records import Anew, Arrive, Erase, Event, Join, Records, Shar
 from rescind.core.world import Announced
 from rescind.errors import BoundaryError, DataError
 from rescind.experiments.streams import Announcement
+from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.payloads import LeftOut
+from rescind.flower.wire.schema import moments_after
 from rescind.flower.wire.steps import MOMENT, Step
 from rescind.storage.packing import Facts
 
@@ -44,6 +46,9 @@ class RemoteHoldings(Holdings):
     """Steps that silos have not acknowledged yet, oldest first."""
     left_out: LeftOut = ()
     """(silo, event) whose records are left out when devices restart from here."""
+    letters: tuple[tuple[int, Letter], ...] = ()
+    """(silo, letter) to open or to keep that a silo missed: it answers them before anything else,
+    so that nothing stale is used."""
     epoch: int = 0
     """Number of times that something was forgotten."""
     seed: int = 0
@@ -62,7 +67,11 @@ class RemoteHoldings(Holdings):
     @property
     def pending_silos(self) -> tuple[int, ...]:
         """Return the silos that have not acknowledged every event."""
-        return tuple(sorted({step.silo for step in self.owed}))
+        return tuple(sorted({step.silo for step in self.owed} | {s for s, _ in self.letters}))
+
+    def missed(self, silo: int) -> list[Letter]:
+        """Return the letters that a silo missed, oldest first."""
+        return [letter for at, letter in self.letters if at == silo]
 
     @property
     def available(self) -> Tensor:
@@ -230,7 +239,26 @@ def with_reply(
         members=flags["member"],
         announced=Announced(flags["available"], flags["keeps"]),
         owed=tuple(step for step in holdings.owed if step.silo != silo),
+        letters=tuple((at, letter) for at, letter in holdings.letters if at != silo),
     )
+
+
+def without_opening(
+    holdings: RemoteHoldings, silo: int, request: Letter
+) -> tuple[RemoteHoldings, int]:
+    """Return the holdings after a silo missed the request to open, and its private moment then.
+
+    Members that left are not available; the rest is as it was announced.
+    """
+    held, private = moments_after(request, {})
+    moment, known = holdings.moment.clone(), holdings.known
+    moment[silo] = held
+    n = len(holdings.members)
+    flags = Announced(
+        _pad(known.available, n) & holdings.members, _pad(known.keeps, n) & holdings.members
+    )
+    letters = (*holdings.letters, (silo, request))
+    return replace(holdings, moment=moment, announced=flags, letters=letters), private
 
 
 def from_sizes(silos: int, facts: Facts) -> RemoteHoldings:

@@ -16,6 +16,7 @@ from rescind.core.holdings import Holdings
 from rescind.core.params import Params
 from rescind.core.world import Announced
 from rescind.flower.server.remote_holdings import RemoteHoldings, remote_holdings
+from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.payloads import (
     of_silo,
     packed_steps,
@@ -63,6 +64,9 @@ def _pack(held: RemoteHoldings) -> tuple[dict[str, Tensor], Facts]:
         owed, owed_tensors = packed_steps(f"owed{silo}of", held.owed, silo)
         left_tensors, left_out = pack_events(f"nevers{silo}of", of_silo(held.left_out, silo))
         facts, tensors = {**facts, **owed, **left_out}, {**tensors, **owed_tensors, **left_tensors}
+    facts["letters"] = [[silo, letter.facts] for silo, letter in held.letters]
+    for number, (_, letter) in enumerate(held.letters):
+        tensors |= under(f"letter{number}", letter.tensors)
     return tensors, facts
 
 
@@ -78,6 +82,10 @@ def _unpack(plain: Holdings, facts: Facts, tensors: Params) -> RemoteHoldings:
         epoch=int(facts["epoch"]),
         seed=int(facts["seed"]),
         owed=tuple(step for s in silos for step in unpacked_steps(f"owed{s}of", facts, tensors, s)),
+        letters=tuple(
+            (silo, Letter(one, drawer(f"letter{number}", tensors)))
+            for number, (silo, one) in enumerate(facts.get("letters", ()))
+        ),
         left_out=tuple(
             (s, event) for s in silos for event in unpack_events(f"nevers{s}of", tensors, facts)
         ),

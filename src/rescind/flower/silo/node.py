@@ -35,15 +35,18 @@ from rescind.flower.wire.messages import (
     pack_error,
     pack_sum,
 )
-from rescind.flower.wire.payloads import unpacked_steps
+from rescind.flower.wire.payloads import unpacked_letters, unpacked_steps
 from rescind.flower.wire.schema import request_flaw
 from rescind.flower.wire.secure_aggregation import Masks, flatten_sum
 from rescind.flower.wire.serde import read, written
-from rescind.flower.wire.steps import HELD, PRIVATE, Step, moment_of
+from rescind.flower.wire.steps import HELD, PRIVATE, Step, moment_of, opened
 from rescind.storage.events import unpack_events
 from rescind.storage.packing import Facts, drawer, under
 
 log = logging.getLogger(__name__)
+
+REMEMBERED = 100
+"""Number of missed letters whose answers a silo remembers."""
 
 
 class Source(Protocol):
@@ -107,10 +110,23 @@ class Node:
             if flaw := request_flaw(request):
                 raise DataError(f"a request is not as expected: {flaw}. {SENDER}")
             self._check_epoch(request)
+            self._answer_missed(request)
             reply = verbs[str(request.facts["verb"])](request)
             return Letter({**echo, **reply.facts}, reply.tensors)
         except Exception as error:
             return self._failed(echo, error)
+
+    def _answer_missed(self, request: Letter) -> None:
+        """Do first what the silo missed: start again without records, remove old states."""
+        for letter in unpacked_letters(request.facts, request.tensors):
+            done = [str(digest) for digest in self.store.notes.get("done", ())]
+            if letter.digest in done:  # only the reply was lost
+                continue
+            if flaw := request_flaw(letter):
+                raise DataError(f"a request is not as expected: {flaw}. {SENDER}")
+            self._answer_missed(letter)
+            (self._open if letter.facts["verb"] == "open" else self._keep)(letter)
+            self.store.note(done=[*done, letter.digest][-REMEMBERED:])
 
     def _failed(self, echo: Facts, error: Exception) -> Letter:
         """Build the reply that states an error."""
@@ -221,15 +237,15 @@ class Node:
         held = int(request.facts["held"])
         if not self.store.has(HELD, held):
             self._take_steps(request)
-        holdings = self.store.held(held)
+        holdings, left_out = self.store.held(held), list[Event]()
         for event in unpack_events("never", request.tensors, request.facts):
             holdings = leave_out(holdings, event)
-            held = moment_of(f"{held}/never/{event.digest()}", HELD)
+            left_out.append(event)
         # Other silos may have clients and items with higher numbers.
         holdings = grow(holdings, int(request.facts["clients"]), int(request.facts["items"]))
         method, clock = method_of(request.facts["method"]), Clock(request.facts["seed"])
         vault = self.executor.open(method, holdings, clock)
-        held = moment_of(f"{held}/{holdings.clients}/{holdings.items}", HELD)
+        held = opened(held, left_out, holdings.clients, holdings.items)
         private = moment_of(request.digest, PRIVATE)
         self.store.save_held(held, vault.holdings)
         self.store.save_private(private, vault, self._mine(holdings.clients))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,8 @@ from rescind.flower.wire.steps import Step
 from rescind.storage.events import pack_events, unpack_events
 from rescind.storage.packing import Facts, drawer, under
 
+BEFORE = "before"
+"""Key of letters that a silo missed and answers first."""
 OTHERS = "speaks for others"
 NUMBERS = (torch.float32, torch.float64, torch.int64, torch.int32)
 MOST_BYTES = 2**50
@@ -139,6 +141,23 @@ def mail_for(mail: Mail, ids: Tensor) -> dict[str, Tensor]:
     """Return the mail of these clients only."""
     mine = torch.isin(mail.ids, ids)
     return {"ids": mail.ids[mine], **{name: value[mine] for name, value in mail.values.items()}}
+
+
+def packed_letters(letters: Iterable[Letter]) -> tuple[Facts, dict[str, Tensor]]:
+    """Convert letters to facts and tensors that go with another one, which is answered after."""
+    facts, tensors = list[Facts](), dict[str, Tensor]()
+    for number, letter in enumerate(letters):
+        facts.append(letter.facts)
+        tensors |= under(f"{BEFORE}{number}", letter.tensors)
+    return ({BEFORE: facts} if facts else {}), tensors
+
+
+def unpacked_letters(facts: Facts, tensors: Params) -> list[Letter]:
+    """Read what `packed_letters` packed."""
+    return [
+        Letter(one, drawer(f"{BEFORE}{number}", tensors))
+        for number, one in enumerate(facts.get(BEFORE, ()))
+    ]
 
 
 def packed_steps(name: str, steps: tuple[Step, ...], silo: int) -> tuple[Facts, dict[str, Tensor]]:

@@ -19,7 +19,9 @@ from rescind.core.tasks.metrics import Owners, Ranking
 from rescind.core.tasks.nodes import BINS, Classes
 from rescind.core.update import Sum
 from rescind.flower.wire.messages import Letter
-from rescind.flower.wire.payloads import NUMBERS
+from rescind.flower.wire.payloads import BEFORE, NUMBERS
+from rescind.flower.wire.steps import PRIVATE, moment_of, opened
+from rescind.storage.events import unpack_events
 from rescind.storage.packing import drawer
 
 LARGEST = 10_000_000
@@ -68,6 +70,14 @@ def fraction(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value <= 1
 
 
+def letters(value: Any) -> bool:
+    """Return whether a value is the facts of letters that a silo missed: only to open and keep."""
+    return isinstance(value, list) and all(
+        isinstance(one, dict) and one.get("verb") in MISSABLE for one in value
+    )
+
+
+MISSABLE = ("open", "keep")
 size, moment = whole(LARGEST), whole(2**MOMENT_BITS - 1)
 moments, events = lists(moment), optional(lists(lambda v: isinstance(v, dict)))
 EVERY = {
@@ -76,7 +86,7 @@ EVERY = {
 }  # fmt: skip
 VAULT = {
     "method": table, "held": moment, "private": moment, "owed": events,
-    "owed_after": optional(lists(lists(moment, 2))),
+    "owed_after": optional(lists(lists(moment, 2))), BEFORE: optional(letters),
 }  # fmt: skip
 REQUESTS: dict[str, dict[str, Rule]] = {
     "meet": {},
@@ -85,7 +95,7 @@ REQUESTS: dict[str, dict[str, Rule]] = {
     "next": {"block": size},
     "open": {
         "method": table, "held": moment, "clients": size, "items": size, "never": events,
-        "owed": events, "owed_after": VAULT["owed_after"],
+        "owed": events, "owed_after": VAULT["owed_after"], BEFORE: optional(letters),
     },
     "lend": {**VAULT, "ratio": lists(size, 3), "part": fraction, "clients": size},
     "apply": VAULT,
@@ -142,6 +152,13 @@ def reply_flaw(request: Letter, reply: Letter, silo: int | None, silos: int) -> 
         return None
     if verb == "next":
         return _block_flaw(reply, number, silos)
+    return _state_flaw(request, reply, number, silos) or _payload_flaw(
+        request, reply, number, silos
+    )
+
+
+def _state_flaw(request: Letter, reply: Letter, number: int, silos: int) -> str | None:
+    facts, verb = reply.facts, str(request.facts["verb"])
     if flaw := _facts_flaw(facts, STATE):
         return flaw
     for name in FLAGS:
@@ -155,7 +172,22 @@ def reply_flaw(request: Letter, reply: Letter, silo: int | None, silos: int) -> 
         wanted = request.facts["clients"], request.facts["items"]
         if (facts["clients"], facts["items"]) != wanted:
             return "it has another number of clients or items than the server"
-    return _payload_flaw(request, reply, number, silos)
+    if (facts["held"], facts["private"]) != moments_after(request, facts):
+        return "it is about another saved state"
+    return None
+
+
+def moments_after(request: Letter, facts: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the moments (holdings, private) to which a request leads. facts: of its reply"""
+    asked, verb = request.facts, request.facts["verb"]
+    if verb == "hold":  # the silo loads its data
+        return facts["held"], facts["private"]
+    if verb == "open":
+        left_out = unpack_events("never", request.tensors, asked)
+        held = opened(asked["held"], left_out, asked["clients"], asked["items"])
+        return held, moment_of(request.digest, PRIVATE)
+    trained = moment_of(request.digest, PRIVATE)
+    return asked["held"], trained if verb == "train" else asked["private"]
 
 
 def _payload_flaw(request: Letter, reply: Letter, silo: int, silos: int) -> str | None:
