@@ -155,7 +155,7 @@ def tensor(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Letter],
     [
         (tensor(lambda value: value * torch.nan), INFINITE),
         (tensor(lambda value: value[:-1]), SHAPE),
-        (tensor(lambda value: value * 1e9), "norm above 1000"),
+        (tensor(lambda value: value * 1e9), "norm above 1e+06"),
         (facts(round=0), ROUND),
         (facts(of="another request"), REPLAYED),
         (facts(run="another run"), REPLAYED),

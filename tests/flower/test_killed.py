@@ -281,7 +281,7 @@ def assert_near(whole: World, killed: World, atol: float) -> None:
             assert theirs[fact] == mine[fact], fact
     assert other["silos"]["refused"] == one["silos"]["refused"] == {}
     assert killed.events.keys() == whole.events.keys()
-    assert {p.name for p in Path(killed.asked.out).iterdir()} == {"run.json", "model"}
+    assert {p.name for p in Path(killed.asked.out).iterdir()} == {"run.json", "model", "receipts"}
 
 
 def _some_items(client: int, folder: Path) -> tuple[int, ...]:

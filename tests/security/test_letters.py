@@ -87,7 +87,7 @@ def test_the_norm_per_member_is_bounded(tmp_path: Path) -> None:
     fed, executor, grid = start(tmp_path)
     assert moved(fed, grid, lambda r: with_sum(r, 4, 4.0, 4 * 1e5)) < 1
     assert executor.line.refused["norm above 1000"] == 1
-    open_, _, other = start(tmp_path / "open", limit=1e6)  # the control: the limit of before
+    open_, _, other = start(tmp_path / "open", limit=1e6)  # the control
     assert moved(open_, other, lambda r: with_sum(r, 4, 4.0, 4 * 1e5)) > 1e4
 
 

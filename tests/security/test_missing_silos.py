@@ -83,8 +83,18 @@ def rows_of(folder: Path, records: Records) -> int:
     return sum(int(records.among(store.held(moment).records).sum()) for moment in moments)
 
 
-@pytest.mark.parametrize("verb", ["keep", "open", "apply"])
-@pytest.mark.parametrize("contact", ["train", "measure", "settle", "restart"])
+FAST = [("keep", "train"), ("open", "restart")]
+"""The cases that run every time."""
+
+
+@pytest.mark.parametrize(
+    ("verb", "contact"),
+    [
+        pytest.param(verb, contact, marks=[] if (verb, contact) in FAST else pytest.mark.slow)
+        for verb in ("keep", "open", "apply")
+        for contact in ("train", "measure", "settle", "restart")
+    ],
+)
 def test_stale_rows_go_before_a_silo_that_died_works_again(
     verb: str, contact: str, tmp_path: Path
 ) -> None:
@@ -170,6 +180,7 @@ def read_receipt(folder: Path, name: str) -> receipt.Receipt:
     return receipt.parse(data)
 
 
+@pytest.mark.slow
 def test_a_request_over_silos_yields_a_signed_receipt(tmp_path: Path) -> None:
     facts = served(tmp_path, None)
     (one,) = facts["forgot"]
@@ -182,7 +193,7 @@ def test_a_request_over_silos_yields_a_signed_receipt(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "forgetting").exists()
 
 
-@pytest.mark.parametrize("verb", ["keep", "apply"])
+@pytest.mark.parametrize("verb", ["keep", pytest.param("apply", marks=pytest.mark.slow)])
 def test_a_receipt_names_the_silo_that_is_waited_for(verb: str, tmp_path: Path) -> None:
     facts = served(tmp_path, verb)
     (one,) = facts["forgot"]

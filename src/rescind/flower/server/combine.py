@@ -7,6 +7,7 @@ beyond the honest ones. Silos then count equally, whatever number of clients the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -22,6 +23,10 @@ from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.payloads import Bounds, checked_sums, conflicts, sums_of
 from rescind.flower.wire.schema import metric_flaw
 
+TIMES = 10.0
+"""A silo's update may be this many times as large as the median silo's, whatever the limit: where
+all grow, as in a run in one process that diverges, none lies."""
+
 
 def check_trim(trim: float, masked: bool) -> None:
     """Check the fraction to leave out at each end."""
@@ -32,14 +37,27 @@ def check_trim(trim: float, masked: bool) -> None:
 
 
 def accepted(
-    replies: Mapping[int, Letter], asked: Mapping[int, Bounds], trim: float
+    replies: Mapping[int, Letter], asked: Mapping[int, Bounds], limit: float, trim: float
 ) -> tuple[dict[str, Sum], dict[int, str]]:
-    """Return the sums of all valid replies by role, and why the others are refused, by silo."""
+    """Return the sums of all valid replies by role, and why the others are refused, by silo.
+
+    limit: the largest norm per client, or `TIMES` that of the median silo if that is larger
+    """
     found = {silo: checked_sums(reply, asked[silo]) for silo, reply in replies.items()}
     why = {silo: one for silo, one in found.items() if isinstance(one, str)}
     good = {silo: one for silo, one in found.items() if not isinstance(one, str)}
     why |= dict.fromkeys(conflicts(good), SHAPE)
+    norms = {silo: _norm(one) for silo, one in good.items() if silo not in why}
+    most = max(limit, TIMES * sorted(norms.values())[(len(norms) - 1) // 2]) if norms else limit
+    why |= {silo: f"norm above {limit:g}" for silo, norm in norms.items() if norm > most}
     return combined([one for silo, one in good.items() if silo not in why], trim), why
+
+
+def _norm(sums: Mapping[str, Sum]) -> float:
+    """Return the norm of a silo's update per client."""
+    values = [value.double() for total in sums.values() for value in total.totals.values()]
+    weight = sum(total.weight for total in sums.values())
+    return math.sqrt(sum(float(v.square().sum()) for v in values)) / weight if weight else 0.0
 
 
 def accepted_measures(

@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,6 @@ from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Event, Records, Share
 from rescind.core.run_state import RoundResult
-from rescind.core.settings import to_table
 from rescind.core.tasks import Metric, Question
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
@@ -35,17 +35,16 @@ from rescind.flower.server.remote_holdings import (
     with_reply,
     without_opening,
 )
+from rescind.flower.server.requests import open_request, request, vault_request
 from rescind.flower.server.secure_round import exchange_round
 from rescind.flower.server.transport import FAILED, Transport
 from rescind.flower.wire.messages import Letter, metric_table
 from rescind.flower.wire.payloads import (
+    LIMIT,
     Bounds,
     LeftOut,
     mail_for,
     of_silo,
-    packed_letters,
-    packed_steps,
-    unpacked_letters,
 )
 from rescind.flower.wire.secure_aggregation import Masked, check_silos
 from rescind.flower.wire.steps import MOMENT
@@ -53,9 +52,6 @@ from rescind.storage.events import pack_events
 from rescind.storage.packing import Facts, drawer, under
 
 log = logging.getLogger(__name__)
-
-COUNTS = 1e6
-"""Largest norm per client of methods that count: 2,300 items of a user are 2,300 squared pairs."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ class FlowerExecutor:
     least: float = 0.5
     """A round is abandoned if a smaller fraction of the silos asked has replied."""
     limit: float = HEALTHY
-    """Sums with a larger norm per client are refused (gate.py)."""
+    """Sums with a larger norm per client are refused, unless all silos' are large (combine.py)."""
     trim: float = 0.0
     """Fraction of the silos whose largest, and whose smallest, values are left out of each mean
     (combine.py); 0: plain means."""
@@ -125,8 +121,8 @@ class FlowerExecutor:
     def arrivals(self, seed: int) -> Iterator[Announcement]:
         """Yield the blocks that silos announce, one after another. Records stay on the silos."""
         for number in itertools.count(1):
-            request = self._request("next", Clock(seed), {"block": number})
-            replies = self._ask_all(dict.fromkeys(range(self.line.silos), request))
+            asked = self._request("next", Clock(seed), {"block": number})
+            replies = self._ask_all(dict.fromkeys(range(self.line.silos), asked))
             having = [reply for reply in replies.values() if reply.facts["there"]]
             if not having:
                 return
@@ -145,27 +141,22 @@ class FlowerExecutor:
                 "this executor needs data on silos. Start the federation with the holdings that "
                 "`FlowerExecutor.gather` returns."
             )
-        requests = {}
-        for silo in range(holdings.silos):
-            tensors, left_out = pack_events("never", of_silo(holdings.left_out, silo))
-            owed, steps = packed_steps("owed", holdings.owed, silo)
-            extra = {**left_out, **owed, "clients": holdings.clients, "items": holdings.items}
-            extra |= {"held": int(holdings.moment[silo]), "method": to_table(method)}
-            missed, packed = packed_letters(holdings.missed(silo))
-            extra, tensors = {**extra, **missed}, {**tensors, **steps, **packed}
-            requests[silo] = self._request("open", clock, extra, tensors, holdings.epoch)
+        requests = {
+            silo: open_request(self.run, method, holdings, silo, clock)
+            for silo in range(holdings.silos)
+        }
         replies, why = self.line.ask(requests)
         if not replies:
             raise DataError(f"no silo could start: {why}. Restart the silos and try again.")
         fresh = replace(holdings, owed=(), left_out=(), letters=(), seed=clock.seed)
         moment = torch.zeros(holdings.silos, dtype=torch.int64)
-        for silo, request in requests.items():
+        for silo, asked in requests.items():
             if silo in replies:
                 reply = replies[silo]
                 fresh = with_reply(fresh, silo, reply.facts, drawer("said", reply.tensors))
                 moment[silo] = int(reply.facts["private"])
             else:
-                fresh, moment[silo] = without_opening(fresh, silo, request)
+                fresh, moment[silo] = without_opening(fresh, silo, asked)
                 log.warning("silo %d has not started again yet: %s", silo, why[silo])
         return Vault(fresh, {MOMENT: moment})
 
@@ -193,7 +184,7 @@ class FlowerExecutor:
             requests[silo] = self._vault_request(
                 "train", method, vault, silo, clock, extra, tensors
             )
-        keys = self._request("mask", clock, epoch=held.epoch)
+        keys = request(self.run, "mask", clock, epoch=held.epoch)
         replies, why, total = exchange_round(self.line, requests, keys, self.masked, roles)
         refused = {why[s].partition(":")[0]: 0 for s in why}
         for silo, reason in why.items():
@@ -205,17 +196,19 @@ class FlowerExecutor:
             log.warning("round %d is abandoned: only %d silos replied", clock.round, len(replies))
             return {"train": Sum({}, 0.0, 0, refused=refused)}, vault
         sums: dict[str, Sum] = {}
-        limit = self.limit if method.only_averages else max(self.limit, COUNTS)
+        limit = (
+            self.limit if method.only_averages else LIMIT
+        )  # pairs of 2,300 items: a norm of 2,300
         if total is None:
             named = {*roles.values()} if roles else ()
             bounds = {
-                silo: Bounds(method, public, mine, named, int(held.heaviest[silo]), limit)
+                silo: Bounds(method, public, mine, named, held.most(method, silo))
                 for silo, mine in asked.items()
             }
-            sums, bad = accepted(replies, bounds, self.trim)
+            sums, bad = accepted(replies, bounds, limit, self.trim)
         else:  # a masked total is checked as a whole
             also = () if method.only_averages else tuple(total.totals)
-            sums["train"] = gate_sum(total, public, limit, also)
+            sums["train"] = gate_sum(total, public, LIMIT, also)
             bad = {} if sums["train"] is total else dict.fromkeys(replies, "")
         for silo, reply in replies.items():
             if silo not in bad:
@@ -319,7 +312,7 @@ class FlowerExecutor:
         for silo, reply in replies.items():
             vault = _after_reply(vault, silo, reply)
         # A request to keep includes all that a silo missed before.
-        missed = tuple((s, request) for s, request in requests.items() if s not in replies)
+        missed = tuple((silo, asked) for silo, asked in requests.items() if silo not in replies)
         vault = replace(vault, holdings=replace(remote_holdings(vault), letters=missed))
         if past is not None and isinstance(origin, RemoteHoldings):
             left = tuple((s, e) for s, e in left_out if s not in replies)
@@ -378,44 +371,11 @@ class FlowerExecutor:
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def _request(
-        self,
-        verb: str,
-        clock: Clock,
-        extra: Facts | None = None,
-        tensors: Params | None = None,
-        epoch: int = 0,
-    ) -> Letter:
-        facts = {"verb": verb, "run": self.run, "seed": clock.seed, "round": clock.round}
-        return Letter({**facts, "epoch": epoch, **(extra or {})}, dict(tensors or {}))
+    def _request(self, verb: str, clock: Clock, extra: Facts | None = None) -> Letter:
+        return request(self.run, verb, clock, extra)
 
-    def _vault_request(
-        self,
-        verb: str,
-        method: Method,
-        vault: Vault,
-        silo: int,
-        clock: Clock,
-        extra: Facts,
-        tensors: Params,
-    ) -> Letter:
-        """Build a request about a silo's devices, with the steps it has not acknowledged."""
-        held = remote_holdings(vault)
-        owed, packed = packed_steps("owed", held.owed, silo)
-        letters = held.missed(silo)
-        if verb == "keep" and letters and letters[-1].facts["verb"] == "keep":
-            letters = unpacked_letters(letters[-1].facts, letters[-1].tensors)  # it takes its place
-        missed, tensors_missed = packed_letters(letters)
-        facts: Facts = {
-            "method": to_table(method),
-            "held": int(held.moment[silo]),
-            "private": int(vault.private[MOMENT][silo]),
-            **owed,
-            **missed,
-            **extra,
-        }
-        tensors = {**packed, **tensors_missed, **tensors}
-        return self._request(verb, clock, facts, tensors, held.epoch)
+    def _vault_request(self, verb: str, *about: Any) -> Letter:
+        return vault_request(self.run, verb, *about)
 
     def _ask_all(self, requests: Mapping[int, Letter]) -> dict[int, Letter]:
         """Return the replies of all silos asked. Raises `DataError` if one is missing."""

@@ -13,6 +13,7 @@ from rescind.core.cohort import Graph
 from rescind.core.executor import Vault
 from rescind.core.history import History
 from rescind.core.holdings import Holdings
+from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Anew, Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.core.world import Announced
@@ -56,8 +57,7 @@ class RemoteHoldings(Holdings):
     validated: Tensor = field(default_factory=_none)
     """[silos] number of clients of each silo with held-out validation data."""
     heaviest: Tensor = field(default_factory=_none)
-    """[silos] the largest weight of a client (its number of nodes; else 1) that each silo
-    announced first. A sum with a larger weight is refused."""
+    """[silos] the largest number of nodes of a client that each silo announced first, else 1."""
 
     @property
     def silos(self) -> int:
@@ -68,6 +68,13 @@ class RemoteHoldings(Holdings):
     def pending_silos(self) -> tuple[int, ...]:
         """Return the silos that have not acknowledged every event."""
         return tuple(sorted({step.silo for step in self.owed} | {s for s, _ in self.letters}))
+
+    def most(self, method: Method, silo: int) -> float:
+        """Return the largest weight of a client: 1, or as its records or nodes allow."""
+        if self.graph is not None:
+            return float(self.heaviest[silo])
+        weigh = {"records": float(self.items), "roots": self.items**0.5}
+        return weigh.get(str(getattr(method, "aggregate", "")), 1.0)
 
     def missed(self, silo: int) -> list[Letter]:
         """Return the letters that a silo missed, oldest first."""

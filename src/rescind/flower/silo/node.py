@@ -25,7 +25,7 @@ from rescind.core.tasks import Question
 from rescind.core.update import Sum
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.errors import ConsentError, DataError, RescindError
-from rescind.flower.silo.partition import grow, leave_out, silo_part
+from rescind.flower.silo.partition import grow, heaviest, leave_out, silo_part
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import (
     SENDER,
@@ -384,12 +384,6 @@ class Node:
                 f"silo {self.silo} of {self.silos} was asked for client {int(ids[~inside][0])}, "
                 f"which is not on this silo. Give every silo its own --silo number."
             )
-
-
-def heaviest(holdings: Holdings) -> int:
-    """Return the largest weight of a client: its number of nodes, or 1 without a graph."""
-    owner = holdings.graph.owner if holdings.graph is not None else None
-    return int(torch.bincount(owner).max()) if owner is not None and len(owner) else 1
 
 
 def _with_sums(reply: Letter, sums: Mapping[str, Sum]) -> Letter:

@@ -25,6 +25,8 @@ BEFORE = "before"
 """Key of letters that a silo missed and answers first."""
 OTHERS = "speaks for others"
 NUMBERS = (torch.float32, torch.float64, torch.int64, torch.int32)
+LIMIT = 1e6
+"""Largest norm per client, as in one process (`InProcess.limit`)."""
 MOST_BYTES = 2**50
 """More than any device sends or gets in a round."""
 LeftOut = tuple[tuple[int, Event], ...]
@@ -51,10 +53,8 @@ class Bounds:
     ids: Tensor
     """The clients that were asked for."""
     roles: Collection[str]
-    heaviest: int = 1
-    """The largest weight of a client that the silo announced."""
-    limit: float = 1e6
-    """The largest norm per client."""
+    heaviest: float = 1
+    """The largest weight of a client."""
 
 
 def checked_sums(reply: Letter, asked: Bounds) -> dict[str, Sum] | str:
@@ -80,7 +80,7 @@ def _sum_flaw(total: Sum, asked: Bounds) -> str | None:
     """Return the reason for refusing a sum; None: it states no more than was asked for."""
     if any(v.dtype not in NUMBERS for v in (*total.totals.values(), *total.touched.values())):
         return KIND
-    gated = gate_sum(total, asked.public, asked.limit, _also(total, asked))
+    gated = gate_sum(total, asked.public, LIMIT, _also(total, asked))
     if gated is not total:
         return next(iter(gated.refused))
     if total.who.dtype != torch.int64 or len(total.who) != total.clients:
@@ -99,7 +99,7 @@ def _parts_flaw(total: Sum, asked: Bounds) -> str | None:
     if total.parts and not asked.method.individual:
         return "single updates"
     for senders, update in total.parts:
-        _, kept, flaws = gate(update, asked.limit, asked.public, None, _also(total, asked))
+        _, kept, flaws = gate(update, LIMIT, asked.public, None, _also(total, asked))
         if not bool(kept.all()):
             return next(iter(flaws))
         if len(senders) != update.clients or not bool(torch.isin(senders, asked.ids).all()):
