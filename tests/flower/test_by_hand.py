@@ -114,7 +114,7 @@ def test_a_key_that_is_not_registered_cannot_join(tmp_path: Path) -> None:
         assert joined.returncode != 0
         machines.processes.pop("silo-0")
         machines.join(0, "--kit", "kit/silo-0")
-        machines.run("--kit", "kit/server")
+        machines.run("--kit", "kit/operator")
         machines.finished()
 
 
