@@ -137,7 +137,7 @@ def test_every_method_learns_and_forgets_on_loopback(method: str, tmp_path: Path
         machines.up("--kit", f"{kit}/server")
         for silo in range(2):
             machines.join(silo, "--kit", f"{kit}/silo-{silo}")
-        machines.run("--kit", f"{kit}/server")
+        machines.run("--kit", f"{kit}/operator")
         machines.finished(3 * PATIENCE)  # a stream of four blocks has about 30 exchanges
         print(machines.log("run"))
     assert_like_one_process(machines)

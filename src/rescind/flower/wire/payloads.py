@@ -78,8 +78,11 @@ def _sums_flaw(sums: Mapping[str, Sum], asked: Bounds) -> str | None:
 
 def _sum_flaw(total: Sum, asked: Bounds) -> str | None:
     """Return the reason for refusing a sum; None: it states no more than was asked for."""
-    if any(v.dtype not in NUMBERS for v in (*total.totals.values(), *total.touched.values())):
-        return KIND
+    for tensors in (total.totals, total.touched):
+        for name, value in tensors.items():
+            like = asked.public.get(name, value)  # another kind would change the model's
+            if value.dtype not in NUMBERS or value.dtype != like.dtype:
+                return KIND
     gated = gate_sum(total, asked.public, LIMIT, _also(total, asked))
     if gated is not total:
         return next(iter(gated.refused))
