@@ -114,7 +114,7 @@ def test_a_key_that_is_not_registered_cannot_join(tmp_path: Path) -> None:
         assert joined.returncode != 0
         machines.processes.pop("silo-0")
         machines.join(0, "--kit", "kit/silo-0")
-        machines.run("--kit", "kit/server")
+        machines.run("--kit", "kit/operator")
         machines.finished()
 
 
@@ -124,7 +124,7 @@ def test_masked_sums_of_three_silos_give_the_model_of_one_process(tmp_path: Path
         machines.up("--kit", "kit/server")
         for silo in range(3):
             machines.join(silo, "--kit", f"kit/silo-{silo}", "--secure")
-        machines.run("--kit", "kit/server", "--secure")
+        machines.run("--kit", "kit/operator", "--secure")
         machines.finished()
     assert_like_one_process(machines)
 
@@ -138,7 +138,7 @@ def test_every_method_learns_and_forgets_on_loopback(method: str, tmp_path: Path
         for silo in range(2):
             # Forgetting asks for one person alone (a role of its own, a difference).
             machines.join(silo, "--kit", f"{kit}/silo-{silo}", "--single-updates")
-        machines.run("--kit", f"{kit}/server")
+        machines.run("--kit", f"{kit}/operator")
         machines.finished(3 * PATIENCE)  # a stream of four blocks has about 30 exchanges
         print(machines.log("run"))
     assert_like_one_process(machines)

@@ -184,7 +184,7 @@ def assert_same(whole: World, killed: World) -> None:
     assert all(one["waiting"] == [] and one["traces"] == {} for one in other["forgot"])
     assert other["metrics"] == one["metrics"]
     assert other["client_rounds"] == one["client_rounds"]
-    assert {p.name for p in Path(killed.asked.out).iterdir()} == {"run.json", "model"}
+    assert {p.name for p in Path(killed.asked.out).iterdir()} == {"run.json", "model", "receipts"}
     assert killed.events == whole.events  # each silo applied each event once
 
 
@@ -286,7 +286,7 @@ def assert_near(whole: World, killed: World, atol: float) -> None:
             assert theirs[fact] == mine[fact], fact
     assert other["silos"]["refused"] == one["silos"]["refused"] == {}
     assert killed.events.keys() == whole.events.keys()
-    assert {p.name for p in Path(killed.asked.out).iterdir()} == {"run.json", "model"}
+    assert {p.name for p in Path(killed.asked.out).iterdir()} == {"run.json", "model", "receipts"}
 
 
 def _some_items(client: int, folder: Path) -> tuple[int, ...]:

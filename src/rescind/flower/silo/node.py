@@ -7,6 +7,7 @@ that a restarted server repeats gives the same moment, not a second one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
@@ -23,17 +24,31 @@ from rescind.core.records import Arrive, Erase, Event, Records
 from rescind.core.tasks import Question
 from rescind.core.update import Sum
 from rescind.data.simulated_lending import draw_groups, draw_share
-from rescind.errors import ConfigError, ConsentError, DataError, RescindError
+from rescind.errors import ConsentError, DataError, RescindError
 from rescind.flower.silo.minimums import FILE, check_difference, check_measured, check_sum, people
-from rescind.flower.silo.partition import grow, leave_out, silo_part
+from rescind.flower.silo.partition import grow, heaviest, leave_out, silo_part
 from rescind.flower.silo.secure_sum import Masks
 from rescind.flower.silo.storage import Store
-from rescind.flower.wire.messages import Letter, method_of, metric_of, pack_error, pack_sum
-from rescind.flower.wire.payloads import unpacked_steps
+from rescind.flower.wire.messages import (
+    SENDER,
+    Letter,
+    method_of,
+    metric_of,
+    pack_error,
+    pack_sum,
+)
+from rescind.flower.wire.payloads import unpacked_letters, unpacked_steps
+from rescind.flower.wire.schema import request_flaw
 from rescind.flower.wire.secure_aggregation import SECURE, VECTOR
-from rescind.flower.wire.steps import HELD, PRIVATE, Step, moment_of
+from rescind.flower.wire.serde import read, written
+from rescind.flower.wire.steps import HELD, PRIVATE, Step, moment_of, opened
 from rescind.storage.events import unpack_events
-from rescind.storage.packing import drawer, under
+from rescind.storage.packing import Facts, drawer, under
+
+log = logging.getLogger(__name__)
+
+REMEMBERED = 100
+"""Number of missed letters whose answers a silo remembers."""
 
 
 class Source(Protocol):
@@ -65,8 +80,19 @@ class Node:
     """Send sums only if they are masked."""
     masks: Masks = field(default_factory=Masks)
 
+    def answer_bytes(self, data: bytes) -> bytes:
+        """Return the reply to a message, both as bytes. Never raises: see `answer`."""
+        try:
+            reply = self.answer(Letter.from_records(read(data)))
+        except Exception as error:  # not a letter at all
+            reply = self._failed({}, error)
+        return written(reply.to_records())
+
     def answer(self, request: Letter) -> Letter:
-        """Return the reply to a request. A `RescindError` becomes a reply with the error."""
+        """Return the reply to a request. An error becomes a reply with the error.
+
+        A silo serves on after any request, also one that no check foresaw.
+        """
         verbs: dict[str, Callable[[Letter], Letter]] = {
             "meet": self._meet,
             "hold": self._hold,
@@ -81,16 +107,36 @@ class Node:
             "keep": self._keep,
         }
         echo = {n: request.facts.get(n) for n in ("run", "round", "epoch", "verb")}
-        echo |= {"of": request.digest, "silo": self.silo, "silos": self.silos}
         try:
+            echo |= {"of": request.digest, "silo": self.silo, "silos": self.silos}
+            if flaw := request_flaw(request):
+                raise DataError(f"a request is not as expected: {flaw}. {SENDER}")
             self._check_epoch(request)
-            verb = verbs.get(str(request.facts.get("verb")))
-            if verb is None:
-                raise ConfigError(f"unknown verb '{echo['verb']}'. Use one of {', '.join(verbs)}.")
-            reply = verb(request)
+            self._answer_missed(request)
+            reply = verbs[str(request.facts["verb"])](request)
             return Letter({**echo, **reply.facts}, reply.tensors)
-        except RescindError as error:
-            return Letter({**echo, **pack_error(error)}, {})
+        except Exception as error:
+            return self._failed(echo, error)
+
+    def _answer_missed(self, request: Letter) -> None:
+        """Do first what the silo missed: start again without records, remove old states."""
+        for letter in unpacked_letters(request.facts, request.tensors):
+            done = [str(digest) for digest in self.store.notes.get("done", ())]
+            if letter.digest in done:  # only the reply was lost
+                continue
+            if flaw := request_flaw(letter):
+                raise DataError(f"a request is not as expected: {flaw}. {SENDER}")
+            self._answer_missed(letter)
+            (self._open if letter.facts["verb"] == "open" else self._keep)(letter)
+            self.store.note(done=[*done, letter.digest][-REMEMBERED:])
+
+    def _failed(self, echo: Facts, error: Exception) -> Letter:
+        """Build the reply that states an error."""
+        if not isinstance(error, RescindError):
+            log.warning("a request was not answered: %r", error)
+            error = DataError(f"silo {self.silo} could not answer ({error!r}). {SENDER}")
+        about = {"silo": self.silo, "silos": self.silos}
+        return Letter({**echo, **about, **pack_error(error)}, {})
 
     def _check_epoch(self, request: Letter) -> None:
         """Refuse a model from before something was forgotten permanently."""
@@ -158,6 +204,7 @@ class Node:
             "held": held, "private": private, "clients": holdings.clients, "items": holdings.items,
             "task": holdings.task, "block": holdings.now,
             "validated": len(holdings.holders("valid")),
+            "heaviest": heaviest(holdings),
             "features": graph.features if graph else 0, "classes": graph.classes if graph else 0,
         }  # fmt: skip
         return Letter(facts, under("said", tensors))
@@ -192,15 +239,15 @@ class Node:
         held = int(request.facts["held"])
         if not self.store.has(HELD, held):
             self._take_steps(request)
-        holdings = self.store.held(held)
+        holdings, left_out = self.store.held(held), list[Event]()
         for event in unpack_events("never", request.tensors, request.facts):
             holdings = leave_out(holdings, event)
-            held = moment_of(f"{held}/never/{event.digest()}", HELD)
+            left_out.append(event)
         # Other silos may have clients and items with higher numbers.
         holdings = grow(holdings, int(request.facts["clients"]), int(request.facts["items"]))
         method, clock = method_of(request.facts["method"]), Clock(request.facts["seed"])
         vault = self.executor.open(method, holdings, clock)
-        held = moment_of(f"{held}/{holdings.clients}/{holdings.items}", HELD)
+        held = opened(held, left_out, holdings.clients, holdings.items)
         private = moment_of(request.digest, PRIVATE)
         self.store.save_held(held, vault.holdings)
         self.store.save_private(private, vault, self._mine(holdings.clients))
