@@ -38,7 +38,7 @@ from rescind.flower.run_request import RunRequest
 from rescind.flower.superlink import Gate, Guests
 from rescind.flower.supernode import refusing
 from rescind.flower.wire import flwr_private
-from rescind.forgetting import keys
+from rescind.privacy import keys
 
 pytestmark = pytest.mark.flower
 

@@ -24,7 +24,8 @@ from rescind.flower.silo.node import Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
-from rescind.forgetting import keys, receipt
+from rescind.forgetting import receipt
+from rescind.privacy import keys
 from rescind.forgetting.verify import verify
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF

@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from rescind.errors import ConfigError
-from rescind.forgetting.keys import public_text
+from rescind.privacy.keys import public_text
 
 DAYS = 365
 """Validity of certificates. A longer deployment needs a new kit every year."""

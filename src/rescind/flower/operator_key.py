@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from rescind.errors import ConfigError
-from rescind.forgetting import keys
+from rescind.privacy import keys
 
 HEADER = "rescind-operator"
 FRESH = 300.0

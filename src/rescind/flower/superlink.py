@@ -55,7 +55,7 @@ class Guests:
     @classmethod
     def of_kit(cls, kit: Path) -> Guests:
         """Read the keys of the server's part of a kit."""
-        from rescind.forgetting.keys import public_key
+        from rescind.privacy.keys import public_key
 
         operator = kit / "operator.pub"
         paths = sorted(kit.glob("silo-*.pub"))
