@@ -60,7 +60,7 @@ NOT_COVERED = (
 
 Count = int | str
 """A number, or its band for strangers, such as "10-99"."""
-STATEMENTS = ("audit", "escalation")
+STATEMENTS = ("audit", "escalation", "exactness")
 """Findings whose note says what was done. The notes of others have numbers, so they are sealed."""
 SECTIONS = ("asked", "done", "kept", "findings", "claims")
 """Parts with numbers that depend on the records: coarse in the open, exact in the sealed part."""
