@@ -211,11 +211,15 @@ def run(
     for one in facts.get("forgot", ()):
         left = f", {one['traces']} traces left" if one["traces"] else ""
         typer.echo(f"{one['event']} answered by {one['by']}, {one['rounds']} rounds{left}")
+        typer.echo(f"receipt: {out / one['receipt']}")
     typer.echo(f"{shown} (round {facts['round']}, {facts['silos']['messages']} messages)")
     if facts["silos"]["refused"]:
         typer.echo(f"  not accepted: {facts['silos']['refused']}", err=True)
     if facts["silos"]["waiting"]:
-        typer.echo(f"  silos {facts['silos']['waiting']} have not acknowledged yet", err=True)
+        waiting = facts["silos"]["waiting"]
+        typer.echo(
+            f"  silos {waiting} have not confirmed yet. Start them, then: --resume", err=True
+        )
     typer.echo(f"Written: {done} and {out}/model/")
 
 
