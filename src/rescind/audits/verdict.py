@@ -56,13 +56,16 @@ def resample(people: int, clock: Clock, purpose: str, draws: int = DRAWS) -> Ten
     return out.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=torch.float64))
 
 
-def compare(mine: Measure, others: Sequence[Measure]) -> Difference:
+def compare(mine: Measure, others: Sequence[Measure], chance: float = 0.0) -> Difference:
     """Compare the subject with the mean of the retrains, with a 95 % interval of the difference.
 
     Two variances are added. Users: the bootstrap of the difference, with the same draws for every
     model, so that common variation cancels. Seeds: the remaining variance between retrains,
     v = max(0, s^2 - the part explained by the bootstrap), times Student's quantile and (1 + 1/K),
     because a subject like a retrain is one more draw.
+
+    chance: standard error that the calibration expects at this sample size. The interval is never
+    narrower: the bootstrap of one user, or five retrains that happen to agree, show no variance
     """
     from scipy.stats import t as student
 
@@ -74,12 +77,14 @@ def compare(mine: Measure, others: Sequence[Measure]) -> Difference:
         )
     reference, people, beyond = _variances(mine, others)
     of_seeds = float(student.ppf(0.975, n - 1)) ** 2 * max(0.0, beyond) * (1 + 1 / n)
-    half_width = (1.96**2 * people + of_seeds) ** 0.5
+    half_width = max((1.96**2 * people + of_seeds) ** 0.5, 1.96 * chance)
     return Difference(mine.point, reference, mine.point - half_width, mine.point + half_width)
 
 
 def compare_groups(
-    mine: Mapping[str, Measure], others: Sequence[Mapping[str, Measure]]
+    mine: Mapping[str, Measure],
+    others: Sequence[Mapping[str, Measure]],
+    chance: Mapping[str, float] | None = None,
 ) -> dict[str, Difference]:
     """Like `compare`, for several groups at once: 95 % that all intervals hold.
 
@@ -97,7 +102,8 @@ def compare_groups(
         pooled = max(0.0, sum(beyond / mean**2 for mean, _, beyond in group) / max(len(group), 1))
         freedom = max(len(group), 1) * (n - 1)
         of_seeds = float(student.ppf(quantile, freedom)) ** 2 * pooled * (1 + 1 / n) * reference**2
-        half_width = (float(norm.ppf(quantile)) ** 2 * people + of_seeds) ** 0.5
+        z = float(norm.ppf(quantile))
+        half_width = max((z**2 * people + of_seeds) ** 0.5, z * (chance or {}).get(name, 0.0))
         point = mine[name].point
         out[name] = Difference(point, reference, point - half_width, point + half_width)
     return out
@@ -154,7 +160,11 @@ class Margin:
 
     def at(self, n: float) -> float:
         """Return the margin for n pairs."""
-        return min(max(FACTOR * self.noise / max(n, 1.0) ** 0.5, self.least), self.most)
+        return min(max(FACTOR * self.chance(n), self.least), self.most)
+
+    def chance(self, n: float) -> float:
+        """Return the standard error that is expected with n pairs."""
+        return self.noise / max(n, 1.0) ** 0.5
 
 
 @lru_cache(maxsize=1)
@@ -165,9 +175,9 @@ def margins() -> Mapping[str, Margin]:
     return {n: Margin(t["noise"], t["least"], t["most"]) for n, t in tables.items()}
 
 
-def margin_of(check: str, n: float) -> float:
-    """Return the margin of one check for n pairs."""
+def margin_of(check: str) -> Margin:
+    """Return the calibrated margin of one check."""
     known = margins()
     if check not in known:
         raise ConfigError(f"no margin was calibrated for '{check}': {suggest(check, known)}")
-    return known[check].at(n)
+    return known[check]
