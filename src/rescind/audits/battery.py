@@ -32,6 +32,7 @@ Kind = Literal["forgetting", "harm", "shown"]
 SUBJECT, NO_OP, SHIFT, RETRAIN, PURGE = "subject", "no-op", "score shift", "retrain", "purge only"
 LOSS = 0.03  # allowed loss of quality relative to a retrain (reliability.md Q8)
 TENTH = 50  # smallest group for which a bootstrap is reliable
+WIDEST = 3.0  # times the largest calibrated margin, where retrains of this data differ so much
 DRAWN = 400  # member scores shown in a figure
 
 
@@ -94,7 +95,9 @@ class Check:
             return Outcome("SHOWN", *_numbers(result), None, n)
         calibrated = margin_of(self.name)
         result = compare(subject, retrains, calibrated.chance(sample.size))
-        ends, margin = _numbers(result), calibrated.at(sample.size)
+        # A wide margin of a forgetting check still has to fail the no-op; harm has no control.
+        widest = WIDEST if self.kind == "forgetting" else 1.0
+        ends, margin = _numbers(result), calibrated.at(sample.size, result.usual, widest)
         verdict = (equal if self.kind == "forgetting" else not_above)(result, margin)
         return Outcome(verdict, *ends, margin, n)
 
@@ -113,7 +116,7 @@ class Quality(Check):
         assert sample is not None
         calibrated = margin_of(self.name)
         result = compare(*_present(subject, retrains), calibrated.chance(sample.size))
-        margin = max(LOSS * result.reference, calibrated.at(sample.size))
+        margin = max(LOSS * result.reference, calibrated.at(sample.size, result.usual))
         bottom = result.reference - margin
         verdict = "PASS" if result.low >= bottom else "INCONCLUSIVE"
         lost = [] if result.high >= bottom else ["all users"]
