@@ -2,7 +2,7 @@
 
 For each dataset and seed a federation learns with FedAvg, 30 % of its users erase all they have,
 and each subject answers the request: a true retraining (`retrain`), the cheats of
-tests/security/cheats.py, and deletion alone for single people (`one person`). The goal: a cheat
+tests/helpers/cheats.py, and deletion alone for single people (`one person`). The goal: a cheat
 never PASSes, a retraining never FAILs and is INCONCLUSIVE at most once in ten seeds.
 
 One JSON line per dataset, seed and subject is appended to RESULTS; lines that are there are not
@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "security")]
+sys.path[:0] = [str(ROOT / "tests" / "helpers")]
 if find_spec("rescind") is None:
     sys.path[:0] = [str(ROOT / "src")]
 
@@ -98,7 +98,6 @@ class Story:
     def report(self, subject: str, number: int = 0) -> Any:
         """Audit one subject, with a new attack by lot."""
         from cheats import CHEATS
-
         from rescind.core.records import Withdraw
         from rescind.forgetting.examine import examine, forgotten, retrain, seeds_of
         from rescind.methods.unlearning.retrain import Retrain
