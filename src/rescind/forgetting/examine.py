@@ -88,8 +88,8 @@ def examine(
     case = Case.of(before, event, seed, refs)
     checks = [*(FULL if level == "full" else STANDARD), battery.drawn(lot or HoldOut())]
     with one_thread():
-        planted = canary.judged(case, functools.partial(forgotten, unlearner))
-    report = judge(case, after, checks, [planted] if planted else [])
+        found = canary.judged(case, functools.partial(forgotten, unlearner)) if case.ranks else None
+    report = judge(case, after, checks, [found] if found else [])
     more = [layout.compared(after, refs)]
     if level == "full":
         more += _full(case, after, unlearner, workers, folder, progress)
