@@ -13,6 +13,7 @@ from rescind.audits.case import Case, PerPerson, Tail
 from rescind.audits.finding import Finding, overall
 from rescind.audits.hold_out import HoldOut
 from rescind.audits.verdict import (
+    SPREAD,
     Difference,
     Measure,
     compare,
@@ -48,6 +49,8 @@ class Outcome:
     margin: float | None
     n: int
     note: str = ""
+    clear: bool = True
+    """Of a FAIL: also outside the margin that a PASS is given."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +96,18 @@ class Check:
         if self.kind == "shown":
             result = compare(subject, retrains)
             return Outcome("SHOWN", *_numbers(result), None, n)
-        calibrated = margin_of(self.name)
+        calibrated, judge = margin_of(self.name), equal if self.kind == "forgetting" else not_above
         result = compare(subject, retrains, calibrated.chance(sample.size))
         # A wide margin of a forgetting check still has to fail the no-op; harm has no control.
         widest = WIDEST if self.kind == "forgetting" else 1.0
-        ends, margin = _numbers(result), calibrated.at(sample.size, result.usual, widest)
-        verdict = (equal if self.kind == "forgetting" else not_above)(result, margin)
-        return Outcome(verdict, *ends, margin, n)
+        narrow, margin = (
+            calibrated.at(sample.size, apart, widest)
+            for apart in (result.usual, SPREAD * result.usual)
+        )
+        verdict, clear = judge(result, margin), judge(result, margin) == "FAIL"
+        if judge(result, narrow) == "FAIL":
+            verdict = "FAIL"
+        return Outcome(verdict, *_numbers(result), margin, n, clear=clear)
 
 
 @dataclass(frozen=True)
@@ -116,7 +124,7 @@ class Quality(Check):
         assert sample is not None
         calibrated = margin_of(self.name)
         result = compare(*_present(subject, retrains), calibrated.chance(sample.size))
-        margin = max(LOSS * result.reference, calibrated.at(sample.size, result.usual))
+        margin = max(LOSS * result.reference, calibrated.at(sample.size, SPREAD * result.usual))
         bottom = result.reference - margin
         verdict = "PASS" if result.low >= bottom else "INCONCLUSIVE"
         lost = [] if result.high >= bottom else ["all users"]
@@ -256,11 +264,24 @@ class Judged:
         """Return whether the no-op fails this forgetting check (else it has no power)."""
         return self.check.kind == "forgetting" and self.outcomes[NO_OP].verdict == "FAIL"
 
+    @property
+    def clear(self) -> bool:
+        """Return whether a PASS means something: the no-op is outside the margin of a PASS."""
+        return self.powered and self.outcomes[NO_OP].clear
+
     def counts(self, role: str) -> str | None:
-        """Return the verdict on a role, or None if the check does not count."""
-        if self.check.kind == "shown" or (self.check.kind == "forgetting" and not self.powered):
+        """Return the verdict on a role, or None if the check does not count.
+
+        A check that sees the no-op, but not clearly, can only FAIL.
+        """
+        if self.check.kind == "shown" or role not in self.outcomes:
             return None
-        return self.outcomes[role].verdict if role in self.outcomes else None
+        verdict = self.outcomes[role].verdict
+        if self.check.kind == "forgetting" and not (
+            self.clear or (self.powered and verdict == "FAIL")
+        ):
+            return None
+        return verdict
 
 
 @dataclass(frozen=True)
@@ -305,7 +326,7 @@ def report_of(judged: Sequence[Judged]) -> Report:
 def _missing_power(judged: Sequence[Judged], subjects: Mapping[str, str]) -> str:
     """Return why a PASS would mean nothing; '' if the audit had the power that is needed."""
     forgetting = [j for j in judged if j.check.kind == "forgetting"]
-    if not any(j.powered for j in forgetting if not j.check.planted):
+    if not any(j.clear for j in forgetting if not j.check.planted):
         return "with so few records, even doing nothing is not noticed"
     if subjects.get(RETRAIN) != "PASS":
         return "the sample is too small even for a retrain to pass"
@@ -335,7 +356,7 @@ def _why_void(
 def _finding(judged: Judged, void: bool) -> Finding:
     check, subject = judged.check, judged.outcomes[SUBJECT]
     verdict = subject.verdict
-    if check.kind == "forgetting" and not judged.powered:
+    if check.kind == "forgetting" and judged.counts(SUBJECT) is None:
         verdict = "POWERLESS"
     if void and verdict not in ("SHOWN", "POWERLESS"):
         verdict = "VOID"

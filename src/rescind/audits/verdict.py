@@ -25,8 +25,9 @@ FACTOR = 5.0
 """Standard errors in a margin: 1.96 for the interval, 1.96 for chance, times sqrt(1 + 1/K), rounded
 up, so that a true retrain passes 19 times in 20 (tests/audits/test_known_answers.py)."""
 SPREAD = 2.5
-"""Half intervals of a retrain in a margin: its own interval, and 1.5 for chance (t = 4 of four
-degrees of freedom), so that a true retrain passes 98 times in 100 whatever the data."""
+"""Half intervals of a retrain in the margin of a PASS: its own interval, and 1.5 for chance (t = 4
+with four degrees of freedom), so that a true retrain passes 98 times in 100 whatever the data. A
+FAIL needs one, and the interval outside it (t = 5.5: a retrain fails once in 200)."""
 MARGINS = Path(__file__).with_name("margins.toml")
 
 
@@ -168,15 +169,15 @@ class Margin:
     least: float
     most: float
 
-    def at(self, n: float, usual: float = 0.0, widest: float = 1.0) -> float:
+    def at(self, n: float, apart: float = 0.0, widest: float = 1.0) -> float:
         """Return the margin for n pairs.
 
-        usual: half of the interval of this data's own retrains. Where they differ more than those
-        of the calibration, the margin is SPREAD times that, and at most `widest` times `most`. It
-        does not depend on the model under audit, so a noisy model gains nothing
+        apart: how far this data's own retrains are apart. Where it is more than in the calibration,
+        it is the margin, at most `widest` times `most`. It does not depend on the model under
+        audit, so a noisy model gains nothing
         """
         fixed = min(max(FACTOR * self.chance(n), self.least), self.most)
-        return max(fixed, min(SPREAD * usual, widest * self.most))
+        return max(fixed, min(apart, widest * self.most))
 
     def chance(self, n: float) -> float:
         """Return the standard error that is expected with n pairs."""
