@@ -25,10 +25,10 @@ from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
 from rescind.forgetting import receipt
-from rescind.privacy import keys
 from rescind.forgetting.verify import verify
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
+from rescind.privacy import keys
 from worlds import lendable, tiny_holdings
 
 pytestmark = pytest.mark.flower

@@ -59,7 +59,7 @@ def command(
     from rescind.data.blocklist import Blocklist
     from rescind.experiments.counterfactual import open_run
     from rescind.experiments.forget_run import read_request
-    from rescind.forgetting.examine import By, examine, forgotten
+    from rescind.forgetting.examine import By, committed, examine, forgotten
     from rescind.storage.provenance import versions
 
     nothing = method == "nothing" and not change
@@ -67,11 +67,12 @@ def command(
     with interruptible(), working_on(run):
         before = open_run(run, repeatable=False)
         event = read_request(before, kind, source, Blocklist.read(run))
+        lot = committed(run / "audits")  # before the unlearner runs
         after = forgotten(subject, before, event)
         report = examine(
             before, after, event, level="full" if full else "standard", ulira=ulira,
             unlearner=subject, seed=seed, workers=workers, pairs=pairs,
-            folder=run / "audits", progress=_progress,
+            folder=run / "audits", progress=_progress, lot=lot,
         )  # fmt: skip
     facts = {
         "verdict": report.verdict,
@@ -80,6 +81,7 @@ def command(
         "request": type(event).__name__,
         "unlearner": method or "the run's own method",
         "seed": seed,
+        "hold_out": lot.digest,
         "findings": [f.facts() for f in report.findings],
         "versions": versions(),
     }

@@ -43,7 +43,8 @@ LARGEST = 1 << 20
 LEVELS = {
     "L0": "hidden and no longer used",
     "L1": "the bytes are erased",
-    "L2": "the influence is removed approximately; the verdict says what an audit saw of it",
+    "L2": "the influence is removed approximately, or exactly as only the method claims; the "
+    "verdict says what an audit saw of it",
     "L3": "the influence is removed exactly: the model is one that never had the records",
 }
 """Levels of forgetting, the weakest first."""
