@@ -123,7 +123,7 @@ class Gate:
     guests: Guests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with code 403 and the reason, or call Flower's application."""
+        """Answer with code 403 or 412 and the reason, or call Flower's application."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         if scope["type"] != "http":
@@ -136,7 +136,9 @@ class Gate:
             return await self.app(scope, again, send)
         log.warning("refused %s from %s: %s", scope["path"], (scope.get("client") or "?")[0], why)
         kind = [(b"content-type", b"text/plain; charset=utf-8")]
-        await send({"type": "http.response.start", "status": 403, "headers": kind})
+        # Flower's own code for a node that may not join: the SuperNode ends with an error.
+        code = 412 if str(scope["path"]).startswith(FLEET) else 403
+        await send({"type": "http.response.start", "status": code, "headers": kind})
         await send({"type": "http.response.body", "body": f"refused: {why}".encode()})
         return None
 
