@@ -123,7 +123,7 @@ def main() -> None:
     given = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     given.add_argument("results", nargs="?", type=Path)
     given.add_argument("--datasets", nargs="+", default=list(DATASETS))
-    given.add_argument("--seeds", nargs="+", type=int, default=list(range(100, 110)))
+    given.add_argument("--seeds", nargs="+", type=int, default=list(range(200, 210)))
     given.add_argument("--cheats", nargs="+", help="subjects; default: all")
     given.add_argument("--rounds", type=int)
     given.add_argument("--data", type=Path, help="folder with npz files of --prepare")
