@@ -149,9 +149,7 @@ def story(method: Unlearner) -> Iterator[str]:
                 # Two blocks: SPP's proxies first differ at the end of the second.
                 later = fed.apply(next_block(clients=10, items=16)).run(2)
                 yield digest(seen + described(later))
-                yield digest(
-                    seen + described(later.apply(next_block(clients=11, items=18)).run(2))
-                )
+                yield digest(seen + described(later.apply(next_block(clients=11, items=18)).run(2)))
             for event in requests(fed):
                 yield digest(seen + described(method.unlearn(fed, event)))
     except RescindError as error:

@@ -100,7 +100,7 @@ def test_the_platforms_own_retraining_needs_no_second_one(by):
     fed = learnt()
     event = Erase(lendable(fed.now.vault.holdings, 3))
     _, evidence = forget(fed, event, by, audits="none")
-    assert (evidence.receipt.done.level, evidence.receipt.done.rounds) == ("L3", 4)
+    assert (evidence.exact.done.level, evidence.exact.done.rounds) == ("L3", 4)
     assert "The platform trained the rounds again" in noted(evidence, "exactness")
 
 
@@ -242,3 +242,10 @@ def test_no_cheat_passes_and_no_retrain_fails_on_ml_100k(seed):
     assert story.report(RETRAIN).verdict != "FAIL"
     for cheat in (*CHEATS, ONE):
         assert story.report(cheat).verdict != "PASS", cheat
+
+
+def test_a_hold_out_attack_without_anybody_to_attack_says_nothing() -> None:
+    """One record: it is either known or attacked, so nobody is both."""
+    fed = learnt()
+    one = Erase(lendable(fed.now.vault.holdings, 3)[:1])
+    assert HoldOut(bytes(32)).attack(Case.of(fed, one, 0, [fed] * 5), fed) is None

@@ -76,9 +76,11 @@ class HoldOut:
     def attack(self, case: Case, fed: Federation) -> PerPerson | None:
         """Compute by user the AUC of unknown forgotten records against held-out ones."""
         known, targets = case.cached("hold-out parts", case.before, lambda: self._parts(case))
+        if not targets.people:  # nobody has both known and unknown records
+            return None
         others = [self._scores(case, other, known, targets) for other in case.other_refs(fed)]
         mine = self._scores(case, fed, known, targets)
-        if mine is None or not targets.people:
+        if mine is None:
             return None
         usual = mean_of([scores for scores in others if scores is not None])
         return auc_by_person(mine - usual, targets)
@@ -104,7 +106,7 @@ class HoldOut:
         if table is None:
             return None
         rows = self.geometry(table.double().cpu())
-        place = torch.searchsorted(targets.ids, known.client).clamp(max=max(targets.people - 1, 0))
+        place = torch.searchsorted(targets.ids, known.client).clamp(max=targets.people - 1)
         mine = targets.ids[place] == known.client
         user = jagged.segment_mean(rows[known.item[mine]], place[mine], targets.people)
         at = targets.records
