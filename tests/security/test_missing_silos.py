@@ -123,6 +123,26 @@ def test_stale_rows_go_before_a_silo_that_died_works_again(
     assert executor.waiting(fed) == ()
 
 
+@pytest.mark.parametrize("event", [Erase(ERASED), Withdraw(GONE)], ids=["Erase", "Withdraw"])
+def test_a_new_run_does_not_bring_erased_people_back(
+    event: Erase | Withdraw, tmp_path: Path
+) -> None:
+    fed, executor, _ = start(tmp_path)
+    executor.settle(fed.retrained(event))
+    listed = (tmp_path / f"silo-{GONE}" / "withheld.json").read_text()
+    assert json.loads(listed)["erased"], "a list under a key, in the silo's own folder"
+    again = replace(executor, run="another run")
+    second = Federation.start(again.gather(SEED), METHOD, SEED, again).run(1)
+    assert rows_of(tmp_path, ERASED) == 0
+    assert bool(second.world.members[GONE]) is isinstance(event, Erase)
+    for path in tmp_path.rglob("withheld.json"):
+        path.unlink()
+    forgotten = replace(executor, run="a third run")
+    third = Federation.start(forgotten.gather(SEED), METHOD, SEED, forgotten)
+    assert bool(third.world.members[GONE]), "the control: without the list they are back"
+    assert rows_of(tmp_path, ERASED) > 0
+
+
 def test_a_silo_whose_answer_is_lost_removes_once(tmp_path: Path) -> None:
     fed, executor, grid = start(tmp_path)
     grid.dies("open")

@@ -24,6 +24,7 @@ from rescind.errors import DataError
 from rescind.privacy import keys
 
 if TYPE_CHECKING:
+    from rescind.core.holdings import Holdings
     from rescind.core.records import Event, Records, Share
 
 Array = NDArray[Any]
@@ -128,6 +129,22 @@ class Blocklist:
         if titles is not None:
             titles = np.where(items == kept.items, titles, "")
         return replace(kept, users=users, items=items, titles=titles)
+
+    def without_erased(self, holdings: Holdings) -> Holdings:
+        """Return holdings without erased records and people who left; numbers stand for ids."""
+        if not self.erased:
+            return holdings
+        import torch
+
+        records = holdings.records
+        client, item = (column.cpu().numpy() for column in (records.client, records.item))
+        clients, items = (np.arange(n).astype(str) for n in (holdings.clients, holdings.items))
+        gone = torch.from_numpy(self._rows(self.erased, client, item, clients, items))
+        kept = holdings.keep(~gone.to(records.client.device))
+        nobody = torch.isin(records.client[gone], kept.records.client, invert=True)
+        members = kept.members.clone()
+        members[records.client[gone][nobody]] = False
+        return replace(kept, members=members)
 
     def left_of_loan(self, event: Share, labels: Labels) -> Share:
         """Return the shared records without those that were unshared."""

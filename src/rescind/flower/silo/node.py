@@ -20,9 +20,10 @@ from rescind.core.cohort import Mail
 from rescind.core.executor import InProcess, Vault
 from rescind.core.holdings import TRAIN, Holdings
 from rescind.core.method import Method
-from rescind.core.records import Arrive, Erase, Event, Records
+from rescind.core.records import Arrive, Erase, Event, Records, Withdraw
 from rescind.core.tasks import Question
 from rescind.core.update import Sum
+from rescind.data.blocklist import Blocklist
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.errors import ConsentError, DataError, RescindError
 from rescind.flower.silo.minimums import FILE, check_difference, check_measured, check_sum, people
@@ -183,6 +184,8 @@ class Node:
         if isinstance(event, Arrive):
             block = self.source.block(vault.holdings.now + 1, clock.seed)
             event = self._own_part(event if block is None else block)
+        if isinstance(event, Erase | Withdraw):
+            self._remember(vault.holdings, event)
         vault = self.executor.apply(method, step.public, event, vault, clock)
         if isinstance(event, Erase):  # in process, `forget` does this
             noted = method.client_erased(vault.private, event.records, vault.holdings.now)
@@ -218,6 +221,8 @@ class Node:
     def _hold(self, request: Letter) -> Letter:
         """Load the data. Reply with its sizes."""
         holdings = silo_part(self.source.hold(int(request.facts["seed"])), self.silo, self.silos)
+        # A new run starts without those who were erased in an earlier one.
+        holdings = Blocklist.read(self.store.folder).without_erased(holdings)
         moment = moment_of(holdings.digest(), HELD)
         if not self.store.has(HELD, moment):
             self.store.save_held(moment, holdings)
@@ -241,6 +246,7 @@ class Node:
             self._take_steps(request)
         holdings, left_out = self.store.held(held), list[Event]()
         for event in unpack_events("never", request.tensors, request.facts):
+            self._remember(holdings, event)
             holdings = leave_out(holdings, event)
             left_out.append(event)
         # Other silos may have clients and items with higher numbers.
@@ -359,6 +365,13 @@ class Node:
         for moment in request.facts["keep_held"]:
             if self.store.has(HELD, moment):
                 self.store.save_held(moment, leave_out(self.store.held(moment), event))
+
+    def _remember(self, before: Holdings, event: Event) -> None:
+        """Put records that an event removes on the silo's list, so that no later run has them."""
+        gone = before.records[~before.records.among(leave_out(before, event).records)]
+        if len(gone):
+            named = [list(map(str, column.tolist())) for column in (gone.client, gone.item)]
+            Blocklist.read(self.store.folder).with_erased(*named).write(self.store.folder)
 
     def _check_method(self, method: Method) -> None:
         if method.individual and not self.single_updates:
