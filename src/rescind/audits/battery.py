@@ -314,7 +314,7 @@ def report_of(judged: Sequence[Judged]) -> Report:
     void = _why_void(forgetting, no_op, fooled, subjects.get(RETRAIN, "INCONCLUSIVE"), judged)
     findings = tuple(_finding(j, bool(void)) for j in judged)
     verdict, why = ("VOID", void) if void else (overall(findings), "")
-    if verdict in ("PASS", "INCONCLUSIVE") and (missing := _missing_power(judged, subjects)):
+    if verdict in ("PASS", "INCONCLUSIVE") and (missing := _missing_power(judged)):
         verdict, why = "INCONCLUSIVE", missing
     by_role = "; ".join(f"{r}: {v}" for r, v in subjects.items() if r != SUBJECT)
     # `overall` of the findings alone must give the verdict of the report.
@@ -323,12 +323,14 @@ def report_of(judged: Sequence[Judged]) -> Report:
     return Report(verdict, (controls, *findings), subjects, why, tuple(judged))
 
 
-def _missing_power(judged: Sequence[Judged], subjects: Mapping[str, str]) -> str:
+def _missing_power(judged: Sequence[Judged]) -> str:
     """Return why a PASS would mean nothing; '' if the audit had the power that is needed."""
     forgetting = [j for j in judged if j.check.kind == "forgetting"]
     if not any(j.clear for j in forgetting if not j.check.planted):
         return "with so few records, even doing nothing is not noticed"
-    if subjects.get(RETRAIN) != "PASS":
+    # Harm to others is no question of power: a retrain that is unclear there can still be told.
+    retrain = worst([v for j in forgetting if (v := j.counts(RETRAIN))])
+    if retrain != "PASS":
         return "the sample is too small even for a retrain to pass"
     caught = [j for j in forgetting if j.powered and PURGE in j.outcomes]
     if not any(j.outcomes[PURGE].verdict == "FAIL" for j in caught):
