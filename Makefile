@@ -12,16 +12,17 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet
 STATED := pyproject.toml setup.py constraints.txt
 
-.PHONY: help install demo test test-slow lint bench docs clean
+.PHONY: help install demo test test-slow test-security lint bench docs clean
 
 help:
-	@echo "make demo       run the main job and write runs/demo/report.html"
-	@echo "make test       run the tests"
-	@echo "make test-slow  run the tests that take minutes"
-	@echo "make lint       check style and types"
-	@echo "make bench      time the hot paths beside their yardsticks"
-	@echo "make docs       build the documentation into site/"
-	@echo "make install    make .venv with everything for development"
+	@echo "make demo           run the main job and write runs/demo/report.html"
+	@echo "make test           run the tests"
+	@echo "make test-slow      run the tests that take minutes"
+	@echo "make test-security  run all attackers: strangers, cheats, bombs, broken files (minutes)"
+	@echo "make lint           check style and types"
+	@echo "make bench          time the hot paths beside their yardsticks"
+	@echo "make docs           build the documentation into site/"
+	@echo "make install        make .venv with everything for development"
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -64,6 +65,9 @@ test: $(VENV)/installed-dev
 
 test-slow: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest -m slow
+
+test-security: $(VENV)/installed-dev
+	@$(BIN)/python -m pytest tests/security -m "slow or not slow"
 
 lint: $(VENV)/installed-dev
 	@$(BIN)/ruff check src tests bench papers setup.py

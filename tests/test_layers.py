@@ -14,7 +14,8 @@ SRC = Path(__file__).parents[1] / "src"
 LAYERS = (
     {"errors", "_moved"},
     {"core"},
-    {"reporting", "privacy", "data", "models"},
+    {"reporting", "privacy"},
+    {"data", "models"},
     {"audits"},
     {"methods"},
     {"storage"},

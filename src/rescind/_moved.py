@@ -68,8 +68,8 @@ methods.nothing>methods.unlearning.no_op methods.finetune_unlearn>methods.unlear
 methods.taken_back>methods.unlearning.ulkd_ranking
 methods.negative_memory>methods.unlearning._negative_memory packing>storage.packing
 run_folder>storage.run_folder provenance>storage.provenance purge>forgetting.purge
-requests>experiments.forget_run withheld>forgetting.blocklist receipt>forgetting.receipt
-receipt_page>forgetting.receipt_html verification>forgetting.verify keys>forgetting.keys
+requests>experiments.forget_run withheld>data.blocklist receipt>forgetting.receipt
+receipt_page>forgetting.receipt_html verification>forgetting.verify keys>privacy.keys
 examine>forgetting.examine workers>forgetting.parallel recipe>experiments.recipe
 recipe_file>experiments.recipe_file cell>experiments.cell experiment>experiments.learning_run
 stream_cell>experiments.stream_run trials>experiments.unlearning_run streams>experiments.streams

@@ -13,6 +13,7 @@ from rescind.audits.case import Case, evidence, lists
 from rescind.audits.controls import purged, shifted
 from rescind.audits.difference import by_lists
 from rescind.audits.distance import jaccard, tables
+from rescind.audits.hold_out import HoldOut
 from rescind.audits.membership import roc, tail
 from rescind.audits.state_attacks import (
     carried,
@@ -44,7 +45,8 @@ def test_a_report_judges_its_controls_and_says_what_it_could_not_see(story):
     before, event, refs = story
     report = examine(before, retrain(before, event, seed=99), event, refs)
     applies = {c.name for c in STANDARD} - {"pairs"}  # no item of so small a world is had so often
-    assert {f.check for f in report.findings} == {"Q0 controls", *applies}
+    more = {"Q0 controls", "Q2 canaries", "hold-out", "state"}
+    assert {f.check for f in report.findings} == {*more, *applies}
     assert report.subjects[NO_OP] == report.subjects[SHIFT] == "FAIL"
     assert report.subjects[RETRAIN] != "FAIL"
     assert report.verdict in ("PASS", "INCONCLUSIVE")
@@ -83,7 +85,8 @@ def test_over_forgetting_fails(story):
 
 def test_the_same_audit_twice_gives_the_same_findings(story):
     before, event, refs = story
-    one, two = (examine(before, refs[-1], event, [*refs[:-1], before]) for _ in range(2))
+    lot, others = HoldOut(bytes(32)), [*refs[:-1], before]
+    one, two = (examine(before, refs[-1], event, others, lot=lot) for _ in range(2))
     assert [f.facts() for f in one.findings] == [f.facts() for f in two.findings]
 
 

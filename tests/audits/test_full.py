@@ -11,6 +11,7 @@ import torch
 from rescind.audits import backdoor as trigger
 from rescind.audits import canary, durability, relearn, sequence
 from rescind.audits import user_membership as people
+from rescind.audits.battery import NO_OP, SHIFT, SUBJECT
 from rescind.audits.case import Case, lists
 from rescind.core.clock import Clock
 from rescind.errors import DataError
@@ -76,13 +77,29 @@ def test_planted_records_are_lent_and_trained_and_nothing_else_moves(story, case
     assert fed.now.state.round == 0
 
 
+def test_few_records_are_planted_so_that_the_model_stays_what_it_is(case):
+    drawn = canary.draw(case)
+    assert 0 < len(drawn) <= canary.SHARE * len(case.trained) + canary.EACH
+    assert int(torch.bincount(drawn.client).max()) <= canary.EACH
+
+
 def test_canaries_are_found_where_nothing_is_forgotten_and_not_after_a_retrain(case):
-    found, idle = canary.one_run(case, EXACT, True), canary.one_run(case, NOTHING, True)
-    assert idle.value == idle.controls["no-op"] > found.value
-    assert found.controls["no-op"] == pytest.approx(idle.value)
-    assert found.value <= canary.EXACT
-    assert idle.verdict in ("FAIL", "POWERLESS")
-    assert (idle.verdict == "FAIL") is (idle.value >= canary.SEEN)
+    found, idle = (canary.judged(case, by).outcomes for by in (EXACT, NOTHING))
+    assert idle[SUBJECT].value == pytest.approx(found[NO_OP].value)
+    assert idle[SUBJECT].verdict == found[NO_OP].verdict == found[SHIFT].verdict == "FAIL"
+    assert found[SUBJECT].verdict != "FAIL"
+    assert abs(found[SUBJECT].value - 0.5) < found[NO_OP].value - 0.5
+
+
+def test_fair_coins_pass_and_a_known_coin_fails():
+    coin = Clock(1).uniform("coin", torch.arange(4000)) < 0.5
+    noise = Clock(2).normal("score", torch.arange(4000))
+    assert canary.outcome({"output": noise}, coin).verdict == "PASS"
+    told = canary.outcome({"output": noise + coin, "kept": noise}, coin)
+    assert told.verdict == "FAIL"
+    assert told.value == pytest.approx(0.76, abs=0.02)  # Phi(1 / sqrt(2))
+    pushed = canary.outcome({"output": noise - coin.double()}, coin)
+    assert pushed.verdict == "FAIL", "records that were pushed away are found as well"
 
 
 # -- Q5 -------------------------------------------------------------------------------------------

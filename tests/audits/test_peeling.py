@@ -210,7 +210,7 @@ def saved(folder: Path, method: Method) -> Path:
     groups = draw_groups(fed.world.sizes.clients, fed.clock)
     fed = fed.apply(draw_share(fed.now.vault.holdings, groups, fed.clock)).run(1)
     save_federation(fed, folder / "model")
-    write_facts(folder, {"data": {"name": "tiny"}, "seed": 0})
+    write_facts(folder, {"data": {"name": "tiny"}, "seed": 0, "configuration": {}})
     return folder
 
 

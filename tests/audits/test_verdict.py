@@ -89,6 +89,17 @@ def test_seeds_that_differ_beyond_people_widen_the_interval():
     assert found.high - found.value == pytest.approx(2.7764 * 0.015811 * 1.0954, rel=1e-3)
 
 
+def test_models_that_happen_to_agree_give_no_narrower_interval_than_the_sample_allows():
+    """One person: the bootstrap draws the same person again, and five retrains score alike."""
+    still = torch.full((60,), 0.5, dtype=torch.float64)
+    same = [Measure(0.5, still)] * FEWEST
+    assert compare(same[0], same).high == 0.5
+    one_person = Margin(noise=0.264, least=0.01, most=0.05)
+    found = compare(same[0], same, one_person.chance(22 * 2 / 24))
+    assert equal(found, one_person.at(22 * 2 / 24)) == "INCONCLUSIVE"
+    assert equal(compare(same[0], same, one_person.chance(2000)), one_person.at(2000)) == "PASS"
+
+
 def test_a_margin_shrinks_with_the_root_of_the_sample_between_its_bounds():
     margin = Margin(noise=0.3, least=0.01, most=0.05)
     assert margin.at(2500) == pytest.approx(FACTOR * 0.3 / 50)
@@ -118,7 +129,7 @@ def test_every_judged_check_has_a_margin_that_was_calibrated_on_five_retrains_or
 
 def test_a_check_without_a_margin_is_named():
     with pytest.raises(ConfigError, match="no margin was calibrated for 'Q1 populaton'"):
-        margin_of("Q1 populaton", 100)
+        margin_of("Q1 populaton")
 
 
 # -- reports --------------------------------------------------------------------------------------
@@ -134,7 +145,7 @@ def judged(kind: str = "forgetting", name: str = "a", **verdicts: str) -> Judged
         NO_OP: verdicts.get("no_op", "FAIL"),
         SHIFT: verdicts.get("shift", "FAIL"),
         RETRAIN: verdicts.get("retrain", "PASS"),
-        PURGE: verdicts.get("purge", "PASS"),
+        PURGE: verdicts.get("purge", "FAIL"),
     }
     if kind == "harm":
         roles = {r: v for r, v in roles.items() if r not in (NO_OP, SHIFT)}
@@ -198,11 +209,30 @@ def test_a_retrain_that_cannot_be_told_equal_takes_the_pass_away():
     assert overall(report.findings) == report.verdict
 
 
-def test_purge_alone_is_shown_beside_and_voids_nothing():
-    report = report_of([judged(purge="FAIL")])
-    assert report.verdict == "PASS"
-    assert report.subjects[PURGE] == "FAIL"
-    assert report.findings[1].controls[PURGE] == 0.5
+@pytest.mark.parametrize("verdict", ["PASS", "INCONCLUSIVE"])
+def test_an_audit_that_does_not_notice_plain_deletion_lets_nobody_pass(verdict):
+    assert report_of([judged(purge="FAIL")]).verdict == "PASS"
+    report = report_of([judged(purge=verdict)])
+    assert report.verdict == "INCONCLUSIVE"
+    assert "keeping the model is not noticed" in report.why
+    assert overall(report.findings) == report.verdict
+    # One check that notices it is enough, and a check without power is none.
+    seeing = judged(name="b", purge="FAIL")
+    assert report_of([judged(purge=verdict), seeing]).verdict == "PASS"
+    blind = judged(name="b", purge="FAIL", no_op="INCONCLUSIVE", shift="INCONCLUSIVE")
+    assert report_of([judged(purge=verdict), blind]).verdict == "INCONCLUSIVE"
+
+
+def test_planted_records_alone_say_nothing_about_a_request():
+    planted = judged(name="planted")
+    planted = replace(planted, check=replace(planted.check, planted=True))
+    unseen = judged(no_op="INCONCLUSIVE", shift="INCONCLUSIVE")
+    report = report_of([unseen, planted])
+    assert report.verdict == "INCONCLUSIVE"
+    assert "even doing nothing is not noticed" in report.why
+    failed = judged(name="planted", subject="FAIL")
+    failed = replace(failed, check=planted.check)
+    assert report_of([judged(), failed]).verdict == "FAIL"
 
 
 def test_what_is_shown_is_never_judged():
@@ -264,4 +294,6 @@ def test_kinds_of_groups_are_told_apart_by_the_first_word():
               for d in (-0.05, 0.02, -0.02, 0.03, -0.03)]  # fmt: skip
     found = compare_groups(models[0], models[1:])
     assert found["activity 1"].high == pytest.approx(0.2)
+    wide = compare_groups(models[0], models[1:], {"activity 1": 0.1})
+    assert wide["activity 1"].high > 0.2 + 1.96 * 0.1
     assert found["popularity 1"].high > 0.2

@@ -28,11 +28,11 @@ from rescind.core.settings import from_table, to_table
 from rescind.core.update import Rows, Update
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.errors import BoundaryError
-from rescind.forgetting import keys
 from rescind.forgetting.forget import forget
 from rescind.forgetting.purge import traces
 from rescind.forgetting.receipt import canonical
 from rescind.forgetting.verify import verify
+from rescind.privacy import keys
 from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.federations import MODELS, load_federation, save_federation
 from worlds import next_block, tiny_holdings

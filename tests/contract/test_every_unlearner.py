@@ -11,12 +11,9 @@ import pytest
 import torch
 
 from rescind import methods
-from rescind.audits.battery import NO_OP, SUBJECT, Check, Judged, Outcome, Report
-from rescind.audits.finding import Finding
 from rescind.core.federation import Federation
 from rescind.core.method import Method, Unlearner
 from rescind.core.records import Erase, Event, Records, Share, Unshare, Withdraw
-from rescind.forgetting import forget as forgetting
 from rescind.forgetting.forget import forget
 from rescind.forgetting.purge import traces
 from rescind.methods.sharing.fedshare import FedShare
@@ -124,11 +121,11 @@ def test_a_request_too_small_to_be_audited_is_answered_exactly_and_the_receipt_s
     after, evidence = forget(fed, event, FineTuneUnlearn(rounds=2))
     exact = fed.retrained(event).now.state.public["item"]
     assert torch.equal(after.now.state.public["item"], exact)
-    done, (why, audit) = evidence.receipt.done, evidence.receipt.findings
+    done, (why, who, audit) = evidence.exact.done, evidence.receipt.findings
     assert (done.unlearning, done.level, done.rounds) == ("Retrain", "L3", ROUNDS)
-    assert why.check == "escalation"
+    assert (why.check, who.check) == ("escalation", "exactness")
     assert "FineTuneUnlearn was requested" in why.note
-    assert str(len(event.records)) in why.note
+    assert "too few records to audit it (100 are needed)" in why.note
     assert (audit.verdict, evidence.receipt.verdict) == ("UNAUDITED", "UNAUDITED")
 
 
@@ -144,24 +141,3 @@ def test_without_a_past_there_is_nothing_to_train_again_so_the_unlearner_stays()
     fed = replace(learnt(FedShare), past=None)
     _, evidence = forget(fed, Erase(all_of(fed, 0)), FineTuneUnlearn(rounds=2))
     assert evidence.receipt.done.unlearning == "FineTuneUnlearn (rounds = 2)"
-
-
-@pytest.mark.parametrize(
-    ("no_op", "by"), [("INCONCLUSIVE", "Retrain"), ("FAIL", "FineTuneUnlearn")]
-)
-def test_an_audit_that_could_not_have_failed_escalates(monkeypatch, no_op, by):
-    def examine(before, after, event, unlearner, **_):
-        ends = (0.5, 0.5, 0.4, 0.6, 0.05, 10)
-        outcomes = {SUBJECT: Outcome("INCONCLUSIVE", *ends), NO_OP: Outcome(no_op, *ends)}
-        judged = Judged(Check("Q1 population", lambda *_: None), outcomes)
-        found = (Finding("Q1 population", "INCONCLUSIVE"),)
-        return Report("INCONCLUSIVE", found, {}, judged=(judged,))
-
-    monkeypatch.setattr(forgetting, "examine", examine)
-    monkeypatch.setattr(forgetting, "FEWEST", 1)
-    fed = learnt(FedShare)
-    _, evidence = forget(fed, Erase(all_of(fed, 0)), FineTuneUnlearn(rounds=2))
-    assert evidence.receipt.done.unlearning.split()[0] == by
-    told = [f.note for f in evidence.receipt.findings if f.check == "escalation"]
-    assert bool(told) == (by == "Retrain")
-    assert all("no check of its audit could have failed" in note for note in told)

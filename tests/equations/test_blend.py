@@ -114,7 +114,7 @@ def test_forgetting_gives_what_a_training_without_the_records_gives(kind):
 def test_the_receipt_says_that_exactness_covers_the_sum_alone():
     fed = lending()
     after, evidence = forget(fed, requests(fed)[1], audits="none")
-    receipt = evidence.receipt
+    receipt = evidence.exact
     assert receipt.claims[AFTER] == sum_digest(after.now.state.own)
     assert check(receipt, after, "the run").holds
     assert any("covers the item weights B alone" in line for line in receipt.not_covered)

@@ -264,7 +264,7 @@ def test_the_command_makes_the_release_that_waits(tmp_path):
     after = fed.method.unlearn(fed, Withdraw(6))
     old = after.now.state.public["weights"]
     save_federation(after, tmp_path / "model")
-    write_facts(tmp_path, {"seed": 0})
+    write_facts(tmp_path, {"seed": 0, "configuration": {}})
     done = CliRunner().invoke(app, ["release", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "release 2 of" in done.output

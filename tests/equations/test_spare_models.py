@@ -50,7 +50,7 @@ def test_no_round_is_needed_and_nothing_made_with_the_leaver_stays():
     seen = []
     after, evidence = rs.forget(replace(fed, watch=(seen.append,)), rs.Withdraw(1), audits="none")
     assert seen == []
-    assert evidence.receipt.done.rounds == 0
+    assert evidence.exact.done.rounds == 0
     assert not any(n.startswith(SPARE) for n in after.now.state.public)
     assert not any(SPARE in n for n in after.now.state.own)
     assert after.now.state.round == ROUNDS

@@ -497,7 +497,7 @@ def test_an_approximate_unlearner_that_fails_is_followed_by_an_exact_one(monkeyp
     exact = params.digest(fed.retrained(event, from_start=True).now.state.public)
     assert [name for name, _ in looked] == ["FineTuneUnlearn", "Retrain"]
     assert looked[1][1] == exact == params.digest(after.now.state.public)
-    done = evidence.receipt.done
+    done = evidence.exact.done
     assert (done.unlearning, done.level, evidence.receipt.verdict) == ("Retrain", "L3", "PASS")
     assert done.rounds == 2 + ROUNDS  # the costs of both
     told = evidence.receipt.findings[0]
@@ -506,15 +506,37 @@ def test_an_approximate_unlearner_that_fails_is_followed_by_an_exact_one(monkeyp
     assert "Q1 population" in told.note
 
 
-@pytest.mark.parametrize("verdict", ["PASS", "INCONCLUSIVE", "VOID"])
-def test_only_a_failure_escalates(monkeypatch, verdict):
+@pytest.mark.parametrize("verdict", ["INCONCLUSIVE", "VOID"])
+def test_what_an_audit_does_not_show_is_done_exactly(monkeypatch, verdict):
     fed = learnt(make(FedShare))
-    examine, looked = judged(verdict)
+    examine, looked = judged(verdict, "INCONCLUSIVE")
     monkeypatch.setattr(forgetting, "examine", examine)
     monkeypatch.setattr(forgetting, "FEWEST", 1)  # small as it is, this request is audited
     _, evidence = forget(fed, Withdraw(4), FineTuneUnlearn(rounds=2))
+    assert [name for name, _ in looked] == ["FineTuneUnlearn", "Retrain"]
+    assert (evidence.receipt.done.unlearning, evidence.receipt.done.level) == ("Retrain", "L3")
+    assert f"its audit was {verdict}" in evidence.receipt.findings[0].note
+
+
+def test_a_pass_does_not_escalate(monkeypatch):
+    fed = learnt(make(FedShare))
+    examine, looked = judged("PASS")
+    monkeypatch.setattr(forgetting, "examine", examine)
+    monkeypatch.setattr(forgetting, "FEWEST", 1)
+    _, evidence = forget(fed, Withdraw(4), FineTuneUnlearn(rounds=2))
     assert [name for name, _ in looked] == ["FineTuneUnlearn"]
     assert evidence.receipt.done.unlearning == "FineTuneUnlearn (rounds = 2)"
+    assert evidence.receipt.done.level == "L2"
+
+
+def test_without_a_history_the_receipt_says_that_nothing_is_shown(monkeypatch):
+    fed = replace(learnt(make(FedShare)), past=None)
+    examine, _ = judged("INCONCLUSIVE")
+    monkeypatch.setattr(forgetting, "examine", examine)
+    monkeypatch.setattr(forgetting, "FEWEST", 1)
+    _, evidence = forget(fed, Withdraw(4), FineTuneUnlearn(rounds=2))
+    assert (evidence.receipt.done.level, evidence.receipt.verdict) == ("L2", "INCONCLUSIVE")
+    assert "it is not shown that the influence was removed" in evidence.receipt.findings[0].note
 
 
 def test_a_failed_exact_unlearner_is_not_tried_twice(monkeypatch):

@@ -30,7 +30,7 @@ def test_two_silos_on_loopback_learn_what_one_process_learns(tmp_path: Path) -> 
         machines.up("--kit", "kit/server")
         for silo in range(2):
             machines.join(silo, "--kit", f"kit/silo-{silo}")
-        machines.run("--kit", "kit/server")
+        machines.run("--kit", "kit/operator")
         machines.finished()
         assert "known silos: silo-0, silo-1" in machines.log("up")
     facts = json.loads((tmp_path / "out" / "run.json").read_text())

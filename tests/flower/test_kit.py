@@ -67,7 +67,11 @@ def test_every_silo_has_another_key(tmp_path: Path) -> None:
         assert private.public_key() == public
         seen.add(private.private_numbers().private_value)
     assert len(seen) == 3
-    for secret in (kit / "ca.key", kit / "server" / "server.key"):
+    for secret in (
+        kit / "ca.key",
+        kit / "server" / "server.key",
+        kit / "operator" / "operator.key",
+    ):
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 

@@ -95,11 +95,11 @@ def test_a_masked_reply_does_not_contain_the_sum(tmp_path: Path) -> None:
         assert float(sums_of(reply)["train"].totals["item"].abs().max()) > 0
     for reply in masked:
         assert "sums" not in reply.facts
-        assert {n for n in reply.tensors if not n.startswith("said|")} == {"who", "secure"}
+        assert {n for n in reply.tensors if not n.startswith("said|")} == {"who", "masked"}
     again, _, other = start(tmp_path / "again", masked=Masked(8.0))
     again.run(1)
     for one, two in zip(masked, train_replies(other), strict=True):  # new masks, the same sum
-        assert not torch.equal(one.tensors["secure"], two.tensors["secure"])
+        assert not torch.equal(one.tensors["masked"], two.tensors["masked"])
 
 
 def test_a_silo_that_is_lost_after_the_keys_is_not_in_the_total(tmp_path: Path) -> None:

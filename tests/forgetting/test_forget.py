@@ -16,12 +16,12 @@ from rescind.core.records import Erase, Event, Join, Records, Share, Unshare, Wi
 from rescind.core.request import Request
 from rescind.errors import BoundaryError, ConfigError
 from rescind.forgetting.forget import forget
-from rescind.forgetting.keys import own_public_key
 from rescind.forgetting.purge import inventory, purge, traces
 from rescind.forgetting.verify import verify
 from rescind.methods._lent_graph.graph import _KNOWN
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
+from rescind.privacy.keys import own_public_key
 from worlds import lendable, tiny_holdings
 
 METHOD = FedShare(
@@ -121,13 +121,13 @@ def test_a_method_that_leaves_traces_is_a_defect_not_a_receipt():
 def test_exact_forgetting_says_what_it_cost():
     fed = begin()
     after, evidence = forget(fed, Unshare(canary(fed)), audits="none")
-    done = evidence.receipt.done
+    done = evidence.exact.done
     assert done.unlearning == "Retrain"
     assert done.rounds == 6
     assert done.client_rounds == done.rounds * 6
     assert 0 < done.online["others"] <= 11
     assert done.model_after == params.digest(after.now.state.public)
-    kept = {k.name: k.bytes for k in evidence.receipt.kept}
+    kept = {k.name: k.bytes for k in evidence.exact.kept}
     assert kept == {k.name: k.bytes for k in inventory(after)}
     assert kept["model"] == params.nbytes(after.now.state.public)
     assert kept["points to go back to"] == after.past.nbytes > 0
@@ -137,7 +137,7 @@ def test_one_who_never_took_part_costs_nothing():
     fed = Federation.start(tiny_holdings(12, 15), METHOD, seed=1).run(1)
     never = next(c for c in range(12) if int(fed.past.first[c]) == 0 and fed.world.available[c])
     after, evidence = forget(fed, Withdraw(never), audits="none")
-    assert evidence.receipt.done.rounds == 0
+    assert evidence.exact.done.rounds == 0
     assert params.digest(after.now.state.public) == params.digest(fed.now.state.public)
 
 

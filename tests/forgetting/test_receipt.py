@@ -16,7 +16,6 @@ from rescind.audits.finding import QUESTIONS, VERDICTS, Finding, overall, questi
 from rescind.cli import main
 from rescind.core.records import Erase, Records, Unshare, Withdraw
 from rescind.errors import ConfigError, DataError
-from rescind.forgetting import keys
 from rescind.forgetting.receipt import (
     NOT_COVERED,
     Done,
@@ -32,6 +31,7 @@ from rescind.forgetting.receipt import (
 )
 from rescind.forgetting.receipt_html import page
 from rescind.forgetting.verify import Check, Verification, verify
+from rescind.privacy import keys
 from rescind.storage.events import event_text, read_event
 
 DONE = Done(
@@ -87,11 +87,13 @@ def test_a_receipt_says_what_was_asked_done_measured_and_kept():
     issued = issue(
         EVENT, DONE, KEPT, [PASSED], claims={"after": "sha256:aa"}, not_covered=["A leaflet."]
     )
-    receipt = issued.receipt
-    assert (receipt.asked.kind, receipt.asked.records, receipt.asked.people) == ("Erase", 3, 2)
-    assert receipt.done.method["ks"] == [10, 20]
-    assert receipt.done.model_after == "sha256:04"
-    assert receipt.findings == (PASSED,)
+    receipt, exact = issued.receipt, issued.exact
+    assert (exact.asked.kind, exact.asked.records, exact.asked.people) == ("Erase", 3, 2)
+    assert (receipt.asked.kind, receipt.asked.records) == ("Erase", "0-9")
+    assert exact.done.method["ks"] == receipt.done.method["ks"] == [10, 20]
+    assert exact.done.model_after == "sha256:04"
+    assert exact.findings == (PASSED,)
+    assert receipt.findings == (Finding("Q1 population", "PASS"),)
     assert receipt.verdict == "PASS"
     assert receipt.not_covered == (*NOT_COVERED, "A leaflet.")
     assert receipt.claims == {"after": "sha256:aa"}
@@ -100,13 +102,13 @@ def test_a_receipt_says_what_was_asked_done_measured_and_kept():
 
 
 def test_the_file_is_canonical_json():
-    data = canonical(issue(EVENT, DONE, KEPT, [PASSED]).receipt)
+    data = canonical(issue(EVENT, DONE, KEPT, [PASSED], not_covered=["ß → ü"]).receipt)
     table = json.loads(data)
     again = json.dumps(table, sort_keys=True, ensure_ascii=False, indent=1) + "\n"
     assert again.encode() == data
     assert canonical(parse(data)) == data
     assert "samples" not in table["findings"][0]
-    assert "→" in data.decode()
+    assert "ß → ü" in data.decode()
 
 
 def test_what_is_signed_is_the_file_without_one_line():
@@ -125,6 +127,12 @@ def test_a_receipt_is_valid_for_whoever_pinned_its_key():
     assert found.problems == []
 
 
+def places(data: bytes) -> list[int]:
+    """Every byte, but of the long sealed part, which is one text, only some."""
+    start = data.index(b'"sealed": "') + 50
+    return [p for p in range(len(data)) if not start < p < start + 3000 or p % 50 == 0]
+
+
 def test_every_changed_byte_is_found():
     data = canonical(issue(EVENT, DONE, KEPT, [PASSED]).receipt)
     pinned = mine()
@@ -133,7 +141,7 @@ def test_every_changed_byte_is_found():
         return data[:place] + bytes([data[place] ^ mask]) + data[place + 1 :]
 
     assert verify(data, pinned).valid
-    for place in range(len(data)):
+    for place in places(data):
         assert not verify(changed(place, 0x01), pinned).valid, place
     # The other case of a digit is the same number, and a signature does not sign its own digits.
     start = data.index(b'"signature"')
@@ -144,23 +152,23 @@ def test_every_changed_byte_is_found():
 def test_every_cut_and_every_added_byte_is_found():
     data = canonical(issue(EVENT, DONE, KEPT, [PASSED]).receipt)
     pinned = mine()
-    for place in range(len(data)):
+    for place in places(data):
         assert not verify(data[:place], pinned).valid
-    for place in range(0, len(data), 5):
+    for place in places(data)[::5]:
         assert not verify(data[: place + 1] + data[place:], pinned).valid  # one byte twice
         assert not verify(data[:place] + b" " + data[place:], pinned).valid
     assert not verify(data + b"\n", pinned).valid
 
 
 def test_the_same_content_written_otherwise_is_refused():
-    data = canonical(issue(EVENT, DONE, KEPT, [PASSED]).receipt)
+    data = canonical(issue(EVENT, DONE, KEPT, [PASSED], not_covered=["ß → ü"]).receipt)
     table = json.loads(data)
     for text in (
         json.dumps(table, sort_keys=True),
         json.dumps(dict(reversed(table.items())), indent=1, ensure_ascii=False) + "\n",
         data.decode().replace("→", "\\u2192"),
-        data.decode().replace("{\n", '{\n "format": 1,\n', 1),
-        data.decode().replace('_rounds": 340', '_rounds": 340.0'),
+        data.decode().replace("{\n", '{\n "format": 2,\n', 1),
+        data.decode().replace('"format": 2', '"format": 2.0'),
     ):
         assert json.loads(text) == table
         assert not verify(text.encode(), mine()).valid
@@ -175,6 +183,8 @@ def test_the_same_content_written_otherwise_is_refused():
         b'{"format": 1}',
         b'{"asked": {}, "done": {}, "format": 1}',
         b'{"asked": {}, "done": {}, "format": 2}',
+        b'{"asked": {}, "done": {}, "format": 3}',
+        b'{"asked": {}, "done": {}, "format": [1]}',
         b"[" * 100_000,
         b'{"asked": NaN, "done": 1, "format": 1}',
         b'{"asked": 1, "done": ' + b"9" * 5000 + b', "format": 1}',
@@ -211,7 +221,7 @@ def test_unsigned_foreign_and_unpinned_receipts_are_said_so(tmp_path, monkeypatc
     assert "not signed" in verify(canonical(replace(receipt, signature="")), me).problems[0]
     assert "not a trusted key" in verify(canonical(receipt), {}).problems[0]
     monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "forger"))
-    lie = replace(receipt, verdict="PASS", asked=replace(receipt.asked, records=4))
+    lie = replace(receipt, verdict="PASS", asked=replace(receipt.asked, records="10-99"))
     forged = signed(lie)
     assert "unknown key" in verify(forged, me).problems[0]
     # The forger's own pin shows that nothing else is wrong with it.
@@ -269,22 +279,18 @@ def test_a_broken_forked_or_foreign_chain_is_found(tmp_path, monkeypatch):
     assert not verify(last, me, [third, first]).valid
     fork = canonical(issue(EVENT, DONE, KEPT, [], previous=first).receipt)
     found = verify(last, me, [first, second, third, fork])
-    assert found.problems == [f"1 of the given receipts are not on its chain: {digest(fork)}"]
-    changed = third.replace(b'_rounds": 340', b'_rounds": 341')
+    assert found.problems == [
+        f"1 of the given receipts are not on its chain: {digest(fork)}",
+        f"FORK: {digest(second)} and {digest(fork)} both follow {digest(first)}",
+    ]
+    changed = third.replace(b'_rounds": "100-999"', b'_rounds": "100-998"')
+    assert changed != third
     assert not verify(last, me, [first, second, changed]).valid
     # A later receipt of another signer on an earlier one of ours, and the reverse.
     monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "other"))
     theirs = canonical(issue(EVENT, DONE, KEPT, [], previous=last).receipt)
     found = verify(theirs, mine(), [last])
     assert "receipt 1 before it is not valid: signed by an unknown key" in found.problems[0]
-
-
-def test_a_chain_whose_times_go_back_is_found():
-    late = signed(replace(parse(chain_of(1)[0]), time="2999-01-01T00:00:00Z"))
-    after = canonical(issue(EVENT, DONE, KEPT, [PASSED], previous=late).receipt)
-    assert verify(after, mine(), [late]).problems == [
-        "receipt 1 before it is dated later, 2999-01-01T00:00:00Z"
-    ]
 
 
 @pytest.mark.parametrize("event", [EVENT, Unshare(EVENT.records), Withdraw(5)])
@@ -376,9 +382,9 @@ def test_two_receipts_of_one_request_cannot_be_linked():
         sealed("text", b"")
 
 
-def test_only_what_everybody_may_compare_is_left_plain():
+def test_no_digest_that_could_be_computed_again_is_left_plain():
     done = issue(EVENT, DONE, KEPT, []).receipt.done
-    assert done.model_after == DONE.model_after
+    assert done.model_after.startswith("bound:")
     for name in ("world_before", "world_after", "model_before"):
         assert getattr(done, name).startswith("sealed:")
 
@@ -413,7 +419,7 @@ def test_findings_that_no_receipt_can_state_are_refused():
 def test_numbers_of_tensors_and_numpy_can_be_stated():
     tensor = torch.tensor(0.25, dtype=torch.float64)
     finding = replace(PASSED, value=tensor.numpy(), n=torch.tensor(7).numpy())
-    receipt = issue(EVENT, replace(DONE, seconds=2), KEPT, [finding]).receipt
+    receipt = issue(EVENT, replace(DONE, seconds=2), KEPT, [finding]).exact
     assert (receipt.findings[0].value, receipt.findings[0].n) == (0.25, 7)
 
 
@@ -458,7 +464,7 @@ def test_the_way_without_this_program_works_as_the_documentation_tells_it(tmp_pa
         return subprocess.run(asked, cwd=tmp_path, capture_output=True, check=False).returncode
 
     assert checked(data) == 0
-    assert checked(data.replace(b'"seconds": 3.0', b'"seconds": 2.0')) != 0
+    assert checked(data.replace(b'"seconds": "0-9"', b'"seconds": "0-8"')) != 0
 
 
 # The page for people.
@@ -489,28 +495,33 @@ def test_the_page_says_everything_the_receipt_says():
         Finding("Q6 distance", "SHOWN", 0.25, n=9),
         Finding("Q3 likelihood", "VOID", 0.7, (0.6, 0.8), note="The no-op passed."),
     ]
-    receipt = issue(EVENT, DONE, KEPT, findings, claims={"totals after": "sha256:aa"}).receipt
-    words = Reader(page(receipt)).words
+    issued = issue(EVENT, DONE, KEPT, findings, claims={"totals after": "sha256:aa"})
+    receipt = issued.receipt
+    words = Reader(page(receipt, key=issued.key)).words
     for text in (
         *(finding.check for finding in findings),
         *(finding.note for finding in findings),
         *PASSED.controls,
         *receipt.not_covered,
         *("0.5030", "0.4890 to 0.5170", "3,300", "0.6400", "2 people", "3 records"),
-        *(receipt.public_key, receipt.done.model_after, "totals after", "4,096", "VOID", "L3"),
+        *(receipt.public_key, DONE.model_after, "totals after", "4,096", "VOID", "L3"),
         digest(canonical(receipt)),
     ):
         assert text in words, text
     assert VERDICTS["VOID"] in words
     assert VERDICTS["FAIL"] not in words
     assert question(PASSED.check) in words
+    for_strangers = Reader(page(receipt)).words
+    for exact in ("0.5030", "3,300", "2 people", "3 records", DONE.model_after, "4,096"):
+        assert exact not in for_strangers, exact
 
 
 def test_the_page_is_one_file_that_runs_nothing_and_asks_nobody():
     curve = {"fpr": [0, 0.5, 1], "tpr": [0, 0.7, 1], "low": [0, 0.6, 1], "high": [0, 0.8, 1]}
     drawn = replace(PASSED, curves={"before": curve}, samples={"a": [0.1, 0.2], "b": [0.5]})
-    receipt = issue(EVENT, DONE, KEPT, [drawn]).receipt
-    plain, full = Reader(page(receipt)), Reader(page(receipt, [drawn], {"More.": "<svg></svg>"}))
+    issued = issue(EVENT, DONE, KEPT, [drawn])
+    plain = Reader(page(issued.receipt))
+    full = Reader(page(issued.receipt, [drawn], {"More.": "<svg></svg>"}, issued.key))
     assert (plain.tags.count("svg"), full.tags.count("svg")) == (0, 2)
     assert "script" not in full.tags
     # Within the picture, shapes are named by #; nothing leads out of the file.
@@ -521,16 +532,17 @@ def test_words_in_a_receipt_cannot_become_markup():
     trick = "<script>alert(1)</script>&"
     finding = replace(PASSED, check=trick, note=trick, controls={trick: 0.1})
     done = replace(DONE, unlearning=trick, method={"name": trick, trick: trick})
-    receipt = issue(EVENT, done, [Kept(trick, 1, trick)], [finding], not_covered=[trick]).receipt
-    read = Reader(page(receipt))
+    issued = issue(EVENT, done, [Kept(trick, 1, trick)], [finding], not_covered=[trick])
+    read = Reader(page(issued.receipt, key=issued.key))
     assert "script" not in read.tags
     assert read.words.count(trick) >= 8
 
 
 def test_a_page_says_nothing_that_was_not_signed():
-    receipt = issue(EVENT, DONE, KEPT, [PASSED]).receipt
-    with pytest.raises(DataError, match="not those of the receipt"):
-        page(receipt, [replace(PASSED, value=0.5)])
+    issued = issue(EVENT, DONE, KEPT, [PASSED])
+    for findings, key in (([replace(PASSED, value=0.5)], issued.key), ([PASSED], None)):
+        with pytest.raises(DataError, match="not those of the receipt"):
+            page(issued.receipt, findings, key=key)
 
 
 def test_a_page_without_checks_claims_nothing():
@@ -624,12 +636,13 @@ def test_bad_input_ends_with_two_and_no_traceback(rescind, tmp_path, home):
     request.write_text("{}")
     for words in (
         (tmp_path / "nothing.json",),
-        (tmp_path,),
+        (tmp_path / "keys",),
         (path, "--key", "ed25519:12"),
         (path, "--key", tmp_path / "nothing"),
         (path, "--chain", tmp_path / "nothing"),
         (path, "--event", request),
-        (path, "--event-key", secret),
+        (path, "--event-key", request),
+        (tmp_path, "--event-key", secret),
         (path, "--event", request, "--event-key", secret),
         (path, "--event", path, "--event-key", request),
     ):

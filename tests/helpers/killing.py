@@ -59,6 +59,27 @@ SHORT = (
     .replace("patience = 12", "patience = 2")
     .replace("rounds = 200", "rounds = 12")
 )
+# Seconds, for commands on a finished run.
+TINY = """
+title = "A small table"
+[data]
+name = "synthetic"
+users = 30
+items = 25
+interactions = 300
+[sharing]
+ratio = [1, 1, 1]
+[method]
+name = "FedAvg"
+clients_per_round = 10
+[method.model]
+name = "MF"
+dim = 4
+[run]
+rounds = 4
+evaluate_every = 2
+checkpoint_every = 4
+"""
 TWO_CELLS = SHORT + "[axes]\nseed = [0, 1]\n"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 # Facts that differ between runs; privacy also counts rounds that may have been made twice.

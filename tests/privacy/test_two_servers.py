@@ -23,7 +23,8 @@ from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
 from rescind.privacy import shared_sums
 from rescind.privacy.shared_sums import SharedSums
-from rescind.privacy.two_servers import NAME, Share, TwoServers, client_shares, expanded, opened
+from rescind.privacy.shares import PRIME, checksum, client_shares, expanded, opened
+from rescind.privacy.two_servers import TwoServers
 from rescind.storage.federations import load_federation, save_federation
 from worlds import next_block, tiny_holdings
 
@@ -55,10 +56,10 @@ def test_two_processes_hold_the_sum_of_all_devices_and_withdraw_one():
     fed, sent = contributions()
     whole = fed.run(1).now.state.own["gram/0000"].long()
     with TwoServers(half(ITEMS), shown=True) as servers:
-        for values in sent:
-            servers.add(values)
+        for device, values in enumerate(sent):
+            servers.add(values, device)
         assert torch.equal(servers.open(), whole), "bit for bit"
-        servers.add(-sent[4])
+        servers.add(-sent[4], device=4)
         assert torch.equal(servers.open(), whole - sent[4])
         pids = {process.pid for process in servers._processes}
         assert len(pids) == 2
@@ -104,44 +105,26 @@ def test_sums_wrap_and_keep_their_sign():
         assert opened(expanded(seed, 4), masked).tolist() == values
 
 
-def test_a_contribution_that_reached_only_one_server_is_detected():
-    with TwoServers(3) as servers:
-        servers.add(torch.tensor([1, 2, 3]))
-        servers._ask(0, b"S" + bytes(NAME) + bytes(32))
-        with pytest.raises(DataError, match="2 and 1"):
-            servers.open()
-
-
-def test_an_opening_waits_for_enough_contributions():
-    with TwoServers(3, least=2) as servers:
-        servers.add(torch.tensor([1, 2, 3]))
-        with pytest.raises(DataError, match="1 contributions since"):
-            servers.open()
-        with pytest.raises(DataError, match="unknown message"):
-            servers.share(0)
-        servers.add(torch.tensor([1, 0, 0]))
-        assert servers.open().tolist() == [2, 2, 3]
-        with pytest.raises(DataError, match="0 contributions since"):
-            servers.open()
-
-
-def test_invalid_messages_are_refused_and_change_nothing():
-    share = Share(np.zeros(3, dtype=np.uint64), 1)
-    name = bytes(range(NAME))
-    assert share.answer(b"M" + name + bytes(8)).startswith(b"Ra share of 8 bytes")
-    assert share.answer(b"S" + name + bytes(31)).startswith(b"Ra share of 31 bytes")
-    assert share.answer(b"S" + name + bytes(32)) == b"K"
-    before = share.total.copy()
-    assert share.answer(b"S" + name + bytes(32)) == b"Rthis contribution was already received"
-    assert share.answer(b"?").startswith(b"Runknown message")
-    assert (share.total == before).all()
+def test_invalid_contributions_are_refused():
     for wrong in (torch.zeros(3), torch.zeros(4, dtype=torch.int64)):
         with pytest.raises(ConfigError, match="3 whole numbers"):
-            TwoServers(3).add(wrong)
+            TwoServers(3).add(wrong, device=0)
+    with pytest.raises(ConfigError, match="all zeros"):
+        TwoServers(3).add(torch.zeros(3, dtype=torch.int64), device=0)
     with pytest.raises(ConfigError, match="size"):
         TwoServers(0)
     with pytest.raises(DataError, match="does not answer"):
         TwoServers(3).open()
+
+
+def test_a_checksum_is_the_product_of_both_vectors():
+    generator = torch.Generator().manual_seed(3)
+    key = expanded(bytes(32), 400) % np.uint64(PRIME)
+    key[:2] = 0, PRIME - 1
+    for largest in (5, 2**40, 2**58):
+        values = torch.randint(-largest, largest, (400,), generator=generator)
+        by_hand = sum(int(k) * int(v) for k, v in zip(key, values, strict=True)) % PRIME
+        assert checksum(key, values) == by_hand
 
 
 # -- runs with two servers ------------------------------------------------------------------------

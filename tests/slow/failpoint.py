@@ -42,6 +42,8 @@ HEAVY = (
     "rescind.experiments.learning_run",
     "rescind.methods.baselines.fedavg",
     "rescind.methods.baselines.popularity",
+    "rescind.cli.forget",
+    "rescind.experiments.forget_run",
 )
 
 

@@ -157,9 +157,11 @@ def test_bad_requests_are_told_what_to_do(run, tmp_path):
             read_request(fed, "erase", str(path))
     with pytest.raises(DataError, match="cannot be read as a request"):
         read_request(fed, "erase", str(tmp_path / "none.csv"))
-    answer(run, "withdraw", CANARY, audits="none")
+    done = answer(run, "withdraw", CANARY, audits="none")
+    repeated = answer(run, "withdraw", CANARY, audits="none")
+    assert repeated.evidence == replace(done.evidence, report=None), "one request, one receipt"
     with pytest.raises(DataError, match="the new run is run-forgot-1"):
-        answer(run, "withdraw", CANARY, audits="none")
+        answer(run, "withdraw", "person-4", audits="none")
 
 
 def test_what_a_run_was_made_with_survives_the_forgetting(run):

@@ -202,7 +202,7 @@ def test_forgetting_in_a_stream_is_audited_and_says_what_it_reaches() -> None:
     assert found["Q1 population"] == "PASS"
     assert "FAIL" not in found.values(), found
     assert evidence.receipt.done.level == "L3"
-    assert evidence.receipt.done.rounds == ROUNDS  # of this block, not of the one before
+    assert evidence.exact.done.rounds == ROUNDS  # of this block, not of the one before
     assert bits(after) == bits(before.retrained(event))
     old = before.now.vault.holdings
     held = old.records[(old.split != TRAIN) & (old.block == 0)]

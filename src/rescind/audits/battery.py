@@ -11,7 +11,9 @@ from rescind.audits import item_pairs as pairs
 from rescind.audits import user_membership as people
 from rescind.audits.case import Case, PerPerson, Tail
 from rescind.audits.finding import Finding, overall
+from rescind.audits.hold_out import HoldOut
 from rescind.audits.verdict import (
+    SPREAD,
     Difference,
     Measure,
     compare,
@@ -31,6 +33,7 @@ Kind = Literal["forgetting", "harm", "shown"]
 SUBJECT, NO_OP, SHIFT, RETRAIN, PURGE = "subject", "no-op", "score shift", "retrain", "purge only"
 LOSS = 0.03  # allowed loss of quality relative to a retrain (reliability.md Q8)
 TENTH = 50  # smallest group for which a bootstrap is reliable
+WIDEST = 3.0  # times the largest calibrated margin, where retrains of this data differ so much
 DRAWN = 400  # member scores shown in a figure
 
 
@@ -46,6 +49,8 @@ class Outcome:
     margin: float | None
     n: int
     note: str = ""
+    clear: bool = True
+    """Of a FAIL: also outside the margin that a PASS is given."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class Check:
     note: str = ""
     ranking: bool = False
     """Needs ranked items, so it does not apply to labelled nodes."""
+    planted: bool = False
+    """Asks about records that the auditor planted, so it says nothing about the request itself."""
 
     def sample(self, case: Case, fed: Federation) -> Sample | None:
         """Return the check's values on a model."""
@@ -83,16 +90,24 @@ class Check:
         retrains = [m for m in others if m is not None]
         if subject is None or len(retrains) < len(others):
             return None
-        result = compare(subject, retrains)
         sample = self.sample(case, fed)
         assert sample is not None
         n = _sample_size(sample)
-        ends = (result.value, result.reference, result.low, result.high)
         if self.kind == "shown":
-            return Outcome("SHOWN", *ends, None, n)
-        margin = margin_of(self.name, sample.size)
-        verdict = (equal if self.kind == "forgetting" else not_above)(result, margin)
-        return Outcome(verdict, *ends, margin, n)
+            result = compare(subject, retrains)
+            return Outcome("SHOWN", *_numbers(result), None, n)
+        calibrated, judge = margin_of(self.name), equal if self.kind == "forgetting" else not_above
+        result = compare(subject, retrains, calibrated.chance(sample.size))
+        # A wide margin of a forgetting check still has to fail the no-op; harm has no control.
+        widest = WIDEST if self.kind == "forgetting" else 1.0
+        narrow, margin = (
+            calibrated.at(sample.size, apart, widest)
+            for apart in (result.usual, SPREAD * result.usual)
+        )
+        verdict, clear = judge(result, margin), judge(result, margin) == "FAIL"
+        if judge(result, narrow) == "FAIL":
+            verdict = "FAIL"
+        return Outcome(verdict, *_numbers(result), margin, n, clear=clear)
 
 
 @dataclass(frozen=True)
@@ -105,10 +120,11 @@ class Quality(Check):
             return None
         subject = self.measure(case, fed)
         retrains = [self.measure(case, r) for r in case.other_refs(fed)]
-        result = compare(*_present(subject, retrains))
         sample = self.sample(case, fed)
         assert sample is not None
-        margin = max(LOSS * result.reference, margin_of(self.name, sample.size))
+        calibrated = margin_of(self.name)
+        result = compare(*_present(subject, retrains), calibrated.chance(sample.size))
+        margin = max(LOSS * result.reference, calibrated.at(sample.size, SPREAD * result.usual))
         bottom = result.reference - margin
         verdict = "PASS" if result.low >= bottom else "INCONCLUSIVE"
         lost = [] if result.high >= bottom else ["all users"]
@@ -118,7 +134,7 @@ class Quality(Check):
             if lost
             else ""
         )
-        ends = (result.value, result.reference, result.low, result.high)
+        ends = _numbers(result)
         return Outcome("FAIL" if lost else verdict, *ends, margin, _sample_size(sample), note)
 
     def _tenths(self, case: Case, fed: Federation) -> dict[str, Difference]:
@@ -135,7 +151,9 @@ class Quality(Check):
 
         models = [fed, *case.other_refs(fed)]
         subject, *retrains = (case.cached("tenths", m, lambda m=m: measures(m)) for m in models)  # type: ignore[misc]
-        return compare_groups(subject, retrains)
+        calibrated, groups = margin_of(self.name), bystanders.tenths(case, fed)
+        chance = {name: calibrated.chance(groups[name].size) for name in subject}
+        return compare_groups(subject, retrains, chance)
 
 
 def pictures(
@@ -154,6 +172,10 @@ def pictures(
             every = max(1, len(inside) // DRAWN)
             samples[role] = [round(x, 5) for x in inside.sort().values[::every].tolist()]
     return curves, samples
+
+
+def _numbers(found: Difference) -> tuple[float, float, float, float]:
+    return found.value, found.reference, found.low, found.high
 
 
 def _loses(group: Difference) -> bool:
@@ -212,6 +234,11 @@ STANDARD: tuple[Check, ...] = (
 """The checks of every audit. They take seconds and train nothing beyond the retrains."""
 
 
+def drawn(attack: HoldOut) -> Check:
+    """Return the check of a hold-out attack."""
+    return Check("hold-out", attack.attack, ranking=True, note=attack.opened())
+
+
 FULL: tuple[Check, ...] = (
     *STANDARD,
     Check("people trained", people.trained, ranking=True, note="Network trained on shadow lists."),
@@ -237,11 +264,24 @@ class Judged:
         """Return whether the no-op fails this forgetting check (else it has no power)."""
         return self.check.kind == "forgetting" and self.outcomes[NO_OP].verdict == "FAIL"
 
+    @property
+    def clear(self) -> bool:
+        """Return whether a PASS means something: the no-op is outside the margin of a PASS."""
+        return self.powered and self.outcomes[NO_OP].clear
+
     def counts(self, role: str) -> str | None:
-        """Return the verdict on a role, or None if the check does not count."""
-        if self.check.kind == "shown" or (self.check.kind == "forgetting" and not self.powered):
+        """Return the verdict on a role, or None if the check does not count.
+
+        A check that sees the no-op, but not clearly, can only FAIL.
+        """
+        if self.check.kind == "shown" or role not in self.outcomes:
             return None
-        return self.outcomes[role].verdict if role in self.outcomes else None
+        verdict = self.outcomes[role].verdict
+        if self.check.kind == "forgetting" and not (
+            self.clear or (self.powered and verdict == "FAIL")
+        ):
+            return None
+        return verdict
 
 
 @dataclass(frozen=True)
@@ -260,8 +300,8 @@ def report_of(judged: Sequence[Judged]) -> Report:
     """Combine all checks into a report.
 
     VOID: the no-op passes, or the score shift does not fail a check that the no-op fails, or the
-    retrain fails. If the no-op is INCONCLUSIVE, the audit has no power: all checks are POWERLESS
-    and the report is INCONCLUSIVE. If the retrain is INCONCLUSIVE, the subject cannot PASS.
+    retrain fails. A subject can PASS only if the audit had power: the no-op and purge only fail,
+    and the retrain passes; else the report is INCONCLUSIVE.
     """
     roles = list(dict.fromkeys(r for j in judged for r in j.outcomes))
     subjects = {r: worst([v for j in judged if (v := j.counts(r))]) for r in roles}
@@ -274,15 +314,28 @@ def report_of(judged: Sequence[Judged]) -> Report:
     void = _why_void(forgetting, no_op, fooled, subjects.get(RETRAIN, "INCONCLUSIVE"), judged)
     findings = tuple(_finding(j, bool(void)) for j in judged)
     verdict, why = ("VOID", void) if void else (overall(findings), "")
-    if verdict == "PASS" and subjects.get(RETRAIN) != "PASS":
-        verdict, why = "INCONCLUSIVE", "the sample is too small even for a retrain to pass"
-    if not any(j.powered for j in forgetting) and verdict in ("PASS", "INCONCLUSIVE"):
-        verdict, why = "INCONCLUSIVE", "with so few records, even doing nothing is not noticed"
+    if verdict in ("PASS", "INCONCLUSIVE") and (missing := _missing_power(judged)):
+        verdict, why = "INCONCLUSIVE", missing
     by_role = "; ".join(f"{r}: {v}" for r, v in subjects.items() if r != SUBJECT)
     # `overall` of the findings alone must give the verdict of the report.
     standing = verdict if verdict in ("VOID", "INCONCLUSIVE") else "SHOWN"
     controls = Finding("Q0 controls", standing, note=f"{by_role}. {why}".strip())
     return Report(verdict, (controls, *findings), subjects, why, tuple(judged))
+
+
+def _missing_power(judged: Sequence[Judged]) -> str:
+    """Return why a PASS would mean nothing; '' if the audit had the power that is needed."""
+    forgetting = [j for j in judged if j.check.kind == "forgetting"]
+    if not any(j.clear for j in forgetting if not j.check.planted):
+        return "with so few records, even doing nothing is not noticed"
+    # Harm to others is no question of power: a retrain that is unclear there can still be told.
+    retrain = worst([v for j in forgetting if (v := j.counts(RETRAIN))])
+    if retrain != "PASS":
+        return "the sample is too small even for a retrain to pass"
+    caught = [j for j in forgetting if j.powered and PURGE in j.outcomes]
+    if not any(j.outcomes[PURGE].verdict == "FAIL" for j in caught):
+        return "deleting the data and keeping the model is not noticed"
+    return ""
 
 
 def _why_void(
@@ -305,7 +358,7 @@ def _why_void(
 def _finding(judged: Judged, void: bool) -> Finding:
     check, subject = judged.check, judged.outcomes[SUBJECT]
     verdict = subject.verdict
-    if check.kind == "forgetting" and not judged.powered:
+    if check.kind == "forgetting" and judged.counts(SUBJECT) is None:
         verdict = "POWERLESS"
     if void and verdict not in ("SHOWN", "POWERLESS"):
         verdict = "VOID"

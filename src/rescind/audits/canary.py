@@ -1,8 +1,11 @@
-"""Q2, the one-run canary audit: a lower bound on the epsilon of the unlearning.
+"""Q2, planted records: does the unlearner forget records whose truth the auditor knows?
 
 The auditor adds artificial records (canaries). A coin decides for each canary if it is never
-trained on, or trained on and then forgotten. The better an attacker can guess the coins, the more
-was left. One training run gives one bound (Steinke, Nasr and Jagielski, NeurIPS 2023).
+trained on, or trained on and then forgotten by the unlearner under audit. The better an attacker
+can guess the coins, the more was left (Steinke, Nasr and Jagielski, NeurIPS 2023). The score of a
+canary is compared with its score under the retrained models, which never had it. The coins are
+known and fair, so chance is known exactly, and the same model without unlearning and with deletion
+alone are controls at no cost. It judges the unlearner, not the request.
 """
 
 from __future__ import annotations
@@ -14,29 +17,41 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rescind.audits.case import Case, draw_ids
-from rescind.audits.finding import Finding
+from rescind.audits.battery import NO_OP, PURGE, SHIFT, SUBJECT, Check, Judged, Outcome
+from rescind.audits.case import Case, draw_ids, mean_of
+from rescind.audits.controls import purged, shifted
 from rescind.audits.ulira import negatives, phi
+from rescind.audits.verdict import Difference, equal, margin_of
+from rescind.audits.virtual_client import auc
 from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN, Holdings
 from rescind.core.records import Erase, Event, Records
 
-CANARIES = 1000
-EACH = 4  # canaries per user at most
-GUESSED = 0.1  # fraction of the canaries guessed at each end; the rest is not guessed
-EXACT, APPROXIMATE, SEEN = 0.2, 1.0, 1.5
-"""Limits on the bound for exact and approximate unlearning, and what the no-op must reach."""
+CHECK = Check(
+    "Q2 canaries",
+    lambda *_: None,  # measured on models of its own
+    ranking=True,
+    planted=True,
+    note="Planted records: how often one that was trained and forgotten scores above one that "
+    "was never trained on.",
+)
+CANARIES = 8000
+SHARE = 0.05  # of the training records at most, so that the model stays the same
+EACH = 16  # canaries per user at most
+GUESSED = 0.1  # fraction of the canaries guessed at each end, for the bound on epsilon
 
 Pipeline = Callable[[Federation, Event], Federation]
 """The unlearner under audit: (federation, request) -> unlearned federation."""
 
 
-def draw(case: Case, count: int = CANARIES, each: int = EACH) -> Records:
+def draw(case: Case, count: int = CANARIES) -> Records:
     """Draw records that do not exist, for users who lend something; each pair once."""
     ids = torch.unique(case.before.world.shared.client.cpu())
     if not len(ids):
         ids = case.before.world.available.nonzero().squeeze(1).cpu()
-    ids = draw_ids(ids, math.ceil(count / each), case.clock, "canary people")
+    count = min(count, int(SHARE * len(case.trained)))
+    each = min(EACH, math.ceil(count / max(len(ids), 1)))
+    ids = draw_ids(ids, math.ceil(count / max(each, 1)), case.clock, "canary people")
     # Not the clock step of the fixed negatives, which would give the same items.
     drawn = torch.unique(negatives(case.before, ids, case.clock.step(2), each).pairs())
     return Records.of(drawn >> 31, drawn & (2**31 - 1))
@@ -63,18 +78,56 @@ def with_records(held: Holdings, records: Records) -> Holdings:
     )
 
 
-def epsilon(right: int, guesses: int, certainty: float = 0.95) -> float:
-    """Compute the lower confidence bound on epsilon from the number of right guesses.
+def coins(case: Case, canaries: Records) -> Tensor:
+    """Toss for each canary: True if it is trained on and then forgotten. [n] bool"""
+    return (case.clock.at(0).bits("audit canaries", canaries.pairs()) >> 40 & 1).bool()
 
-    Under pure epsilon-DP a guess is right with probability at most p = e^eps / (1 + e^eps). The
-    Clopper-Pearson lower bound on p is converted to epsilon.
+
+def judged(case: Case, unlearn: Pipeline) -> Judged | None:
+    """Plant canaries, train once, forget those that were trained, and judge how well they show.
+
+    None if so few canaries fit into the data that all coins fell alike.
     """
-    from scipy.stats import beta
+    canaries = draw(case)
+    coin = coins(case, canaries)
+    if not bool(coin.any()) or bool(coin.all()):
+        return None
+    seed = int(case.clock.at(0).bits("audit canary run", torch.tensor(0))) & (2**31 - 1)
+    event = Erase(canaries[coin])
+    fed = plant(case.before, event.records, seed).run(case.before.now.state.round)
+    planted = Case(fed, event, case.clock)
+    models = {SUBJECT: unlearn(fed, event), NO_OP: fed, SHIFT: shifted(fed), PURGE: purged(planted)}
+    scores = {role: excess(case, model, canaries) for role, model in models.items()}
+    return Judged(CHECK, {role: outcome(probes, coin) for role, probes in scores.items()})
 
-    if not right:
-        return 0.0
-    low = float(beta.ppf(1 - certainty, right, guesses - right + 1))
-    return max(0.0, math.log(low / (1 - low)))
+
+def excess(case: Case, fed: Federation, canaries: Records) -> dict[str, Tensor]:
+    """Return by probe each canary's score minus its mean under the retrained models. [n]"""
+    wrong = negatives(case.before, torch.unique(canaries.client), case.clock)
+    wrong = wrong[~wrong.among(canaries)]
+    usual = case.cached(
+        "canaries", case.before, lambda: [phi(r, canaries, wrong) for r in case.references]
+    )
+    mine = phi(fed, canaries, wrong)
+    shared = [p for p in mine if all(p in u for u in usual)]
+    return {p: mine[p] - mean_of([u[p] for u in usual]) for p in shared}
+
+
+def outcome(probes: dict[str, Tensor], coin: Tensor) -> Outcome:
+    """Judge the probe that is farthest from chance, with an interval that holds for all probes."""
+    found = {probe: auc(score[coin], score[~coin]) for probe, score in probes.items()}
+    probe, value = max(found.items(), key=lambda one: abs(one[1] - 0.5))
+    inside, outside = int(coin.sum()), int((~coin).sum())
+    # Exact for fair coins: the variance of the Mann-Whitney statistic.
+    error = ((inside + outside + 1) / (12 * inside * outside)) ** 0.5
+    z = float(torch.special.ndtri(torch.tensor(1 - 0.025 / len(found), dtype=torch.float64)))
+    difference = Difference(value, 0.5, value - z * error, value + z * error)
+    margin = margin_of(CHECK.name).at(inside * outside / (inside + outside))
+    bound = epsilon(*guesses(probes[probe], coin), 1 - 0.05 / len(found))
+    note = ", ".join(f"{name} {value:.4f}" for name, value in found.items())
+    note = f"By probe: {note}. At least epsilon {bound:.2f} (95 %), for these canaries"
+    ends = (difference.value, difference.reference, difference.low, difference.high)
+    return Outcome(equal(difference, margin), *ends, margin, len(coin), note)
 
 
 def guesses(scores: Tensor, trained: Tensor) -> tuple[int, int]:
@@ -85,38 +138,17 @@ def guesses(scores: Tensor, trained: Tensor) -> tuple[int, int]:
     return right, 2 * n
 
 
-def one_run(case: Case, unlearn: Pipeline, exact: bool) -> Finding:
-    """Plant canaries, train once, unlearn half of them, and guess which half."""
-    canaries = draw(case)
-    coin = (case.clock.at(0).bits("audit canaries", canaries.pairs()) >> 40 & 1).bool()
-    seed = int(case.clock.at(0).bits("audit canary run", torch.tensor(0))) & (2**31 - 1)
-    mine = canaries[coin]
-    fed = plant(case.before, mine, seed).run(case.before.now.state.round)
-    after = unlearn(fed, Erase(mine))
-    control, found = (_bound(case, model, canaries, coin) for model in (fed, after))
-    bar = EXACT if exact else APPROXIMATE
-    verdict = "PASS" if found[0] <= bar else "FAIL"
-    if control[0] < SEEN:
-        verdict = "POWERLESS"
-    return Finding(
-        "Q2 canaries",
-        verdict,
-        found[0],
-        None,
-        0.0,
-        bar,
-        {"no-op": control[0]},
-        len(canaries),
-        f"Lower bound on epsilon (95 %), the larger over probes. Right guesses: {found[1]}; "
-        f"without unlearning: {control[1]}. A bound of one run, for these canaries.",
-    )
+def epsilon(right: int, made: int, certainty: float = 0.95) -> float:
+    """Compute the lower confidence bound on epsilon from the number of right guesses.
 
-
-def _bound(case: Case, fed: Federation, canaries: Records, coin: Tensor) -> tuple[float, str]:
-    """Return the largest bound over probes (Bonferroni-corrected), and the guesses as text."""
-    wrong = negatives(case.before, torch.unique(canaries.client), case.clock)
-    phis = phi(fed, canaries, wrong[~wrong.among(canaries)])
-    made = {probe: guesses(scores, coin) for probe, scores in phis.items()}
-    certainty = 1 - 0.05 / len(made)
-    best = max(epsilon(*g, certainty) for g in made.values())
-    return best, ", ".join(f"{probe} {right} of {n}" for probe, (right, n) in made.items())
+    Under pure epsilon-DP a guess is right with probability at most p = e^eps / (1 + e^eps). The
+    Clopper-Pearson lower bound on p, found by halving, is converted to epsilon.
+    """
+    k = torch.arange(right, made + 1, dtype=torch.float64)
+    ways = math.lgamma(made + 1) - torch.lgamma(k + 1) - torch.lgamma(made - k + 1)
+    low, high = 0.5, 1.0 - 1e-12
+    for _ in range(60):
+        p = (low + high) / 2
+        tail = float((ways + k * math.log(p) + (made - k) * math.log1p(-p)).exp().sum())
+        low, high = (p, high) if tail < 1 - certainty else (low, p)
+    return math.log(low / (1 - low))

@@ -28,7 +28,7 @@ QUESTIONS = {
     "Q0 controls": "do the controls of the audit get the correct verdicts?",
     "Q1 population": "do forgotten records score higher than unseen ones?",
     "Q1 tail": "do some of them, at a false-positive rate of 1 %?",
-    "Q2 canaries": "can planted records be told from ones never trained on?",
+    "Q2 canaries": "can planted records that were forgotten be told from ones never trained on?",
     "Q3 U-LiRA": "can shadow models identify single records?",
     "Q4 lists": "do lists before and after reveal the records?",
     "Q4 scores": "do scores before and after reveal the records?",
@@ -46,6 +46,9 @@ QUESTIONS = {
     "kept rows": "do user rows on the server alone reveal them?",
     "table": "does the public item table alone reveal them?",
     "calibrated": "does the table reveal more than retrained tables?",
+    "hold-out": "do a user's records lie closer in the table than unseen ones (attack by lot)?",
+    "state": "does the server keep values that a retrained server does not have?",
+    "exactness": "who says that the influence is removed exactly?",
     "pairs": "does the table reveal which items one user had together?",
     "people": "do lists look like those of a training user?",
     "people trained": "does a network trained on lists take them for a training user's?",
@@ -53,6 +56,7 @@ QUESTIONS = {
     "stale, carried": "do old user rows, rotated to the new table, reveal them?",
     "escalation": "which unlearner was tried first?",
     "audit": "was anything measured?",
+    "scan": "are rows of the request left in the stored files?",
 }
 """The question of each check, by the first words of its name."""
 

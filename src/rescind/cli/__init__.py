@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from errno import EACCES, ENOSPC, EPERM, EROFS
 from typing import Annotated
 
 import typer
@@ -80,3 +81,26 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        if error.strerror is None:  # raised by a library about something else
+            raise
+        where, hint = error.filename or "the disk", _NEXT.get(error.errno or 0, _CHECK)
+        _end(f"{where}: {error.strerror}. {hint}")
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
+            raise
+        _end("there is not enough memory for this. Use smaller data, models or cohorts.")
+
+
+_CHECK = "Check the path and the disk, then give the command again."
+_NEXT = {
+    EACCES: "Choose a file or folder that you may read and write.",
+    EPERM: "Choose a file or folder that you may read and write.",
+    EROFS: "This folder cannot be written to. Choose another one, for example with --out.",
+    ENOSPC: "Free some space, then give the command again.",
+}
+
+
+def _end(text: str) -> None:
+    typer.echo(f"error: {text}", err=True)
+    sys.exit(2)

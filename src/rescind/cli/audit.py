@@ -51,27 +51,28 @@ def command(
 
     Exit code 0: PASS or INCONCLUSIVE, 1: FAIL or VOID.
     """
-    from rescind.storage.run_folder import check_finished
+    from rescind.storage.run_folder import check_finished, working_on
 
     kind, source = one_request(erase, unshare, withdraw)
     check_finished(run)
     from rescind.core.files import write_atomically
+    from rescind.data.blocklist import Blocklist
     from rescind.experiments.counterfactual import open_run
     from rescind.experiments.forget_run import read_request
-    from rescind.forgetting.blocklist import Blocklist
-    from rescind.forgetting.examine import By, examine, forgotten
+    from rescind.forgetting.examine import By, committed, examine, forgotten
     from rescind.storage.provenance import versions
 
     nothing = method == "nothing" and not change
     subject: By = "nothing" if nothing else unlearner(method, change or ())
-    before = open_run(run, repeatable=False)
-    event = read_request(before, kind, source, Blocklist.read(run))
-    with interruptible():
+    with interruptible(), working_on(run):
+        before = open_run(run, repeatable=False)
+        event = read_request(before, kind, source, Blocklist.read(run))
+        lot = committed(run / "audits")  # before the unlearner runs
         after = forgotten(subject, before, event)
         report = examine(
             before, after, event, level="full" if full else "standard", ulira=ulira,
             unlearner=subject, seed=seed, workers=workers, pairs=pairs,
-            folder=run / "audits", progress=_progress,
+            folder=run / "audits", progress=_progress, lot=lot,
         )  # fmt: skip
     facts = {
         "verdict": report.verdict,
@@ -80,6 +81,7 @@ def command(
         "request": type(event).__name__,
         "unlearner": method or "the run's own method",
         "seed": seed,
+        "hold_out": lot.digest,
         "findings": [f.facts() for f in report.findings],
         "versions": versions(),
     }

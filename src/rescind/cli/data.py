@@ -1,4 +1,4 @@
-"""`rescind data`: list, describe, get and import datasets."""
+"""`rescind data`: list, describe, get and import datasets, and erase rows of users."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import typer
 from typer import Argument, Option
 
 app = typer.Typer(
-    help="Datasets: list, describe, get, import.", no_args_is_help=True, add_completion=False
+    help="Datasets: list, describe, get, import, erase.", no_args_is_help=True, add_completion=False
 )
 
 Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
 ColumnName = Annotated[str | None, Option(help="Name of this column, if unusual.")]
 _NO_HEADER = "The first line is data; columns are named 1, 2, 3."
+_MAX_ROWS = "Most rows to read. Default: 50 million, and of Parquet 20 a byte."
 _TEXT_IDS = "Keep ids as text, also if they look like numbers."
 Name = Annotated[str, Argument(help="A name from `rescind data list`.")]
 
@@ -108,6 +109,7 @@ def import_dataset(
     text_ids: Annotated[bool, Option("--text-ids", help=_TEXT_IDS)] = False,
     terms: Annotated[str, Option(help="Terms of use, shown with the data.")] = "",
     replace: Annotated[bool, Option("--replace", help="Overwrite an earlier import.")] = False,
+    max_rows: Annotated[int | None, Option(min=1, help=_MAX_ROWS)] = None,
     json: Json = False,
 ) -> None:
     """Import interactions from your own file. Nothing is stored if a cell is invalid."""
@@ -123,9 +125,45 @@ def import_dataset(
         "text_ids": text_ids,
         "terms": terms,
         "replace": replace,
+        "max_rows": max_rows,
     }
     data = _with_status(f"reading {file.name}", lambda _: import_file(file, name, **settings))
     _report_import(data, file, json)
+
+
+@app.command("erase")
+def erase_rows(
+    name: Annotated[str, Argument(help="An imported dataset.")],
+    user: Annotated[list[str], Option(help="A user's original id; repeatable.")],
+    item: Annotated[
+        list[str] | None, Option(help="Only this item of the users; repeatable. Default: all.")
+    ] = None,
+    receipt: Annotated[
+        Path | None, Option(help="File of the receipt. Default: receipt-NAME.json.")
+    ] = None,
+) -> None:
+    """Delete rows of users from imported data, for good, and write a signed receipt.
+
+    Later imports under this name and every run leave them out. Runs that learnt from them are
+    answered one by one: rescind forget RUN --withdraw USER.
+    """
+    from rescind.data.importing import imported_names
+    from rescind.errors import ConfigError
+
+    if name not in imported_names():
+        known = ", ".join(imported_names()) or "none"
+        raise ConfigError(
+            f"'{name}' is not an imported dataset, so there are no rows of ours to delete. "
+            f"Imported: {known}. For a run, use rescind forget RUN."
+        )
+    from rescind.forgetting.data_erasure import erase
+
+    path = receipt or Path(f"receipt-{name}.json")
+    _, rows, key = erase(name, user, item or (), path)
+    people = f"{len(user)} user" + ("s" if len(user) > 1 else "")
+    typer.echo(f"{name}: deleted {rows:,} rows of {people}; later imports leave them out")
+    typer.echo(f"  receipt  {path}\n  for the requester only  {key}")
+    typer.echo(f"\nNext: rescind verify {path}; rescind forget RUN --withdraw USER for each run")
 
 
 def _report_import(data: Any, file: Path, json: bool) -> None:

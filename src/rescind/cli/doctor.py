@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from rescind.cli.options import Json
 
@@ -23,14 +24,39 @@ EXTRAS = {
 }
 
 
-def command(as_json: Json = False) -> None:
-    """Show what is installed and what is missing. Exit code 1 if a required package is missing."""
+def command(
+    as_json: Json = False,
+    licences: Annotated[
+        bool, Option("--licences", help="List the licences of all needed packages.")
+    ] = False,
+) -> None:
+    """Show what is installed and what is missing. Exit code 1 if a required package is missing.
+
+    With --licences: exit code 1 if a needed package has no open licence.
+    """
+    if licences:
+        raise typer.Exit(_licences(as_json))
     facts = examine()
     if as_json:
         typer.echo(json.dumps(facts))
     else:
         _print(facts)
     raise typer.Exit(1 if facts["missing"] else 0)
+
+
+def _licences(as_json: bool) -> int:
+    from rescind.cli.licences import licences
+
+    found = licences()
+    others = [one.package for one in found if not one.allowed]
+    if as_json:
+        typer.echo(json.dumps([{**one._asdict(), "allowed": one.allowed} for one in found]))
+    else:
+        for one in found:
+            typer.echo(f"  {one.package:20} {one.version:14} {one.licence or 'NOT STATED'}")
+        said = f"Not open: {', '.join(others)}." if others else "All are open."
+        typer.echo(f"{len(found)} packages, directly or not. {said} rescind itself: Apache-2.0")
+    return 1 if others else 0
 
 
 def examine() -> dict[str, Any]:

@@ -51,6 +51,7 @@ def kit(
     hosts = list(dict.fromkeys([*(host or ()), *OWN]))
     make_kit(out, silos, hosts)
     typer.echo(f"{out}/server is for the server ({', '.join(hosts)}).")
+    typer.echo(f"{out}/operator is for whoever submits runs, on the server's machine.")
     typer.echo(f"{out}/silo-0 to silo-{silos - 1} go to the silos, each to one machine only.")
     typer.echo(f"{out}/ca.key can sign new certificates: keep it offline.")
     typer.echo(f"Next: rescind flower up --kit {out}/server")
@@ -65,16 +66,18 @@ def up(
 ) -> None:
     """Start the server (a SuperLink) and admit the silos of a kit. Ctrl-C ends it."""
     deploy, link = _deploy(listen, kit, insecure)
-    state.mkdir(parents=True, exist_ok=True)
-    home = link.near.home(state)
-    command = deploy.superlink(link, kit, state / "state.db")
-    with deploy.started(command, deploy.environment(home)) as process:
+    names = deploy.guests(kit)
+    environment = deploy.environment(state)
+    secret = deploy.new_secret(state)
+    command = deploy.superlink(link, kit, state / "state.db", secret)
+    with deploy.started(command, environment) as process:
         deploy.listening(link.near, process)
-        if kit is not None:
-            names = deploy.register(kit, home)
-            typer.echo(f"known silos: {', '.join(names)}; no other node is admitted.")
-        typer.echo(f"listening on {link.address}. Next: rescind flower join, on every silo")
-        _until_ended(process)
+        with deploy.started(deploy.superexec(link.near, secret), environment):
+            if names:
+                typer.echo(f"known silos: {', '.join(names)}; no other node is admitted.")
+                typer.echo("runs: from this machine only, signed with the operator's key.")
+            typer.echo(f"listening on {link.address}. Next: rescind flower join, on every silo")
+            _until_ended(process)
 
 
 @app.command()
@@ -94,31 +97,38 @@ def join(
         bool, Option(help="Allow methods that send updates of single users to the server.")
     ] = False,
     questions: Annotated[bool, Option(help="Answer questions about single records.")] = False,
-    secure: Annotated[bool, Option("--secure", help="Send only masked sums (SecAgg+).")] = False,
+    secure: Annotated[bool, Option("--secure", help="Send only masked sums.")] = False,
     insecure: Insecure = False,
 ) -> None:
     """Join as a silo (a SuperNode), with the data of a recipe. Ctrl-C leaves."""
     deploy, link = _deploy(server, kit, insecure)
     from rescind.core.executor import InProcess
     from rescind.flower.silo.data_source import RecipeData
+    from rescind.flower.silo.identity import Identity
     from rescind.flower.silo.node import Node
     from rescind.flower.silo.resident import Resident
+    from rescind.flower.silo.secure_sum import Masks
     from rescind.flower.silo.storage import Store
-    from rescind.flower.wire.messages import Letter
-    from rescind.flower.wire.serde import read, written
 
     number, count = _place(silo)
     data = RecipeData(recipe, cell, tuple(change or ()))
     folder = store or Path(f"silo-{number}")
     executor = InProcess(device=device, guards=data.guards)
-    node = Node(Store(folder), data, number, count, executor, single_updates, questions, secure)
-    resident = Resident(
-        lambda asked: written(node.answer(Letter.from_records(read(asked))).to_records())
+    masks = Masks(Identity.of_kit(kit) if kit and secure else None)
+    node = Node(
+        Store(folder), data, number, count, executor, single_updates, questions, secure, masks
     )
-    command = deploy.supernode(link, resident.path, kit, port or 9094 + number)
-    environment = deploy.environment(link.home(folder))
+    resident = Resident(node.answer_bytes)
+    own = deploy.Link(port=port or 9094 + number)
+    environment = deploy.environment(folder)
+    secret = deploy.new_secret(folder)
+    command = deploy.supernode(link, resident.path, kit, own.port, secret)
     try:
-        with interruptible("stopped."), deploy.started(command, environment) as process:
+        with (
+            interruptible("stopped."),
+            deploy.started(command, environment) as process,
+            deploy.started(deploy.superexec(own, secret), environment),
+        ):
             typer.echo(f"silo {number} of {count}: {folder}")
             resident.serve(lambda: process.poll() is None)
             _until_ended(process)
@@ -131,7 +141,7 @@ def run(
     recipe: Recipe,
     silos: Silos,
     server: Server = LOOPBACK,
-    kit: ServerKit = None,
+    kit: Annotated[Path | None, Option(help="The operator's folder of a kit.")] = None,
     cell: Cell = None,
     change: Change = None,
     out: Out = Path("runs/flower"),
@@ -153,8 +163,15 @@ def run(
         str | None, Option(help="An unlearner. Default: that of the method.")
     ] = None,
     secure: Annotated[
-        bool, Option("--secure", help="Silos mask their sums (SecAgg+); the server sees totals.")
+        bool, Option("--secure", help="Silos mask their sums; the server sees totals.")
     ] = False,
+    limit: Annotated[
+        float, Option(min=0.0, help="Largest norm of an update, as a mean over a silo's clients.")
+    ] = 1000.0,
+    trim: Annotated[
+        float,
+        Option(min=0.0, max=0.49, help="Trimmed means: fraction of silos left out at each end."),
+    ] = 0.0,
     secure_range: Annotated[float, Option(help="Largest entry of a silo's masked sum.")] = 1024.0,
     insecure: Insecure = False,
 ) -> None:
@@ -164,6 +181,7 @@ def run(
     from rescind.flower.recipe_cell import one_cell
     from rescind.flower.run_request import LOG, RunRequest
 
+    operator = deploy.Operator.of_kit(link, kit)
     path, chosen = one_cell(recipe, cell, tuple(change or ()))
     out.mkdir(parents=True, exist_ok=True)
     done, failed = out / "run.json", out / "error.txt"
@@ -172,17 +190,16 @@ def run(
     asked = RunRequest(
         str(path.resolve()), silos, str(out.resolve()), cell, tuple(change or ()), deadline, wait,
         least, resume, take_back, withdraw, _erased(erase), unlearner,
-        secure_range if secure else None,
+        secure_range if secure else None, limit, trim,
     )  # fmt: skip
-    home = link.home(out)
-    number = deploy.submit(asked, home)
+    number = operator.submit(asked)
     typer.echo(f"run {number}: {chosen.name} seed {chosen.run.seed} over {silos} silos")
     typer.echo(f"log: {out / LOG}")
     checked = time.monotonic()
     while not done.is_file() and not failed.is_file():
         time.sleep(0.5)
         if time.monotonic() - checked > 60:  # a process that was killed leaves neither file
-            checked, state = time.monotonic(), deploy.status(number, home)
+            checked, state = time.monotonic(), operator.status(number)
             if state.startswith("finished") and not done.is_file() and not failed.is_file():
                 raise DataError(
                     f"run {number} ended ({state}) and wrote nothing. Resume it: --resume."
@@ -194,11 +211,15 @@ def run(
     for one in facts.get("forgot", ()):
         left = f", {one['traces']} traces left" if one["traces"] else ""
         typer.echo(f"{one['event']} answered by {one['by']}, {one['rounds']} rounds{left}")
+        typer.echo(f"receipt: {out / one['receipt']}")
     typer.echo(f"{shown} (round {facts['round']}, {facts['silos']['messages']} messages)")
     if facts["silos"]["refused"]:
         typer.echo(f"  not accepted: {facts['silos']['refused']}", err=True)
     if facts["silos"]["waiting"]:
-        typer.echo(f"  silos {facts['silos']['waiting']} have not acknowledged yet", err=True)
+        waiting = facts["silos"]["waiting"]
+        typer.echo(
+            f"  silos {waiting} have not confirmed yet. Start them, then: --resume", err=True
+        )
     typer.echo(f"Written: {done} and {out}/model/")
 
 

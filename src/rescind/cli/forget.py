@@ -68,12 +68,13 @@ def command(
     from contextlib import ExitStack
 
     from rescind.errors import ConfigError
-    from rescind.storage.run_folder import check_finished
+    from rescind.storage.run_folder import MOVED, check_finished
 
     kind, source = one_request(erase, unshare, withdraw)
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
-    check_finished(run)
+    if not (run / MOVED).is_file():  # a request that was answered gets its answer again
+        check_finished(run)
     from rescind.audits.finding import legend, question
     from rescind.core.files import write_atomically
     from rescind.experiments.forget_run import answer
@@ -100,7 +101,7 @@ def command(
             run, kind, source, how, audits, out, workers,  # type: ignore[arg-type]
             watch=(on_round,), on_retrain=_retrains, on_start=on_start, away=away or (),
         )  # fmt: skip
-    receipt = done.evidence.receipt
+    receipt = done.evidence.exact
     asked, how_done = receipt.asked, receipt.done
     typer.echo(
         f"forgot {asked.records:,} records, people concerned: {asked.people:,}, by "
@@ -117,7 +118,7 @@ def command(
     for line in legend([receipt.verdict, *(f.verdict for f in receipt.findings)]):
         typer.echo(f"  {line}")
     typer.echo(f"\nWritten: {done.folder}/receipt.json and receipt.html; new run in {done.folder}")
-    typer.echo(f"For the requester only: {done.key_file}")
+    typer.echo(f"For the requester only: {done.key_file}, and receipt.html (exact numbers)")
     typer.echo(f"Next: rescind verify {done.folder}/receipt.json")
 
 

@@ -7,7 +7,19 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-Run = Annotated[Path, Argument(help="The folder of a finished run, e.g. runs/demo.")]
+
+def _settled(run: Path) -> Path:
+    """Finish a forgetting of this run that was interrupted, before any command reads it."""
+    if run.is_dir():
+        from rescind.forgetting.succession import settle
+
+        settle(run)
+    return run
+
+
+Run = Annotated[
+    Path, Argument(help="The folder of a finished run, e.g. runs/demo.", callback=_settled)
+]
 Recipe = Annotated[str, Argument(help="A TOML file, or the name of a recipe (paper/table).")]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 _SET = "Change a setting of the unlearner, e.g. rounds=20, damping=measured. Repeatable."

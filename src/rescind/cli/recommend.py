@@ -24,9 +24,12 @@ def command(
     from rescind.storage.run_folder import model_in
 
     folder = model_in(run)  # before torch is loaded: an error answers at once
+    from rescind.forgetting.run_receipt import check_fit
     from rescind.storage.federations import load_federation
 
     fed = load_federation(folder)
+    if folder != run:  # a federation that was saved by itself has no receipt
+        check_fit(run, fed)
     found = fed.recommend(user, k)
     if as_json:
         typer.echo(json.dumps({"user": user, "items": [vars(r) for r in found]}))

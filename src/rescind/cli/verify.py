@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -19,8 +19,13 @@ if TYPE_CHECKING:
     from rescind.forgetting.verify import Check, Verification
 
 
+_EVENT_KEY = "The key of the receipt (receipt.key), which opens its exact numbers."
+
+
 def command(
-    receipt: Annotated[Path, Argument(help="The file receipt.json.")],
+    receipt: Annotated[
+        Path | None, Argument(help="The file receipt.json, or a folder of receipts to compare.")
+    ] = None,
     key: Annotated[
         list[str] | None,
         Option(
@@ -32,7 +37,7 @@ def command(
     event: Annotated[
         Path | None, Option(help="Your request as JSON, to check that the receipt is about it.")
     ] = None,
-    event_key: Annotated[Path | None, Option(help="The key of the receipt (receipt.key).")] = None,
+    event_key: Annotated[Path | None, Option(help=_EVENT_KEY)] = None,
     data: Annotated[
         Path | None,
         Option(
@@ -41,23 +46,84 @@ def command(
             "compared with the stated one (additive learners).",
         ),
     ] = None,
+    run: Annotated[
+        Path | None,
+        Option(help="A run: its receipt is compared with its model, its data and its ids, too."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Print whether a receipt is VALID or NOT VALID, and why. Needs no network and no server.
 
     Exit code 0: valid, 1: not valid, 2: a file or key could not be read.
     """
+    from rescind.errors import ConfigError
     from rescind.forgetting.verify import verify
+    from rescind.privacy import keys
 
+    if run is not None:
+        from rescind.forgetting.succession import RECEIPT, settle
+
+        settle(run)
+        receipt = receipt or run / RECEIPT
+    if receipt is None:
+        raise ConfigError("nothing to verify. Give a receipt.json, a folder of them, or --run RUN.")
+    if receipt.is_dir():
+        if chain or event or event_key or data:
+            raise ConfigError(
+                f"{receipt} is a folder of receipts, which takes --key and --json only. "
+                f"Name one receipt.json for the other options."
+            )
+        raise typer.Exit(_folder(receipt, _pinned(key or []), as_json))
     earlier = [_bytes(path) for path in chain] if chain else None
     request, claims = _request(event, event_key), _claims(data)
-    found = verify(_bytes(receipt), _pinned(key or []), earlier, request, claims)
+    secret = None if event_key is None else keys.read_secret(event_key)
+    found = verify(_bytes(receipt), _pinned(key or []), earlier, request, claims, secret)
+    if run is not None:
+        from rescind.forgetting.run_receipt import compare
+
+        found = found.also(*compare(run))
     if as_json:
-        checks = [{"holds": check.holds, "says": check.says} for check in found.checks]
-        typer.echo(json.dumps({"valid": found.valid, "checks": checks}, indent=2))
+        typer.echo(json.dumps(_plain(found), indent=2))
     else:
         _print(found, receipt)
     raise typer.Exit(0 if found.valid else 1)
+
+
+def _folder(folder: Path, pinned: dict[str, str], as_json: bool) -> int:
+    """Verify all receipts below a folder, say which ones fork, and return the exit code."""
+    from rescind.errors import DataError
+    from rescind.forgetting.verify import verify_all
+
+    paths = sorted(folder.rglob("*receipt*.json"))
+    if not paths:
+        raise DataError(f"{folder} holds no receipts (files named *receipt*.json). Name another.")
+    found = verify_all({str(p.relative_to(folder)): _bytes(p) for p in paths}, pinned)
+    if as_json:
+        typer.echo(json.dumps({name: _plain(one) for name, one in found.items()}, indent=2))
+    else:
+        split = found.pop("", None)
+        for name, one in found.items():
+            typer.echo(f"{_shown(name)}: {'VALID' if one.valid else 'NOT VALID'}")
+            _print_checks(one)
+        for check in split.checks if split else ():
+            typer.echo(_shown(check.says))
+        whole = "no receipt has two successors here. Others may have been shown other receipts"
+        typer.echo(
+            f"{len(found)} receipts; " + (whole if split is None else "the history forks") + "."
+        )
+        found = found if split is None else {**found, "": split}
+    return 0 if all(one.valid for one in found.values()) else 1
+
+
+def _plain(found: Verification) -> dict[str, Any]:
+    checks = [{"holds": c.holds, "says": c.says, "note": c.note} for c in found.checks]
+    return {"valid": found.valid, "checks": checks}
+
+
+def _print_checks(found: Verification) -> None:
+    for check in found.checks:
+        mark = "note" if check.note else "yes" if check.holds else "NO"
+        typer.echo(f"  {mark:4} {_shown(check.says)}")
 
 
 def _bytes(path: Path) -> bytes:
@@ -74,7 +140,7 @@ def _bytes(path: Path) -> bytes:
 
 def _pinned(given: list[str]) -> dict[str, str]:
     """Return the trusted keys: those given, else the user's own."""
-    from rescind.forgetting import keys
+    from rescind.privacy import keys
 
     if given:
         return {keys.public_key(one): "the key you gave" for one in given}
@@ -95,16 +161,14 @@ def _claims(data: Path | None) -> list[Callable[[Receipt], Check]]:
 
 def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes] | None:
     from rescind.errors import ConfigError, DataError
-    from rescind.forgetting import keys
+    from rescind.privacy import keys
 
-    if event is None and event_key is None:
+    if event is None:
         return None
-    if event is None or event_key is None:
-        options = ["--event", "--event-key"]
-        given, missing = options if event_key is None else reversed(options)
+    if event_key is None:
         raise ConfigError(
-            f"{given} was given without {missing}. Give both: the request, and the key that "
-            f"came with its receipt."
+            "--event was given without --event-key. Give both: the request, and the key that "
+            "came with its receipt."
         )
     try:
         text = event.read_text(encoding="utf-8")
@@ -124,31 +188,36 @@ def _print(found: Verification, path: Path) -> None:
     from rescind.forgetting.receipt import LEVELS
 
     typer.echo(f"{'VALID' if found.valid else 'NOT VALID'}: {path}")
-    for check in found.checks:
-        typer.echo(f"  {'yes' if check.holds else 'NO '}  {_shown(check.says)}")
-    receipt = found.receipt
+    _print_checks(found)
+    receipt = found.exact or found.receipt
     if receipt is None or not found.valid:
         typer.echo("Do not rely on anything it says.")
         return
     asked, done = receipt.asked, receipt.done
-    people = "1 person" if asked.people == 1 else f"{asked.people:,} people"
+    people = "1 person" if asked.people == 1 else f"{_number(asked.people)} people"
     typer.echo(
-        f"It says, on {receipt.time}: {_shown(asked.kind)} of {asked.records:,} records of "
+        f"It says, on {receipt.time}: {_shown(asked.kind)} of {_number(asked.records)} records of "
         f"{people}, by {_shown(done.unlearning)}.\n"
         f"  level    {done.level}: {LEVELS[done.level]}\n"
         f"  verdict  {receipt.verdict}: {VERDICTS.get(receipt.verdict, '')}"
     )
     for one in receipt.findings:
         asks = f" {_shown(one.check):16} {question(one.check)}".rstrip()
-        typer.echo(f"    {one.verdict:12}{asks} (n = {one.n:,})")
+        typer.echo(f"    {one.verdict:12}{asks}" + (f" (n = {one.n:,})" if one.n else ""))
         if one.verdict == "UNAUDITED" and one.note:
             typer.echo(f"    {'':12} {_shown(one.note)}")
     for line in legend(one.verdict for one in receipt.findings if one.verdict != receipt.verdict):
         typer.echo(f"    {line}")
+    if receipt.sealed and found.exact is None:
+        typer.echo("Numbers are bands. The requester's key opens the exact ones: --event-key FILE.")
     typer.echo(
         f"Not covered: {len(receipt.not_covered)} things, listed in the file. A valid signature "
         f"says who states\nthis and that it is unchanged; it does not make the statement true."
     )
+
+
+def _number(value: int | str) -> str:
+    return _shown(value) if isinstance(value, str) else f"{value:,}"
 
 
 def _shown(text: str) -> str:

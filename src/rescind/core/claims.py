@@ -16,6 +16,9 @@ class Claims:
     """Statements for a receipt that can be checked against the data that remains."""
 
     plain: Mapping[str, str] = field(default_factory=dict)
+    bound: Mapping[str, str] = field(default_factory=dict)
+    """Digests of what remains. With public data they tell who is missing, so they are written under
+    the run's key: whoever has the run can compute them again."""
     sealed: Mapping[str, str] = field(default_factory=dict)
     """Depends on the forgotten records: only digests under the requester's key are written."""
     not_covered: tuple[str, ...] = ()

@@ -58,6 +58,9 @@ class Federation:
     """History, so that a part of it can be undone; None: not recorded."""
     keep_every: int | None = None
     """Rounds between restore points, from which forgetting can rerun."""
+    spent: Tensor | None = field(default=None, repr=False)
+    """[clients] in how many sums each client's update was, ever; None: without guards. Retraining
+    adds to it: what was published before cannot be taken back."""
 
     @classmethod
     def start(
@@ -165,7 +168,7 @@ class Federation:
 
         until: return the best round, devices included    watch: called with each `RoundResult`
         """
-        m, now, past = method or self.method, self.now, self.past
+        m, now, past, spent = method or self.method, self.now, self.past, self.spent
         sampled = self._sample_members(until.users if until else None)
         for _ in range(rounds):
             if until and until.done:
@@ -177,13 +180,25 @@ class Federation:
             sums, vault = self.executor.train(m, public, mail, now.vault, ids, roles, clock)
             sums, hosted = self._train_hosted(m, now, sums, clock)
             now = RunState(m.server_step(now.state, sums, self.world, clock), vault, hosted)
-            past = self._record_round(past, now, sums)
+            past, spent = self._record_round(past, now, sums), self._spend(spent, sums)
             if until:
                 until = until.update(now, lambda at, metric: self._measure(m, at, metric, sampled))
             for callback in (*self.watch, *watch):
                 callback(RoundResult(now, sums, until, past))
         now = until.best if until and until.restore and until.best else now
-        return replace(self, now=now, past=past and past.until(now.state.round))
+        return replace(self, now=now, past=past and past.until(now.state.round), spent=spent)
+
+    def _spend(self, spent: Tensor | None, sums: Mapping[str, Sum]) -> Tensor | None:
+        """Count the clients of a round, if guards protect its sums."""
+        if not getattr(self.executor, "guards", ()):
+            return spent
+        after = torch.zeros(self.world.sizes.clients, dtype=torch.int64)
+        if spent is not None:
+            after[: len(spent)] = spent
+        for role, total in sums.items():
+            if role != "host":
+                after[total.who.cpu()] += 1
+        return after
 
     def _sample_members(self, users: int | None) -> Tensor | None:
         """Return a sample of the members, the same in every round; None means all members."""
@@ -266,7 +281,7 @@ class Federation:
         fed = Federation.start(
             past.origin, self.method, clock.seed, self.executor, self.labels, self.keep_every
         )
-        fed = replace(fed, watch=self.watch)
+        fed = replace(fed, watch=self.watch, spent=self.spent)
         for at, event in past.story:
             if at < start:
                 fed = fed.apply(event)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rescind.errors import DataError
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a temporary file, sync, rename, sync the folder: readers see the old or new file."""
+def write_atomically(path: Path, data: bytes, private: bool = False) -> None:
+    """Write a temporary file, sync, rename, sync the folder: readers see the old or new file.
+
+    private: only its owner may read it (mode 600)
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         make_folder(path.parent)
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=_private if private else None) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -35,6 +40,39 @@ def write_atomically(path: Path, data: bytes) -> None:
             f"{path} is written, but its folder cannot be synced: {error.strerror or error}. "
             f"Free some space or check the disk, then write it again."
         ) from None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder; raise `DataError` if another process holds it.
+
+    The system releases it when the process ends, however it ends.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(
+                f"{folder} is in use by another rescind command. Wait until it has ended, then "
+                f"repeat this one; nothing was changed."
+            ) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def in_use(folder: Path) -> bool:
+    """Return whether a process holds the lock of a folder."""
+    try:
+        with locked(folder):
+            return False
+    except DataError:
+        return True
 
 
 def make_folder(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -10,6 +11,16 @@ from rescind.errors import ConsentError, DataError, suggest
 
 GONE = "(left "
 """Prefix that replaces the id of a user who left."""
+
+
+def left(client: int) -> str:
+    """Return what stands for the id of a user who left."""
+    return f"{GONE}{client})"
+
+
+def removed(item: int) -> str:
+    """Return what stands for the id of an item that only users who left had."""
+    return f"(removed {item})"
 
 
 class Named(Protocol):
@@ -65,8 +76,17 @@ class Labels:
         """Return the labels without the id of a user who left."""
         if not self.users:
             return self
-        users = (*self.users[:client], f"{GONE}{client})", *self.users[client + 1 :])
+        users = (*self.users[:client], left(client), *self.users[client + 1 :])
         return Labels(users, self.items, self.titles)
+
+    def without_items(self, items: Iterable[int]) -> Labels:
+        """Return the labels without ids and titles of items that nobody has any more."""
+        gone = set(items)
+        if not gone or not self.items:
+            return self
+        ids = tuple(removed(i) if i in gone else name for i, name in enumerate(self.items))
+        titles = tuple("" if i in gone else title for i, title in enumerate(self.titles))
+        return Labels(self.users, ids, titles)
 
     def named(self, error: ConsentError) -> ConsentError:
         """Return the error with original ids added, if there are any."""

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from rescind.core.federation import Federation
 
 
+WIDEST = 2**20
+"""Largest width of a model. Wider ones are typing errors."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Unlearner(ABC):
     """A way to forget a request, with its own settings. Every method is one, too.
@@ -108,6 +112,11 @@ class Method(Unlearner):
                 f"{type(self).__name__} works on {' and '.join(self.tasks)}, but its model "
                 f"{type(self.model).__name__} is for {self.model.task}. Give it another model."
             )
+        for size in ("dim", "hidden"):
+            value = getattr(self.model, size, 1)
+            if not 1 <= value <= WIDEST:
+                name = f"{type(self.model).__name__}.{size}"
+                raise ConfigError(f"{name} must be from 1 to {WIDEST:,}, got {value}.")
 
     def check_above_zero(self, *fields: str) -> None:
         """Raise `ConfigError` unless these fields are None or above 0."""

@@ -81,9 +81,10 @@ def to_bytes(params: Params, notes: Mapping[str, str] | None = None) -> bytes:
 
 
 def save(path: Path, params: Params, notes: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file atomically, with a digest of its content inside."""
+    """Write a safetensors file atomically, mode 600, with a digest of its content inside."""
     notes = dict(notes or {})
-    write_atomically(path, to_bytes(params, {**notes, "digest": _file_digest(params, notes)}))
+    data = to_bytes(params, {**notes, "digest": _file_digest(params, notes)})
+    write_atomically(path, data, private=True)
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

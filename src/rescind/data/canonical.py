@@ -139,7 +139,8 @@ def read_folder(folder: Path) -> Canonical:
 def write_folder(folder: Path, data: Canonical, about: dict[str, Any] | None = None) -> None:
     """Write the tables into a folder that appears only when complete.
 
-    `about` describes an import; if given, it and the original user ids are written too.
+    `about` describes an import; if given, it and the original user ids are written too, and only
+    the owner may read the folder.
     """
     import json
 
@@ -164,6 +165,9 @@ def write_folder(folder: Path, data: Canonical, about: dict[str, Any] | None = N
             ids = pa.table({"source_id": pa.array(data.users.tolist())})
             pq.write_table(ids, target / "users.parquet", compression="zstd")
             (target / "about.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
+            target.chmod(0o700)
+            for path in target.iterdir():
+                path.chmod(0o600)
 
     write_atomically(folder, fill)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
@@ -13,6 +13,13 @@ from rescind.data.sources.text_columns import place_of
 from rescind.errors import ConfigError, DataError, suggest
 
 _LONGEST_LINE = 2**20
+_LONGEST_CELL = 2**12
+_LONGEST_NAME = 256
+_MOST_COLUMNS = 1_000
+_MOST_ROWS = 50_000_000
+_FEW_ROWS, _ROWS_A_BYTE = 1_000_000, 20  # lists of real people need a byte a row or more
+_LARGEST_COLUMN = 2**29  # unpacked bytes of a column in one row group
+_SMALL_COLUMN, _HIGHEST_RATIO = 2**24, 200  # as in archives: a bomb shrinks a thousand times
 _BATCH = 16_384
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".inter": "inter", ".parquet": "parquet"}
 
@@ -29,15 +36,24 @@ class Table:
 
     file: str
     header: list[str]
-    batches: Iterator[Batch]
+    batches: Callable[[Collection[int]], Iterator[Batch]]
+    """Reads the columns at these positions. The others may be left empty."""
     unit: str
     """What row numbers count: line, or row."""
 
 
 def open_table(
-    path: Path, separator: str | None = None, encoding: str = "utf-8", header: bool = True
+    path: Path,
+    separator: str | None = None,
+    encoding: str = "utf-8",
+    header: bool = True,
+    max_rows: int | None = None,
 ) -> Table:
-    """Open a file by its extension: .csv, .tsv, .inter (RecBole) or .parquet."""
+    """Open a file by its extension: .csv, .tsv, .inter (RecBole) or .parquet.
+
+    max_rows: Default: 50 million, and for Parquet at most 20 rows a byte: a file may state more
+    rows than it has bytes
+    """
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
         raise DataError(
@@ -49,7 +65,7 @@ def open_table(
     if path.stat().st_size == 0:
         raise DataError(f"{path}, line 1, column 1: the file is empty.")
     if kind == "parquet":
-        return _parquet(path)
+        return _parquet(path, max_rows)
     separator = separator or ("," if kind == "csv" else "\t")
     if len(separator) != 1:
         raise ConfigError(f"the separator is {separator!r}; it must be one character.")
@@ -63,7 +79,23 @@ def open_table(
     if kind == "inter":
         names = [name.rsplit(":", 1)[0] for name in names]
     _check_header(path, names)
-    return Table(str(path), names, _batches(reader, names, first, header, path), "line")
+
+    def batches(_: Collection[int]) -> Iterator[Batch]:
+        done = 0
+        for lines, columns in _batches(reader, names, first, header, path):
+            done += len(lines)
+            _check_rows(path, done, max_rows or _MOST_ROWS)
+            yield lines, columns
+
+    return Table(str(path), names, batches, "line")
+
+
+def _check_rows(path: Path, rows: int, most: int) -> None:
+    if rows > most:
+        raise DataError(
+            f"{path}: it has {rows:,} rows or more, and at most {most:,} are read from a file of "
+            f"{path.stat().st_size:,} bytes. If they are right, pass --max-rows {rows}."
+        )
 
 
 def _lines(path: Path, encoding: str) -> Iterator[str]:
@@ -103,20 +135,42 @@ def _decode(data: bytes, encoding: str, path: Path, done: int) -> str:
 
 def _rows(reader: Any, limit: int, path: Path) -> list[list[str]]:
     """Read the next rows; csv errors become a DataError with a line number."""
+    rows = []
     try:
-        return list(islice(reader, limit))
+        for row in islice(reader, limit):
+            if len(row) > _MOST_COLUMNS:  # at once: a line of separators is eight times as large
+                _too_many_columns(f"{path}, line {reader.line_num}", len(row))
+            rows.append(row)
+        return rows
     except csv.Error as error:
         place = f"line {reader.line_num}, column 1"
         raise DataError(f"{path}, {place}: {error}. Check quotes and line endings.") from error
 
 
+def _too_many_columns(where: str, columns: int) -> None:
+    raise DataError(
+        f"{where}: it has {columns:,} columns; at most {_MOST_COLUMNS:,} are read. Keep the "
+        f"columns of users, items, ratings and times, and check the separator."
+    )
+
+
 def _check_header(path: Path, names: list[str]) -> None:
+    if len(names) > _MOST_COLUMNS:
+        _too_many_columns(str(path), len(names))
+    first: dict[str, int] = {}
     for index, name in enumerate(names):
-        if name in names[:index]:
+        place = f"{path}, line 1, column {index + 1}"
+        if len(name) > _LONGEST_NAME:
             raise DataError(
-                f"{path}, line 1, column {index + 1}: the header has '{name}' twice (first in "
-                f"column {names.index(name) + 1}). Rename one of them."
+                f"{place}: the name of the column has {len(name):,} characters; at most "
+                f"{_LONGEST_NAME} are read. Check the separator, or pass --no-header."
             )
+        if name in first:
+            raise DataError(
+                f"{place}: the header has '{name}' twice (first in column {first[name] + 1}). "
+                f"Rename one of them."
+            )
+        first[name] = index
 
 
 def _batches(
@@ -153,35 +207,79 @@ def _line_numbers(rows: list[list[str]], before: int, last: int) -> Sequence[int
     return [before + end for end in accumulate(heights)]
 
 
-def _parquet(path: Path) -> Table:
+def _parquet(path: Path, max_rows: int | None) -> Table:
+    """Open a Parquet file. What it states about its size is checked before anything is unpacked."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     errors = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
     try:
         file = pq.ParquetFile(path)
-        names = file.schema_arrow.names
+        schema, about = file.schema_arrow, file.metadata
     except errors as error:
         why = str(error).splitlines()[0]
         raise DataError(f"{path}, line 1, column 1: not a Parquet file ({why}).") from error
+    names = schema.names
     _check_header(path, names)
-    for field in file.schema_arrow:
+    for field in schema:
         if pa.types.is_nested(field.type):
             raise DataError(
                 f"{path}, column '{field.name}': lists and structs ({field.type}) are not "
                 "supported. Remove the column."
             )
+    by_size = max(_FEW_ROWS, _ROWS_A_BYTE * path.stat().st_size)
+    _check_rows(path, about.num_rows, max_rows or min(_MOST_ROWS, by_size))
 
-    def batches() -> Iterator[Batch]:
-        done = 0
+    def batches(wanted: Collection[int]) -> Iterator[Batch]:
+        done, columns = 0, [names[at] for at in sorted(wanted)]
+        for group in range(about.num_row_groups):
+            for at in wanted:
+                _check_column(path, names[at], about.row_group(group).column(at))
         try:
-            for batch in file.iter_batches(_BATCH):
+            # Repeated text stays a dictionary, so that its length is known before it is repeated.
+            text = [n for n in columns if _is_text(schema.field(n).type)]
+            opened = pq.ParquetFile(path, read_dictionary=text)
+            for batch in opened.iter_batches(_BATCH, columns=columns):
                 lines = range(done + 1, done + batch.num_rows + 1)
-                columns = [column.to_pylist() for column in batch]
-                yield lines, [["" if v is None else str(v) for v in column] for column in columns]
+                cells: list[Sequence[str]] = [()] * len(names)
+                for name in columns:
+                    cells[names.index(name)] = _cells(path, name, batch.column(name), done)
+                yield lines, cells
                 done += batch.num_rows
         except errors as error:
             why = str(error).splitlines()[0]
             raise DataError(f"{path}, row {done + 1}: damaged ({why}).") from error
 
-    return Table(str(path), names, batches(), "row")
+    return Table(str(path), names, batches, "row")
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _check_column(path: Path, name: str, about: Any) -> None:
+    size, packed = about.total_uncompressed_size, about.total_compressed_size
+    most = min(_LARGEST_COLUMN, max(_SMALL_COLUMN, _HIGHEST_RATIO * packed))
+    if size > most:
+        raise DataError(
+            f"{path}, column '{name}': {packed:,} bytes unpack to {size:,} in one row group; at "
+            f"most {most:,} are read. Write the file with smaller row groups, or as CSV."
+        )
+
+
+def _cells(path: Path, name: str, column: Any, done: int) -> list[str]:
+    """Return the cells of a column as text; text is measured before it is made."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    held = column.dictionary if pa.types.is_dictionary(column.type) else column
+    if _is_text(held.type) or pa.types.is_large_string(held.type):
+        longest = pc.max(pc.binary_length(held)).as_py() or 0
+        if longest > _LONGEST_CELL:
+            raise DataError(
+                f"{path}, rows {done + 1} to {done + len(column)}, column '{name}': a cell has "
+                f"{longest:,} bytes; at most {_LONGEST_CELL:,} are read. Nothing was imported."
+            )
+    return ["" if value is None else str(value) for value in column.to_pylist()]

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from rescind.core.files import locked
 from rescind.data import canonical
+from rescind.data.blocklist import Blocklist
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import ENTRIES
 from rescind.data.dataset import Dataset
@@ -44,6 +47,10 @@ def imported_folder() -> Path:
     return cache_folder() / "imported"
 
 
+def _place(name: str) -> Path:
+    return imported_folder() / name
+
+
 def imported_names() -> list[str]:
     """Return the names of all imported datasets."""
     folder = imported_folder()
@@ -62,18 +69,22 @@ def import_file(
     text_ids: bool = False,
     terms: str = "",
     replace: bool = False,
+    max_rows: int | None = None,
 ) -> Dataset:
     """Import interactions from a CSV, TSV, RecBole or Parquet file under a name.
 
     `columns` maps user, item, rating, time and split to column names of the file; common names are
     recognised by default, and rating, time and split are optional. Without a header, columns are
     named 1, 2, 3. Rows are sorted by user, time and item; users and items are numbered by first
-    appearance and keep their original ids as text. Duplicate rows are kept.
+    appearance and keep their original ids as text. Duplicate rows are kept. `max_rows` is the
+    most rows that are read; by default 50 million, and of Parquet 20 a byte.
     """
     _check_name(name, replace)
     if time_unit not in ("s", "ms"):
         raise ConfigError(f"the time unit is '{time_unit}'; allowed are s and ms.")
-    table = open_table(Path(path), separator, encoding, header)
+    if max_rows is not None and max_rows < 1:
+        raise ConfigError(f"max_rows must be at least 1, got {max_rows}.")
+    table = open_table(Path(path), separator, encoding, header, max_rows)
     positions = _find_columns(table, dict(columns or {}), header)
     stored = _read_cells(table, positions, text_ids, time_unit)
     rows = len(stored.interactions["user"])
@@ -82,15 +93,66 @@ def import_file(
             f"{path}, {table.unit} {rows + 1}, column 1: the file has {rows} interactions; at "
             "least 2 are needed, to train and to test."
         )
-    dataset = _dataset(stored, name, terms)
-    about = {"file": Path(path).name, "terms": terms, "digest": dataset.digest}
-    canonical.write_folder(imported_folder() / name, stored, about | {"size": dataset.size})
-    return dataset
+    return _store(name, _dataset(stored, name, terms), Path(path).name)
+
+
+def _store(name: str, dataset: Dataset, file: str) -> Dataset:
+    """Store an import without rows that were erased before; return what is stored."""
+    listed = Blocklist.of_dataset(name)
+    left = listed.left_of(dataset)
+    rows: dict[str, Any] = {"user": left.user, "item": left.item, "rating": left.rating}
+    rows["timestamp"] = left.time if dataset.has_time else None
+    if left.split is not None:
+        rows["split"] = left.split
+    stored = Canonical(rows, {"source_id": left.items}, left.users)
+    about = {"file": file, "terms": left.terms, "digest": left.digest, "size": left.size}
+    canonical.write_folder(imported_folder() / name, stored, about)
+    return left
+
+
+def erase_imported(name: str, users: Sequence[str], items: Sequence[str] = ()) -> Erased:
+    """Delete rows of users from an imported dataset, and from every later import of this name.
+
+    items: only these items of the users. Default: all
+    """
+    with locked(_place(name)):
+        dataset = load_imported(name)
+        for kind, given, known in (("user", users, dataset.users), ("item", items, dataset.items)):
+            for one in given:
+                if one not in known:
+                    raise DataError(f"there is no {kind} '{one}' in '{name}'. Nothing was erased.")
+        gone = np.isin(dataset.users[dataset.user], list(users))
+        if items:
+            gone &= np.isin(dataset.items[dataset.item], list(items))
+        if not gone.any():
+            raise DataError(f"these users have no such rows in '{name}'. Nothing was erased.")
+        rows = dataset.select(gone)
+        named = dataset.users[rows.user].tolist(), dataset.items[rows.item].tolist()
+        # The list first: whatever happens next, nobody learns these rows again.
+        Blocklist().with_erased(*named).add_to_dataset(name)
+        left = _store(name, dataset, about_imported(name)["file"])
+        for old in imported_folder().glob(f".{name}-*"):  # of a command that was killed
+            shutil.rmtree(old, ignore_errors=True)
+    again = load_imported(name)
+    held = np.isin(again.users[again.user], list(users))
+    if items:
+        held &= np.isin(again.items[again.item], list(items))
+    return Erased(dataset, rows, left, int(held.sum()))
+
+
+class Erased(NamedTuple):
+    """Rows that were deleted from an imported dataset."""
+
+    before: Dataset
+    rows: Dataset
+    after: Dataset
+    found: int
+    """Rows found when the files were read again: 0."""
 
 
 def load_imported(name: str) -> Dataset:
     """Load an imported dataset, and check that its files were not changed."""
-    folder = imported_folder() / name
+    folder = _place(name)
     about = about_imported(name)
     dataset = _dataset(canonical.read_folder(folder), name, about["terms"])
     if dataset.digest != about["digest"]:
@@ -170,7 +232,7 @@ def _read_cells(table: Table, positions: dict[str, int], text_ids: bool, unit: s
         "time": partial(read_times, unit=unit),
         "split": read_splits,
     }
-    for lines, columns in table.batches:
+    for lines, columns in table.batches(positions.values()):
         wrong: list[tuple[int, int, str, str]] = []
         for role, at in positions.items():
             stripped = [cell.strip() for cell in columns[at]]

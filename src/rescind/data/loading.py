@@ -8,6 +8,7 @@ from typing import Any
 
 from rescind.data import obtain, variants
 from rescind.data.assemble import check_digest
+from rescind.data.blocklist import Blocklist
 from rescind.data.blocks import arrange
 from rescind.data.catalogue import ENTRIES, Entry, entry, expected_digests
 from rescind.data.dataset import Dataset, GraphDataset
@@ -45,9 +46,17 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def load(
-    name: str, *, say: Say = lambda _: None, given: Path | None = None, **arguments: Any
+    name: str,
+    *,
+    say: Say = lambda _: None,
+    given: Path | None = None,
+    erased_too: bool = False,
+    **arguments: Any,
 ) -> Dataset | GraphDataset:
     """Load a dataset by name; download it first if necessary.
+
+    Rows that were erased are left out (`rescind data erase`). erased_too: for code that leaves them
+    out itself
 
     `variant="blocks"` gives the form a paper uses (see `describe`). The synthetic dataset
     takes users, items, interactions, topics, drift and seed. `say` is a progress callback;
@@ -59,7 +68,8 @@ def load(
             variant = arguments["variant"]
             raise ConfigError(f"dataset '{name}' has no variant '{variant}'. Allowed: blocks.")
         imported = load_imported(name)
-        return arrange(imported) if arguments else imported
+        data = arrange(imported) if arguments else imported
+        return data if erased_too else Blocklist.of_dataset(name).left_of(data)
     about = entry(name)
     if name == "synthetic":
         from rescind.data.sources.synthetic import synthetic
@@ -73,11 +83,13 @@ def load(
             f"dataset '{name}' has no variant '{variant}'; {suggest(str(variant), about.variants)}"
         )
     found = obtain.find(about, say, given)
-    if variant is None or isinstance(found.data, GraphDataset):
+    if isinstance(found.data, GraphDataset):
         return found.data
-    data = variants.in_blocks(about, variant, found.data, found.folder)
-    check_digest(data, f"{name}/{variant}", str(found.folder))
-    return data
+    data = found.data
+    if variant is not None:
+        data = variants.in_blocks(about, variant, data, found.folder)
+        check_digest(data, f"{name}/{variant}", str(found.folder))
+    return data if erased_too else Blocklist.of_dataset(name).left_of(data)
 
 
 def _check_arguments(name: str, given: dict[str, Any], allowed: set[str]) -> None:

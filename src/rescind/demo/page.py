@@ -133,8 +133,9 @@ def _subtracted(page: Page, found: Subtraction, user: str) -> None:
         }
     )
     page.text(
-        "In a receipt the sum before is sealed with the requester's key, because a person who "
-        "knows all but one record could test guesses against it. This data is public.",
+        "In a receipt the sum before is sealed with the requester's key, and the sum after with "
+        "the run's: a person who knows all but one record could test guesses against them. "
+        "This data is public.",
         note=True,
     )
     page.text("To repeat the proof, in the folder of this page:")

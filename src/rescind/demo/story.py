@@ -16,17 +16,18 @@ from rescind.core.files import write_atomically
 from rescind.core.params import digest
 from rescind.core.records import Erase, Records, Share
 from rescind.data import Dataset
+from rescind.data.blocklist import Blocklist
 from rescind.data.simulated_lending import ALL, NOTHING, PART, draw_groups, draw_regret
 from rescind.demo import page as demo_page
 from rescind.demo.erasure import Erasure, Person, Subtraction
 from rescind.errors import DataError
 from rescind.experiments.learning_run import Result, prepare, run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
-from rescind.forgetting.blocklist import Blocklist
 from rescind.forgetting.claims import AFTER, check, sum_digest
 from rescind.forgetting.forget import forget
 from rescind.forgetting.receipt import Issued, write
 from rescind.forgetting.receipt_html import page as page_of
+from rescind.forgetting.run_receipt import facts_about
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.popularity import Popularity
 from rescind.methods.sharing.fedshare import FedShare
@@ -123,9 +124,9 @@ def subtract(
         alone,
         together,
         sum_digest(additive.now.state.own),
-        evidence.receipt.claims[AFTER],
+        evidence.exact.claims[AFTER],
         after.method.rebuilt(after),
-        check(evidence.receipt, after, "hand"),
+        check(evidence.exact, after, "hand"),
     )
 
 
@@ -211,7 +212,9 @@ def finish(
     write(Issued(evidence.receipt, evidence.key), out / "receipt.json")
     Blocklist().after(Erase(erasure.lent), erasure.lent, erasure.before.labels).write(out)
     findings = evidence.report.findings if evidence.report else None
-    write_atomically(out / "receipt.html", page_of(evidence.receipt, findings).encode())
+    html = page_of(evidence.receipt, findings, key=evidence.key)
+    write_atomically(out / "receipt.html", html.encode())
+    (out / "receipt.html").chmod(0o600)  # it has the exact numbers
     demo = {
         "popularity": floor,
         "after_erasure": after,
@@ -220,7 +223,8 @@ def finish(
         "mean_score_of_erased": erasure.means(),
     }
     model = {"public": digest(erasure.after.now.state.public)}
-    write_facts(out, {**result.facts, "model": model, "demo": demo})
+    receipt = facts_about(evidence.receipt, erasure.after)
+    write_facts(out, {**result.facts, "model": model, "receipt": receipt, "demo": demo})
 
 
 def print_quality(name: str, metrics: dict[str, float], note: str = "") -> None:

@@ -13,8 +13,9 @@ from rescind.core.guards import Clip, Gaussian, Guard, Laplace, check_guards
 from rescind.core.method import Method, Unlearner
 from rescind.core.settings import chosen, to_table
 from rescind.errors import ConfigError, suggest
-from rescind.experiments.recipe_file import SETTINGS, Table
-from rescind.privacy.accountant import check_delta, statement
+from rescind.experiments.recipe_file import Table
+from rescind.experiments.recipe_shape import SETTINGS
+from rescind.privacy.accountant import DELTA, check_delta, statement
 
 UNNAMED = ("sharing", "guards", "run")
 """Settings that are saved without the name of their class."""
@@ -54,6 +55,15 @@ class SharingSettings:
     part: float = 0.3
     """Fraction of records that a partial sharer shares."""
 
+    def __post_init__(self) -> None:
+        if len(self.ratio) != 3 or min(self.ratio) < 0 or not sum(self.ratio):
+            raise ConfigError(
+                f"sharing.ratio is {list(self.ratio)}; write three counts of people who share "
+                f"all, a part and nothing, such as [1, 2, 7]."
+            )
+        if not 0 <= self.part <= 1:
+            raise ConfigError(f"sharing.part must be from 0 to 1, got {self.part}.")
+
 
 @dataclass(frozen=True)
 class GuardSettings:
@@ -91,8 +101,7 @@ class GuardSettings:
 
     @property
     def at_delta(self) -> float:
-        """Return delta. The default 1e-5 is below 1 / clients for all datasets here."""
-        return 1e-5 if self.delta is None else self.delta
+        return DELTA if self.delta is None else self.delta
 
     @property
     def guards(self) -> tuple[Guard, ...]:

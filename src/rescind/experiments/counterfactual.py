@@ -10,10 +10,9 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from concurrent.futures import as_completed
+from dataclasses import dataclass, replace
 from hashlib import sha256
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,8 @@ from rescind.core.settings import from_table
 from rescind.core.tasks.metrics import top_k
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.recipe import GuardSettings
-from rescind.forgetting.parallel import one_thread
+from rescind.forgetting.parallel import one_thread, worker_pool
+from rescind.forgetting.run_receipt import check_fit
 from rescind.storage.federations import load_federation
 from rescind.storage.provenance import versions
 from rescind.storage.run_folder import check_finished, read_facts
@@ -113,7 +113,8 @@ def open_run(folder: Path, repeatable: bool = True) -> Federation:
     repeatable: refuse a run with noise, because no seed repeats it
     """
     check_finished(folder)
-    settings = (read_facts(folder) or {})["configuration"]
+    facts = read_facts(folder) or {}
+    settings = facts["configuration"]
     guards = from_table(GuardSettings, settings.get("guards", {}), {})
     if repeatable and (guards.gaussian is not None or guards.laplace is not None):
         raise ConfigError(
@@ -122,7 +123,11 @@ def open_run(folder: Path, repeatable: bool = True) -> Federation:
             f"guards.laplace."
         )
     device = settings.get("run", {}).get("device", "cpu")
-    return load_federation(folder / "model", InProcess(device=device, guards=guards.guards))
+    fed = load_federation(folder / "model", InProcess(device=device, guards=guards.guards))
+    if guards.guards and fed.spent is None:  # saved by version 0.2, which kept the largest count
+        times = int(facts["privacy"]["participations"])
+        fed = replace(fed, spent=torch.full((fed.world.sizes.clients,), times))
+    return check_fit(folder, fed)
 
 
 def train_world(fed: Federation, client: int, people: Sequence[int], k: int) -> Trained:
@@ -224,8 +229,7 @@ def _train_missing(
         for client in todo:
             yield train_world(fed, client, people, k)
         return
-    # Spawn, because torch threads do not survive a fork.
-    pool = ProcessPoolExecutor(min(processes, len(todo)), get_context("spawn"))
+    pool = worker_pool(min(processes, len(todo)))
     try:
         futures = [pool.submit(_train_in_worker, folder, c, people, k) for c in todo]
         for done in as_completed(futures):

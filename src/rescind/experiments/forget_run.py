@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
-import shutil
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,31 +13,37 @@ from typing import Any, Literal
 import torch
 
 from rescind.core.federation import Federation
-from rescind.core.files import make_folder, write_atomically
 from rescind.core.method import Unlearner
 from rescind.core.params import digest, nbytes
 from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
+from rescind.data.blocklist import Blocklist
 from rescind.data.simulated_lending import draw_regret
 from rescind.errors import ConfigError, ConsentError, DataError
+from rescind.experiments.counterfactual import open_run
 from rescind.experiments.stream_run import measured_again
-from rescind.forgetting.blocklist import Blocklist
 from rescind.forgetting.forget import Audits, Evidence, forget
-from rescind.forgetting.receipt import Issued, write
+from rescind.forgetting.receipt import parse, write_keys
 from rescind.forgetting.receipt_html import page
-from rescind.reporting.html import Page
-from rescind.storage.federations import load_federation, save_federation
+from rescind.forgetting.run_receipt import facts_about
+from rescind.forgetting.succession import (
+    KEY,
+    RECEIPT,
+    begin,
+    commit,
+    draft,
+    moved_request,
+    settle,
+)  # fmt: skip
+from rescind.privacy.accountant import DELTA, statement
+from rescind.privacy.keys import erasure_key, read_secret
+from rescind.storage.federations import save_federation
 from rescind.storage.provenance import versions
-from rescind.storage.run_folder import MOVED, check_finished, read_facts, write_facts
+from rescind.storage.run_folder import check_finished, read_facts, working_on, write_facts
 
 Kind = Literal["erase", "unshare", "withdraw"]
 DRAW = "draw:"
-RECEIPT, PAGE = "receipt.json", "receipt.html"
-REPORT = "report.html"
 FORGOT = "-forgot-"
 """Between the name of a run and the number of answered requests."""
-LEFT = ("run.json", "withheld.json", MOVED, RECEIPT, PAGE, "receipt.key", REPORT)
-"""Files that stay in the folder of a run after forgetting: no records and no model. The key of an
-earlier requester stays until it is handed over."""
 
 
 @dataclass(frozen=True)
@@ -147,41 +152,96 @@ def answer(
     on_start: Callable[[Federation, Event, int], Any] = lambda *_: None,
     away: Sequence[str] = (),
 ) -> Answer:
-    """Answer a request to a run: write a new run without the records and a receipt, purge the old.
+    """Answer a request to a run: write a new run without the records, purge the old, sign.
 
-    The old run is purged after the new one is complete on disk. on_retrain: called with (finished,
-    total) reference models    on_start: called with the run, the request and its number of records
-    away: ids of users whose devices cannot be reached
+    A request that was interrupted is finished first (`succession`); the same request again gives
+    its answer. on_retrain: called with (finished, total) reference models    on_start: called with
+    the run, the request and its number of records    away: ids of users whose devices cannot be
+    reached
     """
+    asked = _request_digest(kind, source)
+    done = settle(run)
+    if done is not None and done.is_dir() and asked == moved_request(run):
+        return _answered(done)
     check_finished(run)
-    facts = read_facts(run) or {}
-    fed = load_federation(run / "model")
-    event = read_request(fed, kind, source, Blocklist.read(run))
-    request = fed.request(event)
-    new = out or _next(run)
-    if new.exists() and any(new.iterdir()):
-        raise ConfigError(f"{new} is not empty. Choose another folder with --out.")
-    previous = (run / RECEIPT).read_bytes() if (run / RECEIPT).is_file() else None
-    fed.apply(event)  # fail before any output if the request is invalid
-    on_start(fed, event, len(request.records))
-    watched = Federation(**{**vars(fed), "watch": (*fed.watch, *watch)})
-    after, evidence = forget(
-        watched, event, method, audits,
-        previous=previous, data=facts["data"]["digest"], workers=workers, progress=on_retrain,
-        away=[fed.labels.client(user, fed.world.sizes.clients) for user in away],
-    )  # fmt: skip
-    after = Federation(**{**vars(after), "watch": ()})
-    make_folder(new)
-    save_federation(after, new / "model")
-    key_file = write(Issued(evidence.receipt, evidence.key), new / RECEIPT)
-    findings = evidence.report.findings if evidence.report else None
-    write_atomically(new / PAGE, page(evidence.receipt, findings).encode())
-    withheld = Blocklist.read(run).after(event, request.records, fed.labels)
-    withheld.write(new)
-    write_facts(new, _facts(facts, after, evidence))
-    withheld.write(run)  # a rerun into the old folder must leave the records out, too
-    _purge_folder(run, new)
-    return Answer(after, evidence, new, key_file)
+    with working_on(run) as scratch:
+        check_finished(run)  # another command may have replaced it before the lock was free
+        facts = read_facts(run) or {}
+        fed = open_run(run, repeatable=False)
+        event = read_request(fed, kind, source, Blocklist.read(run))
+        request = fed.request(event)
+        new = out or _next(run)
+        if new.exists() and any(new.iterdir()):
+            raise ConfigError(f"{new} is not empty. Choose another folder with --out.")
+        previous = (run / RECEIPT).read_bytes() if (run / RECEIPT).is_file() else None
+        fed.apply(event)  # fail before any output if the request is invalid
+        on_start(fed, event, len(request.records))
+        watched = Federation(**{**vars(fed), "watch": (*fed.watch, *watch)})
+        after, evidence = forget(
+            watched, event, method, audits,
+            previous=previous, data=_public_data(facts), folder=scratch, workers=workers,
+            progress=on_retrain, not_covered=_copies(facts, event),
+            away=[fed.labels.client(user, fed.world.sizes.clients) for user in away],
+        )  # fmt: skip
+        after = Federation(**{**vars(after), "watch": ()})
+        folder = begin(run, new, asked)
+        save_federation(after, folder / "model")
+        withheld = Blocklist().after(event, request.records, fed.labels)
+        (Blocklist.read(run) | withheld).write(folder)
+        if _of_people(facts) and not source.startswith(DRAW):
+            withheld.add_to_dataset(facts["data"]["name"])
+        write_facts(folder, _facts(facts, after, evidence))
+        write_keys(evidence.key, folder / RECEIPT)
+        findings = evidence.report.findings if evidence.report else None
+        shown = page(evidence.receipt, findings, key=evidence.key)
+        draft(folder, run, new, evidence.receipt, shown.encode())
+        commit(run, new)
+    return Answer(after, evidence, new, new / KEY)
+
+
+def _request_digest(kind: Kind, source: str) -> str:
+    """Return a digest of a request under a secret, to recognise it when it is repeated."""
+    named = kind != "withdraw" and not source.startswith(DRAW)
+    try:
+        content = Path(source).read_bytes() if named else source.encode()
+    except OSError:
+        content = b""  # `read_request` tells what is wrong with the file
+    hashed = hashlib.blake2b(f"{kind}\n".encode() + content, key=erasure_key(), digest_size=32)
+    return hashed.hexdigest()
+
+
+def _of_people(facts: dict[str, Any]) -> bool:
+    """Return whether a run learnt from data about people, and not from generated data."""
+    return facts["data"].get("source", "") not in ("", "generated")
+
+
+def _copies(facts: dict[str, Any], event: Event) -> list[str]:
+    """Name the copies of the data that this request does not delete."""
+    data = facts["data"]
+    if not _of_people(facts) or isinstance(event, Unshare):
+        return []
+    if data["source"] == "imported":
+        return [
+            f"The imported copy of '{data['name']}': its rows are left out of every run from now "
+            f"on, and `rescind data erase` deletes them. The file it was imported from."
+        ]
+    return [
+        f"The published files of '{data['name']}' on this machine: their rows are left out of "
+        f"every run from now on."
+    ]
+
+
+def _answered(new: Path) -> Answer:
+    """Return the answer of a request that was finished before."""
+    receipt = parse((new / RECEIPT).read_bytes())
+    key = read_secret(new / KEY) if (new / KEY).is_file() else b""
+    return Answer(open_run(new, repeatable=False), Evidence(receipt, key), new, new / KEY)
+
+
+def _public_data(facts: dict[str, Any]) -> str:
+    """Return the digest of a published dataset; '' for imported data, which may be private."""
+    data = facts.get("data", {})
+    return "" if data.get("source") == "imported" else str(data.get("digest", ""))
 
 
 def _next(run: Path) -> Path:
@@ -197,7 +257,7 @@ def _next(run: Path) -> Path:
 def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict[str, Any]:
     state, vault = after.now.state, after.now.vault
     k = tuple(int(name.split("@")[1]) for name in facts["metrics"]["test"] if name.startswith("HR"))
-    asked, done = evidence.receipt.asked, evidence.receipt.done
+    asked, done = evidence.exact.asked, evidence.exact.done
     forgotten = {
         "kind": asked.kind,
         "records": asked.records,
@@ -226,32 +286,18 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
             "devices": vault.nbytes,
         },
         "model": {"public": digest(state.public), "private": digest(vault.private)},
+        "receipt": facts_about(evidence.receipt, after),
         "forgotten": [*facts.get("forgotten", []), forgotten],
-        "privacy": {**facts.get("privacy", {}), **after.method.promise(after)},
+        "privacy": _privacy(facts, after),
         "published": after.method.published(after),
     }
 
 
-def _moved_page(run: Path, new: Path) -> str:
-    out = Page(f"{run.name}: its records were forgotten")
-    out.text(
-        f"Records of this run were erased or taken back. Its model, its report and everything else "
-        f"that was made with them were deleted. The new run without them is {new.name}; its "
-        f"receipt.html shows what was requested, done and measured."
-    )
-    out.text("Kept here: the settings and the results of the old run (run.json).")
-    out.code(f"rescind verify {new.name}/{RECEIPT}")
-    return out.html()
-
-
-def _purge_folder(run: Path, new: Path) -> None:
-    """Delete everything of the old run but its results and the name of the new run."""
-    write_atomically(run / MOVED, (json.dumps({"to": new.name}) + "\n").encode())
-    facts = read_facts(run) or {}
-    facts.pop("model", None)  # its digest would help to test guesses
-    write_facts(run, facts)
-    write_atomically(run / REPORT, _moved_page(run, new).encode())
-    for path in run.iterdir():
-        if path.name in LEFT:
-            continue
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+def _privacy(facts: dict[str, Any], after: Federation) -> dict[str, Any]:
+    """Return the guarantee after forgetting: the old model was published, so its rounds count."""
+    stated = dict(facts.get("privacy", {}))
+    if after.spent is not None:
+        guards, delta = getattr(after.executor, "guards", ()), stated.get("delta", DELTA)
+        times, clients = int(after.spent.max()), after.world.sizes.clients
+        stated |= statement(guards, after.method.individual, times, delta, clients)
+    return stated | after.method.promise(after)

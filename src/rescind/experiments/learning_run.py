@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rescind.core import files, params
@@ -19,12 +20,13 @@ from rescind.core.federation import Federation
 from rescind.core.records import Share
 from rescind.core.run_state import EarlyStop, RoundResult
 from rescind.data import Dataset, GraphDataset, k_core, load, min_user
+from rescind.data.blocklist import Blocklist
 from rescind.data.partition import louvain, subgraphs
 from rescind.data.simulated_lending import GROUPS, draw_groups, draw_share, groups_of
 from rescind.errors import BoundaryError, DataError
 from rescind.experiments.recipe import Cell, DataSettings, Recipe
 from rescind.experiments.results import append_line
-from rescind.forgetting.blocklist import Blocklist
+from rescind.forgetting.succession import rerunning
 from rescind.privacy import accountant
 from rescind.storage.checkpoints import Checkpoints, Resumed, resume
 from rescind.storage.federations import save_federation
@@ -68,6 +70,15 @@ class Meter:
         """Return an upper bound on the rounds of any client (or any of `ids`)."""
         return accountant.most_often(self.took_part, ids) + self.repeated
 
+    def ledger(self, fed: Federation) -> Federation:
+        """Return the federation with these counts as its ledger, if guards protected its rounds."""
+        if fed.spent is None:
+            return fed
+        counted = torch.tensor(self.took_part, dtype=torch.int64)
+        spent = torch.zeros(fed.world.sizes.clients, dtype=torch.int64)
+        spent[: len(counted)] = counted
+        return replace(fed, spent=spent + self.repeated)
+
     def read(self) -> dict[str, Any]:
         """Return the current counters."""
         wall = self.wall + time.perf_counter() - self._wall
@@ -100,11 +111,11 @@ class Result:
         return dict(self.facts["metrics"]["test"])
 
 
-def prepare(settings: DataSettings) -> Dataset:
-    """Load a dataset and apply the recipe's filters."""
+def prepare(settings: DataSettings, erased_too: bool = False) -> Dataset:
+    """Load a dataset and apply the recipe's filters. erased_too: as in `load`"""
     names = ("users", "items", "interactions", "variant")
     given = {n: v for n in names if (v := getattr(settings, n)) is not None}
-    dataset = load(settings.name, **given)
+    dataset = load(settings.name, erased_too=erased_too, **given)
     if not isinstance(dataset, Dataset):
         raise BoundaryError(
             f"'{settings.name}' is a graph for node classification; this recipe ranks items. "
@@ -130,10 +141,23 @@ def prepare_graph(settings: DataSettings) -> GraphDataset:
     return graph
 
 
-def obtained(cell: Cell) -> AnyData:
+def obtained(cell: Cell, erased_too: bool = False) -> AnyData:
     """Load the data of a cell, of the kind that its method works on."""
     nodes = cell.method.model.task == "nodes"
-    return prepare_graph(cell.data) if nodes else prepare(cell.data)
+    return prepare_graph(cell.data) if nodes else prepare(cell.data, erased_too)
+
+
+def withheld_from(dataset: AnyData, folder: Path | None = None) -> Blocklist:
+    """Return what must not be learnt from a dataset, by its own list and that of a run's folder."""
+    own = Blocklist.read(folder) if folder else Blocklist()
+    known = dataset.source not in ("", "generated") and isinstance(dataset, Dataset)
+    found = own | Blocklist.of_dataset(dataset.name) if known else own
+    if found.erased - own.erased:
+        log.warning(
+            "%d rows of '%s' were erased and are left out (%s)",
+            len(found.erased - own.erased), dataset.name, "rescind data erase",
+        )  # fmt: skip
+    return found
 
 
 def start(cell: Cell, dataset: AnyData, withheld: Blocklist | None = None) -> Federation:
@@ -177,9 +201,22 @@ def run_cell(
     again: resume from the newest checkpoint in the folder, if there is one
     Records that were erased or taken back (`withheld.json` in the folder) are left out.
     """
-    withheld = Blocklist.read(folder)
-    dataset = dataset or obtained(cell)
+    with rerunning(folder):
+        return _run_cell(cell, folder, again, watch, dataset)
+
+
+def _run_cell(
+    cell: Cell,
+    folder: Path,
+    again: bool,
+    watch: tuple[Watch, ...],
+    dataset: AnyData | None,
+) -> Result:
+    dataset = dataset or obtained(cell, erased_too=True)
+    withheld = withheld_from(dataset, folder)
     fed = start(cell, dataset, withheld)
+    if isinstance(dataset, Dataset):  # from here on, what is said is about the rows that are left
+        dataset = withheld.left_of(dataset)
     if not int(fed.now.vault.holdings.lot("test")[1].sum()):
         raise DataError(
             f"'{dataset.name}' has {len(dataset)} rows and none of them is held out for testing, "
@@ -201,6 +238,7 @@ def run_cell(
     trained, stopped = _train(cell, fed, seen, meter, (meter, seen, checkpoints, *watch))
     facts = _facts(cell, dataset, trained, seen.until, meter)
     facts["privacy"]["stopped"] = stopped
+    trained = meter.ledger(trained)
     save_federation(trained, folder / "model")
     write_facts(folder, facts)
     tidy(folder)
@@ -270,14 +308,9 @@ def _prepare_folder(folder: Path, keep: bool) -> None:
 
     keep: keep the checkpoints, which are of this run
     """
-    try:
-        files.make_folder(folder)
-        if not keep:
-            tidy(folder)
-        (folder / "run.json").unlink(missing_ok=True)
-    except OSError as error:
-        why = f"cannot make the folder {folder}: {error.strerror}"
-        raise DataError(f"{why}. Choose another with --out.") from None
+    if not keep:
+        tidy(folder)
+    (folder / "run.json").unlink(missing_ok=True)
 
 
 def server_bytes(fed: Federation) -> int:

@@ -26,7 +26,7 @@ from rescind.methods.additive._exchange import Lent, parts_of_loans
 from rescind.methods.additive._pairs import from_bits, square
 from rescind.methods.additive._release import Dial
 from rescind.methods.additive.gram import Gram, gram_of
-from rescind.privacy.two_servers import client_shares
+from rescind.privacy.shares import client_shares
 
 COHORTS = (10, 30, 100, 256)
 """Numbers of users in a sum opened by secure aggregation: additive.md section 4."""

@@ -42,7 +42,8 @@ from rescind.experiments.cell import (
     RunSettings,
     SharingSettings,
 )
-from rescind.experiments.recipe_file import COLUMNS, SETTINGS, Column, PlotSettings, Table
+from rescind.experiments.recipe_file import COLUMNS, Column, PlotSettings, Table
+from rescind.experiments.recipe_shape import SETTINGS
 from rescind.storage.federations import METHODS, MODELS, UNLEARNERS
 
 __all__ = [
@@ -161,6 +162,8 @@ def _write(tables: Table, parts: list[str], value: Any) -> None:
         inside = place.setdefault(part, {})
         if isinstance(inside, str):
             inside = place[part] = {"name": inside}
+        if not isinstance(inside, dict):
+            raise ConfigError(f"--set {'.'.join(parts)}: '{part}' is a value, not a table.")
         place = inside
     place[parts[-1]] = value
 

@@ -14,17 +14,13 @@ from shlex import quote
 from typing import Any
 
 from rescind.errors import ConfigError, suggest
+from rescind.experiments.recipe_shape import AXES, SETTINGS, check_shape, check_value
 
 Table = dict[str, Any]
 
 PACKAGE = Path(__file__).resolve().parents[1]
 RECIPES = Path("recipes")
 """The folder of recipes in the working directory."""
-
-SETTINGS = ("data", "sharing", "method", "guards", "run", "forget")
-TABLES = (*SETTINGS, "axes", "paper", "plot", "table")
-WORDS = ("title", "source", "notes")
-AXES = ("data", "method", "model", "sharing", "guards", "forget", "seed")
 
 
 @dataclass(frozen=True)
@@ -39,6 +35,12 @@ class Column:
     """Digits after the decimal point."""
     per: float = 1.0
     """Unit: 1e6 shows bytes as megabytes."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.digits <= 12:
+            raise ConfigError(f"digits of column '{self.name}' is {self.digits}; write 0 to 12.")
+        if self.per == 0:
+            raise ConfigError(f"per of column '{self.name}' is 0; write the unit, such as 1e6.")
 
     @property
     def name(self) -> str:
@@ -134,14 +136,14 @@ def copy_command(path: Path) -> str:
 
 
 def parsed(path: Path) -> Table:
-    """Read the file as TOML and check its keys."""
+    """Read the file as TOML and check its shape."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, too long a number
         raise ConfigError(f"{path} is not valid TOML: {error}. Fix that line.") from None
-    for key in table:
-        if key not in TABLES + WORDS:
-            raise ConfigError(f"{path}: unknown key '{key}'; {suggest(key, TABLES + WORDS)}")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from None
+    check_shape(path, table)
     return table
 
 
@@ -185,16 +187,15 @@ def setting(text: str, example: str) -> tuple[str, Any]:
     if not sign:
         raise ConfigError(f"--set wants key=value, got '{text}'. Example: --set {example}")
     try:
-        return key.strip(), tomllib.loads(f"value = {given}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = tomllib.loads(f"value = {given}")["value"]
+    except (ValueError, RecursionError):
         return key.strip(), given
+    check_value(value, f"--set {key.strip()}")
+    return key.strip(), value
 
 
 def combinations(path: Path, axes: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name of every cell and its values along the axes other than seed, in order."""
-    for axis in axes:
-        if axis not in AXES:
-            raise ConfigError(f"{path}: unknown axis '{axis}'; {suggest(axis, AXES)}")
     order = [axis for axis in AXES if axis in axes and axis != "seed"]
     for values in itertools.product(*[axes[axis] for axis in order]):
         along = dict(zip(order, values, strict=True))

@@ -17,14 +17,15 @@ from rescind.core.federation import Federation
 from rescind.core.run_state import EarlyStop
 from rescind.core.tasks.metrics import Ranking
 from rescind.data import Dataset
+from rescind.data.blocklist import Blocklist
 from rescind.data.blocks import block_split
 from rescind.errors import ConfigError, DataError
 from rescind.experiments import learning_run, streams
 from rescind.experiments.cell import Cell
 from rescind.experiments.drift import Drift
-from rescind.experiments.learning_run import Meter, Result, about, prepare, tidy
+from rescind.experiments.learning_run import Meter, Result, about, prepare, tidy, withheld_from
 from rescind.experiments.streams import Block, Blocks, Stream, StreamCheckpoints, Streamed, Watch
-from rescind.forgetting.blocklist import Blocklist
+from rescind.forgetting.succession import rerunning
 from rescind.reporting import charts
 from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.federations import load_federation, save_federation
@@ -50,8 +51,15 @@ def run_cell(
     again: resume from the block and checkpoint where an earlier run stopped
     `rounds` counts inside a block. Erased records (`withheld.json` in the folder) are left out.
     """
-    dataset, withheld = dataset or prepare(cell.data), Blocklist.read(folder)
-    files.make_folder(folder)
+    with rerunning(folder):
+        return _run_cell(cell, folder, again, watch, dataset)
+
+
+def _run_cell(
+    cell: Cell, folder: Path, again: bool, watch: Sequence[Watch], dataset: Dataset | None
+) -> Result:
+    dataset = dataset or prepare(cell.data, erased_too=True)
+    withheld = withheld_from(dataset, folder)
     key = f"{cell.digest}/{cell.run.seed}/{dataset.digest}"
     halts = StreamCheckpointFiles(folder / "checkpoints", cell, key)
     if not again:
@@ -95,7 +103,7 @@ def measured(
     facts["metrics"]["test"] |= drift.found()
     facts["kept_bytes"]["devices"] = done.fed.now.vault.nbytes
     facts["model"]["private"] = params.digest(done.fed.now.vault.private)
-    return done.fed, facts
+    return meter.ledger(done.fed), facts
 
 
 def blocks_of(cell: Cell) -> Blocks:

@@ -117,15 +117,33 @@ def lines(recipe: Recipe) -> list[dict[str, Any]]:
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     out = []
-    written = path.read_text(encoding="utf-8") if path.is_file() else ""
+    try:
+        written = path.read_text(encoding="utf-8") if path.is_file() else ""
+    except ValueError as error:
+        raise DataError(f"{path} is not UTF-8 text: {error}. Restore it from a copy.") from None
     for number, text in enumerate(written.splitlines(), 1):
+        hint = "Remove the line; `rescind run --record` adds it again."
         try:
-            out.append(json.loads(text))
-        except json.JSONDecodeError as error:
-            hint = "Remove the line; `rescind run --record` adds it again."
-            where = f"{path}:{number}:{error.colno}"
+            line = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            where = f"{path}:{number}:{getattr(error, 'colno', 1)}"
             raise DataError(f"{where}: not a line of JSON. {hint}") from None
+        if not _is_result(line):
+            needed = ", ".join(_KEYS)
+            raise DataError(f"{path}:{number}: not a result ({needed} are needed). {hint}")
+        out.append(line)
     return out
+
+
+_KEYS: dict[str, type] = {"cell": str, "seed": int, "digest": str, "test": dict}
+
+
+def _is_result(line: Any) -> bool:
+    """Return whether a line has what tables read."""
+    if not isinstance(line, dict) or any(not isinstance(line.get(k), t) for k, t in _KEYS.items()):
+        return False
+    settings = line.get("settings", {})
+    return isinstance(settings, dict) and all(isinstance(v, dict) for v in settings.values())
 
 
 def cells_by_name(recipe: Recipe) -> dict[str, Cell]:

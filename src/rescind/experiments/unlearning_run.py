@@ -288,7 +288,7 @@ def _audit(
     return {
         "verdict": verdict,
         "why": report.why,
-        "escalates": verdict == "FAIL" and not exact,
+        "escalates": verdict != "PASS" and not exact,
         "failed": ", ".join(f.check for f in found if f.verdict == "FAIL") or "none",
         "value": {f.check: f.value for f in found},
         "retrains": {f.check: f.reference for f in found},

@@ -45,6 +45,8 @@ def main(grid: Grid, context: Context) -> None:
     logger.propagate = False
     try:
         serve(grid, asked)
-    except RescindError as error:
-        (Path(asked.out) / "error.txt").write_text(f"{error}\n", encoding="utf-8")
+    except Exception as error:
+        known = isinstance(error, RescindError)
+        text = str(error) if known else f"the server failed ({error!r}). Resume it: --resume."
+        (Path(asked.out) / "error.txt").write_text(f"{text}\n", encoding="utf-8")
         raise

@@ -1,11 +1,13 @@
 """Keys and certificates for a deployment, made by one command.
 
     kit/ca.key                 signs certificates; keep it offline, no process needs it
-    kit/server/                ca.pem, server.pem, server.key, and silo-0.pub ... of the silos
-    kit/silo-0/ ...            ca.pem, node.key: copy them to the silo's machine
+    kit/server/                ca.pem, server.pem, server.key, operator.pub, silo-0.pub ...
+    kit/operator/              ca.pem, operator.key: submits runs, on the server's machine
+    kit/silo-0/ ...            ca.pem, node.key, silos.pub: copy them to the silo's machine
 
 The server's certificate names its hosts. A silo is identified by its key (ECDSA on P-384, as
-Flower's node authentication requires).
+Flower's node authentication requires), the operator by an Ed25519 key (`operator_key.py`). Silos
+know each other by silos.pub (secure sums).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -28,6 +31,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from rescind.errors import ConfigError
+from rescind.privacy.keys import public_text
 
 DAYS = 365
 """Validity of certificates. A longer deployment needs a new kit every year."""
@@ -56,13 +60,22 @@ def make_kit(folder: Path, silos: int, hosts: Sequence[str], days: int = DAYS) -
     _write_public(folder / "server" / "ca.pem", ca.public_bytes(Encoding.PEM))
     _write_public(folder / "server" / "server.pem", server.public_bytes(Encoding.PEM))
     _write_secret(folder / "server" / "server.key", server_key, PrivateFormat.PKCS8)
+    operator = Ed25519PrivateKey.generate()
+    _write_public(folder / "operator" / "ca.pem", ca.public_bytes(Encoding.PEM))
+    _write_secret(folder / "operator" / "operator.key", operator, PrivateFormat.PKCS8)
+    _write_public(folder / "server" / "operator.pub", f"{public_text(operator)}\n".encode())
+    public = b""
     for silo in range(silos):
         key = ec.generate_private_key(ec.SECP384R1())
         mine = folder / f"silo-{silo}"
         _write_public(mine / "ca.pem", ca.public_bytes(Encoding.PEM))
         _write_secret(mine / "node.key", key, PrivateFormat.OpenSSH)
-        public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-        _write_public(folder / "server" / f"silo-{silo}.pub", public + f" silo-{silo}\n".encode())
+        line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        line += f" silo-{silo}\n".encode()
+        _write_public(folder / "server" / f"silo-{silo}.pub", line)
+        public += line
+    for silo in range(silos):
+        _write_public(folder / f"silo-{silo}" / "silos.pub", public)
     return folder
 
 
@@ -137,7 +150,9 @@ def _write_public(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _write_secret(path: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> None:
+def _write_secret(
+    path: Path, key: ec.EllipticCurvePrivateKey | Ed25519PrivateKey, form: PrivateFormat
+) -> None:
     """Write a private key to a file that only its owner can read from the start."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -7,22 +7,26 @@ Telemetry, update checks and installations at run time are off.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rescind.errors import ConfigError, DataError
 from rescind.flower.run_request import ASKED, SILO, RunRequest
+from rescind.flower.wire import flwr_private
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -31,11 +35,9 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 INSECURE = (
-    "warning: --insecure: nothing is encrypted and any node can join. Use it only for tests on "
-    "one machine."
+    "warning: --insecure: nothing is encrypted, and every user of this machine can join or submit "
+    "runs. Other machines are refused. Use it only for tests."
 )
-LINK = "rescind"
-"""Name of our connection in Flower's configuration."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,6 @@ class Link:
         all_hosts = self.host in ("0.0.0.0", "::", "[::]")
         return replace(self, host="127.0.0.1") if all_hosts else self
 
-    def home(self, folder: Path) -> Path:
-        """Create a folder for Flower's files with the configuration of this connection."""
-        home = folder / "flwr"
-        home.mkdir(parents=True, exist_ok=True)
-        how = "insecure = true" if self.ca is None else f'root-certificates = "{self.ca.resolve()}"'
-        text = f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\n'
-        (home / "config.toml").write_text(f'{text}address = "{self.address}"\n{how}\n')
-        return home
-
 
 def tool(name: str) -> str:
     """Return the path of one of Flower's programs, from this installation if possible."""
@@ -77,8 +70,10 @@ def tool(name: str) -> str:
     return found
 
 
-def environment(home: Path) -> dict[str, str]:
-    """Return the environment of Flower's processes, which find each other on the path."""
+def environment(folder: Path) -> dict[str, str]:
+    """Return the environment of Flower's processes, which keep their files in this folder."""
+    home = folder / "flwr"
+    home.mkdir(parents=True, exist_ok=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**os.environ, **QUIET, "FLWR_HOME": str(home.resolve()), "PATH": path}
 
@@ -125,10 +120,23 @@ def listening(link: Link, process: subprocess.Popen, seconds: float = 300.0) -> 
     )
 
 
-def superlink(link: Link, kit: Path | None, database: Path | None) -> list[str]:
-    """Return the command for the SuperLink. kit: the server's part; None: not encrypted"""
+def guests(kit: Path | None) -> list[str]:
+    """Check that the server's part of a kit says who may connect. Return the names of its silos."""
+    if kit is None:
+        return []
+    from rescind.flower.superlink import Guests
+
+    Guests.of_kit(kit)
+    return sorted(path.stem for path in kit.glob("silo-*.pub"))
+
+
+def superlink(link: Link, kit: Path | None, database: Path | None, secret: Path) -> list[str]:
+    """Return the command for the SuperLink. kit: the server's part; None: not encrypted
+
+    secret: the file with which `superexec` proves that it may start apps
+    """
     command = [sys.executable, "-m", "rescind.flower.superlink"]
-    command += ["--host", link.host, "--port", str(link.port)]
+    command += ["--host", link.host, "--port", str(link.port), *_apart(secret)]
     command += ["--disable-runtime-dependency-installation"]
     if database is not None:
         command += ["--database", str(database)]
@@ -137,30 +145,16 @@ def superlink(link: Link, kit: Path | None, database: Path | None) -> list[str]:
     for option, name in (("ca-certfile", "ca.pem"), ("certfile", "server.pem"),
                          ("keyfile", "server.key")):  # fmt: skip
         command += [f"--ssl-{option}", str(_existing(kit / name))]
-    return [*command, "--enable-supernode-auth"]
+    return [*command, "--enable-supernode-auth", "--kit", str(kit.resolve())]
 
 
-def register(kit: Path, home: Path) -> list[str]:
-    """Register the silos' keys with the SuperLink. Return the names of the silos."""
-    names = []
-    for path in sorted(kit.glob("silo-*.pub")):
-        done = _flwr(["supernode", "register", str(path), LINK], home)
-        output = done.stdout + done.stderr
-        known = "already" in output.lower() or "in use" in output.lower()
-        if done.returncode and not known:
-            raise DataError(f"{path.name} could not be registered: {_last_line(output)}")
-        names.append(path.stem)
-    if not names:
-        raise ConfigError(f"{kit} has no silo-*.pub. Make a kit: rescind flower kit")
-    return names
-
-
-def supernode(link: Link, resident: Path, kit: Path | None, port: int) -> list[str]:
+def supernode(link: Link, resident: Path, kit: Path | None, port: int, secret: Path) -> list[str]:
     """Return the command for a SuperNode that forwards messages to a resident process.
 
-    port: for the SuperNode's own apps on this machine
+    port: for the SuperNode's own apps on this machine    secret: as for `superlink`
     """
-    command = [tool("flower-supernode"), "--superlink", link.address, "--port", str(port)]
+    command = [sys.executable, "-m", "rescind.flower.supernode"]
+    command += ["--superlink", link.address, "--port", str(port), *_apart(secret)]
     # Hexadecimal, because Flower's parser splits at spaces and quotes.
     command += ["--node-config", f'{SILO}="{str(resident).encode().hex()}"']
     if kit is None:
@@ -169,56 +163,90 @@ def supernode(link: Link, resident: Path, kit: Path | None, port: int) -> list[s
     return [*command, "--auth-supernode-private-key", str(_existing(kit / "node.key"))]
 
 
-def submit(asked: RunRequest, home: Path) -> int:
-    """Submit a run to the SuperLink. Return its number."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_bundle(Path(folder), asked)
-        done = _flwr(["run", folder, LINK, "--format", "json"], home)
-    try:
-        reply = json.loads(done.stdout[done.stdout.index("{") :])
-    except ValueError:
-        last = _last_line(done.stdout + done.stderr)
-        raise DataError(f"the run was not accepted: {last} Is the SuperLink running?") from None
-    if not reply.get("success") or "run-id" not in reply:
-        raise DataError(f"the run was not accepted: {reply.get('error-message', reply)}")
-    return int(reply["run-id"])
+def superexec(link: Link, secret: Path) -> list[str]:
+    """Return the command for the process that starts apps for a SuperLink or a SuperNode.
+
+    Flower can start it by itself, but then everyone who reaches the port may take its place.
+    """
+    command = [tool("flower-superexec"), "--runtime-api-address", link.address]
+    command += ["--superexec-auth-secret-file", str(secret), "--parent-pid", str(os.getpid())]
+    how = ["--insecure"] if link.ca is None else ["--root-certificates", str(link.ca.resolve())]
+    return [*command, *how]
 
 
-def status(run: int, home: Path) -> str:
-    """Return the status of a run: "running", "finished:completed", "finished:failed", ..."""
-    done = _flwr(["list", LINK, "--run-id", str(run), "--format", "json"], home)
-    try:
-        reply = json.loads(done.stdout[done.stdout.index("{") :])
-        return str(reply["runs"][0]["status"])
-    except (ValueError, KeyError, IndexError):
-        return "unknown"
+def new_secret(folder: Path) -> Path:
+    """Write a new secret for Flower's processes on this machine to a file of mode 600."""
+    path = folder / "superexec.key"
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(32))
+    return path.resolve()
 
 
-def write_bundle(folder: Path, asked: RunRequest) -> None:
-    """Write the bundle that Flower needs: the names of our two apps, without code."""
-    (folder / "LICENSE").write_text("Apache-2.0\n")
-    text = json.dumps(asked.to_json())  # a JSON string is a TOML string, too
-    (folder / "pyproject.toml").write_text(
-        "[build-system]\n"
-        'requires = ["hatchling"]\nbuild-backend = "hatchling.build"\n\n'
-        "[project]\n"
-        'name = "rescind-run"\nversion = "1.0.0"\ndescription = "A recipe over silos"\n'
-        'license = {file = "LICENSE"}\ndependencies = ["flwr>=1.41"]\n\n'
-        "[tool.flwr.app]\n"
-        'publisher = "rescind"\n\n'
-        "[tool.flwr.app.components]\n"
-        'serverapp = "rescind.flower.apps:server_app"\n'
-        'clientapp = "rescind.flower.apps:node_app"\n\n'
-        "[tool.flwr.app.config]\n"
-        f"{ASKED} = {text}\n"
-    )
+def _apart(secret: Path) -> list[str]:
+    return ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
 
 
-def _flwr(arguments: Sequence[str], home: Path) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [tool("flwr"), *arguments], env=environment(home), capture_output=True, text=True,
-        check=False, timeout=300,
-    )  # fmt: skip
+@dataclass(frozen=True)
+class Operator:
+    """The operator's connection to the SuperLink. Each request is signed, if there is a key."""
+
+    link: Link
+    key: Ed25519PrivateKey | None
+
+    @classmethod
+    def of_kit(cls, link: Link, kit: Path | None) -> Operator:
+        """Read the operator's key. kit: the operator's part; None: without keys"""
+        from rescind.flower.operator_key import load_operator_key
+
+        return cls(link, load_operator_key(_existing(kit / "operator.key")) if kit else None)
+
+    def submit(self, asked: RunRequest) -> int:
+        """Submit a run. Return its number."""
+        from rescind.flower.bundle import bundle, bundle_digest
+
+        fab = flwr_private.fab_to_proto(flwr_private.Fab(bundle_digest(), bundle(), {}))
+        config = flwr_private.user_config_to_proto({ASKED: asked.to_json()})
+        request = flwr_private.StartRunRequest(fab=fab, override_config=config)
+        return int(self._ask("StartRun", request).run_id)
+
+    def status(self, run: int) -> str:
+        """Return the status of a run: "running", "finished:completed", "finished:failed", ..."""
+        try:
+            reply = self._ask("ListRuns", flwr_private.ListRunsRequest(run_id=run))
+            found = reply.run_dict[run].status
+            return f"{found.status}:{found.sub_status}".rstrip(":")
+        except DataError:
+            return "unknown"
+
+    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
+        """Sign a request; Flower's HTTP client calls this."""
+        if self.key is not None:
+            from rescind.flower.operator_key import HEADER, signed
+
+            request = context.request
+            request.headers[HEADER] = signed(self.key, request.url.path, request.content)
+        return call_next(context)
+
+    def _ask(self, verb: str, request: Any) -> Any:
+        import httpx
+
+        version = flwr_private.RuntimeVersionHttpInterceptor(component_name="flwr CLI")
+        ca = self.link.ca and _existing(self.link.ca).read_bytes()
+        client = flwr_private.ControlHttpClient.from_server_address(
+            self.link.address, self.link.ca is None, ca, [version, self]
+        )
+        try:
+            return getattr(client, verb)(request)
+        except httpx.HTTPStatusError as error:
+            raise DataError(f"the server refused this: {error.response.text[:500]}") from None
+        except (httpx.HTTPError, OSError, ValueError) as error:
+            raise DataError(
+                f"the server at {self.link.address} was not reached ({error}). Is 'rescind flower "
+                f"up' running on this machine?"
+            ) from None
+        finally:
+            client.close()
 
 
 def _existing(path: Path) -> Path:
@@ -228,9 +256,3 @@ def _existing(path: Path) -> Path:
             f"to the others, or test on one machine with --insecure."
         )
     return path.resolve()
-
-
-def _last_line(text: str) -> str:
-    bare = (line.strip(" \t│╭╰╮╯─") for line in text.splitlines())  # Flower draws boxes
-    lines = [line for line in bare if line]
-    return lines[-1] if lines else "no output."

@@ -39,6 +39,10 @@ class RunRequest:
     """The method that forgets. Default: the learner's own."""
     masked: float | None = None
     """Largest entry of a masked sum; None: sums are not masked."""
+    limit: float = 1000.0
+    """Largest norm of an update, as a mean over a silo's clients."""
+    trim: float = 0.0
+    """Fraction of silos left out at each end of a trimmed mean; 0: plain means."""
 
     @property
     def requests(self) -> str:

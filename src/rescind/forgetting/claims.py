@@ -12,7 +12,8 @@ from pathlib import Path
 from rescind.core.claims import AFTER, BEFORE, EPSILON, NEXT, OPEN, PUBLISHED, Claims
 from rescind.core.federation import Federation
 from rescind.errors import DataError
-from rescind.forgetting.receipt import Receipt
+from rescind.forgetting.receipt import Receipt, run_key_of
+from rescind.forgetting.sealing import BOUND, fits
 from rescind.forgetting.verify import Check
 from rescind.methods.additive._additive import sum_digest
 from rescind.storage.federations import load_federation
@@ -25,12 +26,15 @@ __all__ = [
 
 def checks_with(run: Path) -> Callable[[Receipt], Check]:
     """Return a check of a receipt's claim against the data in a run's folder."""
-    fed = load_federation(run)
-    return lambda receipt: check(receipt, fed, run.name)
+    fed, key = load_federation(run), run_key_of(run) or run_key_of(run.parent)
+    return lambda receipt: check(receipt, fed, run.name, key)
 
 
-def check(receipt: Receipt, fed: Federation, where: str) -> Check:
-    """Compare the sum that a receipt states with the sum over the data of a federation."""
+def check(receipt: Receipt, fed: Federation, where: str, key: bytes | None = None) -> Check:
+    """Compare the sum that a receipt states with the sum over the data of a federation.
+
+    key: the run's key, which the stated sum is bound to; not needed for an opened receipt
+    """
     stated = receipt.claims.get(AFTER)
     if stated is None:
         return Check(False, "it states no sum that could be compared with data")
@@ -43,7 +47,11 @@ def check(receipt: Receipt, fed: Federation, where: str) -> Check:
         found = fed.method.rebuilt(fed)
     except DataError as error:
         return Check(False, f"{where}: {error}")
-    if found != stated:
+    if key is None and stated.startswith(BOUND):
+        return Check(
+            False, f"the sum is bound to the run, and {where} has no run.key to compare it"
+        )
+    if not fits(stated, found, key):
         still = receipt.claims.get(OPEN, "")
         owed = "" if still.startswith("0 owed, 0 lost") else f"; the receipt states: {still}"
         says = f"the data in {where} add up to {found}, not to the stated sum, {stated}{owed}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,17 +16,19 @@ from typing import Any, Literal
 import torch
 
 from rescind.audits import backdoor as trigger
-from rescind.audits import battery, canary, durability, relearn, sequence
+from rescind.audits import battery, canary, durability, layout, relearn, sequence
 from rescind.audits.battery import FULL, NO_OP, SHIFT, STANDARD, SUBJECT, Check, Judged, Report
 from rescind.audits.case import AUDITOR, Case
 from rescind.audits.controls import purged, shifted
 from rescind.audits.finding import Finding, overall
+from rescind.audits.hold_out import HoldOut
 from rescind.audits.ulira import PAIRS, shadow
 from rescind.audits.ulira import judge as judge_records
 from rescind.audits.verdict import FEWEST
 from rescind.core import params
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
+from rescind.core.files import make_folder
 from rescind.core.method import Unlearner
 from rescind.core.records import Event
 from rescind.core.request import Request
@@ -39,6 +43,8 @@ Level = Literal["standard", "full"]
 By = Unlearner | Literal["nothing"] | None
 """The unlearner under audit. None: the federation's method. "nothing": the no-op."""
 SEQUENCE = tuple(c for c in STANDARD if c.name in ("Q1 population", "kept", "Q8 quality"))
+COMMITMENTS = "hold-out.txt"
+"""One line per audit: when its hold-out attack was drawn, and the digest of the draw."""
 Progress = Callable[[int, int], Any]
 """Called with (finished, total) reference models."""
 
@@ -58,13 +64,15 @@ def examine(
     pairs: int = PAIRS,
     folder: Path | None = None,
     progress: Progress = lambda *_: None,
+    lot: HoldOut | None = None,
 ) -> Report:
     """Compare a federation after forgetting with models that never had the records.
 
     references: retrained models under other seeds. Default: `count` of them are trained, or read
-    from `folder`    level: "full" also plants canaries and a backdoor, trains on, and answers fifty
-    small requests (minutes)    ulira: also train `pairs` x 2 shadow models for single records
-    unlearner: needed by checks that forget other records too. Default: the federation's method
+    from `folder`    level: "full" also plants a backdoor, trains on, and answers fifty small
+    requests (minutes)    ulira: also train `pairs` x 2 shadow models for single records
+    unlearner: also run on planted records. Default: the federation's method    lot: the hold-out
+    attack (`committed`), to be drawn before the unlearner runs. Default: drawn now
     """
     if level not in ("standard", "full"):
         raise ConfigError(f"level must be 'standard' or 'full', got '{level}'.")
@@ -79,8 +87,11 @@ def examine(
             f"it is unknown how much models differ by chance. Leave `references` out to train them."
         )
     case = Case.of(before, event, seed, refs)
-    report = judge(case, after, FULL if level == "full" else STANDARD)
-    more: list[Finding] = []
+    checks = [*(FULL if level == "full" else STANDARD), battery.drawn(lot or HoldOut())]
+    with one_thread():
+        found = canary.judged(case, functools.partial(forgotten, unlearner)) if case.ranks else None
+    report = judge(case, after, checks, [found] if found else [])
+    more = [layout.compared(after, refs)]
     if level == "full":
         more += _full(case, after, unlearner, workers, folder, progress)
     if ulira:
@@ -94,8 +105,27 @@ audit = examine
 """The public name of `examine`."""
 
 
-def judge(case: Case, after: Federation, checks: Sequence[Check] = STANDARD) -> Report:
-    """Run the checks that need only the retrained models, on the subject and its controls."""
+def committed(folder: Path) -> HoldOut:
+    """Draw the hold-out attack of an audit, and write its digest down before any model is made."""
+    lot = HoldOut()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / COMMITMENTS).open("a", encoding="utf-8") as file:
+        file.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {lot.digest}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return lot
+
+
+def judge(
+    case: Case,
+    after: Federation,
+    checks: Sequence[Check] = STANDARD,
+    planted: Sequence[Judged] = (),
+) -> Report:
+    """Run the checks that need only the retrained models, on the subject and its controls.
+
+    planted: outcomes on records of the auditor, which need the unlearner (`canary.judged`)
+    """
     before, refs = case.before, case.references
     models = {SUBJECT: after, NO_OP: before, SHIFT: shifted(before), battery.RETRAIN: refs[0]}
     models[battery.PURGE] = purged(case)
@@ -103,7 +133,7 @@ def judge(case: Case, after: Federation, checks: Sequence[Check] = STANDARD) -> 
         case = replace(case, references=tuple(_in_its_graph(before, f) for f in refs))
         models = {name: _in_its_graph(before, model) for name, model in models.items()}
     found = [judged for check in checks if (judged := _judged(check, case, models))]
-    return battery.report_of(found)
+    return battery.report_of([*found, *planted])
 
 
 def _in_its_graph(before: Federation, model: Federation) -> Federation:
@@ -115,12 +145,10 @@ def _in_its_graph(before: Federation, model: Federation) -> Federation:
 def _full(
     case: Case, after: Federation, by: By, workers: int, folder: Path | None, progress: Progress
 ) -> list[Finding]:
-    """Run Q2, Q5, Q7, Q9 and Q10, which train further models."""
+    """Run Q5, Q7, Q9 and Q10, which train further models."""
     unlearn = functools.partial(forgotten, by)
-    exact = by != "nothing" and (by or case.before.method).exact
     with one_thread():
-        found = [canary.one_run(case, unlearn, exact)] if case.ranks else []
-        found.append(relearn.relearn(case, after))
+        found = [relearn.relearn(case, after)]
         found += [trigger.backdoor(case, unlearn)] if case.ranks else []
         found += durability.durability(case, after)
     lenders = len(torch.unique(case.before.world.shared.client))
@@ -238,7 +266,7 @@ def _trained(
     """Train the missing models; yield each when it is finished and saved."""
     empty = remaining(before, event)
     work = functools.partial(_retrain, cache=str(cache), key=key)
-    for s in spread(before, event, todo, workers, work):
+    for s in spread(before, event, todo, workers, work, cache):
         yield s, _read(cache, key, s, empty)
 
 
@@ -276,7 +304,7 @@ def examine_records(
         progress(len(places) - len(todo), len(places))
         names = [str(path) for path in places]
         work = functools.partial(_shadow, pairs=pairs, seed=seed, by=unlearner, places=names)
-        for done, _ in enumerate(spread(before, event, todo, workers, work), 1):
+        for done, _ in enumerate(spread(before, event, todo, workers, work, cache), 1):
             progress(len(places) - len(todo) + done, len(places))
         return judge_records(case, [params.load(path)[0] for path in places], pairs)
 
@@ -293,6 +321,7 @@ def _shadow(
 @contextmanager
 def _cache(folder: Path | None) -> Iterator[Path]:
     if folder is not None:
+        make_folder(folder)
         yield folder
         return
     with TemporaryDirectory(prefix="rescind-retrains-") as temporary:

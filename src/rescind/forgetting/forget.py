@@ -20,10 +20,11 @@ from rescind.core.records import Event, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.core.settings import chosen, fields_of, to_table
 from rescind.errors import ConfigError
-from rescind.forgetting.examine import examine
-from rescind.forgetting.pipeline import Forgotten, unlearn_and_purge
+from rescind.forgetting.exactness import Exactness, checked, exactness
+from rescind.forgetting.examine import committed, examine
+from rescind.forgetting.pipeline import Forgotten, unlearn_and_purge, vouched
 from rescind.forgetting.purge import inventory
-from rescind.forgetting.receipt import Done, Receipt, issue
+from rescind.forgetting.receipt import Done, Receipt, issue, opened
 from rescind.methods.unlearning.retrain import Retrain
 
 Audits = Literal["standard", "full", "none"]
@@ -43,6 +44,11 @@ class Evidence:
     report: Report | None = None
     """The audit with its curves; None if there was none."""
 
+    @property
+    def exact(self) -> Receipt:
+        """Return the receipt with exact numbers, as the requester sees it."""
+        return opened(self.receipt, self.key) if self.key else self.receipt
+
 
 def forget(
     fed: Federation,
@@ -56,6 +62,7 @@ def forget(
     workers: int = 2,
     progress: Callable[[int, int], Any] = lambda *_: None,
     away: Sequence[int] = (),
+    not_covered: Sequence[str] = (),
 ) -> tuple[Federation, Evidence]:
     """Forget the records of an Unshare, Erase or Withdraw; return the model and the evidence.
 
@@ -63,88 +70,116 @@ def forget(
     previous: the bytes of the last receipt, to chain the new one to    data: digest of a public
     dataset    folder: where the audit keeps its retrained models    progress: called with
     (finished, total) reference models    away: clients that cannot be reached; what they hold
-    stays, and the receipt states this
+    stays, and the receipt states this    not_covered: further things the receipt must name, such
+    as copies of the data elsewhere
 
-    If the audit of an approximate unlearner fails, or had no power to fail, `Retrain` is used
-    instead; for fewer than FEWEST records, which cannot be audited, it is used at once. The receipt
-    states this. With audits = "none" the given unlearner is always used.
+    If the audit of an approximate unlearner does not pass, `Retrain` is used instead; for fewer
+    than FEWEST records, which cannot be audited, it is used at once. An unlearner that claims to be
+    exact is compared with `Retrain`, which is used if they differ. The receipt states this. With
+    audits = "none" the given unlearner is always used, and its claims are not checked.
     """
     if audits not in AUDITS:
         raise ConfigError(f"audits must be one of {', '.join(AUDITS)}; got '{audits}'.")
     request = fed.request(event, away)
-    count, unlearner = len(request.records), method or fed.method
-    tried: Finding | None = None
     with TemporaryDirectory(prefix="rescind-retrains-") as temporary:
-        # Two audits of one request use the same retrained models.
+        kept = folder or Path(temporary)
+        # Two audits of one request use the same retrained models, and the same attack by lot.
         audit = functools.partial(
             examine, fed, event=request, level="full" if audits == "full" else "standard",
-            workers=workers, folder=folder or Path(temporary), progress=progress,
+            workers=workers, folder=kept, progress=progress,
+            lot=None if audits == "none" else committed(kept),
         )  # fmt: skip
-        if audits != "none" and count < FEWEST and not unlearner.exact and fed.past is not None:
-            unlearner, tried = Retrain(), _unproven(unlearner, count)
-        done = unlearn_and_purge(fed, request, unlearner).check()
+        done, said, shown = _answered(fed, request, method or fed.method, audits)
         stale = done.fed.method.pending(done.fed) > 0  # the published release still has the records
-        enough = audits != "none" and count >= FEWEST and not stale
-        report = audit(done.fed, unlearner=unlearner) if enough else None
-        if report and not unlearner.exact and (report.verdict == "FAIL" or _blind(report)):
-            tried, first = _failed(unlearner, report), done
-            done = unlearn_and_purge(fed, replace(request, away=()), Retrain()).check()
-            done.cost.add(first.cost)
-            report = audit(done.fed, unlearner=done.unlearner)
-        if report and tried:
-            report = replace(report, findings=(tried, *report.findings))
-    alone = [tried] if tried else []
-    findings = report.findings if report else [*alone, _unaudited(audits, count, stale)]
+        enough = audits != "none" and len(request.records) >= FEWEST and not stale
+        report = audit(done.fed, unlearner=done.unlearner) if enough else None
+        if report and not done.unlearner.exact and report.verdict != "PASS":
+            said, first = [_failed(done.unlearner, report, fed.past is not None)], done
+            if fed.past is not None:
+                done = unlearn_and_purge(fed, replace(request, away=()), Retrain()).check()
+                done.cost.add(first.cost)
+                shown = exactness(done)
+                report = audit(done.fed, unlearner=done.unlearner)
+    if done.unlearner.exact:
+        said = [*said, shown.finding]
+    findings = [*said, *(report.findings if report else [_unaudited(audits, stale)])]
+    report = report and replace(report, findings=tuple(findings))
     claims = done.fed.method.claims(fed, done.fed)
     issued = issue(
         request.event,
-        _done(fed, request, done, data),
+        _done(fed, request, done, data, shown),
         inventory(done.fed),
         findings,
-        records=count,
-        not_covered=[*_limits(fed, request), *claims.not_covered],
+        records=len(request.records),
+        not_covered=[*_limits(fed, request), *claims.not_covered, *not_covered],
         claims=claims.plain,
+        bound_claims=claims.bound,
         sealed_claims=claims.sealed,
         previous=previous,
     )
     return done.fed, Evidence(issued.receipt, issued.key, report)
 
 
-def _blind(report: Report) -> bool:
-    """Return whether no check of an audit could have detected a no-op."""
-    forgetting = [j for j in report.judged if j.check.kind == "forgetting"]
-    return bool(forgetting) and not any(j.powered for j in forgetting)
+def _answered(
+    fed: Federation, request: Request, unlearner: Unlearner, audits: Audits
+) -> tuple[Forgotten, list[Finding], Exactness]:
+    """Forget as asked, or by retraining where a claim is wrong or could not be audited."""
+    said: list[Finding] = []
+    if audits != "none" and fed.past is not None:
+        if unlearner.exact and not vouched(unlearner):
+            done, shown, wrong = checked(fed, request, unlearner)
+            return done.check(), [_refuted(unlearner, wrong)] if wrong else [], shown
+        if not unlearner.exact and len(request.records) < FEWEST:
+            unlearner, said = Retrain(), [_unproven(unlearner)]
+    done = unlearn_and_purge(fed, request, unlearner).check()
+    return done, said, exactness(done)
 
 
-def _failed(unlearner: Unlearner, report: Report) -> Finding:
-    """Report in the receipt what was tried first, and why it was rejected."""
+def _failed(unlearner: Unlearner, report: Report, again: bool) -> Finding:
+    """Report in the receipt what was tried first, and why it was rejected.
+
+    again: the rounds can be trained again
+    """
     checks = ", ".join(f.check for f in report.findings if f.verdict == "FAIL")
-    why = f"failed its audit ({checks})" if checks else "no check of its audit could have failed"
+    why = f"it failed its audit ({checks})" if checks else f"its audit was {report.verdict}"
+    what = (
+        "Its model was discarded, and the rounds were trained again without the records. The costs "
+        "of both are counted."
+        if again
+        else "The federation has no history, so the rounds cannot be trained again: it is not "
+        "shown that the influence was removed."
+    )
     name = type(unlearner).__name__
+    return Finding("escalation", "SHOWN", note=f"{name} was tried first, and {why}. {what}")
+
+
+def _refuted(unlearner: Unlearner, wrong: Sequence[str]) -> Finding:
+    """Report in the receipt that a claim to be exact was wrong."""
     return Finding(
         "escalation",
         "SHOWN",
-        note=f"{name} was tried first: {why}. Its model was discarded, and the rounds were "
-        f"trained again without the records. The costs of both are counted.",
+        note=f"{type(unlearner).__name__} claims to be exact, but its result differs from that of "
+        f"training the rounds again: {', '.join(wrong)}. It was discarded, and the retraining was "
+        f"used. The costs of both are counted.",
     )
 
 
-def _unproven(unlearner: Unlearner, count: int) -> Finding:
-    """Report in the receipt why the requested unlearner was not used."""
+def _unproven(unlearner: Unlearner) -> Finding:
+    """Report in the receipt why the requested unlearner was not used, without the exact count."""
     return Finding(
         "escalation",
         "SHOWN",
-        note=f"{type(unlearner).__name__} was requested. It is approximate, and {count} records "
-        f"are too few to audit it ({FEWEST} are needed), so the rounds were trained again without "
-        f"the records instead. All requests of one file are audited together.",
+        note=f"{type(unlearner).__name__} was requested. It is approximate, and the request has "
+        f"too few records to audit it ({FEWEST} are needed), so the rounds were trained again "
+        f"without the records instead. All requests of one file are audited together.",
     )
 
 
-def _done(fed: Federation, request: Request, done: Forgotten, data: str) -> Done:
+def _done(fed: Federation, request: Request, done: Forgotten, data: str, shown: Exactness) -> Done:
     return Done(
         method=to_table(fed.method),
         unlearning=_by(done.unlearner),
-        level=_level(fed, request, done),
+        level=_level(fed, request, done, shown.shown),
         world_before=fed.world.digest(),
         world_after=done.fed.world.digest(),
         model_before=params.digest(fed.now.state.public),
@@ -177,11 +212,14 @@ def settings_of_forgetting(cls: type[Unlearner]) -> list[str]:
     return [name for name in fields_of(cls) if name not in learnt]
 
 
-def _level(fed: Federation, request: Request, done: Forgotten) -> str:
-    """Return the level of forgetting of the model that is in use now."""
+def _level(fed: Federation, request: Request, done: Forgotten, shown: bool) -> str:
+    """Return the level of forgetting of the model that is in use now.
+
+    shown: the platform vouches for an exact result; what a method says of itself does not count
+    """
     if not done.fed.method.settled(done.fed):
         return "L1"
-    return "L3" if done.unlearner.exact and not _earlier(fed, request) else "L2"
+    return "L3" if shown and not _earlier(fed, request) else "L2"
 
 
 def _earlier(fed: Federation, request: Request) -> bool:
@@ -215,14 +253,14 @@ def _limits(fed: Federation, request: Request) -> list[str]:
     return limits
 
 
-def _unaudited(audits: Audits, count: int, stale: bool) -> Finding:
+def _unaudited(audits: Audits, stale: bool) -> Finding:
     if stale:
         why = "The published model was released before the request. Audit the next release."
     elif audits == "none":
         why = "No audit was requested."
     else:
         why = (
-            f"{count} records are too few: no check could detect a no-op. At least {FEWEST} are "
-            f"needed. Audit requests in batches."
+            f"The request has too few records: no check could detect a no-op. At least {FEWEST} "
+            f"are needed. Audit requests in batches."
         )
     return Finding("audit", "UNAUDITED", note=why)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import threading
+import time
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -26,6 +29,7 @@ from rescind.errors import ConfigError
 from rescind.storage.events import pack_event, unpack_event
 from rescind.storage.federations import load_federation, save_federation
 from rescind.storage.packing import as_notes
+from rescind.storage.run_folder import FOR_WORKERS
 
 
 class Work(Protocol):
@@ -35,9 +39,18 @@ class Work(Protocol):
 
 
 def spread(
-    before: Federation, event: Event, jobs: Sequence[int], workers: int, work: Work
+    before: Federation,
+    event: Event,
+    jobs: Sequence[int],
+    workers: int,
+    work: Work,
+    scratch: Path | None = None,
 ) -> Iterator[int]:
-    """Run jobs here or in worker processes; yield each when it is finished."""
+    """Run jobs here or in worker processes; yield each when it is finished.
+
+    scratch: where the federation and the request are saved for workers. Default: the system's
+    folder for temporary files
+    """
     if workers < 1:
         raise ConfigError(f"an audit needs at least one worker, got {workers}.")
     if workers == 1 or len(jobs) < 2:
@@ -45,12 +58,11 @@ def spread(
             work(before, event, job)
             yield job
         return
-    with TemporaryDirectory(prefix="rescind-audit-") as folder:
+    with TemporaryDirectory(prefix=FOR_WORKERS, dir=scratch) as folder:
         save_federation(before, Path(folder) / "before")
         tensors, facts = pack_event(event)
         params.save(Path(folder) / "event.safetensors", tensors, as_notes(facts))
-        # spawn, because running threads of torch do not survive a fork.
-        pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"))
+        pool = worker_pool(min(workers, len(jobs)))
         try:
             futures = {pool.submit(_in_worker, folder, before.executor, work, j): j for j in jobs}
             for done in as_completed(futures):
@@ -58,6 +70,24 @@ def spread(
                 yield futures[done]
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def worker_pool(workers: int) -> ProcessPoolExecutor:
+    """Return a pool of processes that end when this process ends, however it ends.
+
+    They are spawned, because running threads of torch do not survive a fork.
+    """
+    context = get_context("spawn")
+    return ProcessPoolExecutor(workers, context, _end_with_parent, (os.getpid(),))
+
+
+def _end_with_parent(parent: int) -> None:
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _in_worker(folder: str, executor: Executor, work: Work, job: int) -> None:

@@ -1,18 +1,27 @@
-"""Unlearn, purge and look for traces: the same for in-process runs and for silos."""
+"""Unlearn, purge and look for traces: the same for in-process runs and for silos.
+
+`exact = True` in a class is a claim of its author. `vouched` says where the platform's own code
+does the work; other claims count as approximate until `rescind.forgetting.exactness` checks them.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rescind.core.federation import Federation
-from rescind.core.method import Unlearner
+from rescind.core.method import Method, Unlearner
 from rescind.core.request import Request
 from rescind.core.run_state import RoundResult
 from rescind.errors import BoundaryError
 from rescind.forgetting.purge import purge, traces
+from rescind.methods.unlearning.retrain import Retrain
+
+ADDITIVE = "rescind.methods.additive."
+"""The package of the additive learners whose subtraction the platform vouches for."""
 
 
 @dataclass
@@ -68,16 +77,43 @@ class Forgotten:
         return self
 
 
+def retrains(unlearner: Unlearner) -> bool:
+    """Return whether `Federation.retrained`, the platform's own code, does all the work.
+
+    Classes are compared by identity: a subclass that forgets in another way is not meant.
+    """
+    cls = type(unlearner)
+    return cls.unlearn is Unlearner.unlearn and (cls is Retrain or cls.forget is Method.forget)
+
+
+def subtracts(unlearner: Unlearner) -> bool:
+    """Return whether an additive learner of this package does the work."""
+    cls = type(unlearner)
+    if not (isinstance(unlearner, Method) and cls.__module__.startswith(ADDITIVE)):
+        return False
+    return unlearner.additive and vars(sys.modules[cls.__module__]).get(cls.__name__) is cls
+
+
+def vouched(unlearner: Unlearner) -> bool:
+    """Return whether the platform's own code makes an exact result."""
+    return unlearner.exact and (retrains(unlearner) or subtracts(unlearner))
+
+
 def unlearn_and_purge(
     fed: Federation,
     request: Request,
     unlearner: Unlearner | None = None,
     watch: tuple[Callable[[RoundResult], Any], ...] = (),
+    exact: bool | None = None,
 ) -> Forgotten:
-    """Forget a request with an unlearner (default: the federation's own method), and purge."""
+    """Forget a request with an unlearner (default: the federation's own method), and purge.
+
+    exact: leave the state as the unlearner made it. Default: if the platform vouches for it
+    """
     by, cost = unlearner or fed.method, CostMeter()
+    exact = vouched(by) if exact is None else exact
     wall, cpu = time.perf_counter(), time.process_time()
     after = by.unlearn(replace(fed, watch=(*fed.watch, cost, *watch)), request)
-    after = purge(fed, replace(after, watch=fed.watch), request, by.exact)
+    after = purge(fed, replace(after, watch=fed.watch), request, exact)
     cost.wall, cost.cpu = time.perf_counter() - wall, time.process_time() - cpu
-    return Forgotten(after, by, cost, traces(after, request, fed, made=not by.exact))
+    return Forgotten(after, by, cost, traces(after, request, fed, made=not exact))

@@ -35,6 +35,8 @@ def purge(before: Federation, after: Federation, request: Request, exact: bool) 
         after = replace(after, past=replace(past, points=points))
     if isinstance(event, Withdraw):
         after = replace(after, labels=after.labels.without_user(event.client))
+    if isinstance(event, Withdraw | Erase):
+        after = replace(after, labels=after.labels.without_items(_only_theirs(after, request)))
     old = {id(s) for s in _made_with(before, request)}
     memory = Memory(tuple(s for s in after.now.state.memory if id(s) not in old))
     after = after.with_(state=replace(after.now.state, memory=memory))
@@ -49,6 +51,15 @@ def purge(before: Federation, after: Federation, request: Request, exact: bool) 
         vault = after.executor.apply(after.method, public, reset, after.now.vault, after.clock)
         after = after.with_(vault=vault)
     return after
+
+
+def _only_theirs(after: Federation, request: Request) -> list[int]:
+    """Return items of a request that nobody has any more: their names would tell who was here."""
+    left = after.now.vault.holdings.records.item
+    if not len(left):  # devices are remote: nobody here knows what they hold
+        return []
+    asked = torch.unique(request.records.item)
+    return [int(i) for i in asked[~torch.isin(asked, left.to(asked.device))]]
 
 
 def _made_with(before: Federation, request: Request) -> list[Snapshot]:

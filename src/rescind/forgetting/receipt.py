@@ -4,25 +4,27 @@ A receipt is `receipt.json` in one canonical form (UTF-8, sorted keys, one space
 NaN, one newline at the end), so that any changed byte is detected. Its signature (Ed25519) is over
 the same text without the line `"signature"`; `previous` is the SHA-256 of the receipt before.
 
-A receipt does not reveal records. Digests that depend on them are keyed with 32 random bytes that
-only the requester gets: a plain digest of one of 23 million (user, item) pairs, or of a world with
-one unknown pair, could be found by trying all pairs.
+A receipt does not reveal records, nor whose they were. What a stranger could try out stands in it
+under a key of 32 random bytes that only the requester gets: a plain digest of one of 23 million
+(user, item) pairs could be found by trying all pairs, and a count and a model's digest name a
+person to whoever has the same public data. Counts are bands for strangers (`10-99`); the exact
+numbers are encrypted in `sealed` (`opened`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from rescind.audits.finding import Finding, overall
 from rescind.errors import ConfigError, DataError, suggest
-from rescind.forgetting import keys
+from rescind.forgetting.receipt_form import from_bytes, hints_of, plain, to_bytes, typed
+from rescind.forgetting.sealing import BOUND, band, bound, decrypt, encrypt, run_key, sealed
+from rescind.privacy import keys
 from rescind.storage.provenance import versions
 
 if TYPE_CHECKING:
@@ -30,16 +32,19 @@ if TYPE_CHECKING:
 
     from rescind.core.records import Event
 
-FORMAT = 1
+FORMAT = 2
+"""Format 1 had exact counts, plain digests of the model after, and no sealed part. It is read."""
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 """UTC to the second; such texts sort by time."""
+RUN_KEY = "run.key"
 LARGEST = 1 << 20
 """Largest file in bytes that is read. A receipt has a few thousand."""
 
 LEVELS = {
     "L0": "hidden and no longer used",
     "L1": "the bytes are erased",
-    "L2": "the influence is removed approximately; the verdict says what an audit saw of it",
+    "L2": "the influence is removed approximately, or exactly as only the method claims; the "
+    "verdict says what an audit saw of it",
     "L3": "the influence is removed exactly: the model is one that never had the records",
 }
 """Levels of forgetting, the weakest first."""
@@ -54,14 +59,22 @@ NOT_COVERED = (
 """What forgetting in a model cannot reach. Stated in every receipt."""
 
 
+Count = int | str
+"""A number, or its band for strangers, such as "10-99"."""
+STATEMENTS = ("audit", "escalation", "exactness")
+"""Findings whose note says what was done. The notes of others have numbers, so they are sealed."""
+SECTIONS = ("asked", "done", "kept", "findings", "claims")
+"""Parts with numbers that depend on the records: coarse in the open, exact in the sealed part."""
+
+
 @dataclass(frozen=True)
 class Asked:
     """The request, without its records."""
 
     kind: str
     """Unshare, Erase or Withdraw."""
-    records: int
-    people: int
+    records: Count
+    people: Count
     digest: str
     """The event's digest under the requester's key."""
 
@@ -80,13 +93,13 @@ class Done:
     world_after: str
     model_before: str
     model_after: str
-    """Not sealed, so that users of a model can check that it is this one."""
-    rounds: int
-    client_rounds: int
+    """Bound to the run: whoever has the run and its key can check that it holds this model."""
+    rounds: Count
+    client_rounds: Count
     """Participating clients, summed over rounds."""
-    online: Mapping[str, int]
+    online: Mapping[str, Count]
     """Number of clients that had to be online, by role ("requester", "others")."""
-    seconds: float
+    seconds: float | str
     data: str = ""
     """Digest of a public dataset. Not sealed, so leave it empty for private data."""
 
@@ -96,7 +109,7 @@ class Kept:
     """Something that is kept."""
 
     name: str
-    bytes: int
+    bytes: Count
     says: str
     """One sentence: what it is, and why it may stay."""
 
@@ -112,7 +125,8 @@ class Receipt:
     verdict: str
     not_covered: tuple[str, ...]
     claims: Mapping[str, str]
-    """Evidence of exactness that can be checked with the data; `sealed:` also needs the key."""
+    """Evidence of exactness that can be checked with the data; `bound:` also needs the run's key,
+    `sealed:` the requester's."""
     code: Mapping[str, str]
     """Versions and the commit."""
     previous: str
@@ -120,6 +134,8 @@ class Receipt:
     time: str
     """UTC, as 2026-01-31T12:00:00Z."""
     public_key: str
+    sealed: str = ""
+    """The exact numbers of `SECTIONS`, encrypted for the requester."""
     signature: str = ""
     format: int = FORMAT
 
@@ -131,6 +147,11 @@ class Issued:
     receipt: Receipt
     key: bytes = field(repr=False)
 
+    @property
+    def exact(self) -> Receipt:
+        """Return the receipt with exact numbers, as the requester sees it."""
+        return opened(self.receipt, self.key)
+
 
 def issue(
     event: Event,
@@ -141,6 +162,7 @@ def issue(
     records: int | None = None,
     not_covered: Sequence[str] = (),
     claims: Mapping[str, str] | None = None,
+    bound_claims: Mapping[str, str] | None = None,
     sealed_claims: Mapping[str, str] | None = None,
     previous: bytes | None = None,
     signer: Ed25519PrivateKey | None = None,
@@ -148,12 +170,13 @@ def issue(
     """Seal, date and sign the receipt of a forgetting.
 
     records: how many the event removed; needed if the event lists none (Withdraw)
+    bound_claims: digests of what remains, for whoever has the run
     sealed_claims: claims that depend on the records, such as digests of the earlier state
     previous: the bytes of the receipt before        signer: default: this user's key
     """
     signer, key = signer or keys.signing_key(), keys.new_secret()
     hidden = {name: sealed(text, key) for name, text in (sealed_claims or {}).items()}
-    unsigned = Receipt(
+    exact = Receipt(
         asked=_asked(event, records, key),
         done=replace(
             done,
@@ -166,15 +189,22 @@ def issue(
         findings=tuple(findings),
         verdict=overall(findings),
         not_covered=(*NOT_COVERED, *(s for s in not_covered if s not in NOT_COVERED)),
-        claims={**(claims or {}), **hidden},
+        claims={**(claims or {}), **(bound_claims or {}), **hidden},
         code=versions(),
         previous="" if previous is None else digest(previous),
         time=datetime.now(UTC).strftime(TIME_FORMAT),
         public_key=keys.public_text(signer),
     )
-    signature = keys.PREFIX + signer.sign(signed_bytes(unsigned)).hex()
+    inside = to_bytes({name: plain(getattr(exact, name)) for name in SECTIONS})
+    unsigned = replace(_coarse(exact, bound_claims or (), key), sealed=encrypt(inside, key))
     # Parsed from its bytes, so that the caller gets what every reader gets.
-    return Issued(parse(canonical(replace(unsigned, signature=signature))), key)
+    return Issued(parse(canonical(sign(unsigned, signer))), key)
+
+
+def sign(unsigned: Receipt, signer: Ed25519PrivateKey) -> Receipt:
+    """Return the receipt with a signature: the same bits each time (Ed25519)."""
+    signature = keys.PREFIX + signer.sign(signed_bytes(unsigned)).hex()
+    return replace(unsigned, signature=signature)
 
 
 def _asked(event: Event, count: int | None, key: bytes) -> Asked:
@@ -186,12 +216,49 @@ def _asked(event: Event, count: int | None, key: bytes) -> Asked:
     return Asked(kind, int(removed or 0), people, event.digest(key))
 
 
-def sealed(text: str, key: bytes) -> str:
-    """Return a digest under the requester's key, so that guesses need the key."""
-    if len(key) != keys.SECRET_BYTES:
-        raise ConfigError(f"a seal needs a key of {keys.SECRET_BYTES} bytes, got {len(key)}.")
-    hashed = hashlib.blake2b(text.encode(), key=key, digest_size=32, person=b"rescind seal")
-    return "sealed:" + hashed.hexdigest()
+def _coarse(exact: Receipt, closed: Collection[str], key: bytes) -> Receipt:
+    """Return what strangers see: bands, verdicts and keyed digests. closed: claims to bind"""
+    asked, done, run = exact.asked, exact.done, run_key(key)
+    return replace(
+        exact,
+        asked=replace(asked, records=_band(asked.records), people=_band(asked.people)),
+        done=replace(
+            done,
+            model_after=bound(done.model_after, run) if done.model_after else "",
+            rounds=_band(done.rounds),
+            client_rounds=_band(done.client_rounds),
+            online={role: _band(count) for role, count in done.online.items()},
+            seconds=_band(done.seconds),
+        ),
+        kept=tuple(replace(one, bytes=_band(one.bytes)) for one in exact.kept),
+        findings=tuple(
+            Finding(f.check, f.verdict, note=f.note if f.check in STATEMENTS else "")
+            for f in exact.findings
+        ),
+        claims={n: bound(text, run) if n in closed else text for n, text in exact.claims.items()},
+    )
+
+
+def _band(number: float | str) -> str:
+    return number if isinstance(number, str) else band(number)
+
+
+def opened(receipt: Receipt, key: bytes) -> Receipt:
+    """Return a receipt with its exact numbers, or raise `DataError` if the key is another one.
+
+    Also raises if they contradict what the receipt says in the open. A receipt of format 1 has no
+    sealed part and is returned as it is.
+    """
+    if receipt.format == 1:
+        return receipt
+    table, hints = from_bytes(decrypt(receipt.sealed, key)), hints_of(Receipt)
+    if not isinstance(table, dict) or table.keys() != set(SECTIONS):
+        raise DataError("its sealed part does not hold the numbers of a receipt.")
+    exact = replace(receipt, **{n: typed(table[n], hints[n], n) for n in SECTIONS})
+    closed = [name for name, text in receipt.claims.items() if text.startswith(BOUND)]
+    if _coarse(exact, closed, key) != receipt:
+        raise DataError("its sealed part contradicts what it says in the open.")
+    return exact
 
 
 def digest(data: bytes) -> str:
@@ -200,46 +267,51 @@ def digest(data: bytes) -> str:
 
 
 def write(issued: Issued, path: Path) -> Path:
-    """Write the receipt, and the key next to it (`.key`, mode 600); return the key's path.
+    """Write the receipt, and two keys next to it (mode 600); return the path of the requester's.
 
-    Give the key to the requester and delete it here: with it, guesses can be tested.
+    receipt.key: give it to the requester and delete it here: with it, guesses can be tested.
+    run.key: stays with the run, and shows that the run holds the model of the receipt.
     """
     from rescind.core.files import write_atomically
 
-    secret = path.with_suffix(".key")
-    keys.write_secret(secret, issued.key)
+    bound_to_run = issued.receipt.done.model_after.startswith(BOUND)
+    secret = write_keys(issued.key, path, bound_to_run)
     write_atomically(path, canonical(issued.receipt))
     return secret
 
 
+def write_keys(key: bytes, path: Path, bound_to_run: bool = True) -> Path:
+    """Write the keys that go with a receipt at this path; return where the requester's is."""
+    secret = path.with_suffix(".key")
+    keys.write_secret(secret, key)
+    if bound_to_run:
+        keys.replace_secret(path.with_name(RUN_KEY), run_key(key))
+    return secret
+
+
+def run_key_of(run: Path) -> bytes | None:
+    """Read the key that binds a run to its receipt; None if there is none (format 1)."""
+    path = run / RUN_KEY
+    return keys.read_secret(path) if path.exists() else None
+
+
 def canonical(receipt: Receipt) -> bytes:
     """Return the canonical bytes of a receipt."""
-    return _text(_plain(receipt))
+    return to_bytes(_all(receipt))
 
 
 def signed_bytes(receipt: Receipt) -> bytes:
     """Return the bytes that are signed: the receipt without its signature."""
-    table = _plain(receipt)
+    table = _all(receipt)
     del table["signature"]
-    return _text(table)
+    return to_bytes(table)
 
 
-def _text(table: dict[str, Any]) -> bytes:
-    try:
-        text = json.dumps(table, sort_keys=True, ensure_ascii=False, allow_nan=False, indent=1)
-        return f"{text}\n".encode()
-    except (TypeError, ValueError) as error:  # NaN, lone surrogates, tensors
-        raise DataError(f"a receipt cannot hold this: {error}. Give numbers and text.") from None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Finding):
-        return value.facts()
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, Mapping):
-        return {name: _plain(inside) for name, inside in value.items()}
-    return [_plain(inside) for inside in value] if isinstance(value, list | tuple) else value
+def _all(receipt: Receipt) -> dict[str, Any]:
+    table: dict[str, Any] = plain(receipt)
+    if receipt.format == 1:
+        del table["sealed"]
+    return table
 
 
 def parse(data: bytes) -> Receipt:
@@ -248,16 +320,15 @@ def parse(data: bytes) -> Receipt:
         raise DataError(
             f"{len(data)} bytes are too many for a receipt: at most {LARGEST} are read."
         )
-    try:
-        table = json.loads(data.decode(), parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"it is not JSON in UTF-8 ({error}).") from None
+    table = from_bytes(data)
     if not isinstance(table, dict) or not {"asked", "done", "format"} <= table.keys():
         raise DataError("it is JSON, but not a receipt of rescind.")
-    if table["format"] != FORMAT:
-        raise DataError(f"its format is {table['format']!r}; this version reads {FORMAT}.")
+    if table["format"] not in (1, FORMAT):
+        raise DataError(f"its format is {table['format']!r}; this version reads 1 to {FORMAT}.")
+    if table["format"] == 1:
+        table.setdefault("sealed", "")
     try:
-        receipt: Receipt = _typed(table, Receipt, "the receipt")
+        receipt: Receipt = typed(table, Receipt, "the receipt")
         same = canonical(receipt) == data
     except RecursionError:
         raise DataError("it is nested too deeply.") from None
@@ -275,42 +346,3 @@ def _is_time(text: str) -> bool:
         return datetime.strptime(text, TIME_FORMAT).strftime(TIME_FORMAT) == text
     except ValueError:
         return False
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is not allowed")
-
-
-def _typed(value: Any, kind: Any, where: str) -> Any:
-    origin, inner = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return value
-    if is_dataclass(kind):
-        return _table(value, kind, where)
-    if type(None) in inner:
-        return None if value is None else _typed(value, inner[0], where)
-    if origin is tuple and isinstance(value, list):
-        kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
-        if len(kinds) == len(value):
-            pairs = enumerate(zip(value, kinds, strict=True))
-            return tuple(_typed(one, k, f"{where}[{n}]") for n, (one, k) in pairs)
-    if origin is Mapping and isinstance(value, dict):
-        return {name: _typed(one, inner[1], f"{where}.{name}") for name, one in value.items()}
-    if isinstance(kind, type) and type(value) is kind:
-        return value
-    expected = getattr(kind, "__name__", kind)
-    raise DataError(f"{where} is {str(value)[:40]!r}, expected {expected}.")
-
-
-def _table(value: Any, kind: Any, where: str) -> Any:
-    hints = _hints(kind)
-    if not isinstance(value, dict) or value.keys() != hints.keys():
-        given = sorted(value) if isinstance(value, dict) else str(value)[:40]
-        raise DataError(f"{where} has {given}, expected {sorted(hints)}.")
-    return kind(**{n: _typed(value[n], hint, f"{where}.{n}") for n, hint in hints.items()})
-
-
-@lru_cache
-def _hints(kind: Any) -> dict[str, Any]:
-    unsigned = ("curves", "samples") if kind is Finding else ()
-    return {name: hint for name, hint in get_type_hints(kind).items() if name not in unsigned}

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from rescind.audits.finding import Finding, legend, question
 from rescind.core.claims import AFTER
 from rescind.errors import DataError
-from rescind.forgetting.receipt import LEVELS, Receipt, canonical, digest
+from rescind.forgetting.receipt import LEVELS, Receipt, canonical, digest, opened
+from rescind.forgetting.sealing import BOUND, shown
 from rescind.reporting import charts
 from rescind.reporting.html import Page
 
@@ -37,6 +38,11 @@ NARROW = (
     "table { display: block; max-width: 100%; overflow-x: auto; }</style>"
 )
 """For phones: long digests wrap, and wide tables scroll."""
+FOR_THE_REQUESTER = (
+    "This page has the exact numbers and is for the requester. Strangers who have the same data "
+    "could find out from them whose records these were; receipt.json shows them bands only."
+)
+FOR_STRANGERS = "Numbers are bands. The exact ones are sealed: receipt.key opens them."
 ORDER = (charts.RED, charts.BLUE, charts.GREEN, charts.ORANGE, charts.GREY)
 """Colours: before forgetting, after it, retrained, then others."""
 
@@ -45,14 +51,17 @@ def page(
     receipt: Receipt,
     findings: Sequence[Finding] | None = None,
     figures: Mapping[str, str] | None = None,
+    key: bytes | None = None,
 ) -> str:
     """Return the page.
 
     findings: those of the receipt, with the curves and samples that a receipt does not contain
     figures: further pictures as SVG, by caption
+    key: the requester's, to show exact numbers. Default: the page for strangers
     """
-    shown = receipt.findings if findings is None else tuple(findings)
-    if shown != receipt.findings:
+    issued, receipt = receipt, receipt if key is None else opened(receipt, key)
+    measured = receipt.findings if findings is None else tuple(findings)
+    if measured != receipt.findings:
         raise DataError(
             "the given findings are not those of the receipt, and a page must not show anything "
             "that was not signed. Give the findings that the receipt was issued with."
@@ -60,8 +69,8 @@ def page(
     out = Page("Receipt of forgetting", [NARROW])
     _headline(out, receipt)
     _asked_and_done(out, receipt)
-    _measured(out, shown)
-    for caption, svg in _pictures(shown, figures or {}).items():
+    _measured(out, measured)
+    for caption, svg in _pictures(measured, figures or {}).items():
         out.chart(svg, caption)
     out.heading("What is kept")
     out.table(
@@ -69,7 +78,7 @@ def page(
     )
     out.heading("What this does not cover")
     _list(out, receipt.not_covered)
-    _how_to_verify(out, receipt)
+    _how_to_verify(out, issued)
     out.heading("Settings of the method")
     out.facts({name: str(value) for name, value in receipt.done.method.items()})
     return out.html()
@@ -87,9 +96,12 @@ def _headline(out: Page, receipt: Receipt) -> None:
 
 def _asked_and_done(out: Page, receipt: Receipt) -> None:
     asked, done = receipt.asked, receipt.done
-    who = "One person" if asked.people == 1 else f"{asked.people:,} people"
+    who = "One person" if asked.people == 1 else f"{shown(asked.people)} people"
     what = ASKED.get(asked.kind, f"asked for: {asked.kind}")
-    records = "1 record" if asked.records == 1 else f"{asked.records:,} records"
+    records = "1 record" if asked.records == 1 else f"{shown(asked.records)} records"
+    if receipt.format > 1:
+        closed = done.model_after.startswith(BOUND)
+        out.text(FOR_STRANGERS if closed else FOR_THE_REQUESTER, note=True)
     out.heading("What was requested")
     out.text(f"{who} {what}. The request concerns {records}.")
     out.text(
@@ -98,15 +110,16 @@ def _asked_and_done(out: Page, receipt: Receipt) -> None:
         note=True,
     )
     out.heading("What was done")
-    online = ", ".join(f"{role}: {count:,}" for role, count in done.online.items())
+    online = ", ".join(f"{role}: {shown(count)}" for role, count in done.online.items())
+    rounds, client_rounds = shown(done.rounds), shown(done.client_rounds)
     out.facts(
         {
             "When": receipt.time.replace("T", " ").replace("Z", " UTC"),
             "Method": f"{done.method.get('name', 'unnamed')} (its settings are at the end)",
             "Forgot by": done.unlearning,
-            "Rounds": f"{done.rounds:,}, with {done.client_rounds:,} client rounds in all",
+            "Rounds": f"{rounds}, with {client_rounds} client rounds in all",
             "Had to be online": online or "no one",
-            "Seconds": f"{done.seconds:,.2f}",
+            "Seconds": shown(done.seconds),
             "Model afterwards": done.model_after,
             "Data": done.data or "not stated (private data)",
             "Code": ", ".join(f"{name} {text}" for name, text in receipt.code.items() if text),
@@ -117,10 +130,11 @@ def _asked_and_done(out: Page, receipt: Receipt) -> None:
         out.text(
             "This learner keeps one integer sum over all users, and the records were subtracted "
             "from it. The only correct sum afterwards is the sum over the remaining data. Its "
-            "digest is stated below, so it can be compared, bit for bit, with the sum of the "
-            "remaining data. The digest of the sum before is sealed under the requester's key: "
-            "otherwise an attacker who knows all but one record could test guesses. Parts that "
-            "devices have not sent yet, or have lost, are counted as outstanding."
+            "digest is stated below, so whoever has the run can compare it, bit for bit, with the "
+            "sum of the remaining data. The digest of the sum before is sealed under the "
+            "requester's key: otherwise an attacker who knows all but one record could test "
+            "guesses. For the same reason strangers see the sum after under the run's key. Parts "
+            "that devices have not sent yet, or have lost, are counted as outstanding."
         )
         out.facts(receipt.claims)
         out.code("rescind verify receipt.json --data RUN")
@@ -167,7 +181,7 @@ def _row(finding: Finding) -> list[object]:
         "–" if ends is None else f"{ends[0]:.4f} to {ends[1]:.4f}",
         _or_dash(finding.reference),
         _or_dash(finding.margin),
-        int(finding.n),
+        int(finding.n) or "–",
     ]
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from rescind.audits.finding import overall
 from rescind.errors import DataError
-from rescind.forgetting import keys
-from rescind.forgetting.receipt import Receipt, digest, parse, signed_bytes
+from rescind.forgetting.receipt import Receipt, canonical, digest, opened, parse, signed_bytes
+from rescind.privacy import keys
 
 if TYPE_CHECKING:
     from rescind.core.records import Event
@@ -22,6 +22,8 @@ class Check:
 
     holds: bool
     says: str
+    note: bool = False
+    """Whether it is worth knowing, but decides nothing."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Verification:
 
     receipt: Receipt | None
     checks: tuple[Check, ...]
+    exact: Receipt | None = None
+    """The receipt with exact numbers, if the requester's key was given."""
 
     @property
     def valid(self) -> bool:
@@ -50,12 +54,14 @@ def verify(
     chain: Sequence[bytes] | None = None,
     request: tuple[Event, bytes] | None = None,
     claims: Sequence[Callable[[Receipt], Check]] = (),
+    key: bytes | None = None,
 ) -> Verification:
     """Check that these bytes are an unchanged receipt, signed with a trusted key.
 
     pinned: names of trusted signers, by public key (`ed25519:...`)
     chain: earlier receipts, in any order    request: the event and the requester's key
     claims: further checks of its claims, which need data (such as an additive learner's totals)
+    key: the requester's key, to open the exact numbers; that of `request` does it, too
     """
     result = _signature(data, pinned)
     receipt = result.receipt
@@ -68,7 +74,10 @@ def verify(
     if chain is not None:
         result = result.also(*_chain(receipt, chain, pinned))
     if request is not None:
+        key = request[1]
         result = result.also(_request(receipt, *request))
+    if key is not None and receipt.format > 1:
+        result = _open(result, receipt, key)
     return result.also(*(claim(receipt) for claim in claims))
 
 
@@ -128,8 +137,7 @@ def _chain(receipt: Receipt, given: Sequence[bytes], pinned: Mapping[str, str]) 
             why = "; ".join(found.problems)
             return [*checks, Check(False, f"receipt {steps} before it is not valid: {why}")]
         if found.receipt.time > here.time:
-            late = f"receipt {steps} before it is dated later, {found.receipt.time}"
-            checks.append(Check(False, late))
+            checks.append(_stepped_back(found.receipt, here))
         here = found.receipt
     if here.previous and not steps:
         checks.append(Check(False, f"none of the given earlier receipts is {here.previous}"))
@@ -141,7 +149,64 @@ def _chain(receipt: Receipt, given: Sequence[bytes], pinned: Mapping[str, str]) 
     if earlier:
         astray = f"{len(earlier)} of the given receipts are not on its chain"
         checks.append(Check(False, f"{astray}: {', '.join(earlier)}"))
+        every = [receipt, *(v.receipt for data in given if (v := _signature(data, pinned)).valid)]
+        named = {digest(canonical(one)): one for one in every if one is not None}
+        checks += forks(named)
     return checks
+
+
+def _stepped_back(earlier: Receipt, later: Receipt) -> Check:
+    """Note a clock that was set back. The digests give the order; a time is only a statement."""
+    says = f"the clock stepped back from {earlier.time} to {later.time} between two receipts"
+    return Check(True, f"{says}; their order is given by their digests", note=True)
+
+
+def forks(receipts: Mapping[str, Receipt]) -> list[Check]:
+    """Return a failed check for each receipt that several others name as their predecessor.
+
+    receipts: by name, all valid. One history has one successor of each receipt, so whoever shows
+    different successors to different people has two histories. Only who has both can see it
+    """
+    after: dict[str, list[str]] = {}
+    for name, receipt in receipts.items():
+        if receipt.previous:
+            after.setdefault(receipt.previous, []).append(name)
+    known = {digest(canonical(receipt)): name for name, receipt in receipts.items()}
+    return [
+        Check(False, f"FORK: {' and '.join(names)} both follow {known.get(previous, previous)}")
+        for previous, names in after.items()
+        if len(names) > 1
+    ]
+
+
+def verify_all(files: Mapping[str, bytes], pinned: Mapping[str, str]) -> dict[str, Verification]:
+    """Verify receipts together, by name: each one, its predecessor among them, and forks.
+
+    A copy of a receipt counts once. Forks fail under the name ''.
+    """
+    found = {name: verify(data, pinned) for name, data in files.items()}
+    place = {digest(data): name for name, data in reversed(list(files.items()))}
+    valid = {n: v.receipt for n, v in found.items() if v.valid and v.receipt is not None}
+    for name, receipt in valid.items():
+        before = place.get(receipt.previous)
+        if before in valid:
+            back = valid[before].time > receipt.time
+            more = [_stepped_back(valid[before], receipt)] if back else []
+            found[name] = found[name].also(Check(True, f"it follows {before}"), *more)
+        elif receipt.previous:
+            says = f"the receipt before it, {receipt.previous}, is not among the valid ones"
+            found[name] = found[name].also(Check(True, says, note=True))
+    split = forks({n: one for n, one in valid.items() if place[digest(files[n])] == n})
+    return {**found, "": Verification(None, tuple(split))} if split else found
+
+
+def _open(result: Verification, receipt: Receipt, key: bytes) -> Verification:
+    try:
+        exact = opened(receipt, key)
+    except DataError as error:
+        return result.also(Check(False, str(error).rstrip(".")))
+    agrees = Check(True, "the key opens its exact numbers, and they agree with what it says openly")
+    return replace(result.also(agrees), exact=exact)
 
 
 def _request(receipt: Receipt, event: Event, key: bytes) -> Check:

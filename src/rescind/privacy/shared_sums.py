@@ -46,15 +46,16 @@ class SharedSums(InProcess):
             raise ConfigError(f"{type(method).__name__} sends single updates; use one server.")
         sums: dict[str, Sum] = {}
         sizes: dict[str, list[tuple[str, torch.Size]]] = {}
+        sent: set[str] = set()
         with ExitStack() as stack:
             servers: dict[str, TwoServers] = {}
-            for chunk in torch.split(ids, self.together):
+            for number, chunk in enumerate(torch.split(ids, self.together)):
                 part, vault = super().train(method, public, mail, vault, chunk, roles, clock)
-                for role, total in part.items():
+                for role, summed in part.items():
                     if role != "train":  # a single device that answers an event
-                        sums[role] = total
+                        sums[role] = summed
                         continue
-                    for name, value in sorted(total.totals.items()):
+                    for name, value in sorted(summed.totals.items()):
                         if value.is_floating_point():
                             given = f"'{name}' of {type(method).__name__} is {value.dtype}"
                             raise ConfigError(f"two servers add only whole numbers, but {given}.")
@@ -62,12 +63,18 @@ class SharedSums(InProcess):
                         if key not in servers:
                             servers[key] = stack.enter_context(TwoServers(value.numel()))
                             sizes.setdefault(role, []).append((name, value.shape))
-                        servers[key].add(value.flatten().long())
-                    rest = replace(total, totals={}, touched={})
+                        if bool(value.any()):  # zeros are sent by nobody
+                            servers[key].add(value.flatten().long(), device=number)
+                            sent.add(key)
+                    rest = replace(summed, totals={}, touched={})
                     sums[role] = sums[role] + rest if role in sums else rest
             for role, names in sizes.items():
-                opened = {n: servers[f"{role}:{n}"].open().view(shape) for n, shape in names}
-                totals = {n: value.to(ids.device) for n, value in opened.items()}
+                totals = {}
+                for name, shape in names:
+                    key, total = f"{role}:{name}", torch.zeros(shape, dtype=torch.int64)
+                    if key in sent:
+                        total = servers[key].open().view(shape)
+                    totals[name] = total.to(ids.device)
                 sums[role] = replace(sums[role], totals=totals)
         return sums, vault
 

@@ -1,127 +1,87 @@
 """Two servers that each hold one share of a sum; one share alone reveals nothing.
 
-A device sends one server the seed of a random vector and the other its numbers minus that vector,
-modulo 2**64. Each server adds up what it gets; only both totals together give the sum, bit for
-bit, because integers do not round. The two processes communicate over local sockets; this is
+A device sends the first server the seed of a random vector, and the second its numbers minus that
+vector, modulo 2**64. Each server adds up what it gets; only both totals together give the sum, bit
+for bit, because integers do not round. The two processes communicate over local sockets; this is
 secure as long as they do not show each other their totals before an opening.
 
-An opened sum itself can reveal data: at least `least` contributions are needed between two
-openings, and docs/additive.md says why that is not enough. Used by `Gram(servers=2)`.
+- The first server gives a receipt for a seed, and the second adds no vector without one. So the
+  second knows who is in the sum, and an opening never waits: a seed without a vector is dropped.
+- Devices are known to each server by a key. Both servers count the different devices since the
+  last opening, and open nothing for fewer than `least`.
+- With each contribution goes a checksum that only devices and the reader of the sum can compute,
+  split in the same way. A server that changes a share or a total is found at the opening.
+
+An opened sum itself can reveal data: docs/additive.md says why `least` is not enough, and
+docs/secure-sums.md what is not covered. Used by `Gram(servers=2)`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
+import socket
 import sys
-from dataclasses import dataclass, field
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Listener
+from dataclasses import dataclass
 from subprocess import PIPE, Popen
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rescind.errors import ConfigError, DataError
+from rescind.privacy.shares import (
+    LARGEST,
+    LOOK,
+    MASKED,
+    NAME,
+    NUMBER,
+    OK,
+    OPEN,
+    PRIME,
+    SEED,
+    SEEDED,
+    Numbers,
+    Share,
+    checksum,
+    client_shares,
+    code_of,
+    device_key,
+    expanded,
+    number_bytes,
+    numbers_of,
+    opened,
+    seed_checksum,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SEED, NAME = 32, 16
-"""Bytes of a seed (256 bits, a ChaCha20 key) and of a contribution's name."""
 HERE = "127.0.0.1"
 BEGIN = "from rescind.privacy.two_servers import serve; serve()"
-_SEEDED, _MASKED, _OPEN, _COUNT, _LOOK = b"SMOCL"
-_OK, _REFUSED = b"K", b"R"
-Numbers = np.ndarray[Any, np.dtype[np.uint64]]
-
-
-def expanded(seed: bytes, count: int) -> Numbers:
-    """Expand a seed to a random vector: the ChaCha20 stream as numbers below 2**64. [count]
-
-    Every seed is used once, so the nonce may be zero.
-    """
-    from cryptography.hazmat.primitives.ciphers import Cipher
-    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-
-    if len(seed) != SEED:
-        raise ConfigError(f"a seed must have {SEED} bytes, got {len(seed)}.")
-    stream = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
-    return np.frombuffer(stream, dtype="<u8").astype(np.uint64)
-
-
-def client_shares(values: Tensor) -> tuple[bytes, Numbers]:
-    """Split values into two shares: a new seed, and values minus its vector. values: [n] int64"""
-    seed = secrets.token_bytes(SEED)
-    numbers = values.cpu().contiguous().numpy().astype(np.int64).view(np.uint64)
-    return seed, numbers - expanded(seed, len(numbers))
-
-
-def opened(first: Numbers, second: Numbers) -> Tensor:
-    """Return the signed sum of two totals, modulo 2**64. [n] int64"""
-    import torch
-
-    return torch.from_numpy((first + second).view(np.int64).copy())
-
-
-@dataclass
-class Share:
-    """The state of one server: a total, and the names of its contributions."""
-
-    total: Numbers
-    least: int
-    """Minimum number of contributions between two openings."""
-    shown: bool = False
-    """Whether the total may be read between openings. For tests: both totals reveal the sum."""
-    names: set[bytes] = field(default_factory=set)
-    since: int = 0
-
-    def answer(self, message: bytes) -> bytes:
-        """Answer a message: add a share, or return data; refusals begin with R and a reason."""
-        kind, name, load = message[0], message[1 : 1 + NAME], message[1 + NAME :]
-        if kind in (_SEEDED, _MASKED):
-            size = SEED if kind == _SEEDED else 8 * len(self.total)
-            if len(name) != NAME or len(load) != size:
-                return _REFUSED + f"a share of {len(load)} bytes, expected {size}".encode()
-            if name in self.names:
-                return _REFUSED + b"this contribution was already received"
-            share = expanded(load, len(self.total)) if kind == _SEEDED else _numbers(load)
-            self.total += share  # unsigned numbers wrap: modulo 2**64
-            self.names.add(name)
-            self.since += 1
-            return _OK
-        if kind == _COUNT:
-            return _OK + b"".join(sorted(self.names))
-        if kind == _OPEN and self.since < self.least:
-            why = f"{self.since} contributions since the last opening, {self.least} are needed"
-            return _REFUSED + why.encode()
-        if kind == _OPEN or (kind == _LOOK and self.shown):
-            self.since = 0 if kind == _OPEN else self.since
-            return _OK + self.total.astype("<u8").tobytes()
-        return _REFUSED + b"unknown message"
-
-
-def _numbers(load: bytes) -> Numbers:
-    return np.frombuffer(load, dtype="<u8").astype(np.uint64)
 
 
 def serve() -> None:
     """Run a server: answer one connection after another until the parent process ends.
 
-    Reads its size, rules and the secret of its callers from one input line, and prints its port.
+    Reads its size, rules and keys from one input line, and prints its port.
     """
-    size, least, shown, secret = sys.stdin.readline().split()
-    share = Share(np.zeros(int(size), dtype=np.uint64), int(least), shown == "1")
-    with Listener((HERE, 0), authkey=bytes.fromhex(secret)) as listener:
-        print(listener.address[1], flush=True)
+    given = json.loads(sys.stdin.readline())
+    total = np.zeros(given["size"], dtype=np.uint64)
+    secret, link = (bytes.fromhex(given[name]) for name in ("secret", "link"))
+    share = Share(total, given["least"], given["first"], secret, link, given["shown"])
+    with socket.create_server((HERE, 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
         Thread(target=_exit_with_parent, daemon=True).start()
         while True:
-            try:
-                with listener.accept() as caller:
-                    caller.send_bytes(share.answer(caller.recv_bytes()))
-            except (AuthenticationError, EOFError, ConnectionError):  # not a valid caller
-                continue
+            caller, _ = listener.accept()
+            with caller:
+                try:
+                    caller.settimeout(given["wait"])  # one silent caller does not stop the others
+                    _send(caller, share.answer(_receive(caller, 8 * len(total) + 2**26)))
+                except (OSError, EOFError):
+                    continue
 
 
 def _exit_with_parent() -> None:
@@ -129,37 +89,67 @@ def _exit_with_parent() -> None:
     os._exit(0)
 
 
+def _send(connection: socket.socket, data: bytes) -> None:
+    connection.sendall(number_bytes(len(data)) + data)
+
+
+def _receive(connection: socket.socket, limit: int) -> bytes:
+    size = int.from_bytes(_exactly(connection, NUMBER), "big")
+    if size > limit:
+        raise OSError(f"a message of {size} bytes; {limit} are allowed")
+    return _exactly(connection, size)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(min(size - len(data), 2**20))
+        if not part:
+            raise EOFError("the connection was closed")
+        data += part
+    return bytes(data)
+
+
 @dataclass
 class TwoServers:
     """Two server processes with a share each; use it in a `with` statement.
 
     with TwoServers(size) as servers:
-        servers.add(values)          # from a device
-        servers.add(-values)         # the same device withdraws it
-        servers.open()               # the sum, for a release
+        servers.add(values, device=7)
+        servers.add(-values, device=7)   # the same device withdraws it
+        servers.open()                   # the sum, for a release
     """
 
     size: int
     """Numbers per contribution, for example the item pairs of `Gram`."""
     least: int = 1
-    """Minimum number of contributions between two openings; each process counts them."""
+    """Minimum number of different devices between two openings; each process counts them. Devices
+    of people who work with a server do not protect the others."""
     shown: bool = False
     """Let `share` read single totals, for tests."""
+    wait: float = 60.0
+    """Seconds after which a server that does not answer is given up."""
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.least < 1:
-            given = f"{self.size}, {self.least}"
-            raise ConfigError(f"size and least of TwoServers must be at least 1; got {given}.")
+        if self.size < 1 or self.least < 1 or self.wait <= 0:
+            given = f"{self.size}, {self.least}, {self.wait}"
+            raise ConfigError(f"size and least must be 1 or more, wait above 0; got {given}.")
         self._processes: list[Popen[bytes]] = []
         self._ports: list[int] = []
         self._secrets = [secrets.token_bytes(32) for _ in range(2)]
+        # Devices and the reader know it; the servers do not.
+        self._check = expanded(secrets.token_bytes(SEED), self.size) % np.uint64(PRIME)
+        self._period = 0
 
     def __enter__(self) -> TwoServers:
-        for secret in self._secrets:  # start both at once; they get only this line
+        link = secrets.token_bytes(32)
+        about = {"size": self.size, "least": self.least, "shown": self.shown, "wait": self.wait}
+        for number, secret in enumerate(self._secrets):  # both at once; they get only this line
             process = Popen([sys.executable, "-c", BEGIN], stdin=PIPE, stdout=PIPE)
             assert process.stdin is not None
-            line = f"{self.size} {self.least} {int(self.shown)} {secret.hex()}\n"
-            process.stdin.write(line.encode())
+            keys = {"first": number == 0, "secret": secret.hex(), "link": link.hex()}
+            line = json.dumps({**about, **keys})
+            process.stdin.write(f"{line}\n".encode())
             process.stdin.flush()
             self._processes.append(process)
         for process in self._processes:
@@ -174,39 +164,58 @@ class TwoServers:
         for process in self._processes:
             process.communicate()  # closes its input, so that it ends
 
-    def add(self, values: Tensor) -> None:
-        """Send a contribution to both servers; a negative one withdraws an earlier one. [size]"""
+    def add(self, values: Tensor, device: int) -> None:
+        """Send a device's contribution to both servers; a negative one withdraws it. [size]"""
         if values.dtype.is_floating_point or tuple(values.shape) != (self.size,):
             given = f"{tuple(values.shape)} of {values.dtype}"
             raise ConfigError(f"a contribution must be {self.size} whole numbers; got {given}.")
+        if not bool(values.any()):
+            raise ConfigError(f"device {device} has all zeros, which hide nobody. Send nothing.")
         name = secrets.token_bytes(NAME)
         seed, masked = client_shares(values)
-        self._ask(0, bytes([_SEEDED]) + name + seed)
-        self._ask(1, bytes([_MASKED]) + name + masked.astype("<u8").tobytes())
+        receipt = self._ask(0, SEEDED, name + seed, device)
+        tag = (checksum(self._check, values) - seed_checksum(seed)) % PRIME
+        load = name + receipt + number_bytes(tag) + masked.astype("<u8").tobytes()
+        self._ask(1, MASKED, load, device)
 
     def share(self, server: int) -> Numbers:
         """Return the total of one server, if `shown` is set. [size]"""
-        return _numbers(self._ask(server, bytes([_LOOK])))
+        return numbers_of(self._ask(server, LOOK))
 
     def open(self) -> Tensor:
-        """Return the sum. Both servers must have the same contributions. [size] int64"""
-        received = [self._ask(server, bytes([_COUNT])) for server in range(2)]
-        if received[0] != received[1]:
-            first, second = (len(names) // NAME for names in received)
-            why = f"the servers have different contributions ({first} and {second})"
-            raise DataError(f"{why}: a share was lost. Let its device send both shares again.")
-        return opened(*(_numbers(self._ask(server, bytes([_OPEN]))) for server in range(2)))
+        """Return the sum of all contributions that reached both servers. [size] int64
 
-    def _ask(self, server: int, message: bytes) -> bytes:
+        Raises `DataError` if too few devices contributed, or if a server changed something.
+        """
+        second = self._ask(1, OPEN)
+        end = NUMBER + 8 * self.size
+        first = self._ask(0, OPEN, second[end:])
+        self._period += 1
+        totals = [numbers_of(one[NUMBER:end]) for one in (first, second)]
+        tag = sum(int.from_bytes(one[:NUMBER], "big") for one in (first, second)) % PRIME
+        total = opened(*totals)
+        outside = (total <= -LARGEST) | (total >= LARGEST)
+        if bool(outside.any()) or checksum(self._check, total) != tag:
+            raise DataError(
+                "the sum does not fit its checksum: a server has changed a share or its total, or "
+                "an entry is above 2**59. Do not use it; start again with servers that you trust."
+            )
+        return total
+
+    def _ask(self, server: int, kind: bytes, load: bytes = b"", device: int | None = None) -> bytes:
+        secret = self._secrets[server]
+        key = code_of(secret, b"reader") if device is None else device_key(secret, device)
+        body = number_bytes(self._period) + number_bytes(device or 0) + load
         try:
-            with Client((HERE, self._ports[server]), authkey=self._secrets[server]) as connection:
-                connection.send_bytes(message)
-                answer = connection.recv_bytes()
+            port = self._ports[server]
+            with socket.create_connection((HERE, port), timeout=self.wait) as connection:
+                _send(connection, kind + code_of(key, kind, body) + body)
+                answer = _receive(connection, 8 * self.size + 2**26)
         except (OSError, EOFError, IndexError) as error:
             raise DataError(
-                f"server {server + 1} of 2 does not answer ({error!r}). Its share of the sum is "
-                "lost: start again and let all devices send again."
+                f"server {server + 1} of 2 does not answer ({error!r}). Try again; if it ended, "
+                "its share of the sum is lost: start again and let all devices send again."
             ) from None
-        if answer[:1] == _REFUSED:
+        if answer[:1] != OK:
             raise DataError(f"server {server + 1} of 2 refused: {answer[1:].decode()}.")
         return answer[1:]

@@ -22,6 +22,7 @@ from rescind.core.clock import Clock
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.federation import Federation
 from rescind.core.gradient import RankingMethod
+from rescind.core.guards import Clip, Gaussian, Laplace
 from rescind.core.history import History, RestorePoint
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels
@@ -31,7 +32,7 @@ from rescind.core.records import Records
 from rescind.core.run_state import RunState
 from rescind.core.settings import fields_of, find, from_table, to_table
 from rescind.core.world import Sizes, World
-from rescind.errors import DataError
+from rescind.errors import ConfigError, DataError
 from rescind.storage import packing
 from rescind.storage.events import pack_event, unpack_event
 from rescind.storage.packing import FORMAT, Facts, Packed, as_notes, columns, drawer, under
@@ -43,6 +44,10 @@ METHODS = ("rescind.methods", "server_sample")
 UNLEARNERS = ("rescind.methods", "unlearn")
 """Methods, and unlearners that are not learners."""
 MODELS = ("rescind.models", "tables")
+GUARDS: dict[str, type[Clip | Gaussian | Laplace]] = {
+    cls.__name__: cls for cls in (Clip, Gaussian, Laplace)
+}
+"""Guards that can be saved with a federation."""
 
 
 def save_federation(fed: Federation, folder: Path | str) -> Path:
@@ -59,11 +64,13 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
     labels: Facts = {
         k: list(v) for k, v in vars(fed.labels).items() if k in ("users", "items", "titles")
     }
+    facts["labels"] = _labels_digest(labels)
     past, past_facts = _pack_past(fed)
     sides = [params.digest(server), facts, params.digest(devices), device_facts, labels]
     sides += [params.digest(past), past_facts] if fed.past else []
     stamp = "sha256:" + sha256(json.dumps(sides, sort_keys=True).encode()).hexdigest()
-    files.write_atomically(folder / "labels.json", json.dumps({**labels, "stamp": stamp}).encode())
+    named = json.dumps({**labels, "stamp": stamp}).encode()
+    files.write_atomically(folder / "labels.json", named, private=True)
     params.save(folder / "devices.safetensors", devices, as_notes({**device_facts, "stamp": stamp}))
     if fed.past is not None:
         params.save(folder / "past.safetensors", past, as_notes({**past_facts, "stamp": stamp}))
@@ -101,13 +108,15 @@ def _pack_server(fed: Federation) -> Packed:
         "hosts": hosts,
         "keep_every": fed.keep_every,
         "past": fed.past is not None,
+        "guards": _guard_tables(fed.executor),
     }
     tensors |= under("shared", columns(fed.world.shared)) | under("flags", flags)
+    tensors |= under("ledger", {} if fed.spent is None else {"spent": fed.spent})
     return tensors, facts
 
 
 def load_federation(folder: Path | str, executor: Executor | None = None) -> Federation:
-    """Read a federation. folder: of `save_federation`, or of a finished run"""
+    """Read a federation with its guards. folder: of `save_federation`, or of a finished run"""
     folder = model_in(Path(folder))
     server, facts = packing.read_packed(folder / "server.safetensors")
     devices, device_facts = packing.read_packed(folder / "devices.safetensors")
@@ -117,8 +126,14 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
             f"the files in {folder} do not belong together: a save of server, devices and labels "
             f"was interrupted. Rerun, or resume with --resume."
         )
+    if facts.get("labels", _labels_digest(labels)) != _labels_digest(labels):
+        raise DataError(
+            f"{folder / 'labels.json'} does not match the digest that was saved with the model: "
+            f"its ids were changed, so the wrong person could be erased. Restore it from a copy."
+        )
     method = _method(facts["method"])
-    executor = method.executor_for(executor or InProcess())
+    executor = _guarded(executor or InProcess(), facts.get("guards") or [], folder)
+    executor = method.executor_for(executor)
     device = getattr(executor, "device", "cpu")
     vault = _unpack(devices, device_facts, device)
     flags = {n: v.to(device) for n, v in drawer("flags", server).items()}
@@ -138,7 +153,34 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
         events=tuple((kind, digest, at) for kind, digest, at in facts["events"]),
         past=_read_past(folder / "past.safetensors", facts, vault) if facts.get("past") else None,
         keep_every=facts.get("keep_every"),
+        spent=drawer("ledger", server).get("spent"),
     )
+
+
+def _guard_tables(executor: Executor) -> list[Facts]:
+    """Return the guards of an executor as plain tables."""
+    guards = getattr(executor, "guards", ())
+    for guard in guards:
+        if type(guard) not in GUARDS.values():
+            raise ConfigError(
+                f"the guard {type(guard).__name__} cannot be saved, and without it a loaded "
+                f"federation would train unprotected. Allowed: {', '.join(GUARDS)}."
+            )
+    return [to_table(guard) for guard in guards]
+
+
+def _guarded(executor: Executor, tables: list[Facts], folder: Path) -> Executor:
+    """Return an executor with the saved guards: no later round may be less protected."""
+    saved = tuple(from_table(GUARDS[table["name"]], table, {}) for table in tables)
+    given = getattr(executor, "guards", ())
+    if not saved or given == saved:
+        return executor
+    if given or not isinstance(executor, InProcess):
+        raise ConfigError(
+            f"{folder} was trained with the guards {saved}; the given executor has {given}. "
+            f"Give an InProcess without guards, or with the same."
+        )
+    return replace(executor, guards=saved)
 
 
 def _unpack(tensors: Params, facts: Facts, device: str) -> Vault:
@@ -221,11 +263,20 @@ def _read_past(path: Path, server: Facts, vault: Vault) -> History:
     return History(start, tensors["first"].to(device), base, story, tuple(points))
 
 
+def _labels_digest(labels: Facts) -> str:
+    return "sha256:" + sha256(json.dumps(labels, sort_keys=True).encode()).hexdigest()
+
+
 def _read_labels(path: Path) -> Facts:
     try:
         labels: Facts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"{path} cannot be read ({error}). Restore it from a copy, or rerun."
         ) from None
+    lists = [labels.get(k, []) for k in fields_of(Labels)] if isinstance(labels, dict) else [None]
+    if not all(isinstance(one, list) and all(isinstance(v, str) for v in one) for one in lists):
+        raise DataError(
+            f"{path} does not hold lists of ids and titles. Restore it from a copy, or rerun."
+        )
     return labels

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,12 @@ from rescind.core import files
 from rescind.errors import DataError
 
 MOVED = "moved.json"
+UNSIGNED = "unsigned"
+"""Holds the receipt of a new run until the old run is purged."""
+SCRATCH = ".scratch"
+"""Holds what a command needs while it works; swept by the next command."""
+FOR_WORKERS = "rescind-audit-"
+"""Prefix of folders with a federation and a request for the workers of an audit."""
 
 
 def _replaced_by(run: Path) -> str:
@@ -17,12 +26,35 @@ def _replaced_by(run: Path) -> str:
     moved = run / MOVED
     if not moved.is_file():
         return ""
-    return f"Its records were forgotten; the new run is {json.loads(moved.read_text())['to']}."
+    to = Path(json.loads(moved.read_text())["to"]).name
+    return f"Its records were forgotten; the new run is {to}."
+
+
+def has_model(run: Path) -> bool:
+    """Return whether a run still has its model."""
+    return (run / "model").is_dir()
+
+
+@contextmanager
+def working_on(run: Path) -> Iterator[Path]:
+    """Hold the lock of a run and yield a private folder in it for temporary files."""
+    with files.locked(run):
+        scratch = run / SCRATCH
+        shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            scratch.mkdir(mode=0o700)
+        except OSError as error:
+            why = error.strerror or error
+            raise DataError(f"cannot write in {run}: {why}. Allow it, or copy the run.") from None
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def check_finished(run: Path) -> None:
     """Raise if a folder has no finished run, with a hint where one is."""
-    if (run / "run.json").is_file() and (run / "model").is_dir():
+    if (run / "run.json").is_file() and has_model(run):
         return
     inside = sorted(str(p.parent) for p in run.glob("**/run.json") if p.parent != run)[:3]
     hint = _replaced_by(run)
@@ -59,8 +91,8 @@ def read_facts(folder: Path) -> dict[str, Any] | None:
         facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}:{error.colno}: not valid JSON. Rerun.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error}). Rerun.") from None
-    if not isinstance(facts, dict):
+    if not isinstance(facts, dict) or not isinstance(facts.get("configuration"), dict):
         raise DataError(f"{path} does not describe a run. Rerun.")
     return facts

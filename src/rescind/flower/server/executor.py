@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,17 +15,17 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Mail
 from rescind.core.executor import Vault
 from rescind.core.federation import Federation
-from rescind.core.gate import gate_sum
+from rescind.core.gate import HEALTHY, gate_sum
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Event, Records, Share
 from rescind.core.run_state import RoundResult
-from rescind.core.settings import to_table
 from rescind.core.tasks import Metric, Question
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.streams import Announcement
+from rescind.flower.server.combine import accepted, accepted_measures, check_trim
 from rescind.flower.server.remote_holdings import (
     RemoteHoldings,
     from_sizes,
@@ -32,17 +33,18 @@ from rescind.flower.server.remote_holdings import (
     remote_holdings,
     with_pending,
     with_reply,
+    without_opening,
 )
+from rescind.flower.server.requests import open_request, request, vault_request
 from rescind.flower.server.secure_round import exchange_round
 from rescind.flower.server.transport import FAILED, Transport
 from rescind.flower.wire.messages import Letter, metric_table
 from rescind.flower.wire.payloads import (
+    LIMIT,
+    Bounds,
     LeftOut,
-    checked_sums,
     mail_for,
     of_silo,
-    packed_steps,
-    sums_of,
 )
 from rescind.flower.wire.secure_aggregation import Masked, check_silos
 from rescind.flower.wire.steps import MOMENT
@@ -65,8 +67,11 @@ class FlowerExecutor:
     """Name of this run: replies of other runs are refused."""
     least: float = 0.5
     """A round is abandoned if a smaller fraction of the silos asked has replied."""
-    limit: float = 1e6
-    """Sums with a larger norm per client are refused (gate.py)."""
+    limit: float = HEALTHY
+    """Sums with a larger norm per client are refused, unless all silos' are large (combine.py)."""
+    trim: float = 0.0
+    """Fraction of the silos whose largest, and whose smallest, values are left out of each mean
+    (combine.py); 0: plain means."""
     device: str = "cpu"
     masked: Masked | None = None
     """Settings of masked sums, of which the server sees only the total; None: not masked."""
@@ -77,6 +82,7 @@ class FlowerExecutor:
     def __post_init__(self) -> None:
         if not 0 <= self.least <= 1:
             raise ConfigError(f"the fraction of silos must be 0 to 1; got least = {self.least}.")
+        check_trim(self.trim, self.masked is not None)
         if self.masked is not None:
             check_silos(self.line.silos)
 
@@ -115,8 +121,8 @@ class FlowerExecutor:
     def arrivals(self, seed: int) -> Iterator[Announcement]:
         """Yield the blocks that silos announce, one after another. Records stay on the silos."""
         for number in itertools.count(1):
-            request = self._request("next", Clock(seed), {"block": number})
-            replies = self._ask_all(dict.fromkeys(range(self.line.silos), request))
+            asked = self._request("next", Clock(seed), {"block": number})
+            replies = self._ask_all(dict.fromkeys(range(self.line.silos), asked))
             having = [reply for reply in replies.values() if reply.facts["there"]]
             if not having:
                 return
@@ -129,26 +135,29 @@ class FlowerExecutor:
     # -- the five operations -----------------------------------------------------------------------
 
     def open(self, method: Method, holdings: Holdings, clock: Clock) -> Vault:
-        """Create the devices' initial private values. Every silo must reply."""
+        """Create the devices' initial private values. A missing silo does so when it is back."""
         if not isinstance(holdings, RemoteHoldings):
             raise ConfigError(
                 "this executor needs data on silos. Start the federation with the holdings that "
                 "`FlowerExecutor.gather` returns."
             )
-        requests = {}
-        for silo in range(holdings.silos):
-            tensors, left_out = pack_events("never", of_silo(holdings.left_out, silo))
-            owed, steps = packed_steps("owed", holdings.owed, silo)
-            extra = {**left_out, **owed, "clients": holdings.clients, "items": holdings.items}
-            extra |= {"held": int(holdings.moment[silo]), "method": to_table(method)}
-            tensors |= steps
-            requests[silo] = self._request("open", clock, extra, tensors, holdings.epoch)
-        replies = self._ask_all(requests)
-        fresh = replace(holdings, owed=(), left_out=(), seed=clock.seed)
+        requests = {
+            silo: open_request(self.run, method, holdings, silo, clock)
+            for silo in range(holdings.silos)
+        }
+        replies, why = self.line.ask(requests)
+        if not replies:
+            raise DataError(f"no silo could start: {why}. Restart the silos and try again.")
+        fresh = replace(holdings, owed=(), left_out=(), letters=(), seed=clock.seed)
         moment = torch.zeros(holdings.silos, dtype=torch.int64)
-        for silo, reply in replies.items():
-            fresh = with_reply(fresh, silo, reply.facts, drawer("said", reply.tensors))
-            moment[silo] = int(reply.facts["private"])
+        for silo, asked in requests.items():
+            if silo in replies:
+                reply = replies[silo]
+                fresh = with_reply(fresh, silo, reply.facts, drawer("said", reply.tensors))
+                moment[silo] = int(reply.facts["private"])
+            else:
+                fresh, moment[silo] = without_opening(fresh, silo, asked)
+                log.warning("silo %d has not started again yet: %s", silo, why[silo])
         return Vault(fresh, {MOMENT: moment})
 
     def train(
@@ -175,35 +184,42 @@ class FlowerExecutor:
             requests[silo] = self._vault_request(
                 "train", method, vault, silo, clock, extra, tensors
             )
-        keys = self._request("mask", clock, epoch=held.epoch)
+        keys = request(self.run, "mask", clock, epoch=held.epoch)
         replies, why, total = exchange_round(self.line, requests, keys, self.masked, roles)
         refused = {why[s].partition(":")[0]: 0 for s in why}
         for silo, reason in why.items():
             refused[reason.partition(":")[0]] += len(asked[silo])
             log.warning("silo %d is not in round %d: %s", silo, clock.round, reason)
-        if requests and not replies and all(r.startswith(FAILED) for r in why.values()):
-            raise DataError(f"no silo can take part in round {clock.round}. {why[min(why)]}")
+        failed = [silo for silo, reason in why.items() if reason.startswith(FAILED)]
+        # Without the silo of the one who leaves, a round with roles would forget nobody.
+        if failed and (roles or len(failed) == len(requests)):
+            needs = "a round with roles needs every silo" if replies else "no silo can take part"
+            raise DataError(f"{needs} in round {clock.round}. {why[min(failed)]}")
         if requests and len(replies) < self.least * len(requests):
             log.warning("round %d is abandoned: only %d silos replied", clock.round, len(replies))
             return {"train": Sum({}, 0.0, 0, refused=refused)}, vault
         sums: dict[str, Sum] = {}
-        check_all = not method.only_averages
-        if total is not None:
-            also = tuple(total.totals) if check_all else ()
-            sums["train"] = gate_sum(total, public, self.limit, also)
-            replies = replies if sums["train"] is total else {}
+        limit = (
+            self.limit if method.only_averages else LIMIT
+        )  # pairs of 2,300 items: a norm of 2,300
+        if total is None:
+            named = {*roles.values()} if roles else ()
+            bounds = {
+                silo: Bounds(method, public, mine, named, held.most(method, silo))
+                for silo, mine in asked.items()
+            }
+            sums, bad = accepted(replies, bounds, limit, self.trim)
+        else:  # a masked total is checked as a whole
+            also = () if method.only_averages else tuple(total.totals)
+            sums["train"] = gate_sum(total, public, LIMIT, also)
+            bad = {} if sums["train"] is total else dict.fromkeys(replies, "")
         for silo, reply in replies.items():
-            mine = asked[silo]
-            found: dict[str, Sum] | str = {}
-            if total is None:  # a masked total was checked as a whole
-                found = checked_sums(method, public, mine, reply, check_all, self.limit)
-            if isinstance(found, str):
-                refused[found] = refused.get(found, 0) + len(mine)
-                self.line.refused[found] += 1
-                continue
-            for role, one in found.items():
-                sums[role] = sums[role] + one if role in sums else one
-            vault = _after_reply(vault, silo, reply)
+            if silo not in bad:
+                vault = _after_reply(vault, silo, reply)
+            elif bad[silo]:
+                refused[bad[silo]] = refused.get(bad[silo], 0) + len(asked[silo])
+        self._report(bad, f"in round {clock.round}")
+        replies = {silo: reply for silo, reply in replies.items() if silo not in bad}
         if refused or not sums:
             role = next(iter(sums), "train")
             rest = Sum({}, 0.0, 0, refused=refused)
@@ -228,11 +244,20 @@ class FlowerExecutor:
             raise DataError(f"no silo could be measured: {why}. Restart the silos and try again.")
         if why:
             log.warning("measured without silos %s: %s", sorted(why), why)
-        total = Sum({}, 0.0, 0)
-        for number, reply in enumerate(replies.values()):
-            one = sums_of(reply)["measure"]
-            total = one if number == 0 else total + one
-        return total
+        asked = {s: int((ids % held.silos == s).sum()) for s in replies}
+        most = {silo: n * int(held.heaviest[silo]) for silo, n in asked.items()}
+        total, bad = accepted_measures(replies, metric, held.items, most)
+        self._report(bad, "measured")
+        if requests and total is None:
+            raise DataError(f"no silo sent valid measures: {bad}. Restart the silos, try again.")
+        return total or Sum({}, 0.0, 0)
+
+    def _report(self, bad: Mapping[int, str], what: str) -> None:
+        """Count and log the silos whose replies were refused."""
+        for silo, reason in bad.items():
+            if reason:
+                self.line.refused[reason.partition(":")[0]] += 1
+                log.warning("silo %d is not %s: %s", silo, what, reason)
 
     def query(
         self, method: Method, public: Params, vault: Vault, records: Records, ask: Question
@@ -284,15 +309,20 @@ class FlowerExecutor:
         held, private = needed_moments(fed.now.vault, fed.past)
         origin = fed.past.origin if fed.past else None
         left_out = origin.left_out if isinstance(origin, RemoteHoldings) else ()
-        replies = self._keep_only(fed, {"keep_held": held, "keep_private": private}, left_out)
+        kept = {"keep_held": held, "keep_private": private}
+        requests, replies = self._keep_only(fed, kept, left_out)
         vault, past = fed.now.vault, fed.past
         for silo, reply in replies.items():
             vault = _after_reply(vault, silo, reply)
+        # A request to keep includes all that a silo missed before.
+        missed = tuple((silo, asked) for silo, asked in requests.items() if silo not in replies)
+        vault = replace(vault, holdings=replace(remote_holdings(vault), letters=missed))
         if past is not None and isinstance(origin, RemoteHoldings):
             left = tuple((s, e) for s, e in left_out if s not in replies)
             owed = tuple(step for step in origin.owed if step.silo not in replies)
             epoch = max(origin.epoch, remote_holdings(vault).epoch)  # silos refuse older epochs
-            past = replace(past, origin=replace(origin, left_out=left, owed=owed, epoch=epoch))
+            origin = replace(origin, left_out=left, owed=owed, epoch=epoch, letters=missed)
+            past = replace(past, origin=origin)
         return replace(fed, now=replace(fed.now, vault=vault), past=past)
 
     def drop_earlier_blocks(self, fed: Federation) -> None:
@@ -308,8 +338,10 @@ class FlowerExecutor:
         self.needed.clear()
         _, self.needed["keep"] = needed_moments(fed.now.vault, fed.past)
 
-    def _keep_only(self, fed: Federation, kept: Facts, left_out: LeftOut = ()) -> dict[int, Letter]:
-        """Return the replies of the silos that have removed all other moments."""
+    def _keep_only(
+        self, fed: Federation, kept: Facts, left_out: LeftOut = ()
+    ) -> tuple[dict[int, Letter], dict[int, Letter]]:
+        """Let silos remove all other moments. Return the requests, and the replies, by silo."""
         requests = {}
         for silo in range(remote_holdings(fed.now.vault).silos):
             tensors, facts = pack_events("never", of_silo(left_out, silo))
@@ -320,7 +352,7 @@ class FlowerExecutor:
         replies, why = self.line.ask(requests)
         for silo, reason in why.items():
             log.warning("silo %d has not removed old states yet: %s", silo, reason)
-        return replies
+        return requests, replies
 
     def watch(self, every: int = 1) -> Callable[[RoundResult], None]:
         """Return a callback for each round that updates which private moments silos keep.
@@ -342,38 +374,11 @@ class FlowerExecutor:
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def _request(
-        self,
-        verb: str,
-        clock: Clock,
-        extra: Facts | None = None,
-        tensors: Params | None = None,
-        epoch: int = 0,
-    ) -> Letter:
-        facts = {"verb": verb, "run": self.run, "seed": clock.seed, "round": clock.round}
-        return Letter({**facts, "epoch": epoch, **(extra or {})}, dict(tensors or {}))
+    def _request(self, verb: str, clock: Clock, extra: Facts | None = None) -> Letter:
+        return request(self.run, verb, clock, extra)
 
-    def _vault_request(
-        self,
-        verb: str,
-        method: Method,
-        vault: Vault,
-        silo: int,
-        clock: Clock,
-        extra: Facts,
-        tensors: Params,
-    ) -> Letter:
-        """Build a request about a silo's devices, with the steps it has not acknowledged."""
-        held = remote_holdings(vault)
-        owed, packed = packed_steps("owed", held.owed, silo)
-        facts: Facts = {
-            "method": to_table(method),
-            "held": int(held.moment[silo]),
-            "private": int(vault.private[MOMENT][silo]),
-            **owed,
-            **extra,
-        }
-        return self._request(verb, clock, facts, {**packed, **tensors}, held.epoch)
+    def _vault_request(self, verb: str, *about: Any) -> Letter:
+        return vault_request(self.run, verb, *about)
 
     def _ask_all(self, requests: Mapping[int, Letter]) -> dict[int, Letter]:
         """Return the replies of all silos asked. Raises `DataError` if one is missing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from rescind.experiments.unlearning_run import events as requests
 from rescind.flower.run_request import RunRequest
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.journal import Journal
+from rescind.flower.server.receipts import facts_of, write_receipts
 from rescind.flower.server.storage import load_remote, save_remote
 from rescind.forgetting.pipeline import unlearn_and_purge
 from rescind.storage.events import pack_events, unpack_events
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 TABLE = "stand.json"
 """Written last, so that incomplete progress is not resumed."""
 EVENTS = "events.safetensors"
+WAITING = "waiting.txt"
+"""Names the silos that a finished run waits for."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class ForgetProgress:
     """The content of run.json so far."""
     events: tuple[Event, ...] = ()
     """Requests that are not unlearnt yet, the next one first."""
+    answered: tuple[Event, ...] = ()
+    """Requests that are unlearnt, oldest first: their receipts may not be complete yet."""
     unsettled: bool = False
     """The model has forgotten the last request, but silos must still remove its data."""
 
@@ -68,12 +73,30 @@ class ForgetProgressFiles:
         """Remove everything, when the run is finished."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def check_done(self) -> None:
+        """Refuse to start a run over one with a request that silos have not confirmed."""
+        path = self.folder / WAITING
+        if path.is_file():
+            raise ConfigError(
+                f"silos {path.read_text(encoding='utf-8')} have not confirmed a request of the run "
+                f"in {self.folder.parent} yet. Start them and repeat its command with --resume, or "
+                f"choose another --out."
+            )
+
+    def finish(self, waiting: Sequence[int]) -> None:
+        """Remove everything, unless silos have not confirmed yet: then the run can be resumed."""
+        if not waiting:
+            return self.clear()
+        return files.write_atomically(self.folder / WAITING, str(list(waiting)).encode())
+
     def write(self, progress: ForgetProgress) -> None:
         """Write the progress, then remove the one before."""
         self.number += 1
         shutil.rmtree(self.place, ignore_errors=True)  # an interrupted write
         save_remote(progress.fed, self.place)
         tensors, event_facts = pack_events("event", progress.events)
+        answered, answered_facts = pack_events("answered", progress.answered)
+        tensors, event_facts = {**tensors, **answered}, {**event_facts, **answered_facts}
         params.save(self.place / EVENTS, tensors, {"facts": json.dumps(event_facts)})
         table = {"key": self.key, "facts": progress.facts, "unsettled": progress.unsettled}
         files.write_atomically(self.place / TABLE, json.dumps(table).encode())
@@ -97,8 +120,9 @@ class ForgetProgressFiles:
                     f"recipe and requests, or choose another --out."
                 )
             self.number = int(place.name.split("-")[1])
-            left = unpack_events("event", tensors, json.loads(notes["facts"]))
-            return ForgetProgress(fed, table["facts"], tuple(left), bool(table["unsettled"]))
+            packed = json.loads(notes["facts"])
+            left, old = (tuple(unpack_events(n, tensors, packed)) for n in ("event", "answered"))
+            return ForgetProgress(fed, table["facts"], left, old, bool(table["unsettled"]))
         return None
 
     @property
@@ -129,7 +153,11 @@ def answered(
     executor: FlowerExecutor,
     saved: ForgetProgressFiles,
 ) -> ForgetProgress:
-    """Answer all remaining requests, one after another, and save the progress."""
+    """Answer all remaining requests, one after another, and save the progress.
+
+    Silos that are away are waited for: the requests' facts and receipts name them until they have
+    confirmed, in this run or when it is resumed.
+    """
     while progress.events or progress.unsettled:
         if not progress.unsettled:
             progress = _unlearn(progress, method or progress.fed.method, executor, saved)
@@ -137,13 +165,25 @@ def answered(
         with saved.journal():
             fed, facts = executor.settle(progress.fed), dict(progress.facts)
             *others, last = facts["forgot"]
-            facts["forgot"] = [*others, {**last, "waiting": list(executor.waiting(fed))}]
+            waiting = list(executor.waiting(fed))
+            last = {**last, "waiting": waiting, "silos": executor.line.silos}
+            facts["forgot"] = [*others, last]
             facts["round"] = fed.now.state.round
             facts |= measured(cell, facts, fed)
-        progress = ForgetProgress(fed, facts, progress.events)
+        progress = ForgetProgress(fed, facts, progress.events, progress.answered)
         saved.write(progress)
-    with saved.journal():
-        return replace(progress, fed=executor.settle(progress.fed))  # also clients away before
+    if not progress.answered:
+        return progress
+    fed = executor.settle(progress.fed)  # not from the journal: silos that were away may be back
+    still = executor.waiting(fed)
+    forgot = [
+        {**one, "waiting": [silo for silo in one["waiting"] if silo in still]}
+        for one in progress.facts["forgot"]
+    ]
+    write_receipts(saved.folder.parent, fed, forgot, progress.answered)
+    progress = replace(progress, fed=fed, facts={**progress.facts, "forgot": forgot})
+    saved.write(progress)
+    return progress
 
 
 def _unlearn(
@@ -158,7 +198,7 @@ def _unlearn(
     with saved.journal():
         fed, forgot = forget(progress.fed, event, method)
     facts = {**progress.facts, "forgot": [*progress.facts.get("forgot", ()), forgot]}
-    return ForgetProgress(fed, facts, tuple(left), unsettled=True)
+    return ForgetProgress(fed, facts, tuple(left), (*progress.answered, event), unsettled=True)
 
 
 def unlearner(asked: RunRequest, cell: Cell) -> Unlearner | None:
@@ -196,7 +236,15 @@ def forget(
         "client_rounds": done.cost.client_rounds,
         "seconds": done.cost.wall,
         "traces": done.traces,
+        "done": facts_of(fed, request, done),
     }
+
+
+def published(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of requests for run.json, without the digests that receipts seal."""
+    hidden = ("done", "stated", "silos")
+    forgot = [{n: v for n, v in one.items() if n not in hidden} for one in facts.get("forgot", ())]
+    return {"forgot": forgot} if forgot else {}
 
 
 def measured(cell: Cell, facts: dict[str, Any], fed: Federation) -> dict[str, Any]:

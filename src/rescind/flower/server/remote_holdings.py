@@ -13,12 +13,15 @@ from rescind.core.cohort import Graph
 from rescind.core.executor import Vault
 from rescind.core.history import History
 from rescind.core.holdings import Holdings
+from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Anew, Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.core.world import Announced
 from rescind.errors import BoundaryError, DataError
 from rescind.experiments.streams import Announcement
+from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.payloads import LeftOut
+from rescind.flower.wire.schema import moments_after
 from rescind.flower.wire.steps import MOMENT, Step
 from rescind.storage.packing import Facts
 
@@ -44,12 +47,17 @@ class RemoteHoldings(Holdings):
     """Steps that silos have not acknowledged yet, oldest first."""
     left_out: LeftOut = ()
     """(silo, event) whose records are left out when devices restart from here."""
+    letters: tuple[tuple[int, Letter], ...] = ()
+    """(silo, letter) to open or to keep that a silo missed: it answers them before anything else,
+    so that nothing stale is used."""
     epoch: int = 0
     """Number of times that something was forgotten."""
     seed: int = 0
     """Seed of the run. A silo that catches up while it measures draws initial values with it."""
     validated: Tensor = field(default_factory=_none)
     """[silos] number of clients of each silo with held-out validation data."""
+    heaviest: Tensor = field(default_factory=_none)
+    """[silos] the largest number of nodes of a client that each silo announced first, else 1."""
 
     @property
     def silos(self) -> int:
@@ -59,7 +67,18 @@ class RemoteHoldings(Holdings):
     @property
     def pending_silos(self) -> tuple[int, ...]:
         """Return the silos that have not acknowledged every event."""
-        return tuple(sorted({step.silo for step in self.owed}))
+        return tuple(sorted({step.silo for step in self.owed} | {s for s, _ in self.letters}))
+
+    def most(self, method: Method, silo: int) -> float:
+        """Return the largest weight of a client: 1, or as its records or nodes allow."""
+        if self.graph is not None:
+            return float(self.heaviest[silo])
+        weigh = {"records": float(self.items), "roots": self.items**0.5}
+        return weigh.get(str(getattr(method, "aggregate", "")), 1.0)
+
+    def missed(self, silo: int) -> list[Letter]:
+        """Return the letters that a silo missed, oldest first."""
+        return [letter for at, letter in self.letters if at == silo]
 
     @property
     def available(self) -> Tensor:
@@ -203,6 +222,9 @@ def with_reply(
     """
     moment, validated = holdings.moment.clone(), holdings.validated.clone()
     moment[silo], validated[silo] = int(facts["held"]), int(facts["validated"])
+    heaviest = holdings.heaviest.clone()
+    if holdings.announced is None or not int(holdings.moment[silo]):  # the first reply counts
+        heaviest[silo] = int(facts.get("heaviest") or 1)
     n = max(holdings.clients, int(facts["clients"]))
     here = torch.arange(n) % holdings.silos == silo
     before = holdings.announced or Announced(torch.zeros(n).bool(), torch.zeros(n).bool())
@@ -220,10 +242,30 @@ def with_reply(
         holdings,
         moment=moment,
         validated=validated,
+        heaviest=heaviest,
         members=flags["member"],
         announced=Announced(flags["available"], flags["keeps"]),
         owed=tuple(step for step in holdings.owed if step.silo != silo),
+        letters=tuple((at, letter) for at, letter in holdings.letters if at != silo),
     )
+
+
+def without_opening(
+    holdings: RemoteHoldings, silo: int, request: Letter
+) -> tuple[RemoteHoldings, int]:
+    """Return the holdings after a silo missed the request to open, and its private moment then.
+
+    Members that left are not available; the rest is as it was announced.
+    """
+    held, private = moments_after(request, {})
+    moment, known = holdings.moment.clone(), holdings.known
+    moment[silo] = held
+    n = len(holdings.members)
+    flags = Announced(
+        _pad(known.available, n) & holdings.members, _pad(known.keeps, n) & holdings.members
+    )
+    letters = (*holdings.letters, (silo, request))
+    return replace(holdings, moment=moment, announced=flags, letters=letters), private
 
 
 def from_sizes(silos: int, facts: Facts) -> RemoteHoldings:
@@ -248,6 +290,7 @@ def from_sizes(silos: int, facts: Facts) -> RemoteHoldings:
         graph=graph,
         moment=torch.zeros(silos, dtype=torch.int64),
         validated=torch.zeros(silos, dtype=torch.int64),
+        heaviest=torch.ones(silos, dtype=torch.int64),
     )
 
 

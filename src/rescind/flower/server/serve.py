@@ -25,6 +25,7 @@ from rescind.flower.server.forgetting import (
     ForgetProgressFiles,
     answered,
     in_the_log,
+    published,
     unlearner,
     wanted,
 )
@@ -49,13 +50,15 @@ def serve(grid: Grid, asked: RunRequest, on_round: tuple[OnRound, ...] = ()) -> 
     transport = Transport(grid, asked.silos, asked.deadline)
     name = f"{cell.digest}/{cell.run.seed}/{asked.silos}"
     masked = None if asked.masked is None else Masked(asked.masked)
-    executor = FlowerExecutor(transport, name, asked.least, masked=masked)
+    executor = FlowerExecutor(transport, name, asked.least, asked.limit, asked.trim, masked=masked)
     key = f"{name}/{asked.requests}"
     progress_files = ForgetProgressFiles(folder / "forgetting", key, executor)
     log.info("waiting for %d silos", asked.silos)
     progress = progress_files.found() if asked.resume else None
     if progress is None:
+        progress_files.check_done()
         progress_files.clear()
+        shutil.rmtree(folder / "receipts", ignore_errors=True)
         fed, facts = learn(asked, cell, executor, folder, (in_the_log, *on_round))
         progress = ForgetProgress(fed, facts, wanted(asked, cell, fed))
         progress_files.write(progress)
@@ -72,8 +75,8 @@ def serve(grid: Grid, asked: RunRequest, on_round: tuple[OnRound, ...] = ()) -> 
     }  # fmt: skip
     facts["model"] = {"public": params.digest(fed.now.state.public)}
     params.save(folder / "model" / "public.safetensors", dict(fed.now.state.public))
-    write_facts(folder, facts)
-    progress_files.clear()
+    write_facts(folder, {**facts, **published(facts)})
+    progress_files.finish(executor.waiting(fed))
     tidy(folder)
     log.info("written: %s/run.json, metrics %s", folder, facts["metrics"]["test"])
 

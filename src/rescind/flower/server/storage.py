@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from rescind.core import params
@@ -15,6 +16,7 @@ from rescind.core.holdings import Holdings
 from rescind.core.params import Params
 from rescind.core.world import Announced
 from rescind.flower.server.remote_holdings import RemoteHoldings, remote_holdings
+from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.payloads import (
     of_silo,
     packed_steps,
@@ -55,13 +57,16 @@ def _pack(held: RemoteHoldings) -> tuple[dict[str, Tensor], Facts]:
     """Return the fields that `save_federation` does not write, as (tensors, facts)."""
     tensors = {
         "moment": held.moment, "validated": held.validated, "available": held.available,
-        "keeps": held.keeps,
+        "keeps": held.keeps, "heaviest": held.heaviest,
     }  # fmt: skip
     facts: Facts = {"epoch": held.epoch, "seed": held.seed}
     for silo in range(held.silos):
         owed, owed_tensors = packed_steps(f"owed{silo}of", held.owed, silo)
         left_tensors, left_out = pack_events(f"nevers{silo}of", of_silo(held.left_out, silo))
         facts, tensors = {**facts, **owed, **left_out}, {**tensors, **owed_tensors, **left_tensors}
+    facts["letters"] = [[silo, letter.facts] for silo, letter in held.letters]
+    for number, (_, letter) in enumerate(held.letters):
+        tensors |= under(f"letter{number}", letter.tensors)
     return tensors, facts
 
 
@@ -72,10 +77,15 @@ def _unpack(plain: Holdings, facts: Facts, tensors: Params) -> RemoteHoldings:
         **{name: getattr(plain, name) for name in names},
         moment=tensors["moment"],
         validated=tensors["validated"],
+        heaviest=tensors.get("heaviest", torch.ones_like(tensors["moment"])),
         announced=Announced(tensors["available"], tensors["keeps"]),
         epoch=int(facts["epoch"]),
         seed=int(facts["seed"]),
         owed=tuple(step for s in silos for step in unpacked_steps(f"owed{s}of", facts, tensors, s)),
+        letters=tuple(
+            (silo, Letter(one, drawer(f"letter{number}", tensors)))
+            for number, (silo, one) in enumerate(facts.get("letters", ()))
+        ),
         left_out=tuple(
             (s, event) for s in silos for event in unpack_events(f"nevers{s}of", tensors, facts)
         ),

@@ -18,13 +18,14 @@ from flwr.serverapp import Grid
 from rescind.errors import DataError, RescindError
 from rescind.flower.server.journal import Answers, Journal
 from rescind.flower.wire.messages import Letter, unpack_error
+from rescind.flower.wire.schema import reply_flaw
 from rescind.storage.packing import Facts
 
 log = logging.getLogger(__name__)
 
 UNKNOWN, LATE, ROUND = "node not known", "late", "wrong round"
 STALE, REPLAYED, SILENT = "computed before something was forgotten", "replayed", "no answer in time"
-UNREADABLE, FAILED = "cannot be read", "node failed"
+UNREADABLE, FAILED, INVALID = "cannot be read", "node failed", "not as asked"
 
 KINDS = {"train": "train", "measure": "evaluate"}
 """Flower's message type for a verb; all other verbs are queries."""
@@ -54,6 +55,8 @@ class Transport:
     """Nodes that are not a silo of this run."""
     standby_nodes: dict[int, int] = field(default_factory=dict)
     """Silo -> a second node with the same silo number: the first one may have been killed."""
+    failed: dict[int, RescindError] = field(default_factory=dict)
+    """Errors of nodes that answered the first request with one."""
     first_message: Letter | None = None
     """The first request, for nodes that join later."""
     journal: Journal | None = None
@@ -71,6 +74,8 @@ class Transport:
                 return replies
             if time.monotonic() >= until:
                 missing = [s for s in range(self.silos) if s not in replies]
+                for error in self.failed.values():
+                    raise error
                 raise DataError(
                     f"{len(replies)} of {self.silos} silos joined within {seconds:g} s; silos "
                     f"{missing} are missing. Start them (rescind flower join), or wait longer."
@@ -83,8 +88,12 @@ class Transport:
         replies: dict[int, Letter] = {}
         for node, reply in self._exchange({node: request for node in sorted(new)}).items():
             if "error" in reply.facts:
-                raise unpack_error(reply.facts)
-            silo, silos = int(reply.facts.get("silo", -1)), reply.facts.get("silos")
+                self.refused[FAILED] += 1
+                self.failed[node] = unpack_error(reply.facts)
+                log.warning("a node cannot join: %s", self.failed[node])
+                continue
+            self.failed.pop(node, None)
+            silo, silos = int(reply.facts["silo"]), reply.facts["silos"]
             ours = silos == self.silos and 0 <= silo < self.silos
             if not ours or self.nodes.get(silo, -1) in present:
                 self.unknown_nodes.add(node)
@@ -100,7 +109,8 @@ class Transport:
     def ask(self, requests: Mapping[int, Letter]) -> Answers:
         """Send a request to each silo. Return (replies, reasons of missing replies) by silo.
 
-        An error that a silo reports is raised, except in a round: there the silo is left out.
+        A silo that reports an error is left out. If no silo replies, its error is raised, except
+        in a round.
         """
         answers = self.journal.read(requests) if self.journal else None
         if answers is not None:
@@ -126,15 +136,18 @@ class Transport:
                 why[silo] = SILENT
         found = self._exchange(by_node, why)
         silo_of = {node: silo for silo, node in self.nodes.items()}
-        replies = {}
+        replies, errors = {}, []
         for node, reply in found.items():
             silo = silo_of[node]
             if "error" not in reply.facts:
                 replies[silo] = reply
-            elif reply.facts["verb"] in ROUNDS:
-                why[silo] = f"{FAILED}: {reply.facts['why']}"
-            else:
-                raise unpack_error(reply.facts)
+                continue
+            error = unpack_error(reply.facts)
+            why[silo] = f"{FAILED}: {error}"
+            if reply.facts["verb"] not in ROUNDS:
+                errors.append(error)
+        if errors and not replies:
+            raise errors[0]
         for silo in requests:
             if silo not in replies:
                 why.setdefault(silo, SILENT)
@@ -174,7 +187,7 @@ class Transport:
                     self.refused[LATE if late else REPLAYED] += 1
                     continue
                 node, request = waiting.pop(id_)
-                reply, reason = _read(message, node, request)
+                reply, reason = _read(message, node, request, silo_of.get(node), self.silos)
                 if reply is not None:
                     replies[node] = reply
                 elif why is not None and node in silo_of:
@@ -186,7 +199,9 @@ class Transport:
         return replies
 
 
-def _read(message: Message, node: int, request: Letter) -> tuple[Letter | None, str | None]:
+def _read(
+    message: Message, node: int, request: Letter, silo: int | None, silos: int
+) -> tuple[Letter | None, str | None]:
     """Return (reply, None), or (None, reason) if the message does not answer the request."""
     if message.has_error():
         return None, f"{FAILED}: {message.error.reason}"
@@ -196,7 +211,13 @@ def _read(message: Message, node: int, request: Letter) -> tuple[Letter | None, 
         reply = Letter.from_records(message.content)
     except RescindError:
         return None, UNREADABLE
-    return (None, flaw) if (flaw := mismatch(request, reply)) else (reply, None)
+    if flaw := mismatch(request, reply):
+        return None, flaw
+    try:
+        flaw = reply_flaw(request, reply, silo, silos)
+    except Exception as error:  # a letter that no check foresaw must not end the server
+        flaw = repr(error)
+    return (None, f"{INVALID}: {flaw}") if flaw else (reply, None)
 
 
 def mismatch(request: Letter, reply: Letter) -> str | None:

@@ -7,6 +7,7 @@ that a restarted server repeats gives the same moment, not a second one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
@@ -19,19 +20,36 @@ from rescind.core.cohort import Mail
 from rescind.core.executor import InProcess, Vault
 from rescind.core.holdings import TRAIN, Holdings
 from rescind.core.method import Method
-from rescind.core.records import Arrive, Erase, Event, Records
+from rescind.core.records import Arrive, Erase, Event, Records, Withdraw
 from rescind.core.tasks import Question
 from rescind.core.update import Sum
+from rescind.data.blocklist import Blocklist
 from rescind.data.simulated_lending import draw_groups, draw_share
-from rescind.errors import ConfigError, ConsentError, DataError, RescindError
-from rescind.flower.silo.partition import grow, leave_out, silo_part
+from rescind.errors import ConsentError, DataError, RescindError
+from rescind.flower.silo.minimums import FILE, check_difference, check_measured, check_sum, people
+from rescind.flower.silo.partition import grow, heaviest, leave_out, silo_part
+from rescind.flower.silo.secure_sum import Masks
 from rescind.flower.silo.storage import Store
-from rescind.flower.wire.messages import Letter, method_of, metric_of, pack_error, pack_sum
-from rescind.flower.wire.payloads import unpacked_steps
-from rescind.flower.wire.secure_aggregation import Masks, flatten_sum
-from rescind.flower.wire.steps import HELD, PRIVATE, Step, moment_of
+from rescind.flower.wire.messages import (
+    SENDER,
+    Letter,
+    method_of,
+    metric_of,
+    pack_error,
+    pack_sum,
+)
+from rescind.flower.wire.payloads import unpacked_letters, unpacked_steps
+from rescind.flower.wire.schema import request_flaw
+from rescind.flower.wire.secure_aggregation import SECURE, VECTOR
+from rescind.flower.wire.serde import read, written
+from rescind.flower.wire.steps import HELD, PRIVATE, Step, moment_of, opened
 from rescind.storage.events import unpack_events
-from rescind.storage.packing import drawer, under
+from rescind.storage.packing import Facts, drawer, under
+
+log = logging.getLogger(__name__)
+
+REMEMBERED = 100
+"""Number of missed letters whose answers a silo remembers."""
 
 
 class Source(Protocol):
@@ -63,8 +81,19 @@ class Node:
     """Send sums only if they are masked."""
     masks: Masks = field(default_factory=Masks)
 
+    def answer_bytes(self, data: bytes) -> bytes:
+        """Return the reply to a message, both as bytes. Never raises: see `answer`."""
+        try:
+            reply = self.answer(Letter.from_records(read(data)))
+        except Exception as error:  # not a letter at all
+            reply = self._failed({}, error)
+        return written(reply.to_records())
+
     def answer(self, request: Letter) -> Letter:
-        """Return the reply to a request. A `RescindError` becomes a reply with the error."""
+        """Return the reply to a request. An error becomes a reply with the error.
+
+        A silo serves on after any request, also one that no check foresaw.
+        """
         verbs: dict[str, Callable[[Letter], Letter]] = {
             "meet": self._meet,
             "hold": self._hold,
@@ -79,16 +108,36 @@ class Node:
             "keep": self._keep,
         }
         echo = {n: request.facts.get(n) for n in ("run", "round", "epoch", "verb")}
-        echo |= {"of": request.digest, "silo": self.silo, "silos": self.silos}
         try:
+            echo |= {"of": request.digest, "silo": self.silo, "silos": self.silos}
+            if flaw := request_flaw(request):
+                raise DataError(f"a request is not as expected: {flaw}. {SENDER}")
             self._check_epoch(request)
-            verb = verbs.get(str(request.facts.get("verb")))
-            if verb is None:
-                raise ConfigError(f"unknown verb '{echo['verb']}'. Use one of {', '.join(verbs)}.")
-            reply = verb(request)
+            self._answer_missed(request)
+            reply = verbs[str(request.facts["verb"])](request)
             return Letter({**echo, **reply.facts}, reply.tensors)
-        except RescindError as error:
-            return Letter({**echo, **pack_error(error)}, {})
+        except Exception as error:
+            return self._failed(echo, error)
+
+    def _answer_missed(self, request: Letter) -> None:
+        """Do first what the silo missed: start again without records, remove old states."""
+        for letter in unpacked_letters(request.facts, request.tensors):
+            done = [str(digest) for digest in self.store.notes.get("done", ())]
+            if letter.digest in done:  # only the reply was lost
+                continue
+            if flaw := request_flaw(letter):
+                raise DataError(f"a request is not as expected: {flaw}. {SENDER}")
+            self._answer_missed(letter)
+            (self._open if letter.facts["verb"] == "open" else self._keep)(letter)
+            self.store.note(done=[*done, letter.digest][-REMEMBERED:])
+
+    def _failed(self, echo: Facts, error: Exception) -> Letter:
+        """Build the reply that states an error."""
+        if not isinstance(error, RescindError):
+            log.warning("a request was not answered: %r", error)
+            error = DataError(f"silo {self.silo} could not answer ({error!r}). {SENDER}")
+        about = {"silo": self.silo, "silos": self.silos}
+        return Letter({**echo, **about, **pack_error(error)}, {})
 
     def _check_epoch(self, request: Letter) -> None:
         """Refuse a model from before something was forgotten permanently."""
@@ -135,6 +184,8 @@ class Node:
         if isinstance(event, Arrive):
             block = self.source.block(vault.holdings.now + 1, clock.seed)
             event = self._own_part(event if block is None else block)
+        if isinstance(event, Erase | Withdraw):
+            self._remember(vault.holdings, event)
         vault = self.executor.apply(method, step.public, event, vault, clock)
         if isinstance(event, Erase):  # in process, `forget` does this
             noted = method.client_erased(vault.private, event.records, vault.holdings.now)
@@ -156,6 +207,7 @@ class Node:
             "held": held, "private": private, "clients": holdings.clients, "items": holdings.items,
             "task": holdings.task, "block": holdings.now,
             "validated": len(holdings.holders("valid")),
+            "heaviest": heaviest(holdings),
             "features": graph.features if graph else 0, "classes": graph.classes if graph else 0,
         }  # fmt: skip
         return Letter(facts, under("said", tensors))
@@ -169,6 +221,8 @@ class Node:
     def _hold(self, request: Letter) -> Letter:
         """Load the data. Reply with its sizes."""
         holdings = silo_part(self.source.hold(int(request.facts["seed"])), self.silo, self.silos)
+        # A new run starts without those who were erased in an earlier one.
+        holdings = Blocklist.read(self.store.folder).without_erased(holdings)
         moment = moment_of(holdings.digest(), HELD)
         if not self.store.has(HELD, moment):
             self.store.save_held(moment, holdings)
@@ -190,15 +244,16 @@ class Node:
         held = int(request.facts["held"])
         if not self.store.has(HELD, held):
             self._take_steps(request)
-        holdings = self.store.held(held)
+        holdings, left_out = self.store.held(held), list[Event]()
         for event in unpack_events("never", request.tensors, request.facts):
+            self._remember(holdings, event)
             holdings = leave_out(holdings, event)
-            held = moment_of(f"{held}/never/{event.digest()}", HELD)
+            left_out.append(event)
         # Other silos may have clients and items with higher numbers.
         holdings = grow(holdings, int(request.facts["clients"]), int(request.facts["items"]))
         method, clock = method_of(request.facts["method"]), Clock(request.facts["seed"])
         vault = self.executor.open(method, holdings, clock)
-        held = moment_of(f"{held}/{holdings.clients}/{holdings.items}", HELD)
+        held = opened(held, left_out, holdings.clients, holdings.items)
         private = moment_of(request.digest, PRIVATE)
         self.store.save_held(held, vault.holdings)
         self.store.save_private(private, vault, self._mine(holdings.clients))
@@ -221,7 +276,7 @@ class Node:
 
     def _train(self, request: Letter) -> Letter:
         """Run one round of the clients asked for. Reply with their sums by role."""
-        masked = bool(request.facts.get("masked"))
+        masked = SECURE in request.facts
         if self.secure and not masked:
             raise ConsentError(f"silo {self.silo} sends masked sums only. Run with --secure.")
         method = method_of(request.facts["method"])
@@ -233,7 +288,7 @@ class Node:
         mail = Mail(values.pop("ids"), values) if values else None
         roles = {int(client): role for client, role in request.facts["roles"]} or None
         self._check_own(ids, vault)
-        self._check_not_single(method, ids, vault, roles)
+        self._check_minimums(method, ids, vault, roles, masked)
         sums, after = self.executor.train(method, public, mail, vault, ids, roles, clock)
         moment = moment_of(request.digest, PRIVATE)
         self.store.save_private(moment, after, self._mine(after.holdings.clients))
@@ -247,16 +302,18 @@ class Node:
 
     def _with_masked(self, request: Letter, reply: Letter, sums: Mapping[str, Sum]) -> Letter:
         """Add a masked sum to a reply. The clients in it are not secret."""
+        if len(sums) != 1:
+            raise ConsentError(f"silo {self.silo} masks one sum in a round, not {sorted(sums)}.")
         ((role, total),) = sums.items()
-        vectors, spec = flatten_sum(total)
         rest = {"up": total.up, "down": total.down, "refused": dict(total.refused)}
+        spec, vector = self.masks.mask(self.silo, request, total)
         facts = {**reply.facts, **rest, "spec": spec, "role": role}
-        masked = self.masks.stage(self.silo, request.tensors, vectors)
-        return Letter(facts, {**reply.tensors, "who": total.who, **masked})
+        return Letter(facts, {**reply.tensors, "who": total.who, VECTOR: vector})
 
     def _mask(self, request: Letter) -> Letter:
-        """Answer a stage of masking that exchanges keys or key shares."""
-        return Letter({}, self.masks.stage(self.silo, request.tensors))
+        """Answer a stage of a secure sum that exchanges keys or shares of secrets."""
+        answer = self.masks.answer(self.store, self.silo, self.silos, request)
+        return Letter({SECURE: answer}, {})
 
     def _measure(self, request: Letter) -> Letter:
         """Reply with totals over the clients asked for."""
@@ -264,6 +321,9 @@ class Node:
         method, metric = method_of(request.facts["method"]), metric_of(request.facts["metric"])
         public, ids = drawer("public", request.tensors), request.tensors["ids"]
         self._check_own(ids, vault)
+        if not self.single_updates:
+            folder, holdings = self.store.folder, vault.holdings
+            check_measured(folder, self.silo, ids, holdings, metric.split, metric.block)
         total = self.executor.measure(method, public, vault, ids, metric)
         self.store.save_model(method, public, held, private)
         return _with_sums(self._state(held, private, vault.holdings), {"measure": total})
@@ -306,6 +366,13 @@ class Node:
             if self.store.has(HELD, moment):
                 self.store.save_held(moment, leave_out(self.store.held(moment), event))
 
+    def _remember(self, before: Holdings, event: Event) -> None:
+        """Put records that an event removes on the silo's list, so that no later run has them."""
+        gone = before.records[~before.records.among(leave_out(before, event).records)]
+        if len(gone):
+            named = [list(map(str, column.tolist())) for column in (gone.client, gone.item)]
+            Blocklist.read(self.store.folder).with_erased(*named).write(self.store.folder)
+
     def _check_method(self, method: Method) -> None:
         if method.individual and not self.single_updates:
             raise ConsentError(
@@ -314,20 +381,21 @@ class Node:
                 f"--single-updates."
             )
 
-    def _check_not_single(
-        self, method: Method, ids: Tensor, vault: Vault, roles: Mapping[int, str] | None
+    def _check_minimums(
+        self,
+        method: Method,
+        ids: Tensor,
+        vault: Vault,
+        roles: Mapping[int, str] | None,
+        masked: bool,
     ) -> None:
-        """Refuse a sum of one client, which is a single update, unless the method needs it.
-
-        A client that leaves has its own role. An additive learner subtracts one client's part.
-        """
-        members, needed = int(vault.holdings.members.sum()), roles or method.additive
-        if len(ids) == 1 and members > 1 and not (needed or self.single_updates):
-            raise ConsentError(
-                f"silo {self.silo} was asked for only one of its {members} clients, and a sum of "
-                f"one is a single update. Use more clients per round, or join with "
-                f"--single-updates."
-            )
+        """Refuse sums that show single clients, unless the silo's owner allows it."""
+        if self.single_updates:
+            return
+        there, members = people(method, vault.holdings), vault.holdings.members
+        check_sum(self.silo, ids, roles, there, int(members.sum()))
+        if masked:
+            check_difference(self.store.folder / FILE, self.silo, ids, there, members)
 
     def _check_own(self, ids: Tensor, vault: Vault) -> None:
         """Check that all clients are on this silo."""

@@ -45,3 +45,9 @@ def grow(holdings: Holdings, clients: int, items: int) -> Holdings:
     members = holdings.members.new_zeros(max(clients, holdings.clients))
     members[: holdings.clients] = holdings.members
     return replace(holdings, members=members, items=max(items, holdings.items))
+
+
+def heaviest(holdings: Holdings) -> int:
+    """Return the largest weight of a client: its number of nodes, or 1 without a graph."""
+    owner = holdings.graph.owner if holdings.graph is not None else None
+    return int(torch.bincount(owner).max()) if owner is not None and len(owner) else 1

@@ -6,13 +6,15 @@ through a socket in a folder that only the owner can open. It does not import to
 
 from __future__ import annotations
 
+import logging
 import shutil
 import socket
 import struct
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 LENGTH = struct.Struct("!Q")
 MAX_BYTES = 2**34
@@ -38,9 +40,12 @@ class Resident:
                 connection, _ = self._socket.accept()
             except TimeoutError:
                 continue
-            with connection, suppress(OSError):  # the other process may have been killed
-                connection.settimeout(60.0)
-                _send(connection, self._answer(_receive(connection)))
+            try:
+                with connection:
+                    connection.settimeout(60.0)
+                    _send(connection, self._answer(_receive(connection)))
+            except Exception as error:  # the other process may have been killed; others follow
+                log.warning("a message was not answered: %r", error)
 
     def close(self) -> None:
         """Stop listening and remove the socket."""

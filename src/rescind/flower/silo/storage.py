@@ -73,7 +73,7 @@ class Store:
 
     # -- notes -------------------------------------------------------------------------------------
 
-    def note(self, **facts: int | str) -> None:
+    def note(self, **facts: int | str | list[str]) -> None:
         """Add facts to silo.json."""
         data = json.dumps({**self.notes, **facts}, indent=2).encode()
         files.write_atomically(self.folder / "silo.json", data)

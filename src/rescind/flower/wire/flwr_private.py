@@ -6,7 +6,7 @@ They are looked up when they are used, so that a missing one gives a clear messa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
@@ -15,30 +15,12 @@ from rescind.errors import ConfigError
 
 ALLOWED = ">=1.41,<1.42"
 """Releases of flwr that have all these names; the same text is in pyproject.toml."""
-_CLIENT = "flwr.client.mod.secure_aggregation.secaggplus_mod"
-_CONSTANTS = "flwr.common.secure_aggregation.secaggplus_constants"
-_COMPAT = "flwr.compat.common.recorddict_compat"
-_WORKFLOW = "flwr.server.workflow.constant"
 _SQL = "flwr.supercore.sql_mixin"
+_CONTROL = "flwr.proto.control_pb2"
+_EXTENSIONS = "flwr.superlink.extensions"
+_SUPERNODE = "flwr.supernode.start_client_internal"
 
 PRIVATE = {
-    # SecAgg+ on a silo: one function for each stage.
-    "SecAggPlusState": (_CLIENT, "SecAggPlusState"),
-    "check_configs": (_CLIENT, "check_configs"),
-    "check_stage": (_CLIENT, "check_stage"),
-    "setup": (_CLIENT, "_setup"),
-    "share_keys": (_CLIENT, "_share_keys"),
-    "collect_masked_vectors": (_CLIENT, "_collect_masked_vectors"),
-    "unmask": (_CLIENT, "_unmask"),
-    # Keys of the records that SecAgg+ and its workflow on the server exchange.
-    "RECORD_KEY_CONFIGS": (_CONSTANTS, "RECORD_KEY_CONFIGS"),
-    "Key": (_CONSTANTS, "Key"),
-    "Stage": (_CONSTANTS, "Stage"),
-    "MAIN_CONFIGS_RECORD": (_WORKFLOW, "MAIN_CONFIGS_RECORD"),
-    "MAIN_PARAMS_RECORD": (_WORKFLOW, "MAIN_PARAMS_RECORD"),
-    "WorkflowKey": (_WORKFLOW, "Key"),
-    "fitres_to_recorddict": (_COMPAT, "fitres_to_recorddict"),
-    "parameters_to_arrayrecord": (_COMPAT, "parameters_to_arrayrecord"),
     # Records as bytes.
     "recorddict_from_proto": ("flwr.common.serde", "recorddict_from_proto"),
     "recorddict_to_proto": ("flwr.common.serde", "recorddict_to_proto"),
@@ -46,6 +28,31 @@ PRIVATE = {
     # The SuperLink and its database.
     "flower_superlink": ("flwr.superlink.cli", "flower_superlink"),
     "SQLITE_PRAGMAS": (_SQL, "SQLITE_PRAGMAS"),
+    # The gate in front of the SuperLink, and the silos' keys.
+    "get_middleware": (_EXTENSIONS, "get_middleware"),
+    "configure_app": (_EXTENSIONS, "configure_app"),
+    "SqlCoreState": ("flwr.supercore.corestate.sql_corestate", "SqlCoreState"),
+    "InMemoryCoreState": ("flwr.supercore.corestate.in_memory_corestate", "InMemoryCoreState"),
+    "FLEET_HTTP_PUBLIC_KEY_HEADER": ("flwr.supercore.constant", "FLEET_HTTP_PUBLIC_KEY_HEADER"),
+    "NOOP_FLWR_AID": ("flwr.common.constant", "NOOP_FLWR_AID"),
+    "NOOP_ACCOUNT_NAME": ("flwr.common.constant", "NOOP_ACCOUNT_NAME"),
+    "public_key_to_bytes": ("flwr.supercore.primitives.asymmetric", "public_key_to_bytes"),
+    # The operator's requests.
+    "ControlHttpClient": ("flwr.supercore.control", "ControlHttpClient"),
+    "RuntimeVersionHttpInterceptor": (
+        "flwr.supercore.interceptors",
+        "RuntimeVersionHttpInterceptor",
+    ),
+    "StartRunRequest": (_CONTROL, "StartRunRequest"),
+    "ListRunsRequest": (_CONTROL, "ListRunsRequest"),
+    "Fab": ("flwr.supercore.fab", "Fab"),
+    "fab_to_proto": ("flwr.common.serde", "fab_to_proto"),
+    "user_config_to_proto": ("flwr.common.serde", "user_config_to_proto"),
+    # The SuperNode.
+    "flower_supernode": ("flwr.supernode.cli", "flower_supernode"),
+    "pull_and_store_message": (_SUPERNODE, "_pull_and_store_message"),
+    "insert_message": (_SUPERNODE, "_insert_message"),
+    "ErrorCode": ("flwr.common.constant", "ErrorCode"),
 }
 """Name in this module -> (module, name) in flwr."""
 
@@ -68,6 +75,47 @@ def set_sqlite_pragmas(pragmas: Iterable[tuple[str, str]]) -> None:
     """Replace the settings of the SuperLink's database connections in this process."""
     __getattr__("SQLITE_PRAGMAS")  # an assignment alone would not notice that the name has moved
     vars(import_module(_SQL))["SQLITE_PRAGMAS"] = tuple(pragmas)
+
+
+def set_gate(gate: Callable[..., Any], guests: Any, silos: Iterable[bytes]) -> None:
+    """Put a gate in front of the SuperLink of this process, and register the silos' keys."""
+    from starlette.middleware import Middleware
+
+    def register(app: Any) -> None:
+        state = app.state.linkstate_factory.state()
+        owner = __getattr__("NOOP_FLWR_AID"), __getattr__("NOOP_ACCOUNT_NAME")
+        for key in silos:
+            if state.get_node_id_by_public_key(key) is None:
+                state.create_node(*owner, key, 0)
+
+    __getattr__("get_middleware"), __getattr__("configure_app")
+    hooks = vars(import_module(_EXTENSIONS))
+    hooks["get_middleware"] = lambda: (Middleware(gate, guests=guests),)
+    hooks["configure_app"] = register
+
+
+def check_stored_bundles(allowed: Callable[[bytes], bool]) -> None:
+    """Let the SuperLink of this process find only bundles with allowed content in its database."""
+    for state in (__getattr__("SqlCoreState"), __getattr__("InMemoryCoreState")):
+
+        def get_fab(self: Any, digest: str, found: Callable[..., Any] = state.get_fab) -> Any:
+            fab = found(self, digest)
+            return fab if fab is not None and allowed(fab.content) else None
+
+        state.get_fab = get_fab
+
+
+def wrap_pull(wrapper: Callable[[Any], Any]) -> None:
+    """Wrap the function with which the SuperNode of this process receives a message."""
+    wrapped = wrapper(__getattr__("pull_and_store_message"))
+    vars(import_module(_SUPERNODE))["_pull_and_store_message"] = wrapped
+
+
+def node_key(ssh: bytes) -> bytes:
+    """Return a silo's public key as Flower stores and sends it. ssh: the text of its file"""
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    return bytes(__getattr__("public_key_to_bytes")(load_ssh_public_key(ssh)))
 
 
 def missing() -> list[str]:

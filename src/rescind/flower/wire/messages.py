@@ -26,6 +26,9 @@ from rescind.storage.packing import Facts, drawer, under
 
 METRICS = {kind.__name__: kind for kind in (Ranking, Owners, Classes)}
 SENDER = "Use the same version of rescind on the server and on every silo."
+ABOUT = ("client", "item")
+LONGEST_WHY = 2000
+"""Longest text of an error that is taken over from a silo."""
 ERRORS = {kind.__name__: kind for kind in (ConfigError, DataError, ConsentError, BoundaryError)}
 
 
@@ -55,7 +58,7 @@ class Letter:
             facts = json.loads(cast(str, content["facts"]["json"]))
             arrays = cast(ArrayRecord, content["tensors"])
             tensors = {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
-        except (KeyError, TypeError, ValueError) as error:
+        except Exception as error:  # numpy, JSON and Flower raise many kinds for bad bytes
             raise DataError(f"a message cannot be read ({error}). {SENDER}") from None
         if not isinstance(facts, dict):
             raise DataError(f"the facts of a message are not a table. {SENDER}")
@@ -147,12 +150,13 @@ def _unpack_part(layout: Facts, tensors: Params) -> tuple[Tensor, Update]:
 
 def pack_error(error: RescindError) -> Facts:
     """Convert an error to facts, so that it can be raised on the server."""
-    about = {k: v for k, v in vars(error).items() if k in ("client", "item") and v is not None}
+    about = {k: v for k, v in vars(error).items() if k in ABOUT and v is not None}
     return {"error": type(error).__name__, "why": str(error), "about": about}
 
 
 def unpack_error(facts: Facts) -> RescindError:
     """Build the error that a silo reported."""
     kind = ERRORS.get(str(facts["error"]), DataError)
-    about = facts.get("about", {}) if kind is ConsentError else {}
-    return kind(str(facts["why"]), **about)
+    given = facts.get("about") if kind is ConsentError else {}
+    about = {n: v for n, v in dict(given or {}).items() if n in ABOUT and type(v) is int}
+    return kind(str(facts["why"])[:LONGEST_WHY], **about)

@@ -1,40 +1,49 @@
-"""Secure aggregation: silos mask their sums, so the server can read only the total.
+"""Secure sums: silos mask their sums, so the server can read only the total.
 
-Flower's SecAgg+ (Bell et al., CCS 2020): silos exchange keys through the server, add masks that
-cancel in the total, and send key shares to remove the masks of silos that dropped out. A round
-takes four exchanges instead of one. This module has the silo's half, `secure_round.py` the other.
+SecAgg (Bonawitz et al., CCS 2017) over all pairs of silos, as docs/secure-sums.md describes it
+message by message. Flower's SecAgg+ is not used: it draws masks from a 32-bit seed, and its silos
+accept any threshold. This module has what both sides compute; `silo/secure_sum.py` and
+`server/secure_round.py` have the two sides.
 
-Two differences to SecAgg+ as Flower runs it. An entry above the range is an error instead of being
-clipped, because a clipped sum gives a wrong model without warning. The weight of a silo is inside
-its masked vector.
+An entry above the range is an error instead of being clipped, because a clipped sum gives a wrong
+model without warning. The weight of a silo is inside its masked vector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import hashlib
+import json
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, RecordDict
-from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rescind.core.params import Params
+from rescind.core import params
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
-from rescind.flower.wire import flwr_private
-from rescind.flower.wire.flwr_private import RECORD_KEY_CONFIGS, Key, SecAggPlusState, Stage
-from rescind.flower.wire.serde import read, written
+from rescind.flower.wire.messages import SENDER, Letter
+from rescind.privacy.shares import Numbers, expanded
+from rescind.storage.packing import Facts, drawer
 
 MIN_SILOS = 3
 """With two silos, each could compute the other's sum from the total."""
 TOO_FEW = "too few silos to mask"
 MAX_SILOS = 999
-"""With more, totals would not fit into the 32 bits of a mask."""
-SECURE = "secure"
+"""An entry has 40 bits, so a total has 50 of the 64 bits of a mask."""
+BITS = 40
+"""Entries are sent in steps of range / 2**BITS."""
+SECURE, VECTOR = "secure", "masked"
+"""Names in messages: the facts of a stage, and the tensor of a masked sum."""
+KEYS, SHARES, MASK, UNMASK = "keys", "shares", "mask", "unmask"
+"""The stages of a round, in order."""
+_DOMAIN = "rescind secure sum 2"
+"""Part of every derived key and signature. Version 1 was Flower's SecAgg+."""
 Vector = NDArray[np.float64]
 
 
@@ -43,7 +52,7 @@ class Masked:
     """Settings of masked sums."""
 
     range: float = 1024.0
-    """The largest entry that a silo's sum may have. Entries are sent in steps of range / 2**21."""
+    """The largest entry that a silo's sum may have. Entries are sent in steps of range / 2**40."""
 
     def __post_init__(self) -> None:
         if not 0 < self.range < 2.0**31:
@@ -61,11 +70,20 @@ def check_silos(silos: int) -> None:
         )
 
 
+def threshold_of(silos: int) -> int:
+    """Return how many silos must agree to remove masks: two thirds, and at least three.
+
+    Above one half, a server that tells silos different things (one is lost, one is not) cannot
+    collect both secrets of a silo; at two thirds not even with the help of almost a third of them.
+    """
+    return max(MIN_SILOS, -(-2 * silos // 3))
+
+
 # -- sums as vectors ---------------------------------------------------------------------------
 
 
-def flatten_sum(total: Sum) -> tuple[list[Vector], list[Any]]:
-    """Return the parts of a sum that can be added as vectors, and a description of each."""
+def flatten_sum(total: Sum) -> tuple[Vector, list[Any]]:
+    """Return the parts of a sum that can be added as one vector, and a description of them."""
     if total.parts:
         raise ConfigError("single updates cannot be masked. Choose a method that sends sums.")
     tables = [("totals", total.totals), ("touched", total.touched)]
@@ -78,72 +96,115 @@ def flatten_sum(total: Sum) -> tuple[list[Vector], list[Any]]:
                 f"the weights of '{name}' are not whole numbers, and masking would change them. "
                 f"Choose a method that counts clients or records."
             )
-    return [*vectors, np.array([total.weight, float(total.clients)])], spec
+    return np.concatenate([*vectors, [total.weight, float(total.clients)]]), spec
 
 
-def unflatten_sum(vectors: Sequence[Vector], spec: list[Any]) -> Sum:
-    """Build a sum from the output of `flatten_sum`.
+def unflatten_sum(vector: Vector, spec: list[Any]) -> Sum:
+    """Build a sum from the output of `flatten_sum`. Raises `DataError` if they do not fit.
 
     Integers are rounded. So are row weights: a row that no client touched must have weight 0.
     """
     tables: dict[str, dict[str, Tensor]] = {"totals": {}, "touched": {}}
-    for vector, (kind, name, shape, dtype) in zip(vectors[:-1], spec, strict=True):
-        kept = getattr(torch, dtype)
-        value = torch.from_numpy(vector).reshape(shape)
-        whole = kind == "touched" or not kept.is_floating_point
-        tables[kind][name] = (value.round() if whole else value).to(kept)
-    weight, clients = vectors[-1].round()
+    try:
+        sizes = [int(np.prod(shape)) for _, _, shape, _ in spec]
+        *values, last = torch.split(torch.from_numpy(vector), [*sizes, 2])
+        for value, (kind, name, shape, dtype) in zip(values, spec, strict=True):
+            kept = getattr(torch, dtype)
+            whole = kind == "touched" or not kept.is_floating_point
+            shaped = value.reshape(shape)
+            tables[kind][name] = (shaped.round() if whole else shaped).to(kept)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise DataError(f"a masked sum cannot be read ({error}). {SENDER}") from None
+    weight, clients = last.round().tolist()
     return Sum(tables["totals"], float(weight), int(clients), tables["touched"])
 
 
-def as_tensor(data: bytes) -> Tensor:
-    """Return bytes as a tensor that a message can carry. [n] uint8"""
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+def to_steps(vector: Vector, range_: float) -> Numbers:
+    """Round a vector to steps of the range, as numbers modulo 2**64."""
+    largest = float(np.abs(vector).max(initial=0.0))
+    if not largest <= range_:
+        raise DataError(
+            f"an entry of a silo's sum is larger than the range of masked sums, {range_:g}. "
+            f"Run with a larger --secure-range."
+        )
+    return np.rint(vector * (2.0**BITS / range_)).astype(np.int64).view(np.uint64)
 
 
-# -- on a silo -----------------------------------------------------------------------------------
+def from_steps(total: Numbers, range_: float) -> Vector:
+    """Return the vector of a total in steps of the range."""
+    return np.asarray(total.view(np.int64) * (range_ / 2.0**BITS), dtype=np.float64)
 
 
-@dataclass
-class Masks:
-    """The silo's side of SecAgg+. Keys of the current round are in memory only."""
+# -- keys and masks ------------------------------------------------------------------------------
 
-    state: SecAggPlusState = field(default_factory=SecAggPlusState)
 
-    def stage(
-        self, silo: int, request: Params, vectors: Sequence[Vector] = ()
-    ) -> dict[str, Tensor]:
-        """Return the reply to one stage. vectors: the silo's sum, for the stage that masks it"""
-        content = read(request[SECURE].numpy().tobytes())
-        configs, out = content.config_records[RECORD_KEY_CONFIGS], RecordDict()
-        try:
-            flwr_private.check_stage(self.state.current_stage, configs)
-            stage = self.state.current_stage = str(configs.pop(Key.STAGE))
-            flwr_private.check_configs(stage, configs)
-            if stage == Stage.SETUP:
-                self.state.nid = silo + 1
-                reply = flwr_private.setup(self.state, configs)
-            elif stage == Stage.SHARE_KEYS:
-                reply = flwr_private.share_keys(self.state, configs)
-            elif stage == Stage.COLLECT_MASKED_VECTORS:
-                reply = self._mask(configs, vectors)
-                done = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([]), 1, {})
-                out = flwr_private.fitres_to_recorddict(done, False)
-            else:
-                reply = flwr_private.unmask(self.state, configs)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"masking failed ({error}). The next round starts with new keys."
-            ) from None
-        out.config_records[RECORD_KEY_CONFIGS] = ConfigRecord(reply, False)
-        return {SECURE: as_tensor(written(out))}
+def as_bytes(*parts: object) -> bytes:
+    """Return parts as unambiguous bytes, under the name of this protocol."""
+    return json.dumps([_DOMAIN, *parts], sort_keys=True).encode()
 
-    def _mask(self, configs: ConfigRecord, vectors: Sequence[Vector]) -> dict[str, Any]:
-        largest = max((float(np.abs(v).max()) for v in vectors if v.size), default=0.0)
-        if not largest <= self.state.clipping_range:
-            raise DataError(
-                f"an entry of a silo's sum is larger than the range of masked sums, "
-                f"{self.state.clipping_range:g}. Run with a larger --secure-range."
-            )
-        parameters = ndarrays_to_parameters([*vectors])
-        return dict(flwr_private.collect_masked_vectors(self.state, configs, 1, parameters))
+
+def digest_of(*parts: object) -> str:
+    """Return the SHA-256 of parts, under the name of this protocol."""
+    return hashlib.sha256(as_bytes(*parts)).hexdigest()
+
+
+def task_of(request: Letter) -> str:
+    """Return a digest of what a round computes: run, method, seed, round, epoch and model.
+
+    It is part of every mask. So masks of silos that were sent different models do not cancel, and
+    a server cannot single out a silo by giving all others a model on which they compute zero.
+    """
+    facts = {n: request.facts.get(n) for n in ("run", "method", "seed", "round", "epoch")}
+    return digest_of("task", facts, params.digest(drawer("public", request.tensors)))
+
+
+def public_of(secret: bytes) -> str:
+    """Return the public half of an X25519 key as hexadecimal digits."""
+    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw().hex()
+
+
+def shared_key(secret: bytes, other: str, purpose: str, *about: object) -> bytes:
+    """Derive a 256-bit key that two silos share, for one purpose and one round.
+
+    other: the other silo's public key    about: what both know and the key depends on
+    """
+    theirs = X25519PublicKey.from_public_bytes(bytes.fromhex(other))
+    agreed = X25519PrivateKey.from_private_bytes(secret).exchange(theirs)
+    return _derived(agreed, purpose, *sorted((public_of(secret), other)), *about)
+
+
+def own_key(seed: bytes, *about: object) -> bytes:
+    """Derive the key of a silo's own mask from its seed."""
+    return _derived(seed, "own mask", *about)
+
+
+def _derived(secret: bytes, *info: object) -> bytes:
+    return HKDF(SHA256(), length=32, salt=None, info=as_bytes(*info)).derive(secret)
+
+
+def pair_mask(secret: bytes, other: str, size: int, *about: object) -> Numbers:
+    """Return the mask of two silos as one of them adds it; the other's is the negative. [size]"""
+    mask = expanded(shared_key(secret, other, "pair mask", *about), size)
+    return mask if public_of(secret) < other else np.negative(mask)
+
+
+def sealed(seed: bytes) -> str:
+    """Return a commitment to a silo's seed, so that the server can check what it recovers."""
+    return digest_of("seed", seed.hex())
+
+
+def fields_of(letter: Letter, **kinds: type) -> Facts:
+    """Return the facts of a stage. Raises `DataError` if one is missing or of another type."""
+    given = letter.facts.get(SECURE)
+    facts = given if isinstance(given, dict) else {}
+    for name, kind in kinds.items():
+        if type(facts.get(name)) is not kind:
+            raise DataError(f"a message of a secure sum has no valid '{name}'. {SENDER}")
+    return facts
+
+
+def by_silo(table: Facts) -> dict[int, Any]:
+    """Return a table of a message with silo numbers as keys, which JSON makes text."""
+    if not all(str(key).isdecimal() for key in table):
+        raise DataError(f"a message of a secure sum names silos {[*table]}. {SENDER}")
+    return {int(key): value for key, value in table.items()}

@@ -6,6 +6,7 @@ A *moment* is the id of a saved state of a silo, either of its holdings or of it
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rescind.core.params import Params
@@ -36,6 +37,13 @@ class Step:
         """Return the moments it leads to: (holdings, private)."""
         name = f"{self.held}/{self.private}/{self.event.digest()}"
         return moment_of(name, HELD), moment_of(name, PRIVATE)
+
+
+def opened(held: int, left_out: Iterable[Event], clients: int, items: int) -> int:
+    """Return the moment of holdings with which devices start again, known in advance."""
+    for event in left_out:
+        held = moment_of(f"{held}/never/{event.digest()}", HELD)
+    return moment_of(f"{held}/{clients}/{items}", HELD)
 
 
 def moment_of(text: str, kind: str) -> int:

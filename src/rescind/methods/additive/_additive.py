@@ -230,7 +230,6 @@ class Additive(Dial, Method):
                 f"the records."
             )
         plain = {
-            AFTER: sum_digest(after.now.state.own),
             OPEN: f"{len(left.owes)} owed, {len(left.lost)} lost",
             PUBLISHED: self.release_form(),
             NEXT: f"due when {more} more people have changed something" if more else "made",
@@ -239,7 +238,12 @@ class Additive(Dial, Method):
             spent, delta = promised["epsilon"], promised["delta"]
             count, _ = self.released(after)
             plain[EPSILON] = f"{spent:.4g} at delta {delta:g}, {count} releases"
-        return Claims(plain, {BEFORE: sum_digest(before.now.state.own)}, tuple(limits))
+        return Claims(
+            plain,
+            bound={AFTER: sum_digest(after.now.state.own)},
+            sealed={BEFORE: sum_digest(before.now.state.own)},
+            not_covered=tuple(limits),
+        )
 
     def rebuilt(self, fed: Federation) -> str:
         """Return the digest of the sum over a federation's data, computed from zero."""

@@ -6,6 +6,7 @@ the folder that `RESCIND_KEYS` names, in files that only their owner can read.
     signing.key    Ed25519, PEM       signs receipts; made on first use
     signing.pub    its public half    to publish, so that others can verify
     erasure.key    32 random bytes    digests of erased records, which reruns leave out
+    withheld/      lists of them      one per dataset (`data.blocklist`)
 """
 
 from __future__ import annotations
@@ -79,8 +80,13 @@ def write_secret(path: Path, secret: bytes) -> None:
         )
 
 
+def replace_secret(path: Path, secret: bytes) -> None:
+    """Write a key like `write_secret`, in place of an earlier one."""
+    _write(path, _secret_text(secret), os.replace)
+
+
 def read_secret(path: Path) -> bytes:
-    """Read a key that `write_secret` wrote."""
+    """Read a key that `write_secret` or `replace_secret` wrote."""
     return _secret(path, read_private(path))
 
 

@@ -11,7 +11,7 @@ from threading import Barrier
 import pytest
 
 from rescind.errors import ConfigError
-from rescind.forgetting import keys
+from rescind.privacy import keys
 
 
 @pytest.fixture

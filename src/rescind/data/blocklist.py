@@ -1,0 +1,188 @@
+"""Rows that must not be learnt again: erased, or taken back.
+
+A dataset keeps them on a list, because its file may still contain them: every load, run and silo
+leaves them out. A run keeps its own list, too (`withheld.json` in its folder). Both hold digests
+under a secret of this user (`keys.erasure_key`); without it they do not show whom they mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rescind.core.files import locked, make_folder, write_atomically
+from rescind.core.labels import Labels, left, removed
+from rescind.data.dataset import Dataset
+from rescind.errors import DataError
+from rescind.privacy import keys
+
+if TYPE_CHECKING:
+    from rescind.core.holdings import Holdings
+    from rescind.core.records import Event, Records, Share
+
+Array = NDArray[Any]
+FILE = "withheld.json"
+LISTS = ("people", "erased", "unshared")
+
+
+def _place(name: str) -> Path:
+    return keys.folder() / "withheld" / f"{name}.json"  # not in the cache, which may be emptied
+
+
+@dataclass(frozen=True)
+class Blocklist:
+    """Digests of users with requests, of erased records and of unshared records."""
+
+    people: frozenset[str] = frozenset()
+    """Users with at least one record here: only their rows must be compared."""
+    erased: frozenset[str] = frozenset()
+    unshared: frozenset[str] = frozenset()
+    _key: bytes = field(default=b"", repr=False, compare=False)
+
+    @classmethod
+    def of_dataset(cls, name: str) -> Blocklist:
+        """Read the list of a dataset; empty if there is none."""
+        return cls._read(_place(name))
+
+    @classmethod
+    def read(cls, folder: Path) -> Blocklist:
+        """Read the list of a run's folder; empty if there is none."""
+        return cls._read(folder / FILE)
+
+    @classmethod
+    def _read(cls, path: Path) -> Blocklist:
+        if not path.is_file():
+            return cls()
+        try:
+            table = json.loads(path.read_text(encoding="utf-8"))
+            lists = {n: frozenset(map(str, table[n])) for n in LISTS}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DataError(
+                f"{path} cannot be read ({error}), so it is unknown what this run must leave out. "
+                f"Restore it from a copy; without it, erased records would be learnt again."
+            ) from None
+        return cls(**lists, _key=keys.erasure_key())
+
+    def write(self, folder: Path) -> None:
+        """Write the list of a run's folder."""
+        self._write(folder / FILE)
+
+    def add_to_dataset(self, name: str) -> None:
+        """Add the rows of this list to the list of a dataset."""
+        make_folder(_place(name).parent)
+        with locked(_place(name).parent):
+            (Blocklist.of_dataset(name) | self)._write(_place(name))
+
+    def _write(self, path: Path) -> None:
+        table = {n: sorted(getattr(self, n)) for n in LISTS}
+        write_atomically(path, (json.dumps(table, indent=1) + "\n").encode())
+
+    def __or__(self, other: Blocklist) -> Blocklist:
+        both = {n: getattr(self, n) | getattr(other, n) for n in LISTS}
+        return Blocklist(**both, _key=self._key or other._key)
+
+    def __bool__(self) -> bool:
+        return bool(self.erased or self.unshared)
+
+    def after(self, event: Event, records: Records, labels: Labels) -> Blocklist:
+        """Return the list with one more request. records: those that the request removed"""
+        from rescind.core.records import Erase, Unshare, Withdraw  # torch
+
+        users = [labels.user_id(c) for c in records.client.tolist()]
+        items = [labels.item_id(i) for i in records.item.tolist()]
+        if isinstance(event, Erase | Withdraw):
+            return self.with_erased(users, items)
+        assert isinstance(event, Unshare)
+        listed = Blocklist().with_erased(users, items)
+        return self | replace(listed, erased=frozenset(), unshared=listed.erased)
+
+    def with_erased(self, users: Sequence[str], items: Sequence[str]) -> Blocklist:
+        """Return the list with erased rows, given by original ids."""
+        key = self._key or keys.erasure_key()
+        people = self.people | {_digest(key, u) for u in users}
+        pairs = frozenset(_digest(key, u, i) for u, i in zip(users, items, strict=True))
+        return replace(self, people=people, erased=self.erased | pairs, _key=key)
+
+    def left(self, user: str, labels: Labels) -> bool:
+        """Return whether this user made a request and is not a member any more."""
+        known = self._key and _digest(self._key, user) in self.people
+        return bool(known) and user not in labels.users
+
+    def left_of(self, dataset: Dataset) -> Dataset:
+        """Return the dataset without the erased rows, and without ids that only they had."""
+        if not self.erased:
+            return dataset
+        gone = self._rows(self.erased, dataset.user, dataset.item, dataset.users, dataset.items)
+        if not gone.any():
+            return dataset
+        kept = dataset.select(~gone)
+        users = _unnamed(kept.users, dataset.user[gone], kept.user, left)
+        items = _unnamed(kept.items, dataset.item[gone], kept.item, removed)
+        titles = kept.titles
+        if titles is not None:
+            titles = np.where(items == kept.items, titles, "")
+        return replace(kept, users=users, items=items, titles=titles)
+
+    def without_erased(self, holdings: Holdings) -> Holdings:
+        """Return holdings without erased records and people who left; numbers stand for ids."""
+        if not self.erased:
+            return holdings
+        import torch
+
+        records = holdings.records
+        client, item = (column.cpu().numpy() for column in (records.client, records.item))
+        clients, items = (np.arange(n).astype(str) for n in (holdings.clients, holdings.items))
+        gone = torch.from_numpy(self._rows(self.erased, client, item, clients, items))
+        kept = holdings.keep(~gone.to(records.client.device))
+        nobody = torch.isin(records.client[gone], kept.records.client, invert=True)
+        members = kept.members.clone()
+        members[records.client[gone][nobody]] = False
+        return replace(kept, members=members)
+
+    def left_of_loan(self, event: Share, labels: Labels) -> Share:
+        """Return the shared records without those that were unshared."""
+        import torch
+
+        from rescind.core.records import Share
+
+        if not self.unshared:
+            return event
+        user, item = (c.numpy() for c in (event.records.client, event.records.item))
+        gone = self._rows(self.unshared, user, item, np.array(labels.users), np.array(labels.items))
+        return Share(event.records[torch.from_numpy(~gone)])
+
+    def _rows(
+        self, listed: frozenset[str], user: Array, item: Array, users: Array, items: Array
+    ) -> Array:
+        """Return which rows are on the list. [n] bool"""
+        known = np.array([_digest(self._key, u) in self.people for u in users.tolist()])
+        found = known[user] if len(known) else np.zeros(len(user), dtype=bool)
+        rows = np.flatnonzero(found)
+        found[rows] = [
+            _digest(self._key, users[u], items[i]) in listed
+            for u, i in zip(user[rows].tolist(), item[rows].tolist(), strict=True)
+        ]
+        return found
+
+
+def _unnamed(ids: Array, gone: Array, kept: Array, stand_in: Callable[[int], str]) -> Array:
+    """Replace ids that had rows and have none any more."""
+    nobody = np.setdiff1d(gone, kept)
+    if not len(nobody):
+        return ids
+    named = ids.tolist()
+    for index in nobody.tolist():
+        named[index] = stand_in(index)
+    return np.array(named)
+
+
+def _digest(key: bytes, *parts: str) -> str:
+    text = json.dumps([str(p) for p in parts], ensure_ascii=False).encode()
+    return hashlib.blake2b(text, key=key, digest_size=16).hexdigest()

@@ -1,0 +1,92 @@
+"""Receipts of requests over silos, signed on the server and written to the run's folder.
+
+    receipts/1.json             after the model has forgotten request 1; names silos waited for
+    receipts/1-complete.json    when the last of them has confirmed, chained to the one before
+    receipts/1.key              for the requester (forgetting/receipt.py)
+
+A receipt that exists is never written again, so a server that was killed issues each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rescind.audits.finding import Finding
+from rescind.core import params
+from rescind.core.federation import Federation
+from rescind.core.records import Event, Withdraw
+from rescind.core.request import Request
+from rescind.core.settings import to_table
+from rescind.forgetting import receipt
+from rescind.forgetting.pipeline import Forgotten
+from rescind.forgetting.purge import inventory
+from rescind.forgetting.receipt import Done
+
+UNAUDITED = (
+    "Audits need retrained models, which are made in one process (rescind audit). That the "
+    "forgetting is exact is claimed by the method."
+)
+ON_SILO = (
+    "Records and private values on silos {silos}, which were not reached yet: they are removed "
+    "before these silos do anything else."
+)
+COUNTED = "The number of records counts those that the server knew; silos removed all others, too."
+
+
+def facts_of(before: Federation, request: Request, done: Forgotten) -> dict[str, Any]:
+    """Return what a receipt will state about a request, as plain values for the server's disk."""
+    exact = done.unlearner.exact and before.past is not None and before.past.base is None
+    return {
+        "records": len(request.records),
+        "level": "L3" if exact else "L2",
+        "world_before": before.world.digest(),
+        "world_after": done.fed.world.digest(),
+        "model_before": params.digest(before.now.state.public),
+        "model_after": params.digest(done.fed.now.state.public),
+        "online": done.cost.online(request),
+    }
+
+
+def write_receipts(
+    folder: Path, fed: Federation, forgot: Sequence[dict[str, Any]], events: Sequence[Event]
+) -> None:
+    """Write the receipts that are due, and their names to the facts of each request."""
+    previous = b""
+    for number, (one, event) in enumerate(zip(forgot, events, strict=True), 1):
+        first = folder / "receipts" / f"{number}.json"
+        paths = [first]
+        if one.get("stated") and not one["waiting"]:
+            paths.append(first.with_name(f"{number}-complete.json"))
+        for path in paths:
+            if not path.is_file():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.with_suffix(".key").unlink(missing_ok=True)  # of an interrupted write
+                receipt.write(_issued(fed, one, event, previous), path)
+            previous = path.read_bytes()
+            waits = receipt.parse(previous).claims.get("silos waited for") != "none"
+            one["stated"] = one.get("stated", waits)
+            one["receipt"] = f"receipts/{path.name}"
+
+
+def _issued(fed: Federation, one: dict[str, Any], event: Event, previous: bytes) -> receipt.Issued:
+    facts, waiting = dict(one["done"]), [str(silo) for silo in one["waiting"]]
+    records, level = int(facts.pop("records")), str(facts.pop("level"))
+    level = "L0" if waiting else level  # the bytes are still on a silo
+    done = Done(
+        method=to_table(fed.method), unlearning=str(one["by"]), level=level,
+        rounds=int(one["rounds"]), client_rounds=int(one["client_rounds"]),
+        seconds=float(one["seconds"]), **facts,
+    )  # fmt: skip
+    limits = [ON_SILO.format(silos=", ".join(waiting))] if waiting else []
+    limits += [COUNTED] if isinstance(event, Withdraw) else []
+    silos = {str(silo) for silo in range(int(one["silos"]))} - {*waiting}
+    return receipt.issue(
+        event, done, inventory(fed), [Finding("audit", "UNAUDITED", note=UNAUDITED)],
+        records=records, not_covered=limits, previous=previous or None,
+        claims={
+            "silos that confirmed": ", ".join(sorted(silos, key=int)) or "none",
+            "silos waited for": ", ".join(waiting) or "none",
+        },
+    )  # fmt: skip

@@ -1,0 +1,185 @@
+"""Replace a run by the one that forgot, in an order that survives a kill at any moment.
+
+    1. RUN/moved.json           names the new run and, under a key, the request
+    2. .NEW.partial -> NEW      the new run, complete but for its receipt, appears by one renaming
+    3. RUN                      loses its model and everything else made with the records
+    4. NEW/receipt.json         is signed last, so a receipt never lies beside the records
+
+A kill before step 2 leaves the old run as it was. After it, `settle` finishes the rest: every
+command on either folder calls it. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rescind.core.files import in_use, locked, make_folder, sweep, sync_folder, write_atomically
+from rescind.errors import DataError
+from rescind.forgetting import receipt
+from rescind.forgetting.receipt import Receipt
+from rescind.privacy import keys
+from rescind.reporting.html import Page
+from rescind.storage.run_folder import (
+    FOR_WORKERS,
+    MOVED,
+    SCRATCH,
+    UNSIGNED,
+    has_model,
+    read_facts,
+    write_facts,
+)  # fmt: skip
+
+RECEIPT, PAGE, KEY = "receipt.json", "receipt.html", "receipt.key"
+REPORT, WITHHELD = "report.html", "withheld.json"
+LEFT = ("run.json", WITHHELD, MOVED, RECEIPT, PAGE, KEY, REPORT)
+"""Files that stay in the folder of a run after forgetting: no records and no model. The key of an
+earlier requester stays until it is handed over."""
+OLD = "from.json"
+
+
+def partial(new: Path) -> Path:
+    """Return the folder in which a new run is written before it gets its name."""
+    return new.with_name(f".{new.name}.partial")
+
+
+def begin(run: Path, new: Path, request: str) -> Path:
+    """Name the new run in the old one; return the folder to write it in. request: keyed digest"""
+    moved = {"to": os.path.relpath(new, run), "request": request}
+    write_atomically(run / MOVED, (json.dumps(moved) + "\n").encode())
+    make_folder(partial(new))
+    return partial(new)
+
+
+def draft(folder: Path, run: Path, new: Path, signed: Receipt, page: bytes) -> None:
+    """Write the receipt without its signature, to be signed last."""
+    unsigned = folder / UNSIGNED
+    write_atomically(unsigned / RECEIPT, receipt.canonical(replace(signed, signature="")))
+    write_atomically(unsigned / PAGE, page, private=True)  # it has the exact numbers
+    back = {"run": os.path.relpath(run, new)}
+    write_atomically(unsigned / OLD, json.dumps(back).encode())
+
+
+def commit(run: Path, new: Path) -> None:
+    """Give the new run its name, purge the old run, and sign the receipt."""
+    os.replace(partial(new), new)
+    sync_folder(new.parent)
+    _finish(run, new)
+
+
+def settle(run: Path) -> Path | None:
+    """Finish or undo an interrupted forgetting of this run, or the one that made it.
+
+    Return the new run, if this run was replaced.
+    """
+    unsigned = run / UNSIGNED
+    if unsigned.is_dir():
+        old = run / str(_read(unsigned / OLD)["run"])
+        with locked(old if old.is_dir() else run):
+            _finish(old, run)
+    if not (run / MOVED).is_file():
+        _sweep(run)
+        return None
+    new = run / str(_read(run / MOVED)["to"])
+    if not new.is_dir():  # nothing was committed, or somebody moved the new run
+        if has_model(run) and not in_use(run):
+            with locked(run):
+                shutil.rmtree(partial(new), ignore_errors=True)
+                (run / MOVED).unlink(missing_ok=True)
+        _sweep(run)
+        return None if has_model(run) else new
+    if has_model(run) or (new / UNSIGNED).is_dir():
+        with locked(run):
+            _finish(run, new)
+    return new
+
+
+@contextmanager
+def rerunning(run: Path) -> Iterator[None]:
+    """Hold the folder of a run that is trained anew. Receipts of its earlier model are kept."""
+    try:
+        make_folder(run)
+    except OSError as error:
+        why = f"cannot make the folder {run}: {error.strerror}"
+        raise DataError(f"{why}. Choose another with --out.") from None
+    settle(run)
+    with locked(run):
+        (run / MOVED).unlink(missing_ok=True)
+        if (run / RECEIPT).is_file():
+            number = 1 + sum(1 for _ in run.glob("receipt-before-*.json"))
+            for name in (PAGE, KEY, RECEIPT):  # the receipt last: it decides whether to go on here
+                if (run / name).is_file():
+                    kept = name.replace("receipt", f"receipt-before-{number}")
+                    os.replace(run / name, run / kept)
+        yield
+
+
+def moved_request(run: Path) -> str:
+    """Return the keyed digest of the request that replaced a run; '' if none did."""
+    return str(_read(run / MOVED).get("request", "")) if (run / MOVED).is_file() else ""
+
+
+def _finish(run: Path, new: Path) -> None:
+    for folder in (run, new):
+        if folder.is_dir():
+            sweep(folder)
+    if run.is_dir():
+        _purge_folder(run, new)
+    unsigned = new / UNSIGNED
+    if not unsigned.is_dir():
+        return
+    if (unsigned / RECEIPT).is_file():
+        said = receipt.parse((unsigned / RECEIPT).read_bytes())
+        write_atomically(new / PAGE, (unsigned / PAGE).read_bytes(), private=True)
+        write_atomically(new / RECEIPT, receipt.canonical(receipt.sign(said, keys.signing_key())))
+    shutil.rmtree(unsigned)
+
+
+def _purge_folder(run: Path, new: Path) -> None:
+    """Delete everything of the old run but its results and the name of the new run."""
+    # A rerun into the old folder must leave the records out, too.
+    write_atomically(run / WITHHELD, (new / WITHHELD).read_bytes())
+    facts = read_facts(run) or {}
+    facts.pop("model", None)  # its digest would help to test guesses
+    write_facts(run, facts)
+    write_atomically(run / REPORT, _moved_page(run, new).encode())
+    # The model goes last: while it is there, `settle` knows that there is more to delete.
+    for path in sorted(run.iterdir(), key=lambda path: path.name == "model"):
+        if path.name in LEFT:
+            continue
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    sync_folder(run)
+
+
+def _moved_page(run: Path, new: Path) -> str:
+    out = Page(f"{run.name}: its records were forgotten")
+    out.text(
+        f"Records of this run were erased or taken back. Its model, its report and everything else "
+        f"that was made with them were deleted. The new run without them is {new.name}; its "
+        f"receipt.html shows what was requested, done and measured."
+    )
+    out.text("Kept here: the settings and the results of the old run (run.json).")
+    out.code(f"rescind verify {new.name}/{RECEIPT}")
+    return out.html()
+
+
+def _sweep(run: Path) -> None:
+    """Remove what killed commands left in a run, if none is working there."""
+    left = [run / SCRATCH, *run.glob(f"audits/{FOR_WORKERS}*")]
+    if any(path.is_dir() for path in left) and not in_use(run):
+        for path in left:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return table
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}). Restore it from a copy.") from None

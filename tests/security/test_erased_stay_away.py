@@ -1,0 +1,166 @@
+"""Erased people do not come back: by another run, another folder, another import."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rescind.cli import main
+from rescind.core.clock import Clock
+from rescind.data import load
+from rescind.data.blocklist import Blocklist
+from rescind.data.importing import erase_imported, import_file, imported_folder
+from rescind.errors import DataError
+from rescind.experiments.forget_run import answer
+from rescind.experiments.learning_run import obtained, run_cell
+from rescind.experiments.recipe import Cell, DataSettings, RunSettings
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.models.mf import MF
+from rescind.storage.federations import load_federation
+
+CANARY, ONLY_THEIRS = "canary-7f3a9c51", "film-e2d8b640"
+CELL = Cell(
+    "tiny",
+    DataSettings(name="mine"),
+    None,
+    FedAvg(model=MF(dim=4), clients_per_round=8),
+    RunSettings(rounds=2, evaluate_every=2, checkpoint_every=2),
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of thirty people with a dozen of forty films each; one film is the canary's alone."""
+    import torch
+
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
+    lines = ["user,item"]
+    for user in range(30):
+        films = np.argsort(Clock(5).bits("f", torch.tensor(user), torch.arange(40)).numpy())[:12]
+        name = CANARY if user == 3 else f"person-{user}"
+        lines += [f"{name},film-{film}" for film in films]
+    lines.append(f"{CANARY},{ONLY_THEIRS}")
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(lines) + "\n")
+    import_file(path, "mine")
+    return path
+
+
+def holding(folder: Path, text: str) -> list[str]:
+    """The files below a folder that hold a text, whatever their form."""
+    import pyarrow.parquet as pq
+
+    found = []
+    for path in folder.rglob("*"):
+        if path.suffix == ".parquet":
+            data = str(pq.read_table(path).to_pydict()).encode()
+        else:
+            data = path.read_bytes() if path.is_file() else b""
+        if text.encode() in data:
+            found.append(path.name)
+    return sorted(found)
+
+
+def test_a_run_into_another_folder_does_not_learn_them_again(table: Path, tmp_path: Path) -> None:
+    first = run_cell(CELL, tmp_path / "one")
+    assert CANARY in first.fed.labels.users
+    done = answer(tmp_path / "one", "withdraw", CANARY, audits="none")
+    said = " ".join(done.evidence.receipt.not_covered)
+    assert "imported copy of 'mine'" in said, "the receipt names the copy that is left"
+    second = run_cell(CELL, tmp_path / "two")
+    assert (
+        len(second.fed.now.vault.holdings.records) == len(first.fed.now.vault.holdings.records) - 13
+    )
+    assert holding(tmp_path / "two", CANARY) == []
+    assert second.facts["data"]["digest"] != first.facts["data"]["digest"]
+    assert CANARY not in load("mine").users
+    assert CANARY not in obtained(CELL).users, "what a silo loads"
+
+
+def test_an_item_that_only_they_had_loses_its_name(table: Path, tmp_path: Path) -> None:
+    run_cell(CELL, tmp_path / "one")
+    assert holding(tmp_path / "one", ONLY_THEIRS) == ["labels.json"], "the control"
+    new = answer(tmp_path / "one", "withdraw", CANARY, audits="none").folder
+    assert holding(new, ONLY_THEIRS) == holding(new, CANARY) == []
+    names = load_federation(new / "model").labels.items
+    assert sum(name.startswith("(removed ") for name in names) == 1
+    assert ONLY_THEIRS not in load("mine").items
+
+
+def test_requests_that_are_drawn_for_experiments_are_not_remembered(
+    table: Path, tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    from rescind.experiments.recipe import SharingSettings
+
+    lending = replace(CELL, sharing=SharingSettings(ratio=(1, 1, 1), part=0.5))
+    run_cell(lending, tmp_path / "one")
+    answer(tmp_path / "one", "erase", "draw:0.3", audits="none")
+    assert not Blocklist.of_dataset("mine")
+
+
+def test_data_erase_deletes_the_bytes_and_later_imports_leave_them_out(table: Path) -> None:
+    folder = imported_folder() / "mine"
+    assert holding(folder, CANARY) == ["users.parquet"], "the control"
+    done = erase_imported("mine", [CANARY])
+    assert (len(done.rows), done.found) == (13, 0)
+    assert holding(imported_folder(), CANARY) == holding(imported_folder(), ONLY_THEIRS) == []
+    again = import_file(table, "mine", replace=True)
+    assert len(again) == len(done.after) == 360 - 12
+    assert holding(imported_folder(), CANARY) == []
+
+
+def test_one_row_can_be_erased(table: Path) -> None:
+    done = erase_imported("mine", [CANARY], [ONLY_THEIRS])
+    assert len(done.rows) == 1
+    assert CANARY in load("mine").users
+    assert ONLY_THEIRS not in load("mine").items
+    with pytest.raises(DataError, match="no user 'nobody'"):
+        erase_imported("mine", ["nobody"])
+
+
+def test_the_command_writes_a_receipt(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def rescind(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["rescind", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        return int(end.value.code or 0), said.out + said.err
+
+    code, said = rescind("data", "erase", "mine", "--user", CANARY)
+    assert code == 0, said
+    assert "deleted 13 rows" in said
+    assert rescind("verify", "receipt-mine.json")[0] == 0
+    receipt = json.loads((tmp_path / "receipt-mine.json").read_text())
+    assert receipt["done"]["level"] == "L1"
+    assert receipt["verdict"] == "PASS"
+    assert CANARY not in (tmp_path / "receipt-mine.json").read_text()
+    assert rescind("data", "erase", "mine", "--user", CANARY)[0] == 2
+    assert rescind("data", "erase", "ml-100k", "--user", "7")[0] == 2
+
+
+def test_files_with_data_can_be_read_by_their_owner_only(table: Path, tmp_path: Path) -> None:
+    run_cell(CELL, tmp_path / "one")
+    folders = (imported_folder() / "mine", tmp_path / "one" / "model")
+    for path in (p for folder in folders for p in folder.iterdir()):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_swapped_ids_are_noticed(table: Path, tmp_path: Path) -> None:
+    run_cell(CELL, tmp_path / "one")
+    path = tmp_path / "one" / "model" / "labels.json"
+    labels = json.loads(path.read_text())
+    users = labels["users"]
+    users[3], users[4] = users[4], users[3]
+    path.write_text(json.dumps(labels))
+    with pytest.raises(DataError, match="the wrong person could be erased"):
+        answer(tmp_path / "one", "withdraw", CANARY, audits="none")

@@ -1,0 +1,112 @@
+"""Erasing one person leaves everybody's guards on, and the accountant counts the retraining."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from rescind.core.executor import InProcess
+from rescind.core.federation import Federation
+from rescind.core.guards import Clip, Gaussian, Guard
+from rescind.core.records import Withdraw
+from rescind.core.update import Sum, Update
+from rescind.errors import ConfigError
+from rescind.experiments.counterfactual import open_run
+from rescind.experiments.forget_run import answer
+from rescind.experiments.learning_run import run_cell
+from rescind.experiments.recipe import Cell, DataSettings, GuardSettings, RunSettings
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.models.mf import MF
+from rescind.privacy.accountant import epsilon_of
+from rescind.storage.federations import load_federation, save_federation
+from worlds import tiny_holdings
+
+NOISE = 7.5
+SETTINGS = GuardSettings(clip=1.0, gaussian=NOISE)
+GUARDS = (Clip(1.0), Gaussian(NOISE, 1.0))
+CELL = Cell(
+    "tiny",
+    DataSettings(name="synthetic", users=30, items=40, interactions=500),
+    None,
+    FedAvg(model=MF(dim=4), clients_per_round=8),
+    RunSettings(rounds=6, evaluate_every=2, checkpoint_every=1, restore=False),
+    guards=SETTINGS,
+)
+
+
+def spread(fed: Federation) -> float:
+    """The standard deviation of the item table: noise of 7.5 makes it large."""
+    return float(fed.now.state.public["item"].std())
+
+
+@pytest.fixture(scope="module")
+def plain() -> float:
+    """The spread without guards, the control."""
+    return spread(Federation.start(tiny_holdings(), FedAvg(model=MF(dim=4))).run(6))
+
+
+def test_forgetting_retrains_with_the_guards_and_states_the_new_epsilon(
+    tmp_path: Path, plain: float
+) -> None:
+    before = run_cell(CELL, tmp_path / "run")
+    old, first = before.facts["privacy"], before.fed.spent
+    assert first is not None
+    user = before.fed.labels.user_id(3)
+    done = answer(tmp_path / "run", "withdraw", user, audits="none")
+    assert spread(done.fed) > 3 * plain < spread(before.fed)
+    new = json.loads((done.folder / "run.json").read_text())["privacy"]
+    both = done.fed.spent
+    assert both is not None
+    assert int(both.sum()) > 1.5 * int(first.sum()), "the retraining is counted"
+    assert new["participations"] == int(both.max()) > old["participations"]
+    assert new["epsilon"] == epsilon_of(NOISE, 1e-5, new["participations"]) > old["epsilon"]
+    assert open_run(done.folder, repeatable=False).executor == InProcess(guards=GUARDS)
+
+
+def test_a_saved_federation_carries_guards_and_ledger(tmp_path: Path) -> None:
+    start = Federation.start(tiny_holdings(), FedAvg(), executor=InProcess(guards=GUARDS))
+    fed = start.run(2)
+    assert fed.spent is not None
+    assert fed.spent.tolist() == [2, 2, 2, 2, 2, 0], "client 5 has nothing to train"
+    for executor in (None, InProcess(), InProcess(guards=GUARDS)):
+        back = load_federation(save_federation(fed, tmp_path), executor)
+        assert back.executor == InProcess(guards=GUARDS)
+        assert torch.equal(back.run(1).spent, fed.spent + fed.spent // 2)
+    with pytest.raises(ConfigError, match="was trained with the guards"):
+        load_federation(tmp_path, InProcess(guards=(Clip(2.0),)))
+
+
+def test_a_guard_that_cannot_be_saved_is_refused(tmp_path: Path) -> None:
+    class Mine:
+        def each(self, update: Update, leaves: bool) -> Update:
+            return update
+
+        def total(self, total: Sum) -> Sum:
+            return total
+
+    guard: Guard = Mine()
+    fed = Federation.start(tiny_holdings(), FedAvg(), executor=InProcess(guards=(guard,)))
+    with pytest.raises(ConfigError, match="would train unprotected"):
+        save_federation(fed, tmp_path)
+
+
+def test_models_that_audits_compare_with_are_guarded_too(tmp_path: Path, plain: float) -> None:
+    method = FedAvg(model=MF(dim=4))
+    fed = Federation.start(tiny_holdings(), method, executor=InProcess(guards=GUARDS)).run(6)
+    # A worker of an audit loads the saved federation and retrains it with another seed.
+    saved = load_federation(save_federation(fed, tmp_path))
+    assert spread(saved.retrained(Withdraw(2), seed=9)) > 3 * plain
+
+
+def test_a_run_saved_by_an_older_version_gets_its_guards_from_its_recipe(tmp_path: Path) -> None:
+    done = run_cell(CELL, tmp_path / "run")
+    bare = replace(done.fed, executor=InProcess(), spent=None)
+    save_federation(bare, tmp_path / "run" / "model")
+    fed = open_run(tmp_path / "run", repeatable=False)
+    assert fed.executor == InProcess(guards=GUARDS)
+    assert fed.spent is not None
+    assert set(fed.spent.tolist()) == {done.facts["privacy"]["participations"]}

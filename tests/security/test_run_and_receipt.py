@@ -1,0 +1,70 @@
+"""A receipt beside a model it is not about is noticed before anybody relies on it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from killing import TINY
+from rescind.cli import main
+
+Say = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def rescind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Say:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(TINY)
+
+    def call(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["rescind", *words])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return call
+
+
+def test_a_run_that_fits_its_receipt_is_valid(rescind: Say) -> None:
+    assert rescind("run", "small.toml", "--out", "one")[0] == 0
+    assert rescind("forget", "one", "--withdraw", "7", "--audits", "none")[0] == 0
+    code, said = rescind("verify", "--run", "one-forgot-1")
+    assert code == 0, said
+    assert "the data is what remained" in said
+    assert rescind("recommend", "one-forgot-1", "--user", "3")[0] == 0
+    code, said = rescind("verify")
+    assert code == 2
+    assert "--run RUN" in said
+
+
+@pytest.mark.parametrize("part", ["model", "receipt.json"])
+def test_a_model_beside_another_ones_receipt_is_refused(
+    rescind: Say, tmp_path: Path, part: str
+) -> None:
+    for name, user in (("one", "7"), ("two", "9")):
+        assert rescind("run", "small.toml", "--out", name)[0] == 0
+        assert rescind("forget", name, "--withdraw", user, "--audits", "none")[0] == 0
+    mine, other = tmp_path / "one-forgot-1" / part, tmp_path / "two-forgot-1" / part
+    shutil.rmtree(mine) if mine.is_dir() else mine.unlink()
+    shutil.copytree(other, mine) if other.is_dir() else shutil.copy(other, mine)
+    code, said = rescind("verify", "--run", "one-forgot-1")
+    assert code == 1
+    assert "NOT VALID" in said
+    code, said = rescind("verify", "one-forgot-1/receipt.json")
+    assert code == 0, "the control: the receipt by itself is valid"
+    for words in (
+        ("recommend", "one-forgot-1", "--user", "3"),
+        ("forget", "one-forgot-1", "--withdraw", "5", "--audits", "none"),
+    ):
+        code, said = rescind(*words)
+        assert code == 2
+        assert "does not fit" in said
