@@ -6,9 +6,10 @@ tests/helpers/cheats.py, and deletion alone for single people (`one person`). Th
 never PASSes, a retraining never FAILs and is INCONCLUSIVE at most once in ten seeds.
 
 One JSON line per dataset, seed and subject is appended to RESULTS; lines that are there are not
-measured again. It needs torch and numpy. With `--prepare FOLDER` the datasets are written as npz
-files (this needs pyarrow), and `--data FOLDER` reads them on a machine without it. Without numba
-the plain PyTorch form is used, without scipy a numerical Student quantile.
+measured again. `--table` prints the verdicts in RESULTS, as docs/results/audit-power.md shows them.
+It needs torch and numpy. With `--prepare FOLDER` the datasets are written as npz files (this needs
+pyarrow), and `--data FOLDER` reads them on a machine without it. Without numba the plain PyTorch
+form is used, without scipy a numerical Student quantile.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -118,6 +120,18 @@ class Story:
         return examine(self.fed, after, event, refs, unlearner=by, seed=self.seed)
 
 
+def table(lines: list[str]) -> str:
+    """Return the verdicts by dataset and subject, as Markdown."""
+    found: dict[tuple[str, str], Counter[str]] = {}
+    for line in map(json.loads, lines):
+        found.setdefault((line["dataset"], line["subject"]), Counter())[line["verdict"]] += 1
+    verdicts = ("PASS", "INCONCLUSIVE", "FAIL", "VOID")
+    rows = [f"| data | subject | {' | '.join(verdicts)} |", "|---" * 6 + "|"]
+    for (name, subject), counts in found.items():
+        rows.append(f"| {name} | {subject} | {' | '.join(str(counts[v]) for v in verdicts)} |")
+    return "\n".join(rows)
+
+
 def main() -> None:
     """Measure what is missing in the file of results."""
     given = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -128,6 +142,7 @@ def main() -> None:
     given.add_argument("--rounds", type=int)
     given.add_argument("--data", type=Path, help="folder with npz files of --prepare")
     given.add_argument("--prepare", type=Path, metavar="FOLDER")
+    given.add_argument("--table", action="store_true", help="print the verdicts in RESULTS")
     asked = given.parse_args()
     torch.set_num_threads(1)
     if find_spec("scipy") is None:
@@ -137,6 +152,9 @@ def main() -> None:
         return
     if asked.results is None:
         given.error("give the file of results, or --prepare FOLDER")
+    if asked.table:
+        print(table(asked.results.read_text().splitlines()))
+        return
     from cheats import CHEATS
 
     subjects = asked.cheats or [RETRAIN, *CHEATS, ONE]
