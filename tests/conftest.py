@@ -23,6 +23,8 @@ hypothesis.settings.load_profile("rescind")
 REPETITIONS = (
     "flower/test_dropout.py::",  # accuracy on ML-100K with a third of the silos missing
     "test_a_server_killed_before_replies_come_gives_the_same_result[FedShareUnlearn",
+    "test_a_server_killed_before_replies_come_gives_the_same_result[Retrain-1",
+    "test_departures.py::test_the_page_is_written_where_it_is_asked_for",
     "test_a_server_killed_after_every_exchange_gives_the_same_result[Retrain",
     "test_a_server_killed_while_it_forgets_with_masked_sums_gives_the_same_result[Retrain",
     "test_clients_leave_graphs_and_streams_while_the_server_is_killed",

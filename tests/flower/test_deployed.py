@@ -1,4 +1,4 @@
-"""One real deployment as in the manual: TLS, registered keys, two silos, two rounds."""
+"""One real deployment as in the manual: TLS, registered keys, two silos, one round."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.flower
 
 
 def test_two_silos_on_loopback_learn_what_one_process_learns(tmp_path: Path) -> None:
-    with Machines(tmp_path, silos=2) as machines:
+    with Machines(tmp_path, silos=2, rounds=1) as machines:
         made = machines.start("kit", "kit", "--silos", "2", "--out", "kit")
         assert made.wait(PATIENCE) == 0, machines.log("kit")
         machines.up("--kit", "kit/server")
@@ -35,7 +35,7 @@ def test_two_silos_on_loopback_learn_what_one_process_learns(tmp_path: Path) -> 
         assert "known silos: silo-0, silo-1" in machines.log("up")
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
     _, cell = one_cell(str(machines.recipe), None)
-    here = start(replace(cell, sharing=None), obtained(cell)).run(2)
+    here = start(replace(cell, sharing=None), obtained(cell)).run(1)
     there, _ = params.load(tmp_path / "out" / "model" / "public.safetensors")
     assert there.keys() == here.now.state.public.keys()
     for name, value in here.now.state.public.items():
