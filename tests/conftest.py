@@ -28,6 +28,7 @@ REPETITIONS = (
     "test_a_server_killed_after_every_exchange_gives_the_same_result[Retrain",
     "test_a_server_killed_while_it_forgets_with_masked_sums_gives_the_same_result[Retrain",
     "test_clients_leave_graphs_and_streams_while_the_server_is_killed",
+    "test_kill_and_resume.py::test_the_command_killed_in_a_round_resumes_to_the_same_bits",
     "test_kill_and_resume.py::test_a_run_killed_at_a_touch_of_the_disk_resumes",
     "test_kill_and_resume.py::test_a_run_killed_at_any_moment_resumes",
     "test_kill_and_resume.py::test_a_torn_checkpoint_is_named",
