@@ -68,7 +68,7 @@ def command(
     from contextlib import ExitStack
 
     from rescind.errors import ConfigError
-    from rescind.storage.run_folder import MOVED, check_finished
+    from rescind.storage.run_folder import MOVED, check_finished, read_facts
 
     kind, source = one_request(erase, unshare, withdraw)
     if audits not in ("standard", "full", "none"):
@@ -117,6 +117,12 @@ def command(
             typer.echo(f"    {f.note}")
     for line in legend([receipt.verdict, *(f.verdict for f in receipt.findings)]):
         typer.echo(f"  {line}")
+    privacy = (read_facts(done.folder) or {}).get("privacy") or {}
+    if privacy.get("epsilon") is not None and "participations" in privacy:
+        typer.echo(
+            f"  privacy: epsilon {privacy['epsilon']:.3g} at delta {privacy['delta']:g} for all "
+            f"rounds since the start, these included"
+        )
     typer.echo(f"\nWritten: {done.folder}/receipt.json and receipt.html; new run in {done.folder}")
     typer.echo(f"For the requester only: {done.key_file}, and receipt.html (exact numbers)")
     typer.echo(f"Next: rescind verify {done.folder}/receipt.json")
