@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,29 @@ def test_a_run_into_another_folder_does_not_learn_them_again(table: Path, tmp_pa
     assert CANARY not in obtained(CELL).users, "what a silo loads"
 
 
+def test_whoever_left_is_gone_with_rows_that_the_run_did_not_use(
+    table: Path, tmp_path: Path
+) -> None:
+    filtered = replace(CELL, data=DataSettings(name="mine", core=8))
+    run = run_cell(filtered, tmp_path / "one")
+    held = run.fed.now.vault.holdings.records
+    client = run.fed.labels.client(CANARY, run.fed.world.sizes.clients)
+    assert int((held.client == client).sum()) < 13, "the control: the filter drops a row of theirs"
+    answer(tmp_path / "one", "withdraw", CANARY, audits="none")
+    assert CANARY not in load("mine").users
+    assert holding(run_cell(CELL, tmp_path / "two").folder, CANARY) == []
+
+
+def test_receipts_of_other_requests_survive(table: Path, tmp_path: Path) -> None:
+    run = run_cell(CELL, tmp_path / "one").folder
+    (run / "additive" / "model").mkdir(parents=True)
+    (run / "additive" / "receipt.json").write_text("evidence")
+    (run / "additive" / "model" / "labels.json").write_text(CANARY)
+    answer(run, "withdraw", CANARY, audits="none")
+    assert (run / "additive" / "receipt.json").read_text() == "evidence"
+    assert holding(run, CANARY) == []
+
+
 def test_an_item_that_only_they_had_loses_its_name(table: Path, tmp_path: Path) -> None:
     run_cell(CELL, tmp_path / "one")
     assert holding(tmp_path / "one", ONLY_THEIRS) == ["labels.json"], "the control"
@@ -94,8 +118,6 @@ def test_an_item_that_only_they_had_loses_its_name(table: Path, tmp_path: Path) 
 def test_requests_that_are_drawn_for_experiments_are_not_remembered(
     table: Path, tmp_path: Path
 ) -> None:
-    from dataclasses import replace
-
     from rescind.experiments.recipe import SharingSettings
 
     lending = replace(CELL, sharing=SharingSettings(ratio=(1, 1, 1), part=0.5))
@@ -142,9 +164,11 @@ def test_the_command_writes_a_receipt(
     assert rescind("verify", "receipt-mine.json")[0] == 0
     receipt = json.loads((tmp_path / "receipt-mine.json").read_text())
     assert receipt["done"]["level"] == "L1"
-    assert receipt["verdict"] == "PASS"
+    assert receipt["verdict"] == "UNAUDITED", "no model was looked at"
     assert CANARY not in (tmp_path / "receipt-mine.json").read_text()
     assert rescind("data", "erase", "mine", "--user", CANARY)[0] == 2
+    assert rescind("data", "erase", "mine", "--user", "person-4")[0] == 0
+    assert (tmp_path / "receipt-mine-2.json").is_file()
     assert rescind("data", "erase", "ml-100k", "--user", "7")[0] == 2
 
 

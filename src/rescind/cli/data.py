@@ -139,7 +139,8 @@ def erase_rows(
         list[str] | None, Option(help="Only this item of the users; repeatable. Default: all.")
     ] = None,
     receipt: Annotated[
-        Path | None, Option(help="File of the receipt. Default: receipt-NAME.json.")
+        Path | None,
+        Option(help="File of the receipt. Default: receipt-NAME.json, receipt-NAME-2.json, ..."),
     ] = None,
 ) -> None:
     """Delete rows of users from imported data, for good, and write a signed receipt.
@@ -158,7 +159,10 @@ def erase_rows(
         )
     from rescind.forgetting.data_erasure import erase
 
-    path = receipt or Path(f"receipt-{name}.json")
+    path, number = receipt or Path(f"receipt-{name}.json"), 1
+    while receipt is None and (path.exists() or path.with_suffix(".key").exists()):
+        number += 1
+        path = Path(f"receipt-{name}-{number}.json")
     _, rows, key = erase(name, user, item or (), path)
     people = f"{len(user)} user" + ("s" if len(user) > 1 else "")
     typer.echo(f"{name}: deleted {rows:,} rows of {people}; later imports leave them out")

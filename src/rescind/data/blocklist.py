@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 FILE = "withheld.json"
-LISTS = ("people", "erased", "unshared")
+LISTS = ("people", "erased", "unshared", "withdrawn")
 
 
 def _place(name: str) -> Path:
@@ -44,6 +44,8 @@ class Blocklist:
     """Users with at least one record here: only their rows must be compared."""
     erased: frozenset[str] = frozenset()
     unshared: frozenset[str] = frozenset()
+    withdrawn: frozenset[str] = frozenset()
+    """Users who left: all their rows are left out, also those that a run did not use."""
     _key: bytes = field(default=b"", repr=False, compare=False)
 
     @classmethod
@@ -62,6 +64,7 @@ class Blocklist:
             return cls()
         try:
             table = json.loads(path.read_text(encoding="utf-8"))
+            table = {"withdrawn": [], **table}  # lists of version 0.1 do not have it
             lists = {n: frozenset(map(str, table[n])) for n in LISTS}
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(
@@ -89,7 +92,7 @@ class Blocklist:
         return Blocklist(**both, _key=self._key or other._key)
 
     def __bool__(self) -> bool:
-        return bool(self.erased or self.unshared)
+        return bool(self.erased or self.unshared or self.withdrawn)
 
     def after(self, event: Event, records: Records, labels: Labels) -> Blocklist:
         """Return the list with one more request. records: those that the request removed"""
@@ -97,11 +100,19 @@ class Blocklist:
 
         users = [labels.user_id(c) for c in records.client.tolist()]
         items = [labels.item_id(i) for i in records.item.tolist()]
-        if isinstance(event, Erase | Withdraw):
+        if isinstance(event, Withdraw):
+            return self.with_erased(users, items).with_withdrawn(labels.user_id(event.client))
+        if isinstance(event, Erase):
             return self.with_erased(users, items)
         assert isinstance(event, Unshare)
         listed = Blocklist().with_erased(users, items)
         return self | replace(listed, erased=frozenset(), unshared=listed.erased)
+
+    def with_withdrawn(self, user: str) -> Blocklist:
+        """Return the list with a user who left, given by original id."""
+        key = self._key or keys.erasure_key()
+        who = {_digest(key, user)}
+        return replace(self, people=self.people | who, withdrawn=self.withdrawn | who, _key=key)
 
     def with_erased(self, users: Sequence[str], items: Sequence[str]) -> Blocklist:
         """Return the list with erased rows, given by original ids."""
@@ -117,7 +128,7 @@ class Blocklist:
 
     def left_of(self, dataset: Dataset) -> Dataset:
         """Return the dataset without the erased rows, and without ids that only they had."""
-        if not self.erased:
+        if not (self.erased or self.withdrawn):
             return dataset
         gone = self._rows(self.erased, dataset.user, dataset.item, dataset.users, dataset.items)
         if not gone.any():
@@ -132,7 +143,7 @@ class Blocklist:
 
     def without_erased(self, holdings: Holdings) -> Holdings:
         """Return holdings without erased records and people who left; numbers stand for ids."""
-        if not self.erased:
+        if not (self.erased or self.withdrawn):
             return holdings
         import torch
 
@@ -161,12 +172,14 @@ class Blocklist:
     def _rows(
         self, listed: frozenset[str], user: Array, item: Array, users: Array, items: Array
     ) -> Array:
-        """Return which rows are on the list. [n] bool"""
-        known = np.array([_digest(self._key, u) in self.people for u in users.tolist()])
+        """Return which rows are on the list, or of users who left. [n] bool"""
+        who = [_digest(self._key, u) for u in users.tolist()]
+        known = np.array([one in self.people for one in who], dtype=bool)
+        gone = np.array([one in self.withdrawn for one in who], dtype=bool)
         found = known[user] if len(known) else np.zeros(len(user), dtype=bool)
         rows = np.flatnonzero(found)
         found[rows] = [
-            _digest(self._key, users[u], items[i]) in listed
+            bool(gone[u]) or _digest(self._key, users[u], items[i]) in listed
             for u, i in zip(user[rows].tolist(), item[rows].tolist(), strict=True)
         ]
         return found

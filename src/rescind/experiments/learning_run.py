@@ -152,10 +152,11 @@ def withheld_from(dataset: AnyData, folder: Path | None = None) -> Blocklist:
     own = Blocklist.read(folder) if folder else Blocklist()
     known = dataset.source not in ("", "generated") and isinstance(dataset, Dataset)
     found = own | Blocklist.of_dataset(dataset.name) if known else own
-    if found.erased - own.erased:
+    if found != own:
         log.warning(
-            "%d rows of '%s' were erased and are left out (%s)",
-            len(found.erased - own.erased), dataset.name, "rescind data erase",
+            "users erased rows of '%s' on this machine: they are left out. The list is "
+            "withheld/%s.json in the folder of your keys; to undo a trial, delete it",
+            dataset.name, dataset.name,
         )  # fmt: skip
     return found
 

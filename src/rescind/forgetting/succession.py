@@ -86,7 +86,7 @@ def settle(run: Path) -> Path | None:
     if not (run / MOVED).is_file():
         _sweep(run)
         return None
-    new = run / str(_read(run / MOVED)["to"])
+    new = Path(os.path.normpath(run / str(_read(run / MOVED)["to"])))
     if not new.is_dir():  # nothing was committed, or somebody moved the new run
         if has_model(run) and not in_use(run):
             with locked(run):
@@ -151,10 +151,22 @@ def _purge_folder(run: Path, new: Path) -> None:
     write_atomically(run / REPORT, _moved_page(run, new).encode())
     # The model goes last: while it is there, `settle` knows that there is more to delete.
     for path in sorted(run.iterdir(), key=lambda path: path.name == "model"):
-        if path.name in LEFT:
-            continue
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if path.is_dir():
+            _clear(path)
+        elif path.name not in LEFT:
+            path.unlink()
     sync_folder(run)
+
+
+def _clear(folder: Path) -> None:
+    """Delete a folder with everything in it but receipts, which are evidence of other requests."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            _clear(path)
+        elif path.name != RECEIPT:
+            path.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _moved_page(run: Path, new: Path) -> str:

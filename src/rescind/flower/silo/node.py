@@ -371,7 +371,10 @@ class Node:
         gone = before.records[~before.records.among(leave_out(before, event).records)]
         if len(gone):
             named = [list(map(str, column.tolist())) for column in (gone.client, gone.item)]
-            Blocklist.read(self.store.folder).with_erased(*named).write(self.store.folder)
+            listed = Blocklist.read(self.store.folder).with_erased(*named)
+            if isinstance(event, Withdraw):
+                listed = listed.with_withdrawn(str(event.client))
+            listed.write(self.store.folder)
 
     def _check_method(self, method: Method) -> None:
         if method.individual and not self.single_updates:
