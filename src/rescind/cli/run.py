@@ -107,9 +107,10 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
     from rescind.experiments.learning_run import tidy
     from rescind.experiments.run import run_one
     from rescind.reporting.progress import BlockBar, RoundBar
-    from rescind.storage.run_folder import has_model, read_facts
+    from rescind.storage.run_folder import MOVED, has_model, read_facts
 
-    done = read_facts(folder) if resume and has_model(folder) else None
+    emptied = (folder / MOVED).is_file() and not has_model(folder)  # forgetting replaced this run
+    done = read_facts(folder) if resume and not emptied else None
     if done is not None and (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed):
         typer.echo(f"{title}: finished before", err=True)
         tidy(folder)
