@@ -25,6 +25,7 @@ from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
 from rescind.forgetting import receipt
+from rescind.forgetting.sealing import fits
 from rescind.forgetting.verify import verify
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
@@ -208,7 +209,10 @@ def test_a_request_over_silos_yields_a_signed_receipt(tmp_path: Path) -> None:
     assert (one["waiting"], one["receipt"]) == ([], "receipts/1.json")
     signed = read_receipt(tmp_path, one["receipt"])
     assert signed.done.level == "L3"
-    assert signed.done.model_after == facts["model"]["public"]
+    key = receipt.run_key_of(tmp_path / "out" / "receipts")
+    assert key is not None
+    assert fits(signed.done.model_after, facts["model"]["public"], key)
+    assert not fits(signed.done.model_after, "sha256:another", key), "the control"
     assert signed.claims["silos that confirmed"] == "0, 1, 2"
     assert "world_before" not in json.dumps(facts)
     assert not (tmp_path / "out" / "forgetting").exists()
