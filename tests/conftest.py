@@ -21,6 +21,7 @@ hypothesis.settings.load_profile("rescind")
 
 # Variants of tests that stay in the fast suite, and experiments on real data: `make test-slow`.
 REPETITIONS = (
+    "test_deployed.py::test_two_silos_on_loopback",  # a minute of starting real processes
     "flower/test_dropout.py::",  # accuracy on ML-100K with a third of the silos missing
     "test_a_server_killed_before_replies_come_gives_the_same_result[FedShareUnlearn",
     "test_a_server_killed_before_replies_come_gives_the_same_result[Retrain-1",
