@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -176,14 +176,14 @@ def answer(
         previous = (run / RECEIPT).read_bytes() if (run / RECEIPT).is_file() else None
         fed.apply(event)  # fail before any output if the request is invalid
         on_start(fed, event, len(request.records))
-        watched = Federation(**{**vars(fed), "watch": (*fed.watch, *watch)})
+        watched = replace(fed, watch=(*fed.watch, *watch))
         after, evidence = forget(
             watched, event, method, audits,
             previous=previous, data=_public_data(facts), folder=scratch, workers=workers,
             progress=on_retrain, not_covered=_copies(facts, event),
             away=[fed.labels.client(user, fed.world.sizes.clients) for user in away],
         )  # fmt: skip
-        after = Federation(**{**vars(after), "watch": ()})
+        after = replace(after, watch=())
         folder = begin(run, new, asked)
         save_federation(after, folder / "model")
         withheld = Blocklist().after(event, request.records, fed.labels)

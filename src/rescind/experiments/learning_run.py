@@ -161,11 +161,16 @@ def withheld_from(dataset: AnyData, folder: Path | None = None) -> Blocklist:
     return found
 
 
-def start(cell: Cell, dataset: AnyData, withheld: Blocklist | None = None) -> Federation:
+def start(
+    cell: Cell,
+    dataset: AnyData,
+    withheld: Blocklist | None = None,
+    complete: Dataset | None = None,
+) -> Federation:
     """Return a federation before its first round, with the simulated loans.
 
-    withheld: records that were erased or taken back. Loans are drawn from the complete data, so
-    that no client lends other records instead.
+    withheld: loans that were taken back    complete: the data with its erased rows. Loans are drawn
+    from it, so that no client lends other records instead
     """
     guards = cell.guards.guards if cell.guards else ()
     executor = InProcess(device=cell.run.device, guards=guards)
@@ -175,14 +180,13 @@ def start(cell: Cell, dataset: AnyData, withheld: Blocklist | None = None) -> Fe
         part = louvain(dataset, clients or 10) if louvains else None
         held = subgraphs(dataset, part, clients=clients, seed=seed)
         return Federation.start(held, cell.method, seed, executor, keep_every=keep)
-    left = withheld.left_of(dataset) if withheld else dataset
-    fed = Federation.start(left, cell.method, seed, executor, keep_every=keep)
+    fed = Federation.start(dataset, cell.method, seed, executor, keep_every=keep)
     if cell.sharing is None:
         return fed
     full, some, none = cell.sharing.ratio
     groups = draw_groups(fed.world.sizes.clients, fed.clock, (full, some, none))
     holdings = fed.now.vault.holdings
-    before = dataset.on_devices(seed) if withheld else holdings
+    before = complete.on_devices(seed) if complete else holdings
     loan = draw_share(before, groups, fed.clock, cell.sharing.part)
     if withheld:
         records = loan.records[loan.records.among(holdings.records)]
@@ -214,10 +218,10 @@ def _run_cell(
     dataset: AnyData | None,
 ) -> Result:
     dataset = dataset or obtained(cell, erased_too=True)
-    withheld = withheld_from(dataset, folder)
-    fed = start(cell, dataset, withheld)
-    if isinstance(dataset, Dataset):  # from here on, what is said is about the rows that are left
-        dataset = withheld.left_of(dataset)
+    withheld, complete = withheld_from(dataset, folder), None
+    if withheld and isinstance(dataset, Dataset):
+        dataset, complete = withheld.left_of(dataset), dataset
+    fed = start(cell, dataset, withheld, complete)
     if not int(fed.now.vault.holdings.lot("test")[1].sum()):
         raise DataError(
             f"'{dataset.name}' has {len(dataset)} rows and none of them is held out for testing, "

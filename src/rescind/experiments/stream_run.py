@@ -88,7 +88,9 @@ def measured(
     if cell.sharing is not None or (guards and guards.epsilon is not None):
         raise ConfigError("a stream takes neither [sharing] nor guards.epsilon. Leave them out.")
     executor = InProcess(device=settings.device, guards=guards.guards if guards else ())
-    stream = Stream.of(_left(dataset, settings.seed, withheld), settings.seed)
+    split = "drawn inside blocks" if dataset.split is None else "as given"
+    dataset = _left(dataset, settings.seed, withheld)
+    stream = Stream.of(dataset, settings.seed)
     meter = Meter()
     if halts is not None:
         meter, halts.executor = halts.meter, executor
@@ -98,7 +100,6 @@ def measured(
         keeper=halts, answer=drift.ended,
     )  # fmt: skip
     facts = facts_of(cell, done, meter)
-    split = "drawn inside blocks" if dataset.split is None else "as given"
     facts["data"] = {**about(dataset), "split": split}
     facts["metrics"]["test"] |= drift.found()
     facts["kept_bytes"]["devices"] = done.fed.now.vault.nbytes

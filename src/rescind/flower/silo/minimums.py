@@ -19,7 +19,7 @@ from rescind.core import params
 from rescind.core.executor import by_role
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
-from rescind.errors import ConsentError, DataError
+from rescind.errors import ConsentError
 
 LEAST_PEOPLE = 3
 """With two people in a sum, each could compute the other's part. A silo on which fewer have
@@ -39,13 +39,9 @@ def check_sum(
 ) -> None:
     """Refuse sums in which too few different people take part. Each role has its own sum.
 
+    ids: different ones; a request that names a client twice is not valid (`wire.schema`)
     there: [clients] bool, the members that have something to train on
     """
-    if len(torch.unique(ids)) < len(ids):
-        raise DataError(
-            f"silo {silo} was asked for the same client more than once, and a sum that counts "
-            f"someone twice tells them apart. Name every client once."
-        )
     least = max(min(LEAST_PEOPLE, int(there.sum())), min(2, members))
     for role, mine in by_role(ids, roles):
         count = int(there[mine].sum())
