@@ -1,13 +1,19 @@
 """Filter users and items, and cut rows into time blocks: a base block, then later ones.
 
 The recipe is that of F3CRec (Lim et al., CIKM 2025, section 5.1 and Table 1): iterated k-core, a
-stable sort by time, 60 % of the rows as base block, the rest in three equal parts. Blocks count
-rows. Last.fm has some pairs more than once, because of the paper's filter; training and
-evaluation use the distinct pairs of a block (`first_copies`).
+sort by time, 60 % of the rows as base block, the rest in three equal parts. Blocks count rows.
+Last.fm has some pairs more than once, because of the paper's filter; training and evaluation use
+the distinct pairs of a block (`first_copies`).
+
+Equal times have no order of their own, and the order of rows or ids must not stand in for it: the
+last items of a day would be those with the highest ids. A hash of (seed, pair) decides instead
+(`by_time`). Where blocks begin belongs to the data and has a fixed seed, so every run sees the
+same blocks; the split inside a block has the seed of the run.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +22,11 @@ from rescind.data.arrays import Ints, Labels, Mask
 from rescind.data.dataset import Dataset
 from rescind.data.split import by_rank, pair_hash
 from rescind.errors import ConfigError, DataError
+
+log = logging.getLogger(__name__)
+
+MANY_TIES = 0.2
+"""A warning says so if more than this share of a split's pairs has no order in time."""
 
 
 def k_core(dataset: Dataset, k: int, users: bool = True, items: bool = True) -> Dataset:
@@ -47,11 +58,31 @@ def min_user(dataset: Dataset, k: int) -> Dataset:
     return k_core(dataset, k, users=True, items=False)
 
 
+def by_time(dataset: Dataset, seed: int = 0) -> Ints:
+    """Return the row numbers from old to new; a hash of (seed, pair) orders equal times.
+
+    Copies of a pair at one time differ in nothing but the rating; they keep their order.
+    """
+    draw = pair_hash(dataset, dataset.user, dataset.item, seed, "ties in time")
+    return np.lexsort((draw, dataset.time))
+
+
+def tied(dataset: Dataset, block: Labels) -> Mask:
+    """Mark the rows that share user, block and time with a row of another item.
+
+    returns: [n]
+    """
+    moment = np.stack((dataset.user, block.astype(np.int64), dataset.time))
+    _, moment = np.unique(moment, axis=1, return_inverse=True)
+    here = np.unique(np.stack((moment.reshape(-1), dataset.item)), axis=1)[0]
+    return np.bincount(here)[moment.reshape(-1)] > 1
+
+
 def chronological(dataset: Dataset, base: float = 0.6, parts: int = 3) -> Labels:
     """Label each row with its block: 0 for the oldest `base` of the rows, then `parts` blocks.
 
     With n rows: block 0 has int(base n), each later one int((1 - base) n / parts), and the
-    last one also the rest. Rows of equal time keep their order.
+    last one also the rest. Equal times are in the order of `by_time`.
 
     returns: [n]
     """
@@ -70,18 +101,19 @@ def chronological(dataset: Dataset, base: float = 0.6, parts: int = 3) -> Labels
     ends = [first + later * part for part in range(parts)]
     labels = np.empty(rows, dtype=np.int8)
     numbers = np.searchsorted(np.asarray(ends), np.arange(rows), side="right")
-    labels[np.argsort(dataset.time, kind="stable")] = numbers
+    labels[by_time(dataset)] = numbers
     return labels
 
 
 def arrange(dataset: Dataset, block: Labels | None = None) -> Dataset:
-    """Sort the rows by block and time, and renumber users and items by first appearance.
+    """Sort the rows by block and `by_time`, and renumber users and items by first appearance.
 
     So the users and items seen up to any block are a prefix of all of them. Default for `block`:
     `chronological`.
     """
     labels = chronological(dataset) if block is None else block
-    order = np.lexsort((dataset.time, labels))
+    order = by_time(dataset)
+    order = order[np.argsort(labels[order], kind="stable")]
     return replace(dataset, block=labels).select(order).compact("appearance")
 
 
@@ -90,7 +122,8 @@ def block_split(dataset: Dataset, block: Labels, seed: int) -> Labels:
 
     Of a user's n distinct pairs in a block: fewer than 3 are all train; otherwise ceil(n / 10) are
     test and ceil of a ninth of the rest valid. Block 0 is divided at random (by a hash of seed and
-    pair), later blocks by time: the last are test, those before them valid.
+    pair), later blocks by time: the last are test, those before them valid. The same hash decides
+    between equal times; a warning names the share of such pairs if it is large.
 
     DEPARTS F3CRec section 5.1: the paper divides every block at random; the authors' published
     task files divide the later ones by time, and so do we.
@@ -99,19 +132,31 @@ def block_split(dataset: Dataset, block: Labels, seed: int) -> Labels:
     """
     labels = np.zeros(len(dataset), dtype=np.int8)
     _, first, copy_of = np.unique(_key(dataset, block), return_index=True, return_inverse=True)
+    draw = pair_hash(dataset, dataset.user, dataset.item, seed, "block split")
     for number in np.unique(block).tolist():
-        rows = np.sort(first[block[first] == number])
-        user, item = dataset.user[rows], dataset.item[rows]
-        if number == 0:
-            key = pair_hash(dataset, user, item, seed, "block split")
-        else:  # newest first; for equal times, the later row is newer
-            key = np.empty(len(rows))
-            key[np.argsort(dataset.time[rows], kind="stable")] = -np.arange(len(rows))
+        rows = first[block[first] == number]
+        user = dataset.user[rows]
+        newest_first = -dataset.time[rows] if number else np.zeros(len(rows))
         count = np.bincount(user, minlength=len(dataset.users))
         test = np.where(count < 3, 0, -(-count // 10))
         valid = np.where(count < 3, 0, -(-(count - test) // 9))
-        labels[rows] = by_rank(user, np.lexsort((key, user)), test, valid)
+        order = np.lexsort((draw[rows], newest_first, user))
+        labels[rows] = by_rank(user, order, test, valid)
+    later = first[block[first] > 0]
+    _warn_of_ties(dataset.select(later), block[later])
     return labels[first][copy_of]
+
+
+def _warn_of_ties(later: Dataset, block: Labels) -> None:
+    """Say so if time decides little about the split of later blocks."""
+    share = tied(later, block).mean() if len(later) else 0.0
+    if share > MANY_TIES:
+        log.warning(
+            "dataset '%s': %.0f %% of the pairs of later blocks have the same time as another pair "
+            "of their user. A hash orders them, so the test set is partly drawn, not the newest. "
+            "Give exact times if you have them.",
+            later.name, 100 * share,
+        )  # fmt: skip
 
 
 def first_copies(dataset: Dataset, block: Labels) -> Mask:
