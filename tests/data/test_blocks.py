@@ -57,6 +57,22 @@ def test_table_1_of_f3crec_for_lastfm_up_to_ties(data_folder):
 
 
 @pytest.mark.data
+def test_table_1_of_f3crec_for_lastfm_with_the_authors_own_sort(data_folder):
+    data = load("lastfm-2k", variant="authors")
+    assert table(data) == TABLE_1["lastfm-2k"]
+    blocks = load("lastfm-2k", variant="blocks")
+    rows = [
+        sorted(zip(d.users[d.user], d.items[d.item], d.time, strict=True)) for d in (data, blocks)
+    ]
+    assert rows[0] == rows[1]
+    # as many pairs as in the drawn split: only which pairs of a month are held out differs
+    ours, once = block_split(data, data.block, seed=0), first_copies(data, data.block)
+    for block in range(4):
+        at = (data.block == block) & once
+        assert np.bincount(data.split[at]).tolist() == np.bincount(ours[at]).tolist()
+
+
+@pytest.mark.data
 def test_the_filtered_lastfm_is_the_given_one(data_folder):
     given = read_table(data_folder / "lastfm-2k" / "f3crec_5core.parquet")
     whole = load("lastfm-2k")

@@ -2,34 +2,44 @@
 
 F3CRec keeps users and items with 10 rows (Last.fm 5), sorts by time and cuts. Its authors
 published the blocks and splits of ML-100K; a copy with the ids used here may be stored with the
-data as `f3crec_blocks.parquet`.
+data as `f3crec_blocks.parquet`. Those of Last.fm were found from Table 1
+(papers/scripts/lastfm_authors.py) and come with this package: the variant `authors`.
 """
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 
 from rescind.data.arrays import Ints, Labels
-from rescind.data.blocks import arrange, k_core
+from rescind.data.blocks import arrange, block_split, k_core
 from rescind.data.canonical import read_table
 from rescind.data.catalogue import Entry
 from rescind.data.dataset import Dataset
 from rescind.errors import DataError
 
 BLOCK_FILE = "f3crec_blocks.parquet"
+AUTHORS_FILE = "lastfm_authors.json"
 
 
 def in_blocks(entry: Entry, variant: str, dataset: Dataset, folder: Path) -> Dataset:
     """Return the F3CRec variant: k-core, blocks by time, ids by first appearance.
 
     Rows are in order of block and time. The variant `f3crec` of ML-100K has the blocks and splits
-    of the authors' file; otherwise `split` is None (`blocks.block_split` draws one).
+    of the authors' file, `authors` of Last.fm those of their sort; otherwise `split` is None
+    (`blocks.block_split` draws one).
     """
-    rows = _one_per_time(dataset) if entry.name == "lastfm-2k" else dataset
+    rows = one_per_time(dataset) if entry.name == "lastfm-2k" else dataset
     kept = k_core(rows, entry.core or 1)
+    if variant == "authors":
+        block, split = _read_labels(kept)
+        return arrange(replace(kept, split=split), block)
     if variant == "blocks" or entry.name != "ml-100k":
         return arrange(kept)
     given = folder / BLOCK_FILE
@@ -43,7 +53,7 @@ def in_blocks(entry: Entry, variant: str, dataset: Dataset, folder: Path) -> Dat
     return arrange(replace(kept, split=split), block)
 
 
-def _one_per_time(dataset: Dataset) -> Dataset:
+def one_per_time(dataset: Dataset) -> Dataset:
     """Reduce tag assignments to the rows that F3CRec counts.
 
     The authors kept each (user, artist, time) once, in a file with exact times. In the published
@@ -62,6 +72,21 @@ def _one_per_time(dataset: Dataset) -> Dataset:
     keep = ~first_of_month[inverse]
     keep[first] = True
     return dataset.select(keep)
+
+
+def by_pair(dataset: Dataset) -> Ints:
+    """Return the row numbers by user, item and time, the order of stored labels."""
+    return np.lexsort((dataset.time, dataset.item, dataset.user))
+
+
+def _read_labels(dataset: Dataset) -> tuple[Labels, Labels]:
+    """Read blocks and splits of Last.fm; the split of the first block is drawn, as they did."""
+    stored = json.loads(files("rescind.data").joinpath(AUTHORS_FILE).read_text(encoding="utf-8"))
+    label = np.frombuffer(zlib.decompress(base64.b64decode(stored["labels"])), dtype=np.int8)
+    block, split = np.empty(len(dataset), np.int8), np.empty(len(dataset), np.int8)
+    order = by_pair(dataset)
+    block[order], split[order] = (label + 2) // 3, np.where(label > 0, (label + 2) % 3, 0)
+    return block, np.where(block == 0, block_split(dataset, block, seed=0), split)
 
 
 def _read_given(path: Path, dataset: Dataset) -> tuple[Labels, Labels]:

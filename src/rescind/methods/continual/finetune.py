@@ -54,10 +54,10 @@ class FineTune(RankingMethod):
     With the best for both, N@20 is .1028 instead of .0980 (f3crec.md section 3, ML-100K).
     """
     reset_private: bool = False
-    """Reset the private values of every device at the start of a block.
+    """Reset the private values of every device at the start of a block: a setting to tune.
 
-    DEPARTS F3CRec's published run: it resets FedNCF and PFedRec, against the paper's own "Phi^t
-    starts from Phi^(t-1)"; here devices keep their values by default.
+    The paper says "Phi^t starts from Phi^(t-1)", the default; the authors' run resets FedNCF and
+    PFedRec (f3crec.md section 2).
     """
     mask: Literal["block", "all"] = "block"
     """Own items left out of the ranking in evaluation: of this block, or of all so far."""
