@@ -22,6 +22,7 @@ from typing import Any
 HERE = Path(__file__).parents[2] / "recipes" / "f3crec"
 MODELS = {"fedmf": "MF", "fedncf": "NCF", "pfedrec": "PFedRec"}
 LEARNERS = ["FT", "Reg", "KD", "RLP2", "SPP", "F3CRec"]
+SEEDS = 3
 ONCE = {"run": {"rounds": 1, "evaluate_every": 1}}
 CONTROLS = [
     {"label": "Popularity", "name": "Popularity", **ONCE},
@@ -64,6 +65,9 @@ def chosen(backbone: str) -> list[dict[str, Any]]:
         values[trial.split()[0], data][trial].append(found["valid"]["NDCG@20"])
     out = []
     for (learner, data), tried in values.items():
+        unfinished = [trial for trial, found in tried.items() if len(found) != SEEDS]
+        if unfinished:
+            raise SystemExit(f"tune-{backbone}, {data}: {unfinished} need {SEEDS} seeds each.")
         model = {} if backbone == "fedmf" else {"model": {"name": MODELS[backbone]}}
         setting = settings[data, first_near_best(tried)]
         out.append({"label": learner, **setting, **model, "where": {"data": data}})
