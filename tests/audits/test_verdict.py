@@ -24,8 +24,10 @@ from rescind.audits.battery import (
 )
 from rescind.audits.finding import overall
 from rescind.audits.verdict import (
+    CERTAIN,
     FACTOR,
     FEWEST,
+    SUSPECT,
     Difference,
     Margin,
     Measure,
@@ -260,7 +262,7 @@ def group_of(value: float, draws: torch.Tensor) -> Measure:
     return Measure(value, value + draws)
 
 
-def losses(lost: float, trials: int = 300) -> float:
+def losses(lost: float, certainty: float = CERTAIN, trials: int = 300) -> float:
     """How often some tenth of a retrain seems to lose 3 %, when one of them really loses `lost`.
 
     Seeds move a tenth by 8 % of its value, and people by 1 %; the tenths lie between .01 and .3.
@@ -277,7 +279,7 @@ def losses(lost: float, trials: int = 300) -> float:
                 value[4] -= lost * level[4]
             draws = 0.01 * level[:, None] * torch.randn(10, 60, generator=generator).double()
             models.append({f"tenth {g}": group_of(float(value[g]), draws[g]) for g in range(10)})
-        found = compare_groups(models[0], models[1:])
+        found = compare_groups(models[0], models[1:], certainty=certainty)
         seen += any(f.high < 0.97 * f.reference for f in found.values())
     return seen / trials
 
@@ -285,6 +287,8 @@ def losses(lost: float, trials: int = 300) -> float:
 def test_a_retrain_loses_no_tenth_by_luck_and_a_real_loss_is_seen():
     assert losses(0.0) <= 0.01
     assert losses(0.6) >= 0.9
+    assert losses(0.0, SUSPECT) <= 0.03
+    assert losses(0.4, SUSPECT) > 1.8 * losses(0.4)  # a smaller loss forbids at least a PASS
 
 
 def test_kinds_of_groups_are_told_apart_by_the_first_word():

@@ -11,6 +11,7 @@ import sys
 import pytest
 import torch
 
+from rescind.core import fast
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.tasks.metrics import Owners, Ranking, masked_lot, top_k
@@ -148,6 +149,21 @@ def test_the_best_come_first_and_ties_go_to_the_lower_item():
     scores = torch.tensor([[1.0, 3.0, 2.0, 3.0, 2.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
     assert top_k(scores, None, 3).tolist() == [[1, 3, 2], [0, 1, 2]]
     assert top_k(scores, None, 5).tolist() == [[1, 3, 2, 4, 0], [0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("k", [1, 7, 50])
+@pytest.mark.parametrize("levels", [None, 3])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_the_compiled_lists_are_those_of_pytorch(monkeypatch, k, levels, kind):
+    draw = torch.Generator().manual_seed(k)
+    scores = torch.randn(9, 40, generator=draw).to(kind)
+    scores = scores if levels is None else (scores * levels).round()
+    scores[0, 3], scores[1, 5], scores[2, 7] = math.nan, math.inf, -math.inf
+    own = torch.unique(torch.randint(0, 9 * 40, (120,), generator=draw))
+    masked = Lot(own // 40, own % 40, 9)
+    found = [top_k(scores, lots, k) for lots in (masked, None)]
+    monkeypatch.setattr(fast, "compiled", lambda: False)
+    assert [f.tolist() for f in found] == [top_k(scores, m, k).tolist() for m in (masked, None)]
 
 
 def test_a_tie_across_the_end_of_the_list_keeps_the_lower_item():

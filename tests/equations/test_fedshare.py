@@ -11,10 +11,9 @@ from torch.autograd import gradcheck
 from torch.nn import functional
 from torch.testing import assert_close
 
-from rescind.core import params
+from rescind.core import fast, params
 from rescind.core.clock import Clock
 from rescind.core.executor import InProcess
-from rescind.core.fast import dispatch as fused
 from rescind.core.federation import Federation
 from rescind.core.plan import Work
 from rescind.core.records import Erase, Share, Unshare
@@ -55,7 +54,7 @@ def graph() -> SharedGraph:
 def form(request, monkeypatch) -> str:
     """Both forms of what is compiled where numba is installed."""
     if request.param == "plain":
-        monkeypatch.setattr(fused, "compiled", lambda: False)
+        monkeypatch.setattr(fast, "compiled", lambda: False)
     return request.param
 
 
@@ -63,7 +62,7 @@ def both_forms(monkeypatch, work):
     """What a piece of work gives compiled, and without numba."""
     fast = work()
     with monkeypatch.context() as without:
-        without.setattr(fused, "compiled", lambda: False)
+        without.setattr(fast, "compiled", lambda: False)
         return fast, work()
 
 

@@ -13,7 +13,9 @@ from rescind.audits.case import Case, PerPerson, Tail
 from rescind.audits.finding import Finding, overall
 from rescind.audits.hold_out import HoldOut
 from rescind.audits.verdict import (
+    CERTAIN,
     SPREAD,
+    SUSPECT,
     Difference,
     Measure,
     compare,
@@ -98,12 +100,12 @@ class Check:
             return Outcome("SHOWN", *_numbers(result), None, n)
         calibrated, judge = margin_of(self.name), equal if self.kind == "forgetting" else not_above
         result = compare(subject, retrains, calibrated.chance(sample.size))
-        # A wide margin of a forgetting check still has to fail the no-op; harm has no control.
-        widest = WIDEST if self.kind == "forgetting" else 1.0
-        narrow, margin = (
-            calibrated.at(sample.size, apart, widest)
-            for apart in (result.usual, SPREAD * result.usual)
+        # A wide margin of a forgetting check still has to fail the no-op. Harm has no control, so
+        # that a wide margin may spare a retrain, and never a model that fails by the narrow one.
+        narrow = calibrated.at(
+            sample.size, result.usual, WIDEST if self.kind == "forgetting" else 1.0
         )
+        margin = calibrated.at(sample.size, SPREAD * result.usual, WIDEST)
         verdict, clear = judge(result, margin), judge(result, margin) == "FAIL"
         if judge(result, narrow) == "FAIL":
             verdict = "FAIL"
@@ -112,7 +114,11 @@ class Check:
 
 @dataclass(frozen=True)
 class Quality(Check):
-    """NDCG of the other users: at most 3 % loss overall, no significant loss in any tenth."""
+    """NDCG of the other users: at most 3 % loss overall, no significant loss in any tenth.
+
+    A tenth that loses beyond all doubt FAILs. One that seems to lose forbids a PASS: each audit
+    looks at twenty, so that true retrains would fail by luck at the certainty of a single check.
+    """
 
     def judge(self, case: Case, fed: Federation) -> Outcome | None:
         """Judge the mean over all users by its interval; fail on a significant loss in a tenth."""
@@ -126,18 +132,24 @@ class Quality(Check):
         result = compare(*_present(subject, retrains), calibrated.chance(sample.size))
         margin = max(LOSS * result.reference, calibrated.at(sample.size, SPREAD * result.usual))
         bottom = result.reference - margin
-        verdict = "PASS" if result.low >= bottom else "INCONCLUSIVE"
         lost = [] if result.high >= bottom else ["all users"]
-        lost += [name for name, group in self._tenths(case, fed).items() if _loses(group)]
-        note = (
-            f"worse than retrains by more than 3 % and beyond noise: {', '.join(lost)}"
-            if lost
-            else ""
-        )
+        lost += self._losers(case, fed, CERTAIN)
+        doubtful = [] if lost else self._losers(case, fed, SUSPECT)
+        verdict = "PASS" if result.low >= bottom and not doubtful else "INCONCLUSIVE"
+        note = ""
+        if lost:
+            note = f"worse than retrains by more than 3 % and beyond noise: {', '.join(lost)}"
+        elif doubtful:
+            note = f"seems worse than retrains, not beyond noise: {', '.join(doubtful)}"
         ends = _numbers(result)
         return Outcome("FAIL" if lost else verdict, *ends, margin, _sample_size(sample), note)
 
-    def _tenths(self, case: Case, fed: Federation) -> dict[str, Difference]:
+    def _losers(self, case: Case, fed: Federation, certainty: float) -> list[str]:
+        """Return the tenths that lose more than 3 %, even at the upper end of their interval."""
+        groups = self._tenths(case, fed, certainty)
+        return [n for n, group in groups.items() if group.high < (1 - LOSS) * group.reference]
+
+    def _tenths(self, case: Case, fed: Federation, certainty: float) -> dict[str, Difference]:
         def measures(model: Federation) -> dict[str, Measure]:
             groups = bystanders.tenths(case, model)
             n = len(case.bystanders)
@@ -153,7 +165,7 @@ class Quality(Check):
         subject, *retrains = (case.cached("tenths", m, lambda m=m: measures(m)) for m in models)  # type: ignore[misc]
         calibrated, groups = margin_of(self.name), bystanders.tenths(case, fed)
         chance = {name: calibrated.chance(groups[name].size) for name in subject}
-        return compare_groups(subject, retrains, chance)
+        return compare_groups(subject, retrains, chance, certainty)
 
 
 def pictures(
@@ -176,11 +188,6 @@ def pictures(
 
 def _numbers(found: Difference) -> tuple[float, float, float, float]:
     return found.value, found.reference, found.low, found.high
-
-
-def _loses(group: Difference) -> bool:
-    """Return whether even the upper end of the interval is a loss of more than 3 %."""
-    return group.high < (1 - LOSS) * group.reference
 
 
 def _present(one: Measure | None, more: Sequence[Measure | None]) -> tuple[Measure, list[Measure]]:

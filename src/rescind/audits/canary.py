@@ -94,11 +94,19 @@ def judged(case: Case, unlearn: Pipeline) -> Judged | None:
         return None
     seed = int(case.clock.at(0).bits("audit canary run", torch.tensor(0))) & (2**31 - 1)
     event = Erase(canaries[coin])
-    fed = plant(case.before, event.records, seed).run(case.before.now.state.round)
-    planted = Case(fed, event, case.clock)
-    models = {SUBJECT: unlearn(fed, event), NO_OP: fed, SHIFT: shifted(fed), PURGE: purged(planted)}
-    scores = {role: excess(case, model, canaries) for role, model in models.items()}
-    return Judged(CHECK, {role: outcome(probes, coin) for role, probes in scores.items()})
+    rounds = case.before.now.state.round
+
+    def planted() -> Federation:
+        return plant(case.before, event.records, seed).run(rounds)
+
+    fed = case.cached("planted", case.before, planted)
+
+    def controls() -> dict[str, Outcome]:
+        models = {NO_OP: fed, SHIFT: shifted(fed), PURGE: purged(Case(fed, event, case.clock))}
+        return {r: outcome(excess(case, m, canaries), coin) for r, m in models.items()}
+
+    subject = outcome(excess(case, unlearn(fed, event), canaries), coin)
+    return Judged(CHECK, {SUBJECT: subject, **case.cached("planted controls", fed, controls)})
 
 
 def excess(case: Case, fed: Federation, canaries: Records) -> dict[str, Tensor]:

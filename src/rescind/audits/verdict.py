@@ -28,6 +28,9 @@ SPREAD = 2.5
 """Half intervals of a retrain in the margin of a PASS: its own interval, and 1.5 for chance (t = 4
 with four degrees of freedom), so that a true retrain passes 98 times in 100 whatever the data. A
 FAIL needs one, and the interval outside it (t = 5.5: a retrain fails once in 200)."""
+CERTAIN, SUSPECT = 0.999, 0.98
+"""Certainty, for twenty tenths of the users together, of a FAIL and of forbidding a PASS. At .95 a
+true retrain failed by luck in 1 of 26 audits (papers/audit_cheats.py)."""
 MARGINS = Path(__file__).with_name("margins.toml")
 
 
@@ -93,11 +96,9 @@ def compare_groups(
     mine: Mapping[str, Measure],
     others: Sequence[Mapping[str, Measure]],
     chance: Mapping[str, float] | None = None,
+    certainty: float = CERTAIN,
 ) -> dict[str, Difference]:
-    """Like `compare`, for several groups at once: 99.9 % that all intervals hold.
-
-    More than for one check: each audit looks at twenty groups, and at 95 % a true retrain lost one
-    of them by luck in 1 of 26 audits (papers/audit_cheats.py).
+    """Like `compare`, for several groups at once: all intervals hold with this certainty.
 
     A few retrains give a poor estimate of v for one group, so v / reference^2 is averaged over
     groups of the same kind (first word of the name), with as many times the degrees of freedom.
@@ -105,7 +106,7 @@ def compare_groups(
     from scipy.stats import norm
     from scipy.stats import t as student
 
-    n, quantile = len(others), 1 - 0.0005 / max(len(mine), 1)
+    n, quantile = len(others), 1 - (1 - certainty) / 2 / max(len(mine), 1)
     found = {name: _variances(one, [other[name] for other in others]) for name, one in mine.items()}
     out = {}
     for name, (reference, people, _, _) in found.items():

@@ -87,15 +87,35 @@ def examine(
             f"it is unknown how much models differ by chance. Leave `references` out to train them."
         )
     case = Case.of(before, event, seed, refs)
-    checks = [*(FULL if level == "full" else STANDARD), battery.drawn(lot or HoldOut())]
-    with one_thread():
-        found = canary.judged(case, functools.partial(forgotten, unlearner)) if case.ranks else None
-    report = judge(case, after, checks, [found] if found else [])
-    more = [layout.compared(after, refs)]
+    report = examine_case(case, after, unlearner, lot, level)
+    more: list[Finding] = []
     if level == "full":
         more += _full(case, after, unlearner, workers, folder, progress)
     if ulira:
         more += examine_records(before, event, unlearner, pairs, seed, workers, folder, progress)
+    return _with(report, more)
+
+
+def examine_case(
+    case: Case,
+    after: Federation,
+    unlearner: By = None,
+    lot: HoldOut | None = None,
+    level: Level = "standard",
+) -> Report:
+    """Run the checks of one request on one answer to it.
+
+    What is known of the reference models and the controls stays in the case, for further answers.
+    """
+    checks = [*(FULL if level == "full" else STANDARD), battery.drawn(lot or HoldOut())]
+    with one_thread():
+        found = canary.judged(case, functools.partial(forgotten, unlearner)) if case.ranks else None
+    report = judge(case, after, checks, [found] if found else [])
+    return _with(report, [layout.compared(after, case.references)])
+
+
+def _with(report: Report, more: Sequence[Finding]) -> Report:
+    """Return the report with more findings."""
     findings = (*report.findings, *more)
     verdict = "VOID" if report.verdict == "VOID" else overall(findings)
     return replace(report, findings=findings, verdict=verdict)
@@ -127,8 +147,10 @@ def judge(
     planted: outcomes on records of the auditor, which need the unlearner (`canary.judged`)
     """
     before, refs = case.before, case.references
-    models = {SUBJECT: after, NO_OP: before, SHIFT: shifted(before), battery.RETRAIN: refs[0]}
-    models[battery.PURGE] = purged(case)
+    shift = case.cached("shifted", before, lambda: shifted(before))
+    purge = case.cached("purged", before, lambda: purged(case))
+    models = {SUBJECT: after, NO_OP: before, SHIFT: shift, battery.RETRAIN: refs[0]}
+    models[battery.PURGE] = purge
     if not case.ranks:
         case = replace(case, references=tuple(_in_its_graph(before, f) for f in refs))
         models = {name: _in_its_graph(before, model) for name, model in models.items()}

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from rescind.core import fast
 from rescind.core.executor import InProcess
-from rescind.core.fast import dispatch as fused
 from rescind.core.federation import Federation
 from rescind.core.gradient import RankingMethod
 from rescind.core.holdings import Holdings
@@ -283,7 +283,7 @@ def first_calls(most: float) -> Iterator[Figure]:
 def everything(quick: bool = False, say: Say = lambda _: None) -> Iterator[Figure]:
     """Yield all figures. `quick` leaves out those that take more than a few seconds."""
     torch.set_num_threads(1)
-    forms = ("readable", "fused") if fused.compiled() else ("readable",)
+    forms = ("readable", "fused") if fast.compiled() else ("readable",)
     if len(forms) == 1:
         say("numba is not installed, so there is no compiled form to time.")
     for name, source, method, small in (
@@ -310,7 +310,7 @@ def streams(quick: bool) -> Iterator[Figure]:
     if (data := _dataset("ml-100k", lambda _: None)) is None:
         return
     stream = Stream.of(data)
-    if fused.compiled():
+    if fast.compiled():
         for name, opening, most in continual.openings(stream):
             yield from rounds(name, opening, most)
     if not quick:

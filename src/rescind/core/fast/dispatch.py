@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from importlib.util import find_spec
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from rescind.core import fast
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.fast import ego_gpu, linear
@@ -22,12 +20,6 @@ VERBS = ("client_plan", "client_loss", "client_steps", "client_train")
 """The kernels do not fit a method that overrides one of these."""
 
 
-@lru_cache(maxsize=1)
-def compiled() -> bool:
-    """Return whether numba is installed; without it the plain PyTorch form is used."""
-    return find_spec("numba") is not None
-
-
 def plain(method: LocalTraining, base: type) -> bool:
     """Return whether a method does plain SGD with the samples, loss and steps of `base`."""
     decays = method.decay or method.weight_decay
@@ -39,7 +31,7 @@ def fits(method: LocalTraining, base: type, public: Params) -> bool:
     """Return whether a kernel computes exactly the same as this method."""
     kernel = getattr(method.model, "kernel", "")
     on_cpu = all(value.device.type == "cpu" for value in public.values())
-    if not (kernel and plain(method, base) and (compiled() or not on_cpu)):
+    if not (kernel and plain(method, base) and (fast.compiled() or not on_cpu)):
         return False
     if kernel == "linear":
         return on_cpu and linear.fits(method, public)

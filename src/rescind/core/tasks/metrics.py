@@ -11,9 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rescind.core import fast
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.params import Params
 from rescind.errors import ConfigError
+
+KERNEL_TYPES = (torch.float32, torch.float64)
 
 
 def top_k(scores: Tensor, masked: Lot | None, k: int) -> Tensor:
@@ -21,6 +24,8 @@ def top_k(scores: Tensor, masked: Lot | None, k: int) -> Tensor:
 
     Missing entries are -1 (a user with fewer than k unmasked items). NaN ranks last.
     """
+    if fast.compiled() and k and scores.device.type == "cpu" and scores.dtype in KERNEL_TYPES:
+        return _top_k_compiled(scores, masked, k)
     most = torch.finfo(scores.dtype).max
     scores = torch.nan_to_num(scores, nan=-torch.inf, posinf=most, neginf=-torch.inf)
     if masked is not None:
@@ -39,6 +44,19 @@ def top_k(scores: Tensor, masked: Lot | None, k: int) -> Tensor:
     if length < k:
         item = torch.nn.functional.pad(item, (0, k - length), value=-1)
     return item
+
+
+def _top_k_compiled(scores: Tensor, masked: Lot | None, k: int) -> Tensor:
+    from rescind.core.fast.best_items import best_items
+
+    rows = len(scores)
+    first = torch.zeros(rows + 1, dtype=torch.int64)
+    if masked is not None:
+        torch.cumsum(masked.count, 0, out=first[1:])
+    items = first[:0] if masked is None else masked.item
+    best = torch.empty(rows, k, dtype=torch.int64)
+    best_items(*(part.detach().numpy() for part in (scores.contiguous(), first, items, best)))
+    return best
 
 
 @dataclass(frozen=True)

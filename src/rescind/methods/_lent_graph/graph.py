@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rescind.core import jagged
+from rescind.core import fast, jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Lot
-from rescind.core.fast import dispatch as fused
 from rescind.core.records import Records
 from rescind.core.tasks.ranking import draw_negatives
 from rescind.core.world import World
@@ -22,7 +21,7 @@ from rescind.core.world import World
 
 def by_kernel(*tables: Tensor) -> bool:
     """Return whether compiled loops can be used: numba is installed, and tables are on the CPU."""
-    return fused.compiled() and all(t.device.type == "cpu" for t in tables)
+    return fast.compiled() and all(t.device.type == "cpu" for t in tables)
 
 
 def flat(*tensors: Tensor) -> list[Any]:

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind.core import jagged
+from rescind.core import fast, jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
-from rescind.core.fast import dispatch as fused
 from rescind.core.fast.linear import Scores
 from rescind.core.params import Params
 from rescind.core.state import Private
@@ -94,7 +93,7 @@ class ReLoop2(FineTune):
         """
         unit = functional.normalize(table, dim=1)
         item, error = private["wrong/item"], private["wrong/error"].to(unit.dtype)
-        if fused.compiled() and unit.device.type == "cpu":
+        if fast.compiled() and unit.device.type == "cpu":
             return self._compiled(unit, item, error)
         near = unit @ unit.T
         together = max(1, _CELLS // max(1, len(near) * self.capacity))
