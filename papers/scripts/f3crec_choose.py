@@ -5,7 +5,7 @@
 For each dataset, backbone and learner: NDCG@20 on validation, mean of D1 to D3, of every trial of
 tune-BACKBONE over its seeds. Of the trials within one standard error of the best mean, the first in
 the recipe is taken, where trials are listed from the authors' settings outwards: one lucky seed
-must not decide. Rewrites the method axis of table2-BACKBONE, and for FedNCF that of deep-ncf; a
+must not decide. RLP2 gets the settings of FT: it trains in the same way. Rewrites the method axis of table2-BACKBONE, and for FedNCF that of deep-ncf; a
 test checks that they agree.
 """
 
@@ -23,6 +23,7 @@ HERE = Path(__file__).parents[2] / "recipes" / "f3crec"
 MODELS = {"fedmf": "MF", "fedncf": "NCF", "pfedrec": "PFedRec"}
 LEARNERS = ["FT", "Reg", "KD", "RLP2", "SPP", "F3CRec"]
 SEEDS = 3
+TRUST = 0.3  # of ReLoop2, as in its paper
 ONCE = {"run": {"rounds": 1, "evaluate_every": 1}}
 CONTROLS = [
     {"label": "Popularity", "name": "Popularity", **ONCE},
@@ -71,6 +72,8 @@ def chosen(backbone: str) -> list[dict[str, Any]]:
         model = {} if backbone == "fedmf" else {"model": {"name": MODELS[backbone]}}
         setting = settings[data, first_near_best(tried)]
         out.append({"label": learner, **setting, **model, "where": {"data": data}})
+        if learner == "FT":  # ReLoop2 trains in the same way, and has a memory beside it
+            out.append({**out[-1], "label": "RLP2", "name": "ReLoop2", "trust": TRUST})
     return sorted(out, key=lambda entry: LEARNERS.index(entry["label"])) + CONTROLS
 
 
