@@ -138,7 +138,7 @@ def test_tables_and_figures_are_run_written_and_resumed(home, capsys):
     assert endings == tables | {"one-fig2.svg", "one-fig2.png", "runs.jsonl"}
     with open(home / "out" / "one-table1.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert {row["cell"]: row["seeds"] for row in rows} == dict.fromkeys(
+    assert {row["cell"]: row["runs"] for row in rows} == dict.fromkeys(
         ("Popularity", "FedAvg", "goes", "stays"), "2"
     )
     # The same run is in both recipes under the name it has there.
