@@ -1,57 +1,19 @@
-"""Tables of the papers and our numbers, each with a verdict, as Markdown, CSV and LaTeX."""
+"""Tables of the papers beside our numbers, each with a word, as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from rescind.experiments.cell import DataSettings
 from rescind.experiments.significance import Difference, differences, markdown_differences, remark
-from rescind.experiments.tables import (
-    RANKING,
-    Entry,
-    ResultTable,
-    cells_by_name,
-    rows_as_markdown,
-)
-from rescind_papers.index import Exhibit, Part, Shelf, finding, picked
+from rescind.experiments.tables import Entry, ResultTable, rows_as_markdown
+from rescind_papers import verdicts
+from rescind_papers.index import Exhibit, Part, Shelf
+from rescind_papers.judging import Judge, Row, floors_of
 
-EXCEEDED, REACHED, MISSED = "exceeded", "reached", "not reached"
-TRIVIAL, ABSENT = "paper below a trivial baseline", "data not at hand"
-LATER, ALONE = "not run yet", "no number printed"
-QUICK = "quick, not judged"
-ONE_SEED = " (one seed)"
-VERDICTS = {
-    EXCEEDED: "ours is better by more than two standard errors over seeds",
-    REACHED: "ours is within two standard errors (one seed: within 1 %, and it says so)",
-    MISSED: "ours is worse by more than that",
-    TRIVIAL: "the paper's number is one that a predictor without learning exceeds here",
-    ABSENT: "the publisher's files cannot be had here",
-    LATER: "the recipe or its row is waiting for a run",
-    ALONE: "the paper prints no number here (a control of ours, or a figure that is only drawn), "
-    "so ours is held against nothing",
-}
-"""Every verdict and its meaning."""
-CLOSE = 0.01
-"""With one seed there is no standard error: this relative difference counts as reached."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One number of a table or figure."""
-
-    part: Part
-    entry: Entry
-    verdict: str
-    quick: str = ""
-    """What was made smaller, if it is a quick run."""
-
-    @property
-    def ours(self) -> str:
-        """Return our number as text. Quick ones are marked."""
-        return f"{self.entry.ours()} (quick)" if self.quick else self.entry.ours()
+__all__ = ["Row", "as_csv", "compared", "latex", "legend", "markdown", "rows"]
 
 
 def rows(exhibit: Exhibit, shelf: Shelf, quick: Mapping[str, str] | None = None) -> list[Row]:
@@ -68,86 +30,35 @@ def rows(exhibit: Exhibit, shelf: Shelf, quick: Mapping[str, str] | None = None)
         for name in part.floors
         if not exhibit.derive
     ]
-    floors = _floors([*floor_tables, *(table for _, table in tables)])
+    floors = floors_of([*floor_tables, *(table for _, table in tables)])
     out = []
     for part, table in tables:
-        shown = picked(table.recipe, part)
-        lower = {c.name for c in shown if c.path in part.lower}
-        ranked = {c.name for c in shown if RANKING.search(c.path)}
-        largest = _largest_class(part, table, shelf)
-        for entry in table.entries:
-            data = _data(table, entry.cell)
-            counts = entry.metric in ranked and entry.cell not in table.floors
-            if entry.floor is None and data is not None and counts:
-                entry = replace(entry, floor=floors.get((data, entry.metric)))  # noqa: PLW2901
-            if data is not None and (data.name, entry.metric) in largest:
-                floor = largest[data.name, entry.metric]
-                entry = replace(entry, floor=floor, floor_name="the largest class")  # noqa: PLW2901
-            name = entry.cell.split("/", maxsplit=1)[0] if data is None else data.name
-            how = "" if quick is None else quick.get(f"{part.recipe}: {entry.cell}", "quick")
-            found = verdict(entry, entry.metric in lower, name in exhibit.absent)
-            judged = found if not how or found in (ABSENT, LATER) else QUICK
-            out.append(Row(part, entry, judged, how if entry.values or entry.words else ""))
+        judge = Judge(exhibit, shelf, part, table, floors)
+        found = [judge.row(entry) for entry in table.entries]
+        out += found if quick is None else [_quick(row, quick) for row in found]
     return out
 
 
-def _largest_class(part: Part, table: ResultTable, shelf: Shelf) -> dict[tuple[str, str], float]:
-    """Return the accuracy of always answering the largest class, by graph and column title.
-
-    It is the minimum over leaving clients: only the others are measured, and the paper does not
-    always say which client leaves.
-    """
-    if not part.floor:
-        return {}
-    titles = [c.name for c in picked(table.recipe, part) if c.path == "accuracy"]
-    rows = finding(shelf.folder, part.floor)
-    return {(row["graph"], title): row["when one leaves"] for row in rows for title in titles}
-
-
-def _data(table: ResultTable, name: str) -> DataSettings | None:
-    """Return the data of a cell; for a cell that is only printed, of cells with the same label."""
-    cells = cells_by_name(table.recipe)
-    if name in cells:
-        return cells[name].data
-    label = name.split("/", maxsplit=1)[0]
-    same = [c.data for c in cells.values() if c.labels.get("data") == label]
-    return same[0] if same else None
-
-
-def _floors(tables: Sequence[ResultTable]) -> dict[tuple[DataSettings, str], float]:
-    """Return the values of predictors without learning, by data and metric."""
-    return {
-        (cells_by_name(table.recipe)[e.cell].data, e.metric): e.mean
-        for table in tables
-        for e in table.entries
-        if e.cell in table.floors and e.mean is not None
-    }
-
-
-def verdict(entry: Entry, lower: bool = False, absent: bool = False) -> str:
-    """Compare ours with the paper's number, by the rules of `VERDICTS`.
-
-    lower: lower is better
-    """
-    if entry.mean is None and not entry.words:
-        return ABSENT if absent else LATER
-    if entry.paper is None or entry.mean is None:
-        return ALONE
-    if entry.paper_below_floor and not lower:
-        return TRIVIAL
-    better = (entry.paper - entry.mean) if lower else (entry.mean - entry.paper)
-    if entry.spread is None:
-        near, mark = CLOSE * abs(entry.paper), ONE_SEED
-    else:
-        near, mark = 2 * entry.spread / len(entry.values) ** 0.5, ""
-    return (EXCEEDED if better > near else MISSED if better < -near else REACHED) + mark
+def _quick(row: Row, quick: Mapping[str, str]) -> Row:
+    """Return the row of a quick run, which is not judged."""
+    how = quick.get(f"{row.part.recipe}: {row.entry.cell}", "quick")
+    waits = row.verdict in (verdicts.ABSENT, verdicts.LATER)
+    return replace(
+        row,
+        verdict=row.verdict if waits else verdicts.QUICK,
+        quick=how if row.entry.values or row.entry.words else "",
+    )
 
 
 def _gains(table: ResultTable) -> ResultTable:
-    """Return the gains of F3CRec and the second best over fine-tuning in percent (its Fig. 3)."""
+    """Return the gains of F3CRec and the second best over fine-tuning in percent (its Fig. 3).
+
+    The second best is one of the paper's learners; controls of ours do not count.
+    """
     out = []
-    found = {e.cell: e for e in table.entries}
-    groups = dict.fromkeys(e.cell.rsplit("/", 1)[0] for e in table.entries)
+    learners = {cell.rsplit("/", 1)[1] for cell in table.recipe.paper}
+    found = {e.cell: e for e in table.entries if e.cell.rsplit("/", 1)[1] in learners}
+    groups = dict.fromkeys(cell.rsplit("/", 1)[0] for cell in found)
     for group in groups:
         mine = {c.rsplit("/", 1)[1]: e for c, e in found.items() if c.startswith(f"{group}/")}
         base = mine.pop("FT", None)
@@ -181,14 +92,16 @@ def _gain(mine: Entry, base: Entry) -> tuple[float, ...]:
 
 # -- formats --------------------------------------------------------------------------------------
 
-HEAD = ("cell", "measure", "paper", "ours", "seeds", "verdict")
+HEAD = ("cell", "measure", "paper", "authors' method here", "ours", "runs", "word")
 
 
 def _printed(row: Row) -> list[str]:
     entry = row.entry
-    seeds = str(len(entry.values or entry.words) or "")
-    ours = "" if not seeds else row.ours
-    return [entry.cell, entry.metric, entry.published(), ours, seeds, row.verdict]
+    runs = str(len(entry.values or entry.words) or "")
+    ours = "" if not runs else row.ours
+    theirs = "" if row.authors is None or row.authors.mean is None else row.authors.ours()
+    word = "" if row.verdict == verdicts.ALONE else row.verdict
+    return [entry.cell, entry.metric, entry.published(), theirs, ours, runs, word]
 
 
 def markdown(exhibit: Exhibit, found: Sequence[Row]) -> str:
@@ -201,13 +114,41 @@ def markdown(exhibit: Exhibit, found: Sequence[Row]) -> str:
         mine = [row for row in found if row.part == part]
         said.append(f"**{part.title}** (`rescind run {part.recipe}`)")
         said.append(rows_as_markdown([list(HEAD), *(_printed(row) for row in mine)]))
+        said += filter(None, [_bounds(mine), _reasons(mine)])
     return "\n\n".join(said)
 
 
+def short(found: Sequence[Row]) -> str:
+    """Return rows of several parts as one Markdown table."""
+    return rows_as_markdown([["part", *HEAD], *([r.part.title, *_printed(r)] for r in found)])
+
+
+def _bounds(found: Sequence[Row]) -> str:
+    """Return the printed pairs that exclude each other, with the bound, as Markdown."""
+    pairs = {row.entry.cell: row.bound for row in found if row.bound}
+    if not pairs:
+        return ""
+    head = ["cell", "printed HR@20", "printed NDCG@20", "least NDCG@20 with this HR@20"]
+    lines = [[cell, *(f"{number:.4f}" for number in pair)] for cell, pair in pairs.items()]
+    why = (
+        "These pairs exclude each other: a list that hits a user has an NDCG@20 of at least that "
+        "of one hit at place 20, and with the test items of the users here the least mean is:"
+    )
+    return f"{why}\n\n{rows_as_markdown([head, *lines])}"
+
+
+def _reasons(found: Sequence[Row]) -> str:
+    """Return why numbers are worse, or another quantity, as a Markdown list."""
+    known = dict.fromkeys(row.reason for row in found if row.reason)
+    rest = "all others" if len(known) > 1 else "all of them"
+    lines = [f"- {rest if cells == '*' else f'`{cells}`'}: {why}" for cells, why in known]
+    return "\n".join(["Why worse, or not comparable:", "", *lines]) if lines else ""
+
+
 def legend(found: Sequence[Row]) -> str:
-    """Return the meaning of the verdicts of these rows, as a Markdown list."""
-    given = dict.fromkeys(row.verdict.removesuffix(ONE_SEED) for row in found)
-    return "\n".join(f"- *{one}*: {VERDICTS[one]}." for one in given if one in VERDICTS)
+    """Return the meaning of the words of these rows, as a Markdown list."""
+    known, given = verdicts.MEANINGS, dict.fromkeys(row.verdict for row in found)
+    return "\n".join(f"- *{one}*: {known[one]}." for one in given if one in known)
 
 
 def compared(exhibit: Exhibit, shelf: Shelf) -> str:
@@ -229,15 +170,16 @@ def as_csv(exhibit: Exhibit, found: Iterable[Row]) -> str:
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n")
     write.writerow(
-        ["exhibit", "part", "recipe", "cell", "measure", "paper", "mean", "spread", "seeds",
-         "words", "verdict", "quick"]
+        ["exhibit", "part", "recipe", "cell", "measure", "paper", "authors here", "mean",
+         "spread", "runs", "words", "verdict", "reason", "quick"]
     )  # fmt: skip
     for row in found:
         e = row.entry
         write.writerow(
             [exhibit.place, row.part.title, row.part.recipe, e.cell, e.metric, _plain(e.paper),
-             _plain(e.mean), _plain(e.spread), len(e.values or e.words), "; ".join(e.words),
-             row.verdict, row.quick]
+             _plain(row.authors.mean if row.authors else None), _plain(e.mean), _plain(e.spread),
+             len(e.values or e.words), "; ".join(e.words), row.verdict,
+             row.reason[1] if row.reason else "", row.quick]
         )  # fmt: skip
     return out.getvalue()
 
@@ -256,7 +198,7 @@ def latex(exhibit: Exhibit, found: Sequence[Row]) -> str:
         mine = [list(HEAD), *(_printed(row) for row in found if row.part == part)]
         said += [
             f"% {part.title}; rescind run {part.recipe}",
-            r"\begin{tabular}{llrrrl}",
+            r"\begin{tabular}{llrrrrl}",
             r"\hline",
         ]
         lines = [" & ".join(_escaped(text) for text in row) + r" \\" for row in mine]
@@ -266,16 +208,3 @@ def latex(exhibit: Exhibit, found: Sequence[Row]) -> str:
 
 def _escaped(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in text)
-
-
-def summary(every: Sequence[Exhibit], shelf: Shelf) -> str:
-    """Return the count of each verdict by table and figure, as Markdown."""
-    kinds = [EXCEEDED, REACHED, MISSED, TRIVIAL, ABSENT, LATER]
-    out = [["table or figure", "numbers printed", *kinds]]
-    for exhibit in every:
-        found = [r for r in rows(exhibit, shelf) if r.entry.paper is not None]
-        verdicts = [r.verdict.removesuffix(ONE_SEED) for r in found]
-        page = f"[{exhibit.paper} {exhibit.title.split(':')[0]}]({exhibit.paper}.md#{exhibit.name})"
-        out.append([page, str(len(found)), *(str(verdicts.count(kind) or "") for kind in kinds)])
-    totals = [sum(int(row[n] or 0) for row in out[1:]) for n in range(1, len(out[0]))]
-    return rows_as_markdown([*out, ["all", *map(str, totals)]])

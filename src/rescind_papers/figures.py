@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rescind.experiments.sweeps import draw as draw_sweep
 from rescind.reporting import charts
-from rescind_papers.exhibits import Row, as_csv
+from rescind_papers.exhibits import Row
 from rescind_papers.index import Exhibit, Part, Shelf
 
 QUICK = "quick: a small run; it only shows that the code runs"
@@ -25,8 +25,9 @@ def names(exhibit: Exhibit) -> dict[Part, str]:
 
 def about(exhibit: Exhibit, part: Part, found: list[Row]) -> str:
     """Return the note stored in a picture: a digest of its numbers, to detect old pictures."""
-    mine = found if exhibit.derive else [row for row in found if row.part == part]
-    return f"{exhibit.place} sha256:{sha256(as_csv(exhibit, mine).encode()).hexdigest()}"
+    mine = [row.entry for row in found if exhibit.derive or row.part == part]
+    shown = [(e.cell, e.metric, e.paper, e.mean, e.spread) for e in mine]
+    return f"{exhibit.place} sha256:{sha256(repr(shown).encode()).hexdigest()}"
 
 
 def stored_note(path: Path) -> str | None:

@@ -9,6 +9,7 @@ for exhibit in chosen(shelf.folder, "fedshare/table3"):
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from rescind.experiments.tables import Entry, ResultTable
 
 MAP = "papers.toml"
+APART = ("other data", "other quantity")
+"""Why a number of ours may not be the one that is printed."""
+PLACES = ("authors", "apart", "reasons", "retrained")
+"""Tables of a paper whose keys are places: "recipe: cell", with `*` for any text."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,12 @@ class Part:
     """Recipes whose popularity cells are floors here, on the same data."""
     printed: Mapping[str, Mapping[str, float]] = field(default_factory=dict, hash=False)
     """Published numbers by cell that the recipe does not have."""
+    bound: str = ""
+    """The finding with the least NDCG@20 that a printed HR@20 allows, by data."""
+    unjudged: tuple[str, ...] = ()
+    """Paths of attack rates. They get no verdict, and their distance to a retraining is shown."""
+    runs: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Where the paper's run is one of several in a line: the path of their list, by column."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,14 @@ class Exhibit:
     """What is computed from the parts, if they are not shown directly."""
     absent: tuple[str, ...] = ()
     """Names of datasets that are not available here."""
+    authors: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """By place ("recipe: cell"): where the method is run as its authors publish it."""
+    apart: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """By place: why ours is not the same measurement (one of APART)."""
+    reasons: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """By place: why ours is worse, or that we do not know."""
+    retrained: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """By place: the retraining whose attack rate a printed rate is compared with."""
 
     @property
     def place(self) -> str:
@@ -123,6 +142,20 @@ class Shelf:
         return replace(whole, recipe=replace(recipe, names=names), entries=tuple(known))
 
 
+def looked_up(table: Mapping[str, str], place: str) -> tuple[str, str] | None:
+    """Return the first pattern that fits a place, and its value; None if none fits.
+
+    A `*` in a pattern stands for any text, the shortest that fits; in the value, for this text.
+    """
+    for pattern, value in table.items():
+        found = re.fullmatch(re.escape(pattern).replace(r"\*", "(.*?)"), place)
+        if found is not None:
+            for text in found.groups():
+                value = value.replace("*", text, 1)  # noqa: PLW2901
+            return pattern, value
+    return None
+
+
 def finding(folder: Path, name: str) -> list[dict[str, Any]]:
     """Return the rows of a finding, written by a script of papers/scripts/findings/."""
     path = folder / "findings" / f"{name}.json"
@@ -172,10 +205,17 @@ def exhibits(folder: Path) -> tuple[Exhibit, ...]:
 
 
 def _exhibit(name: str, paper: Mapping[str, Any], table: Mapping[str, Any]) -> Exhibit:
-    words = {k: str(table.get(k, "")) for k in ("says", "notes", "derive")}
+    words: dict[str, Any] = {k: str(table.get(k, "")) for k in ("says", "notes", "derive")}
+    places: dict[str, Any] = {k: paper.get(k, {}) for k in PLACES}
+    for place, why in places["apart"].items():
+        if why not in APART:
+            raise ConfigError(f"{MAP}: '{place}' is apart by '{why}'; {suggest(why, APART)}")
+    for place in places["reasons"]:
+        if "*" in place.partition(": ")[0]:
+            raise ConfigError(f"{MAP}: give the reason '{place}' for one recipe, not for several.")
     return Exhibit(
         name, table["name"], table["title"], paper["source"],
-        tuple(_part(p) for p in table["part"]), absent=tuple(paper["absent"]), **words,
+        tuple(_part(p) for p in table["part"]), absent=tuple(paper["absent"]), **words, **places,
     )  # fmt: skip
 
 
@@ -207,6 +247,21 @@ def chosen(folder: Path, what: str | None) -> tuple[Exhibit, ...]:
 def behind(exhibit: Exhibit) -> tuple[str, ...]:
     """Return the recipes of a table or figure, each once."""
     return tuple(dict.fromkeys(part.recipe for part in exhibit.parts))
+
+
+def authors_of(exhibit: Exhibit, shelf: Shelf) -> list[Part]:
+    """Return the cells of the authors' methods that a table or figure shows beside its own."""
+    out = []
+    for part in exhibit.parts if not exhibit.derive else ():
+        recipe = shelf.recipe(part.recipe)
+        for cell in shown(recipe, part):
+            found = looked_up(exhibit.authors, f"{part.recipe}: {cell.name}")
+            if found is None or cell.name not in recipe.paper:
+                continue
+            name, _, other = found[1].partition(": ")
+            if other in shelf.recipe(name).names:
+                out.append(Part(name, cells=(other,)))
+    return out
 
 
 def _only_a_recipe(name: str, every: tuple[Exhibit, ...]) -> str:

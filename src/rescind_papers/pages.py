@@ -11,8 +11,10 @@ The text between them is made from the committed results of that recipe, and a t
 out of date. `cells` selects rows, `of` some of the recipe's columns by title. Other blocks:
 
     <!-- exhibits PAPER -->        every table and figure of a paper, with our numbers
-    <!-- verdicts -->              the count of each verdict
-    <!-- meanings -->              the meaning of the verdicts
+    <!-- rows PAPER/TABLE cells PATTERN -->        some rows of one of them
+    <!-- reviewer -->              what a reviewer needs, in five lines
+    <!-- verdicts -->              the count of each word
+    <!-- meanings -->              the meaning of the words
     <!-- leaderboard TASK -->      every method on every dataset
     <!-- found NAME -->            the rows of recipes/findings/NAME.json
 """
@@ -24,6 +26,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rescind.core.files import write_atomically
@@ -32,7 +35,7 @@ from rescind.experiments.recipe import COLUMNS, Column, Recipe
 from rescind.experiments.recipe_file import RECIPES
 from rescind.experiments.significance import differences, markdown_differences, remark
 from rescind.experiments.tables import ResultTable, collect, lines, markdown, rows_as_markdown
-from rescind_papers import departures, exhibits, figures, leaderboard
+from rescind_papers import departures, exhibits, figures, leaderboard, tally, verdicts
 from rescind_papers.index import MAP, Exhibit, Part, Shelf, chosen, finding
 from rescind_papers.index import shown as cells_that_fit
 
@@ -45,8 +48,8 @@ BLOCK = re.compile(
 
 
 MADE = re.compile(
-    r"(?P<head><!-- (?P<kind>exhibits|verdicts|meanings|leaderboard|found)"
-    r"(?: (?P<name>\S+))? -->\n)"
+    r"(?P<head><!-- (?P<kind>exhibits|rows|reviewer|verdicts|meanings|leaderboard|found)"
+    r"(?: (?P<name>\S+))?(?: cells (?P<cells>.+?))? -->\n)"
     r".*?(?P<end><!-- end -->)",
     re.S,
 )
@@ -92,7 +95,8 @@ def filled(text: str, shelf: Shelf) -> str:
         return f"{found['head']}\n{body}\n\n{found['end']}"
 
     def made(found: re.Match[str]) -> str:
-        return f"{found['head']}\n{_made(found['kind'], found['name'], shelf)}\n\n{found['end']}"
+        body = _made(found["kind"], found["name"], shelf, found["cells"])
+        return f"{found['head']}\n{body}\n\n{found['end']}"
 
     return MADE.sub(made, BLOCK.sub(table, text))
 
@@ -107,7 +111,7 @@ def _some(table: ResultTable, patterns: str | None) -> ResultTable:
     return replace(table, recipe=replace(table.recipe, names=names), entries=kept)
 
 
-def _made(kind: str, name: str | None, shelf: Shelf) -> str:
+def _made(kind: str, name: str | None, shelf: Shelf, cells: str | None = None) -> str:
     """Return the content of a block other than a table."""
     if kind == "found":
         rows = finding(shelf.folder, name or "")
@@ -115,11 +119,17 @@ def _made(kind: str, name: str | None, shelf: Shelf) -> str:
     if kind == "leaderboard":
         return leaderboard.markdown(name or "", shelf)
     if kind == "verdicts":
-        return exhibits.summary(chosen(shelf.folder, None), shelf)
+        return tally.table(chosen(shelf.folder, None), shelf)
+    if kind == "reviewer":
+        return tally.five_lines(chosen(shelf.folder, None), shelf)
     if kind == "meanings":
-        said = [["verdict", "means"], *([k, v] for k, v in exhibits.VERDICTS.items())]
+        said = [["word", "means"], *([k, v] for k, v in verdicts.MEANINGS.items())]
         return rows_as_markdown(said)
-    return "\n\n".join(_exhibit(one, shelf) for one in chosen(shelf.folder, name))
+    every = chosen(shelf.folder, name)
+    if kind == "rows":
+        found = [row for one in every for row in exhibits.rows(one, shelf)]
+        return exhibits.short([r for r in found if fnmatchcase(r.entry.cell, cells or "*")])
+    return "\n\n".join(_exhibit(one, shelf) for one in every)
 
 
 def _exhibit(one: Exhibit, shelf: Shelf) -> str:

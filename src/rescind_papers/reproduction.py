@@ -28,7 +28,7 @@ from rescind.experiments.run import run_one
 from rescind.experiments.tables import lines
 from rescind.storage.run_folder import read_facts
 from rescind_papers import exhibits, figures
-from rescind_papers.index import Exhibit, Part, Shelf, shown
+from rescind_papers.index import Exhibit, Part, Shelf, authors_of, shown
 
 SMALLER = {
     "ml-1m": "ml-100k",
@@ -116,7 +116,7 @@ def planned(
     changed: dict[str, Recipe] = {}
     smaller: dict[str, str] = {}
     needed: dict[str, dict[str, None]] = {}
-    for part in _parts(wanted):
+    for part in _parts(wanted, shelf):
         recipe = shelf.recipe(part.recipe)
         names = [cell.name for cell in shown(recipe, part)]
         needed.setdefault(part.recipe, {}).update(dict.fromkeys(names))
@@ -137,10 +137,11 @@ def planned(
     return Plan(tuple(wanted), mine, out, jobs, smaller if quick else None)
 
 
-def _parts(wanted: Sequence[Exhibit]) -> list[Part]:
-    """Return the shown parts, and the recipes of their floors."""
+def _parts(wanted: Sequence[Exhibit], shelf: Shelf) -> list[Part]:
+    """Return the shown parts, the recipes of their floors, and the authors' methods beside them."""
     shown_ones = [part for exhibit in wanted for part in exhibit.parts]
-    return [*shown_ones, *(Part(name) for part in shown_ones for name in part.floors)]
+    floors = [Part(name) for part in shown_ones for name in part.floors]
+    return [*shown_ones, *floors, *(part for one in wanted for part in authors_of(one, shelf))]
 
 
 def _times(shelf: Shelf, names: Mapping[str, Recipe]) -> dict[str, float]:

@@ -11,25 +11,18 @@ import pytest
 
 from rescind.errors import ConfigError
 from rescind.experiments.recipe import read
-from rescind.experiments.tables import Entry
-from rescind_papers.exhibits import (
-    ABSENT,
-    ALONE,
-    EXCEEDED,
-    LATER,
-    MISSED,
-    QUICK,
-    REACHED,
-    TRIVIAL,
-    as_csv,
-    compared,
-    latex,
-    markdown,
-    rows,
-    summary,
-    verdict,
+from rescind_papers.exhibits import as_csv, compared, latex, markdown, rows
+from rescind_papers.index import (
+    PLACES,
+    Shelf,
+    chosen,
+    exhibits,
+    looked_up,
+    picked,
+    shown,
 )
-from rescind_papers.index import Shelf, chosen, exhibits, picked, shown
+from rescind_papers.tally import table as counted
+from rescind_papers.verdicts import ABSENT, ALONE, BOTH_WORSE, LATER, QUICK, TRIVIAL, WORSE
 
 ROOT = Path(__file__).resolve().parents[2]
 WANTED = {
@@ -43,6 +36,12 @@ MAP = """
 title = "One"
 source = "Somebody, 2026"
 absent = ["gowalla"]
+
+[one.authors]
+"one/*: */FedAvg" = "one/*: */two"
+
+[one.reasons]
+"one/table: ml-1m/*" = "We do not know why."
 
 [[one.exhibit]]
 name = "table1"
@@ -61,7 +60,12 @@ lower = ["seconds.cpu"]
 RECIPE = """
 [axes]
 data = ["ml-1m", "gowalla"]
-method = ["Popularity", "FedAvg", { label = "four", name = "FedAvg", negatives = 4 }]
+method = [
+  "Popularity",
+  "FedAvg",
+  { label = "two", name = "FedAvg", negatives = 2 },
+  { label = "four", name = "FedAvg", negatives = 4 },
+]
 seed = [0, 1, 2]
 [table]
 columns = ["HR@20", "NDCG@20", "seconds.cpu"]
@@ -73,6 +77,7 @@ columns = ["HR@20", "NDCG@20", "seconds.cpu"]
 RESULTS = {
     "ml-1m/Popularity": ((0.6, 0.1, 9), (0.7, 0.1, 9), (0.5, 0.1, 9)),
     "ml-1m/FedAvg": ((0.8, 0.20, 3), (0.9, 0.21, 3), (0.7, 0.19, 3)),
+    "ml-1m/two": ((0.8, 0.1, 2), (0.8, 0.1, 2), (0.8, 0.11, 2.1)),
     "ml-1m/four": ((0.9, 0.30, 1), (0.9, 0.31, 1), (0.9, 0.29, 1)),
 }
 
@@ -109,32 +114,12 @@ def test_the_map_has_every_table_and_figure_and_only_recipes_that_exist():
             assert not exhibit.figure or exhibit.derive or part.plot or recipe.plot
 
 
-def test_a_verdict_follows_its_rule():
-    def ours(values, paper, floor=None, lower=False):
-        return verdict(Entry("x", "HR@20", values, paper, (0, 1, 2), floor), lower)
-
-    # Mean .5, deviation .01, standard error .00577: two of them are .0115.
-    near = (0.49, 0.50, 0.51)
-    assert ours(near, 0.51) == ours(near, 0.49) == REACHED
-    assert ours(near, 0.48) == EXCEEDED
-    assert ours(near, 0.52) == MISSED
-    assert ours(near, 0.48, lower=True) == MISSED
-    assert ours(near, 0.48, floor=0.485) == TRIVIAL
-    assert ours(near, 0.48, floor=0.485, lower=True) == MISSED
-    # One seed has no standard error: 1 % of the paper's number, and it says so.
-    assert ours((0.5,), 0.504) == f"{REACHED} (one seed)"
-    assert ours((0.5,), 0.506) == f"{MISSED} (one seed)"
-    assert ours((), 0.5) == LATER
-    assert ours(near, None) == ALONE
-    assert verdict(Entry("x", "HR@20", (), 0.5), absent=True) == ABSENT
-
-
 def test_rows_hold_every_number_with_its_verdict(shelf):
     (exhibit,) = chosen(shelf.folder, "one")
     found = {(r.entry.cell, r.entry.metric): r for r in rows(exhibit, shelf)}
     assert found["ml-1m/FedAvg", "HR@20"].verdict == TRIVIAL  # popularity has .6
-    assert found["ml-1m/FedAvg", "NDCG@20"].verdict == MISSED
-    assert found["ml-1m/FedAvg", "seconds.cpu"].verdict == MISSED
+    assert found["ml-1m/FedAvg", "NDCG@20"].verdict == BOTH_WORSE
+    assert found["ml-1m/FedAvg", "seconds.cpu"].verdict == WORSE  # lower is better
     assert found["ml-1m/four", "HR@20"].verdict == ALONE
     # What is only printed is held against popularity, too, and has the verdict of its data.
     assert "below popularity" in found["ml-1m/nobody's", "HR@20"].entry.published()
@@ -147,13 +132,18 @@ def test_formats_say_the_same(shelf):
     (exhibit,) = chosen(shelf.folder, "one/table1")
     found = rows(exhibit, shelf)
     text = markdown(exhibit, found)
-    assert "| ml-1m/FedAvg | NDCG@20 | 0.2500 | 0.2000 ± 0.0100 | 3 | not reached |" in text
+    assert (
+        "| ml-1m/FedAvg | NDCG@20 | 0.2500 | 0.1033 ± 0.0058 | 0.2000 ± 0.0100 | 3 "
+        "| worse, and so is the authors' method here |"
+    ) in text
+    assert "Why worse, or not comparable:\n\n- `ml-1m/*`: We do not know why." in text
     assert "`rescind run one/table`" in text
     assert "The paper: Ours is best." in text
     lines = list(csv.DictReader(io.StringIO(as_csv(exhibit, found))))
     assert len(lines) == len(found)
     mine = next(x for x in lines if (x["cell"], x["measure"]) == ("ml-1m/FedAvg", "NDCG@20"))
-    assert (mine["mean"], mine["paper"], mine["seeds"]) == ("0.2", "0.25", "3")
+    assert (mine["mean"], mine["paper"], mine["runs"]) == ("0.2", "0.25", "3")
+    assert mine["reason"] == "We do not know why."
     made = latex(exhibit, found)
     assert made.count(r"\begin{tabular}") == made.count(r"\end{tabular}") == 1
     assert r"0.2000 $\pm$ 0.0100" in made
@@ -171,15 +161,45 @@ def test_a_quick_number_says_so_and_is_not_judged(shelf):
 def test_rows_are_tested_against_the_cell_that_is_named(shelf):
     (exhibit,) = chosen(shelf.folder, "one/table1")
     text = compared(exhibit, shelf)
-    # Two other cells with three measures; NDCG of "four" is .1 above at every seed.
-    assert "6 comparisons, 6 of them tested" in text
+    # Three other cells with three measures; NDCG of "four" is .1 above at every seed.
+    assert "9 comparisons, 9 of them tested" in text
     assert "| ml-1m/four | NDCG@20 | 3 | **+0.1000** |" in text
 
 
 def test_a_summary_counts_what_is_printed(shelf):
-    text = summary(chosen(shelf.folder, None), shelf)
-    assert "| 5 |  |  | 2 | 1 | 1 | 1 |" in text
-    assert text.endswith("| all | 5 | 0 | 0 | 2 | 1 | 1 | 1 |")
+    text = counted(chosen(shelf.folder, None), shelf)
+    # reproduced, better, worse, both worse, not comparable, no verdict, not run yet
+    assert text.endswith("| all | 5 | 0 | 0 | 1 | 1 | 2 | 0 | 1 |")
+
+
+def test_the_map_names_places_that_are_shown():
+    shelf, used = Shelf(ROOT / "recipes"), set()
+    every = exhibits(shelf.folder)
+    for exhibit in every:
+        for part in exhibit.parts:
+            for cell in shown(shelf.recipe(part.recipe), part):
+                found = [
+                    looked_up(getattr(exhibit, t), f"{part.recipe}: {cell.name}") for t in PLACES
+                ]
+                used |= {(exhibit.paper, t, f[0]) for t, f in zip(PLACES, found, strict=True) if f}
+    given = {(e.paper, t, place) for e in every for t in PLACES for place in getattr(e, t)}
+    assert given == used
+
+
+def test_a_place_of_the_map_must_make_sense(shelf):
+    def changed(old: str, new: str) -> None:
+        (shelf.folder / "papers.toml").write_text(MAP.replace(old, new))
+
+    changed('"one/table: ml-1m/*" =', '"one/*: *" =')
+    with pytest.raises(ConfigError, match="for one recipe"):
+        exhibits(shelf.folder)
+    changed("[one.reasons]", '[one.apart]\n"one/table: *" = "other date"\n[one.reasons]')
+    with pytest.raises(ConfigError, match="did you mean 'other data'"):
+        exhibits(shelf.folder)
+    changed('"one/*: */FedAvg" = "one/*: */two"', '"one/table: ml-1m/FedAvg" = "one/table: tow"')
+    (exhibit,) = chosen(shelf.folder, None)
+    with pytest.raises(ConfigError, match="has no cell 'tow'"):
+        rows(exhibit, shelf)
 
 
 def test_what_is_not_there_is_said(shelf, tmp_path):

@@ -144,11 +144,43 @@ def test_the_virtual_client_gives_edges_away():
     assert all(row["edges told, AUC"] > 0.95 for row in found)
 
 
+def ties(order: str) -> dict[str, float]:
+    """Return what an order of equal times does."""
+    return next(row for row in finding(SHELF.folder, "ties") if row["equal times"] == order)
+
+
+def test_most_pairs_of_lastfm_have_an_equal_time():
+    """more than nine in ten pairs of its later blocks have the same time as another pair of their
+    user.
+    """
+    assert ties("drawn")["pairs with an equal time"] > 0.9
+
+
+def test_ids_decide_what_is_test():
+    """If rows of equal time stay in the order of artist ids, then in more than three of four test
+    sets every artist has a higher id than every training artist of the same month, and the artists
+    in the test set are less than half as popular.
+    """
+    found = ties("by artist id")
+    assert found["test sets whose ids are all higher"] > 0.75
+    assert found["popularity, test / train of the same time"] < 0.5
+
+
+def test_drawn_ties_do_not():
+    """If equal times are drawn, that holds for fewer than one in four, and test and training
+    artists are about equally popular.
+    """
+    found = ties("drawn")
+    assert found["test sets whose ids are all higher"] < 0.25
+    assert 0.85 < found["popularity, test / train of the same time"] < 1.15
+
+
 @pytest.mark.data
-def test_a_finding_is_found_again():
+@pytest.mark.parametrize("name", ["majority", "ties"])
+def test_a_finding_is_found_again(name):
     # The others take minutes.
     try:
-        _, made = script("majority").found()
+        _, made = script(name).found()
     except DataError as error:
         pytest.skip(str(error))
-    assert made == finding(SHELF.folder, "majority")
+    assert made == finding(SHELF.folder, name)

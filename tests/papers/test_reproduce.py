@@ -14,9 +14,9 @@ from rescind.experiments.run import run_one
 from rescind.experiments.unlearning_run import TrialCache
 from rescind.storage.provenance import commit
 from rescind.storage.run_folder import read_facts
-from rescind_papers.exhibits import VERDICTS
 from rescind_papers.index import Shelf, chosen
 from rescind_papers.reproduction import ROUNDS, Plan, planned, quick_form, run, short_line, written
+from rescind_papers.verdicts import MEANINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 MAP = """
@@ -138,7 +138,7 @@ def test_tables_and_figures_are_run_written_and_resumed(home, capsys):
     assert endings == tables | {"one-fig2.svg", "one-fig2.png", "runs.jsonl"}
     with open(home / "out" / "one-table1.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert {row["cell"]: row["seeds"] for row in rows} == dict.fromkeys(
+    assert {row["cell"]: row["runs"] for row in rows} == dict.fromkeys(
         ("Popularity", "FedAvg", "goes", "stays"), "2"
     )
     # The same run is in both recipes under the name it has there.
@@ -201,8 +201,8 @@ def test_the_list_says_which_recipes_are_behind_what(home, capsys):
 def test_committed_results_are_written_without_a_run(home, capsys):
     door.command("one/table1", out=home / "out", committed=True)
     text = (home / "out" / "one-table1.md").read_text()
-    assert f"- *not run yet*: {VERDICTS['not run yet']}." in text
-    assert VERDICTS["exceeded"] not in text, "nothing was"
+    assert f"- *not run yet*: {MEANINGS['not run yet']}." in text
+    assert MEANINGS["better"] not in text, "nothing was"
     assert not (home / "out" / "runs").exists()
 
 

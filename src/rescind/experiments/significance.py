@@ -1,4 +1,5 @@
-"""Differences between cells, paired by seed, with p-values corrected for multiple comparisons.
+"""Differences between cells, paired by seed, with p-values corrected for multiple comparisons,
+and how far one more run may lie from the mean of some.
 
 The same seed gives the same split, so cells are compared seed by seed with a paired t-test. The
 p-values are adjusted by Holm's procedure over all comparisons of a table; only significant
@@ -91,6 +92,20 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
         least = max(least, min(1.0, p * (len(order) - rank)))
         out[place] = least
     return out
+
+
+def prediction_margin(values: Sequence[float]) -> float | None:
+    """Return how far one more run may lie from the mean of these: t(n - 1) sd sqrt(1 + 1 / n).
+
+    The 95 % prediction interval of a normal distribution. None for a single run.
+    """
+    count = len(values)
+    if count < 2:
+        return None
+    from scipy.special import stdtrit
+
+    quantile = float(stdtrit(count - 1, 1 - LEVEL / 2))
+    return quantile * statistics.stdev(values) * math.sqrt(1 + 1 / count)
 
 
 def verdict(found: Difference, adjusted: float | None) -> str:

@@ -16,8 +16,11 @@ from rescind.methods.baselines.popularity import Popularity
 
 Newest = dict[tuple[str, int], dict[str, Any]]
 """Result lines by cell and seed."""
-RANKING = re.compile(r"(?:HR|NDCG|Recall|Precision|MRR)@\d+$")
-"""Paths of columns for which item popularity is a lower bound worth marking."""
+RANKING = re.compile(r"^(?:HR|NDCG|Recall|Precision|MRR)@\d+$")
+"""Paths of columns for which item popularity is a lower bound worth marking.
+
+Not of diagnostics, such as what is left of an old block for some of the users.
+"""
 
 
 @dataclass(frozen=True)
