@@ -361,7 +361,7 @@ def test_spp_without_weight_is_fine_tuning_and_its_weight_pales() -> None:
     assert int(fed.now.state.public["reference/begun"]) == fed.now.state.round
 
 
-def test_spp_adds_the_summed_bce_that_fades() -> None:
+def test_a_replayed_item_of_spp_weighs_lambda_samples_and_fades() -> None:
     fed, plain = blocks(LEARNERS["SPP"]).run(1), blocks(LEARNERS["FT"])
     m, vault, ids = LEARNERS["SPP"], fed.now.vault, torch.tensor([0])
     public, private = fed.now.state.public, vault.read(ids)
@@ -376,8 +376,10 @@ def test_spp_adds_the_summed_bce_that_fades() -> None:
     p = torch.sigmoid(public["item"][[2, 7]] @ private["user"][0])
     q = torch.tensor([0.9, 0.2])
     bce = -(q * p.log() + (1 - q) * (1 - p).log()).sum()
-    # The second round of the block: lambda exp(-1 / 10).
-    assert float((ours - theirs).detach()) == pytest.approx(0.5 * 0.904837 * float(bce), rel=1e-5)
+    # The second round of the block: lambda exp(-1 / 10). A batch has 6 samples, and its loss is
+    # their mean: CCD's sum over replayed items is divided by 6 as well.
+    expected = 0.5 * 0.904837 * float(bce) / 6
+    assert float((ours - theirs).detach()) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ class Replay:
     factor: float
     """Lambda, the weight in the loss."""
     mean: bool = True
-    """Average over the replayed items; False: sum."""
+    """Average over the replayed items; False: each weighs as one sample of the batch."""
     shift_scale: float | None = None
     """Epsilon of F3CRec's Eq. (3): replay less if the ranking changed; None: replay all."""
 
@@ -60,8 +60,10 @@ class Replay:
         student = model.score(rows, {**work.dense, **work.own}, owner)
         label = self.label[owner, place].to(student.dtype)
         each = functional.binary_cross_entropy_with_logits(student, label, reduction="none")
-        over = jagged.segment_mean if self.mean else jagged.segment_sum
-        return self.factor * over(each, owner, len(cohort))
+        if self.mean:
+            return self.factor * jagged.segment_mean(each, owner, len(cohort))
+        samples = jagged.counts(batch.owner, len(cohort)).clamp(min=1)
+        return self.factor * jagged.segment_sum(each, owner, len(cohort)) / samples
 
     @torch.no_grad()
     def replayed(

@@ -122,7 +122,8 @@ def linear_bce(
     computed again between the step of private values and the step of items.
 
     replay: (listed [C * N], old_label [C * N], N, keys by wave, factor, whether factor is for the
-        mean, epsilon or below 0 to replay everything, scores [I], all items, draw [2 N])
+        mean or for each sample, epsilon or below 0 to replay everything, scores [I], all items,
+        draw [2 N])
     proximal: (table - old table, rows of the old table, old `own`, known [C], strength, pulled [I],
         more, before [width]): the distance of a copy to its old row shrinks by `keep` per step
     score_out: (count [C], item, score) of every touched row, after the last step
@@ -249,7 +250,7 @@ def linear_bce(
                             if s >= begin + size:
                                 k = draw[length + s - begin - size]
                                 e = one / (one + math.exp(-score)) - old_label[listed_at + k]
-                                e *= factor / kind(1 + (extra - 1) * averaged)
+                                e *= factor / kind(extra * averaged + size * (1 - averaged))
                         error[s] = e
                         whole += e
                         add(echo, 0, coef, at, e, wave)

@@ -141,7 +141,11 @@ class SPP(FineTune):
     def client_loss_terms(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> LossTerms:
-        """Return lambda exp(-rounds / 10) times the summed BCE of the drawn items."""
+        """Return lambda exp(-rounds / 10) times the BCE of the drawn items.
+
+        CCD sums both losses, so a replayed item weighs lambda samples. The loss of a batch is a
+        mean here; the sum of the replayed items is divided by the same number.
+        """
         if THIS_ROUND + "item" not in private:
             return LossTerms()
         annealed = math.exp(-(clock.round - 1 - int(public[BLOCK_START])) / 10)
