@@ -40,7 +40,8 @@ class FedGCV(GraphFedAvg):
     Training is FedAvg. To forget a client, in each of `forget_rounds` rounds the leaving client
     sends the gradient g_u of NPO on its nodes, the others that of cross-entropy, g_r. If they
     conflict, g_u is projected off g_r (Eq. 3.3). The server's weights stay within a ball around the
-    start (`radius`, `radius_share`). Then the others run a few repair rounds. The leaving client must be online.
+    start (`radius`, `radius_share`). Then the others run a few repair rounds. The leaving client
+    must be online.
 
     DEPARTS Eq. (3.4)-(3.6): the correction acts on gradients, as in Eq. (3.3). As printed
     (`literal`) the "residual" w - p_j w_j is nearly .9 w, so a step rescales all weights, which
