@@ -259,6 +259,8 @@ class Batch:
             step = {n: v * method.forget_rate * method.scale for n, v in step.items()}
             step = self.clipped(step, method.clip)
             w = self.global_step(w, adam, step, method.forget_rate)
+            if method.radius_share is not None:
+                raise SystemExit("a batch of shadows knows no radius_share; run them one by one.")
             change = self.clipped({n: w[n] - first[n] for n in w}, method.radius)
             w = {n: first[n] + v for n, v in change.items()}
         end = rounds_done + method.forget_rounds

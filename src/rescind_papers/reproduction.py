@@ -16,8 +16,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rescind.core.files import make_folder, write_atomically
 from rescind.errors import ConfigError, RescindError
 from rescind.experiments import unlearning_run as trials
@@ -199,7 +197,7 @@ def run(plan: Plan, workers: int, progress: Callable[[Progress], Any]) -> Progre
     progress(at)
     # The longest first, so that no core is idle at the end.
     groups = sorted(_groups(rest), key=lambda g: -sum(job.weight for job in g))
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_one_thread)
+    pool = ProcessPoolExecutor(workers, get_context("spawn"))
     try:
         futures = [pool.submit(_work, group) for group in groups]
         for finished in _polled(futures):
@@ -232,10 +230,6 @@ def _groups(jobs: Sequence[Job]) -> list[list[Job]]:
         shared = job.cache if job.cell.forget is not None else job.folder
         out.setdefault(str(shared), []).append(job)
     return list(out.values())
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def _work(group: Sequence[Job]) -> dict[str, str]:

@@ -165,6 +165,16 @@ def test_the_model_stays_in_the_ball_and_repair_leaves_it():
     assert_close(dict(repaired.now.state.public), dict(again.now.state.public))
 
 
+@pytest.mark.parametrize("fields", [{}, {"margin": 3.0}])
+def test_the_radius_can_be_a_share_of_the_length_of_the_model(fields):
+    fed = trained()
+    began = {n: fed.now.state.public[n] for n in NAMES}
+    method = FedGCV(model=SMALL, radius_share=0.05, repair_rounds=0, **fields)
+    after = method.unlearn(fed, Withdraw(LEAVER)).now.state.public
+    gone = add({n: after[n] for n in NAMES}, began, -1.0)
+    assert norm(gone) == pytest.approx(0.05 * norm(began), rel=1e-6)
+
+
 def test_the_margin_pushes_the_leavers_loss_over_the_threshold():
     fed = trained(rounds=30)
     cut = mait.threshold(fed, LEAVER)
@@ -512,7 +522,9 @@ def test_on_cora_the_leak_of_the_virtual_client_is_found():
     assert leak(graph, double.likely, double.features).edge_auc > 0.9
 
 
-@pytest.mark.parametrize("fields", [{"sharpness": 0.0}, {"radius": -1.0}, {"margin": -0.1}])
+@pytest.mark.parametrize(
+    "fields", [{"sharpness": 0.0}, {"radius": -1.0}, {"margin": -0.1}, {"radius_share": 0.0}]
+)
 def test_settings_out_of_range_are_refused(fields):
     with pytest.raises(ConfigError, match=next(iter(fields))):
         FedGCV(**fields)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from rescind.errors import ConsentError, DataError
 from rescind.experiments.forget_run import answer, read_request
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
+from rescind.forgetting import pipeline
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
 from rescind.storage.federations import load_federation
@@ -171,3 +173,11 @@ def test_what_a_run_was_made_with_survives_the_forgetting(run):
         *json.loads((run / "run.json").read_text())["metrics"]["test"]
     }
     assert replace(done.fed.method) == METHOD
+
+
+def test_the_seconds_of_forgetting_count_forgetting_alone(run, monkeypatch):
+    ticks = {"perf_counter": iter([10.0, 17.0]), "process_time": iter([1.0, 3.5])}
+    clocks = SimpleNamespace(**{name: ticks[name].__next__ for name in ticks})
+    monkeypatch.setattr(pipeline, "time", clocks)  # read once before and once after unlearning
+    new = answer(run, "withdraw", CANARY, audits="none").folder
+    assert json.loads((new / "run.json").read_text())["seconds"] == {"wall": 7.0, "cpu": 2.5}

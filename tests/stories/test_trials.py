@@ -20,6 +20,7 @@ from rescind.errors import ConfigError, ConsentError
 from rescind.experiments import learning_run as experiment
 from rescind.experiments import unlearning_run as trials
 from rescind.experiments.recipe import read
+from rescind.experiments.run import run_one
 from rescind.experiments.tables import collect
 from rescind.storage.federations import load_federation
 
@@ -325,3 +326,18 @@ def test_people_who_lend_nothing_erase_what_only_their_devices_have(tmp_path):
     alone = read(path, ["sharing.ratio=[1, 0, 0]"], only="Retrain").cells[0]
     with pytest.raises(ConsentError, match="no user keeps all records private"):
         trials.events(alone, experiment.start(alone, experiment.obtained(alone)))
+
+
+def test_a_run_uses_one_thread_whatever_the_machine_has(tmp_path):
+    path = tmp_path / "one.toml"
+    path.write_text(RECIPE)
+    cell = replace(read(path).cells[1], forget=None)
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    try:
+        watch = (lambda _: seen.append(torch.get_num_threads()),)
+        run_one(cell, tmp_path / "run", trials.TrialCache(tmp_path, watch=watch))
+        assert torch.get_num_threads() == 3  # the caller's number is back
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1}

@@ -22,6 +22,7 @@ from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.experiments.counterfactual import open_run
 from rescind.experiments.stream_run import measured_again
 from rescind.forgetting.forget import Audits, Evidence, forget
+from rescind.forgetting.parallel import one_thread
 from rescind.forgetting.receipt import parse, write_keys
 from rescind.forgetting.receipt_html import page
 from rescind.forgetting.run_receipt import facts_about
@@ -177,12 +178,13 @@ def answer(
         fed.apply(event)  # fail before any output if the request is invalid
         on_start(fed, event, len(request.records))
         watched = replace(fed, watch=(*fed.watch, *watch))
-        after, evidence = forget(
-            watched, event, method, audits,
-            previous=previous, data=_public_data(facts), folder=scratch, workers=workers,
-            progress=on_retrain, not_covered=_copies(facts, event),
-            away=[fed.labels.client(user, fed.world.sizes.clients) for user in away],
-        )  # fmt: skip
+        with one_thread():  # as the run learned
+            after, evidence = forget(
+                watched, event, method, audits,
+                previous=previous, data=_public_data(facts), folder=scratch, workers=workers,
+                progress=on_retrain, not_covered=_copies(facts, event),
+                away=[fed.labels.client(user, fed.world.sizes.clients) for user in away],
+            )  # fmt: skip
         after = replace(after, watch=())
         folder = begin(run, new, asked)
         save_federation(after, folder / "model")
@@ -257,7 +259,8 @@ def _next(run: Path) -> Path:
 def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict[str, Any]:
     state, vault = after.now.state, after.now.vault
     k = tuple(int(name.split("@")[1]) for name in facts["metrics"]["test"] if name.startswith("HR"))
-    asked, done = evidence.exact.asked, evidence.exact.done
+    asked, done, cost = evidence.exact.asked, evidence.exact.done, evidence.cost
+    assert cost is not None
     forgotten = {
         "kind": asked.kind,
         "records": asked.records,
@@ -280,7 +283,7 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "round": state.round,
         "per_round": [],  # the old model is deleted
-        "seconds": {"wall": done.seconds, "cpu": done.seconds},
+        "seconds": {"wall": cost.wall, "cpu": cost.cpu},  # of forgetting alone
         "kept_bytes": {
             "server": nbytes(state.public) + nbytes(state.own) + state.memory.nbytes,
             "devices": vault.nbytes,

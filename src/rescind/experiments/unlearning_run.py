@@ -38,7 +38,6 @@ from rescind.experiments import learning_run as experiment
 from rescind.experiments.cell import NO_OP, OTHER_SEED, SHIFT, Cell, ForgetSettings
 from rescind.experiments.learning_run import Result, Watch
 from rescind.forgetting.examine import By, examine_records, judge, retrains
-from rescind.forgetting.parallel import one_thread
 from rescind.forgetting.pipeline import CostMeter, unlearn_and_purge
 from rescind.storage.federations import load_federation
 from rescind.storage.provenance import versions
@@ -183,8 +182,7 @@ def _exact(base: Federation, event: Event, cache: TrialCache) -> Params:
     path = cache.home / "retrains" / f"exact-{name}.safetensors"
     if path.is_file():
         return params.to(params.load(path)[0], base.world.members.device)
-    with one_thread():
-        public = replace(base, watch=cache.watch).retrained(event).now.state.public
+    public = replace(base, watch=cache.watch).retrained(event).now.state.public
     params.save(path, dict(public))
     return public
 
@@ -249,8 +247,7 @@ def _answered(
         after = references[FEWEST] if name == OTHER_SEED else before
         after = shifted(before) if name == SHIFT else after
     else:
-        with one_thread():
-            done = unlearn_and_purge(before, request, unlearner, cache.watch)
+        done = unlearn_and_purge(before, request, unlearner, cache.watch)
         after, cost, left, exact = done.fed, done.cost, done.traces, done.unlearner.exact
     return after, {
         "seconds": {"wall": cost.wall, "cpu": cost.cpu},
@@ -271,10 +268,9 @@ def _audit(
     cache: TrialCache,
 ) -> Facts:
     case = Case.of(before, event, 0, references)
-    with one_thread():
-        start = time.process_time()
-        report = judge(case, after)
-        seconds = time.process_time() - start
+    start = time.process_time()
+    report = judge(case, after)
+    seconds = time.process_time() - start
     findings = list(report.findings)
     if settings.audits == "ulira":
         by: By = "nothing" if settings.name == NO_OP else settings.unlearner

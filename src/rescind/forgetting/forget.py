@@ -22,7 +22,7 @@ from rescind.core.settings import chosen, fields_of, to_table
 from rescind.errors import ConfigError
 from rescind.forgetting.exactness import Exactness, checked, exactness
 from rescind.forgetting.examine import committed, examine
-from rescind.forgetting.pipeline import Forgotten, unlearn_and_purge, vouched
+from rescind.forgetting.pipeline import CostMeter, Forgotten, unlearn_and_purge, vouched
 from rescind.forgetting.purge import inventory
 from rescind.forgetting.receipt import Done, Receipt, issue, opened
 from rescind.methods.unlearning.retrain import Retrain
@@ -43,6 +43,8 @@ class Evidence:
     """For the requester only: with it the receipt can be matched with the records."""
     report: Report | None = None
     """The audit with its curves; None if there was none."""
+    cost: CostMeter | None = field(default=None, compare=False)
+    """What forgetting cost, without the audit; None if the request was answered before."""
 
     @property
     def exact(self) -> Receipt:
@@ -117,7 +119,7 @@ def forget(
         sealed_claims=claims.sealed,
         previous=previous,
     )
-    return done.fed, Evidence(issued.receipt, issued.key, report)
+    return done.fed, Evidence(issued.receipt, issued.key, report, done.cost)
 
 
 def _answered(

@@ -20,6 +20,7 @@ from rescind.methods.graphs.fedavg import GraphFedSGD as GraphFedSGD
 from rescind.methods.graphs.fedgcv import FedGCV as FedGCV
 from rescind.methods.graphs.fedosd import FedOSD as FedOSD
 from rescind.methods.graphs.leave_one_out import SpareModels as SpareModels
+from rescind.methods.graphs.local_models import LocalModels as LocalModels
 from rescind.methods.graphs.noisy_gd import NoisyGD as NoisyGD
 from rescind.methods.graphs.pga import GraphAscent as GraphAscent
 from rescind.methods.graphs.pga import PGA as PGA

@@ -17,7 +17,7 @@ from rescind.core.cohort import Cohort, Graph
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.optim import server_move
-from rescind.core.params import Params, add, dot, times
+from rescind.core.params import Params, add, dot, norm, times
 from rescind.core.plan import Batch, Plan
 from rescind.core.records import Records, Withdraw
 from rescind.core.request import Request
@@ -39,8 +39,9 @@ class FedGCV(GraphFedAvg):
 
     Training is FedAvg. To forget a client, in each of `forget_rounds` rounds the leaving client
     sends the gradient g_u of NPO on its nodes, the others that of cross-entropy, g_r. If they
-    conflict, g_u is projected off g_r (Eq. 3.3). The server's weights stay within `radius` of the
-    start. Then the others run a few repair rounds. The leaving client must be online.
+    conflict, g_u is projected off g_r (Eq. 3.3). The server's weights stay within a ball around the
+    start (`radius`, `radius_share`). Then the others run a few repair rounds. The leaving client
+    must be online.
 
     DEPARTS Eq. (3.4)-(3.6): the correction acts on gradients, as in Eq. (3.3). As printed
     (`literal`) the "residual" w - p_j w_j is nearly .9 w, so a step rescales all weights, which
@@ -69,7 +70,10 @@ class FedGCV(GraphFedAvg):
     literal: bool = False
     """Eq. (3.4)-(3.6) as printed, on weights instead of gradients; for comparison."""
     radius: float = 10.0
-    """Tau: maximum distance of the model from its start."""
+    """Tau: maximum distance of the model from its start. 10 is .7 of the length of a model of Cora,
+    but 2.7 lengths of one of Tolokers, which it ruins: better set `radius_share`."""
+    radius_share: float | None = None
+    """Tau as a share of the length of the model at the start; replaces `radius`."""
     margin: float = 0.0
     """Weight of max(0, threshold + .5 - mean loss), which pushes the leaving client's loss over
     the membership threshold of the old model; 3 in the paper."""
@@ -98,6 +102,11 @@ class FedGCV(GraphFedAvg):
         for field in ("sharpness", "radius", "clip"):
             if not 0 < (value := getattr(self, field)) < float("inf"):
                 raise ConfigError(f"{name}.{field} must be above 0, got {value}.")
+        if self.radius_share is not None and not 0 < self.radius_share < float("inf"):
+            raise ConfigError(
+                f"{name}.radius_share must be above 0 (a share of the model's length, such as .2), "
+                f"got {self.radius_share}. Leave it out to use radius = {self.radius}."
+            )
         rest = ("retention", "margin", "forget_rate", "scale", "forget_rounds", "repair_rounds")
         for field in rest:
             if not 0 <= (value := getattr(self, field)) < float("inf"):
@@ -181,7 +190,14 @@ class FedGCV(GraphFedAvg):
             else:
                 rate, kind = self.forget_rate, self.forget_optimiser
                 public, own = server_move(state.public, state.own, step, kind, rate)
-        return state.next(removal.within_ball(state.public, public, self.radius), own)
+        return state.next(removal.within_ball(state.public, public, self.tau(state.public)), own)
+
+    def tau(self, public: Params) -> float:
+        """Return the maximum distance from the start, whose weights are in the broadcast."""
+        if self.radius_share is None:
+            return self.radius
+        start = removal.reference(public)
+        return self.radius_share * norm({name: start[name] for name in removal.weights(public)})
 
     def server_corrected(self, sums: Mapping[str, Sum]) -> dict[str, Tensor]:
         """Project the leaving client's step off the others' descent, Eq. (3.3)."""
