@@ -5,8 +5,8 @@
 For each dataset, backbone and learner: NDCG@20 on validation, mean of D1 to D3, of every trial of
 tune-BACKBONE over its seeds. Of the trials within one standard error of the best mean, the first in
 the recipe is taken, where trials are listed from the authors' settings outwards: one lucky seed
-must not decide. RLP2 gets the settings of FT: it trains in the same way. Rewrites the method axis of table2-BACKBONE, and for FedNCF that of deep-ncf; a
-test checks that they agree.
+must not decide. RLP2 gets the settings of FT: it trains in the same way. Rewrites the method axis
+of table2-BACKBONE, and for FedNCF that of deep-ncf; a test checks that they agree.
 """
 
 from __future__ import annotations
