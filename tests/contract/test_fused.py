@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind.core import fast
+from rescind.core import fast as forms
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.executor import InProcess
@@ -84,7 +84,7 @@ LEARNERS = {
 }
 SMALL = {"clients": 11, "items": 30}
 
-needs_numba = pytest.mark.skipif(not fast.compiled(), reason="numba is not installed")
+needs_numba = pytest.mark.skipif(not forms.compiled(), reason="numba is not installed")
 
 
 def doubled(method: Method) -> tuple[dict[str, torch.Tensor], Private, Cohort, Federation]:
@@ -157,7 +157,7 @@ def test_the_compiled_error_memory_equals_the_readable_one(nearest, sharpness, m
     memory = Private({"wrong/item": item, "wrong/error": error})
     table = clock.normal("table", torch.arange(60).unsqueeze(1), torch.arange(5))
     fast = method.client_correction(table, memory)
-    monkeypatch.setattr(fast, "compiled", lambda: False)
+    monkeypatch.setattr(forms, "compiled", lambda: False)
     slow = method.client_correction(table, memory)
     assert_close(fast, slow, atol=1e-10, rtol=1e-10)
     assert not bool(slow[0].any())
@@ -181,7 +181,7 @@ def test_an_error_memory_is_read_alike_where_items_crowd(people, crowd, monkeypa
     error = clock.normal("error", who.unsqueeze(1), torch.arange(40)).double()
     memory = Private({"wrong/item": item, "wrong/error": error})
     fast = method.client_correction(table, memory)
-    monkeypatch.setattr(fast, "compiled", lambda: False)
+    monkeypatch.setattr(forms, "compiled", lambda: False)
     assert_close(fast, method.client_correction(table, memory), atol=1e-10, rtol=1e-10)
     assert fast.shape == (people, 700)
 
@@ -247,6 +247,6 @@ def test_what_a_kernel_does_not_compute_is_left_to_the_readable_form(method):
 def test_without_numba_everything_still_runs(monkeypatch):
     fed = Federation.start(tiny_holdings(**SMALL), FEDMF, seed=1)
     fast = fed.run(2)
-    monkeypatch.setattr(fast, "compiled", lambda: False)
+    monkeypatch.setattr(forms, "compiled", lambda: False)
     slow = fed.run(2)
     assert_close(fast.now.state.public["item"], slow.now.state.public["item"], atol=1e-5, rtol=1e-4)

@@ -11,7 +11,8 @@ from torch.autograd import gradcheck
 from torch.nn import functional
 from torch.testing import assert_close
 
-from rescind.core import fast, params
+from rescind.core import fast as forms
+from rescind.core import params
 from rescind.core.clock import Clock
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
@@ -54,7 +55,7 @@ def graph() -> SharedGraph:
 def form(request, monkeypatch) -> str:
     """Both forms of what is compiled where numba is installed."""
     if request.param == "plain":
-        monkeypatch.setattr(fast, "compiled", lambda: False)
+        monkeypatch.setattr(forms, "compiled", lambda: False)
     return request.param
 
 
@@ -62,7 +63,7 @@ def both_forms(monkeypatch, work):
     """What a piece of work gives compiled, and without numba."""
     fast = work()
     with monkeypatch.context() as without:
-        without.setattr(fast, "compiled", lambda: False)
+        without.setattr(forms, "compiled", lambda: False)
         return fast, work()
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind.core import fast, params
+from rescind.core import fast as forms
+from rescind.core import params
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Share, Unshare, Withdraw
 from rescind.errors import ConfigError
@@ -100,8 +101,8 @@ def test_as_written_an_item_outside_the_forgotten_graph_gets_alignment_alone(see
 def test_a_view_comes_from_the_forgotten_graph_and_an_earlier_table(monkeypatch):
     graph = SharedGraph(torch.tensor([0, 0, 1]), torch.tensor([1, 4, 4]), torch.tensor([2, 3]), 6)
     user, tables = randoms(5, 3), [randoms(6, 3, seed=s) for s in (1, 2)]
-    for compiled in (fast.compiled(), False):
-        monkeypatch.setattr(fast, "compiled", lambda on=compiled: on)
+    for compiled in (forms.compiled(), False):
+        monkeypatch.setattr(forms, "compiled", lambda on=compiled: on)
         views = forgotten_views(graph, user, tables, 1, own_layer=True)
         for m, table in enumerate(tables):
             # Degrees: user 2 has two items, user 3 one; item 1 has one user, item 4 two.
