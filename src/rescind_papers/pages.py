@@ -12,7 +12,7 @@ out of date. `cells` selects rows, `of` some of the recipe's columns by title. O
 
     <!-- exhibits PAPER -->        every table and figure of a paper, with our numbers
     <!-- rows PAPER/TABLE cells PATTERN -->        some rows of one of them
-    <!-- reviewer -->              what a reviewer needs, in five lines
+    <!-- summary -->               what a reader needs, in five lines
     <!-- verdicts -->              the count of each word
     <!-- meanings -->              the meaning of the words
     <!-- leaderboard TASK -->      every method on every dataset
@@ -48,7 +48,7 @@ BLOCK = re.compile(
 
 
 MADE = re.compile(
-    r"(?P<head><!-- (?P<kind>exhibits|rows|reviewer|verdicts|meanings|leaderboard|found)"
+    r"(?P<head><!-- (?P<kind>exhibits|rows|summary|verdicts|meanings|leaderboard|found)"
     r"(?: (?P<name>\S+))?(?: cells (?P<cells>.+?))? -->\n)"
     r".*?(?P<end><!-- end -->)",
     re.S,
@@ -120,7 +120,7 @@ def _made(kind: str, name: str | None, shelf: Shelf, cells: str | None = None) -
         return leaderboard.markdown(name or "", shelf)
     if kind == "verdicts":
         return tally.table(chosen(shelf.folder, None), shelf)
-    if kind == "reviewer":
+    if kind == "summary":
         return tally.five_lines(chosen(shelf.folder, None), shelf)
     if kind == "meanings":
         said = [["word", "means"], *([k, v] for k, v in verdicts.MEANINGS.items())]

@@ -61,7 +61,7 @@ def table(every: Sequence[Exhibit], shelf: Shelf) -> str:
 
 
 def five_lines(every: Sequence[Exhibit], shelf: Shelf) -> str:
-    """Return what a reviewer needs, in five lines."""
+    """Return what a reader needs, in five lines."""
     found = [row for mine in distinct(every, shelf).values() for row in mine]
     return "\n".join([
         _judged(found),
@@ -113,5 +113,5 @@ def _again(lines: Sequence[Mapping[str, Any]]) -> str:
     return (
         f"4. **Run again.** Of {len(lines)} committed result lines drawn at random, {headline} are "
         f"equal in every headline digit and {whole} in every number when run again; {moved} of "
-        "them were made on the other of x86 and ARM."
+        "them had been made on another kind of processor, others with several threads."
     )
