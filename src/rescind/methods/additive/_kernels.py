@@ -80,3 +80,33 @@ def unfold(lower: Any, full: Any) -> None:
             for j in range(begin, min(begin + 16, i + 1)):
                 full[i, j] = lower[row + j]
                 full[j, i] = lower[row + j]
+
+
+@njit(cache=True)
+def add_each_ordered_pair(
+    total: Any, owners: Any, first: Any, item: Any, rank: Any, weight: Any, sign: Any, table: Any
+) -> None:
+    """Add the pairs of each owner's items in their order, and count the owners of each pair.
+
+    The same pairs as `_ordered.ordered_pairs` lists.
+
+    first: [owners + 1] start of each owner's items    rank: twice the place in time
+    """
+    for owner in range(len(weight)):
+        most = weight[owner]
+        for k in range(first[owner], first[owner + 1]):
+            for p in range(first[owner], first[owner + 1]):
+                apart = rank[p] - rank[k]
+                if apart < 0 or apart >= len(table):
+                    continue
+                if k == p:
+                    value = most
+                elif apart == 0:
+                    value = most // 2
+                else:
+                    value = most * table[apart] // 4096
+                if value > 0:
+                    i, j = item[k], item[p]
+                    place = j * j + i if i < j else i * i + i + j
+                    total[place] += sign[owner] * value
+                    owners[place] += 1

@@ -314,7 +314,7 @@ class Gram(Solving, Additive):
         return exchange.client_total(parts, cohort, self.sum_key, self.min_count > 0), after
 
     def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
-        return exchange.client_block_end(public, private, cohort)
+        return exchange.client_block_end(public, private, cohort, self.notes)
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         return self.model.of_lot({WEIGHTS: public[WEIGHTS]}, cohort.own)
