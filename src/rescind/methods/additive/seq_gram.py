@@ -64,8 +64,11 @@ class SeqGram(Gram):
     floor: float = 0.05
     """What the oldest own items of the block count at least."""
     earlier: float = 0.0
-    """What own items of earlier blocks count, from the device's notes. Above 0 where people return
-    with few items (Last.fm)."""
+    """What own items of earlier blocks count, from the device's notes; .05 on Last.fm, where people
+    return with few items."""
+    again: float = 0.0
+    """Added to the scores of own items of earlier blocks, as a share of the range of all scores: -1
+    where nobody takes an item twice (films), 1 where people return to what they had (music)."""
     power: float = 0.25
     """Users with n items weigh n^-power per pair."""
     cross: bool = field(default=True, init=False)
@@ -84,6 +87,7 @@ class SeqGram(Gram):
             "recent": (self.recent > 0, "above 0"),
             "floor": (0 <= self.floor <= 1, "between 0 and 1"),
             "earlier": (0 <= self.earlier <= 1, "between 0 and 1"),
+            "again": (-1 <= self.again <= 1, "between -1 and 1"),
             "power": (0 <= self.power <= 1, "between 0 and 1"),
         }
         must_be(self, allowed)
@@ -201,13 +205,25 @@ class SeqGram(Gram):
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         weights, lot = public[WEIGHTS], cohort.own
         scores = _added(weights, lot, self.client_recency(lot))
-        if self.earlier:
-            now = int(public[BLOCK])
-            for name in private.values:
-                if name.startswith("sent/") and int(name[-4:]) < now:
-                    old = self.notes.read(private[name])
-                    scores += self.earlier * _added(weights, old, torch.ones_like(old.item))
+        if not self.earlier and not self.again:
+            return scores
+        old = self.client_earlier(public, private, len(cohort))
+        scores += self.earlier * _added(weights, old, torch.ones_like(old.item))
+        most, least = scores.amax(1), scores.amin(1)
+        scores[old.owner, old.item] += self.again * (most - least)[old.owner]
         return scores
+
+    def client_earlier(self, public: Params, private: Private, clients: int) -> Lot:
+        """Return the items that devices have counted in earlier blocks, from their notes."""
+        pairs = []
+        for name, note in private.values.items():
+            if name.startswith("sent/") and int(name[-4:]) < int(public[BLOCK]):
+                late = private.values.get(f"late/{name[-4:]}")
+                lot = self.notes.read(note if late is None else note ^ late)
+                pairs.append(torch.stack([lot.owner, lot.item]))
+        none = torch.zeros(2, 0, dtype=torch.int64, device=public[BLOCK].device)
+        owner, item = torch.unique(torch.cat([none, *pairs], 1), dim=1)
+        return Lot(owner, item, clients)
 
     def client_recency(self, lot: Lot) -> Tensor:
         """Return x: what each own item counts, by the places since it came. [n]"""
