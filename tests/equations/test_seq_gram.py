@@ -46,8 +46,8 @@ def times_now(holdings: Holdings) -> Times:
 
 
 def slow_sum(times: Times, items: int, near: Nearness) -> np.ndarray:
-    """The slow, obvious sum of ordered pairs. [I, I]"""
-    total = np.zeros((items, items), dtype=np.int64)
+    """The slow, obvious sum of ordered pairs. [I, I, 2]"""
+    total = np.zeros((items, items, 2), dtype=np.int64)
     for mine in times.values():
         weight = round(4096 / len(mine) ** near.power)
         place = {
@@ -60,7 +60,9 @@ def slow_sum(times: Times, items: int, near: Nearness) -> np.ndarray:
             for j in mine:
                 if mine[i] < mine[j]:
                     apart = place[j] - place[i]
-                    total[i, j] += weight * round(4096 * math.exp(-apart / near.reach)) // 4096
+                    for k, reach in enumerate(near.reach):
+                        decay = round(4096 * math.exp(-apart / reach))
+                        total[i, j, k] += weight * decay // 4096
                 elif mine[i] == mine[j] and i != j:
                     total[i, j] += weight // 2
     return total
@@ -69,10 +71,10 @@ def slow_sum(times: Times, items: int, near: Nearness) -> np.ndarray:
 def stored(total: np.ndarray) -> torch.Tensor:
     """The square in the order in which new items append."""
     items = len(total)
-    flat = [0] * items**2
+    flat = np.zeros((items**2, 2), dtype=np.int64)
     for i in range(items):
         for j in range(items):
-            flat[j * j + i if i < j else i * i + i + j] = int(total[i, j])
+            flat[j * j + i if i < j else i * i + i + j] = total[i, j]
     return torch.tensor(flat)
 
 
@@ -81,24 +83,28 @@ def stored(total: np.ndarray) -> torch.Tensor:
 
 @pytest.mark.parametrize("executor", [InProcess(), OneByOne()])
 def test_the_sum_equals_the_slow_one(executor):
-    method, holdings = SeqGram(reach=2.5), tied_holdings()
+    method, holdings = SeqGram(near=2.5, far=6.0), tied_holdings()
     fed = Federation.start(holdings, method, executor=executor).run(1)
-    slow = slow_sum(times_now(holdings), 12, method.near)
+    slow = slow_sum(times_now(holdings), 12, method.nearness)
     assert torch.equal(fed.now.state.own["gram/0000"].long(), stored(slow))
-    assert np.array_equal(ordered.square(stored(slow), 12).numpy(), slow)
+    assert np.array_equal(ordered.square(stored(slow)[:, 1], 12).numpy(), slow[:, :, 1])
 
 
 def test_weights_and_scores_equal_the_slow_ones():
-    method, holdings = SeqGram(reach=3.0, ridge=2.0, recent=2.0), tied_holdings()
+    method, holdings = (
+        SeqGram(near=3.0, far=7.0, ridge=2.0, recent=2.0, own_power=0.15),
+        tied_holdings(),
+    )
     fed = Federation.start(holdings, method).run(1)
     times = times_now(holdings)
-    after = slow_sum(times, 12, method.near) / 4096
-    each = np.diag(after).copy()
-    np.fill_diagonal(after, 0)
-    both = after + after.T + np.diag(each + 2.0 + 0.3 * each)
-    weights = np.linalg.solve(both, after + 0.5 * after.T)
+    near, far = np.moveaxis(slow_sum(times, 12, method.nearness) / 4096, 2, 0)
+    each = np.diag(near).copy()
+    assert np.array_equal(each, np.diag(far))
+    near, far = near - np.diag(each), far - np.diag(each)
+    both = near + near.T + np.diag(each + 2.0 + 0.3 * each)
+    weights = np.linalg.solve(both, far + 0.5 * far.T)
     rare = 1 / (each + 2.0)
-    weights *= np.outer(rare**0.15, rare**0.4)
+    weights *= np.outer(rare**0.15, rare**0.5)
     assert_close(fed.now.state.public["weights"], torch.tensor(weights).float())
     client = 2
     mine = times[client]
@@ -106,7 +112,7 @@ def test_weights_and_scores_equal_the_slow_ones():
     for i in mine:
         later = sum(t > mine[i] for t in mine.values())
         tied = sum(t == mine[i] for t in mine.values()) - 1
-        x[i] = 0.05 + 0.95 * math.exp(-(later + tied / 2) / 2.0)
+        x[i] = 0.1 + 0.9 * math.exp(-(later + tied / 2) / 2.0)
     ids = torch.tensor([client])
     cohort = InProcess().cohort(method, fed.now.vault, ids)
     scores = method.client_scores(fed.now.state.public, fed.now.vault.read(ids), cohort)
@@ -145,9 +151,9 @@ def test_ids_do_not_decide_where_all_times_are_equal():
     mine = holdings.records
     tied = replace(holdings, records=Records(mine.client, mine.item, torch.zeros_like(mine.time)))
     total = Federation.start(tied, SeqGram()).run(1).now.state.own["gram/0000"]
-    full = ordered.square(total, 12)
-    assert torch.equal(full, full.T)
-    assert float(full.sum()) > 0
+    for full in (ordered.square(total[:, k], 12) for k in range(2)):
+        assert torch.equal(full, full.T)
+        assert float(full.sum()) > 0
 
 
 # -- what a device notes --------------------------------------------------------------------------
@@ -221,7 +227,7 @@ class Ledger:
         method, items = fed.method, fed.world.sizes.items
         every = [*self.earlier, times_now(fed.now.vault.holdings)]
         parts = [
-            stored(slow_sum({c: mine for c, mine in times.items() if mine}, items, method.near))
+            stored(slow_sum({c: mine for c, mine in times.items() if mine}, items, method.nearness))
             for times in every
         ]
         if method.forgetting == 1:
@@ -245,7 +251,7 @@ def some(holdings: Holdings, client: int, step: int = 2) -> Records:
 @pytest.mark.parametrize("delta", [1.0, 0.5])
 def test_after_requests_in_a_stream_the_sum_is_that_of_what_remains(few, delta, monkeypatch):
     monkeypatch.setattr(events, "ALONE", few)  # devices answer in one sum, or each alone
-    method = SeqGram(forgetting=delta, reach=3.0)
+    method = SeqGram(forgetting=delta, near=3.0)
     fed, ledger = Federation.start(tied_holdings(), method).run(1), Ledger()
 
     def after(fed: Federation, event: Event) -> Federation:
@@ -290,10 +296,11 @@ def test_the_compiled_loop_adds_what_the_readable_form_lists():
     has = clock.uniform("has", torch.arange(people).unsqueeze(1), torch.arange(items)) < 0.3
     owner, item = has.nonzero().unbind(1)
     time = clock.integers("time", torch.arange(len(owner)), 0, 6)
-    lot, near = Lot(owner, item, people, time), Nearness(2.0, 0.25)
+    lot, near = Lot(owner, item, people, time), Nearness((1.0, 3.0), 0.25)
     sign = torch.where(torch.arange(people) % 3 == 0, -1, 1)
     part, place, value = ordered.ordered_pairs(lot, near)
-    expected = torch.zeros(items**2).long().index_add_(0, place, value * sign[part])
+    signed = value * sign[part].unsqueeze(1)
+    expected = torch.zeros(items**2, 2).long().index_add_(0, place, signed)
     total, owners = ordered.ordered_sums(lot, sign, items, near)
     assert torch.equal(total, expected)
     assert torch.equal(owners, torch.bincount(place, minlength=items**2))
@@ -302,7 +309,7 @@ def test_the_compiled_loop_adds_what_the_readable_form_lists():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"reach": 0.0},
+        {"near": 0.0},
         {"back": 2.0},
         {"recent": 0.0},
         {"again": -2.0},

@@ -91,7 +91,9 @@ def add_each_ordered_pair(
     The same pairs as `_ordered.ordered_pairs` lists.
 
     first: [owners + 1] start of each owner's items    rank: twice the place in time
+    total: [I^2, 2]    table: [k, 2]
     """
+    value = [0, 0]
     for owner in range(len(weight)):
         most = weight[owner]
         for k in range(first[owner], first[owner + 1]):
@@ -99,14 +101,16 @@ def add_each_ordered_pair(
                 apart = rank[p] - rank[k]
                 if apart < 0 or apart >= len(table):
                     continue
-                if k == p:
-                    value = most
-                elif apart == 0:
-                    value = most // 2
-                else:
-                    value = most * table[apart] // 4096
-                if value > 0:
+                for reach in range(2):
+                    if k == p:
+                        value[reach] = most
+                    elif apart == 0:
+                        value[reach] = most // 2
+                    else:
+                        value[reach] = most * table[apart, reach] // 4096
+                if value[0] > 0 or value[1] > 0:
                     i, j = item[k], item[p]
                     place = j * j + i if i < j else i * i + i + j
-                    total[place] += sign[owner] * value
+                    total[place, 0] += sign[owner] * value[0]
+                    total[place, 1] += sign[owner] * value[1]
                     owners[place] += 1

@@ -25,18 +25,19 @@ from rescind.methods.additive._pairs import ROWS, UNIT, Parts
 class Nearness:
     """What a pair of a user's items counts, by the number n of items and their distance in time.
 
-    F_ij = round(4096 / n^power) exp(-places / reach) if i came before j, half the weight if both
-    came at one time, and F_ii the weight. Rounded down to whole numbers.
+    Two numbers per ordered pair (i, j), with a short and a long reach: w exp(-places / reach) if i
+    came before j, w / 2 if both came at one time, and w if i is j; w = round(4096 / n^power).
+    Rounded down to whole numbers.
     """
 
-    reach: float
+    reach: tuple[float, float]
     power: float
 
     def table(self) -> Tensor:
-        """Return 4096 exp(-places / reach) for 0, 1/2, 1, ... places, until it rounds to 0. [k]"""
-        last = math.ceil(2 * self.reach * math.log(2 * UNIT))
-        places = torch.arange(last + 1).double() / 2
-        return torch.round(UNIT * torch.exp(-places / self.reach)).long()
+        """Return 4096 exp(-places / reach) for 0, 1/2, 1, ... places, until it is 0. [k, 2]"""
+        last = math.ceil(2 * max(self.reach) * math.log(2 * UNIT))
+        places = torch.arange(last + 1).double().unsqueeze(1) / 2
+        return torch.round(UNIT * torch.exp(-places / torch.tensor(self.reach).double())).long()
 
     def weight(self, count: Tensor) -> Tensor:
         """Return round(4096 / n^power). It depends on the user's own items only. [n] int64"""
@@ -54,7 +55,7 @@ def items_of(total: Tensor) -> int:
 
 
 def square(total: Tensor, items: int) -> Tensor:
-    """Unpack a stored square. [I^2] -> [I, I] float64"""
+    """Unpack one stored square. [I^2] -> [I, I] float64"""
     full = torch.empty(items, items, dtype=torch.float64, device=total.device)
     every = torch.arange(items, device=total.device)
     for begin in range(0, items, ROWS):
@@ -64,30 +65,32 @@ def square(total: Tensor, items: int) -> Tensor:
 
 
 def ordered_pairs(lot: Lot, near: Nearness) -> tuple[Tensor, Tensor, Tensor]:
-    """Return every ordered pair with a value above 0: (owner, place in the square, value)."""
+    """Return every ordered pair that counts: (owner, place in the square, value [n, 2])."""
     rank, table = ranks(lot), near.table().to(lot.item.device)
     reach = lot.count[lot.owner]
     one = torch.repeat_interleave(torch.arange(len(lot), device=lot.item.device), reach)
     step = torch.arange(len(one), device=one.device) - jagged.starts(reach)[one]
     two = lot.first[lot.owner[one]] + step
     weight, apart = near.weight(lot.count)[lot.owner[one]], rank[two] - rank[one]
-    later = weight * table[apart.clamp(0, len(table) - 1)] // UNIT
+    apart, weight = apart.unsqueeze(1), weight.unsqueeze(1)
+    later = weight * table[apart.squeeze(1).clamp(0, len(table) - 1)] // UNIT
     value = torch.where(apart > 0, later, torch.where(apart == 0, weight // 2, 0))
-    value = torch.where(one == two, weight, value)
-    some = value > 0
+    value = torch.where((one == two).unsqueeze(1), weight, value)
+    some = (value > 0).any(1)
     one, two = one[some], two[some]
     return lot.owner[one], shell(lot.item[one], lot.item[two]), value[some]
 
 
 def ordered_sums(lot: Lot, sign: Tensor, items: int, near: Nearness) -> tuple[Tensor, Tensor]:
-    """Return the sum of `ordered_pairs`, and the owners of each pair. [I^2] int64, twice
+    """Return the sum of `ordered_pairs`, and the owners of each pair. [I^2, 2], [I^2] int64
 
     sign: [owners]
     """
-    total, owners = torch.zeros(2, items**2, dtype=torch.int64, device=lot.item.device)
+    total = torch.zeros(items**2, 2, dtype=torch.int64, device=lot.item.device)
+    owners = torch.zeros(items**2, dtype=torch.int64, device=lot.item.device)
     if lot.item.device.type != "cpu":
         owner, place, value = ordered_pairs(lot, near)
-        total.index_add_(0, place, value * sign[owner])
+        total.index_add_(0, place, value * sign[owner].unsqueeze(1))
         return total, owners.index_add_(0, place, torch.ones_like(place))
     from rescind.methods.additive._kernels import add_each_ordered_pair
 
@@ -114,10 +117,10 @@ def client_total(
         once = (jagged.counts(mine.client, len(cohort)) == 1)[mine.client]
         first, rows = mine.only(once), _merged(mine.only(~once), cohort.items, near)
         total, owners = ordered_sums(first.lot, first.weight.sign(), cohort.items, near)
-        total.index_add_(0, rows.index, rows.value.squeeze(1).long())
+        total.index_add_(0, rows.index, rows.value.long())
         owners.index_add_(0, rows.index, torch.ones_like(rows.index))
-        totals[name], touched[name] = total.int().unsqueeze(1), owners.int()
-        up += int(owners.sum()) * 8  # a weight and a row number, 4 bytes each
+        totals[name], touched[name] = total.int(), owners.int()
+        up += int(owners.sum()) * 12  # two weights and a row number, 4 bytes each
     return Sum(totals, float(len(cohort)), len(cohort), touched, up=up)
 
 
@@ -126,6 +129,6 @@ def _merged(parts: Parts, items: int, near: Nearness) -> Rows:
     part, place, value = ordered_pairs(parts.lot, near)
     size = max(items**2, 1)
     key, where = torch.unique(parts.client[part] * size + place, return_inverse=True)
-    signed = value * parts.weight.sign()[part]
-    total = torch.zeros_like(key).index_add_(0, where, signed)
-    return Rows(key // size, key % size, total.int().unsqueeze(1), items**2)
+    signed = value * parts.weight.sign()[part].unsqueeze(1)
+    total = signed.new_zeros(len(key), 2).index_add_(0, where, signed)
+    return Rows(key // size, key % size, total.int(), items**2)

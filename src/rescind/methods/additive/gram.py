@@ -321,7 +321,7 @@ class Gram(Solving, Additive):
 
 
 def gram_of(fed: Federation) -> Gram:
-    """Return the method of a federation that learns with `Gram`, or raise."""
-    if not isinstance(fed.method, Gram):
+    """Return the method of a federation that learns with pairs without order, or raise."""
+    if not isinstance(fed.method, Gram) or fed.method.ordered:
         raise ConfigError(f"this needs a run of Gram; got one of {type(fed.method).__name__}.")
     return fed.method

@@ -31,11 +31,11 @@ from rescind.methods.additive.gram import Gram
 class SeqGram(Gram):
     """Gram of ordered pairs: what a user has next, learnt from what came after what.
 
-    F_ij = sum over users of w_u exp(-places between i and j / reach) if i came before j, half of
-    w_u if at one time; F_ii = sum of w_u; w_u = round(4096 / n_u^.25), in integers. With F' = F
-    without its diagonal, all divided by 4096:
+    Two sums over users, in integers: near and far, F_ij = sum of w_u exp(-places between i and j /
+    reach) if i came before j, half of w_u if at one time; F_ii = sum of w_u = round(4096 /
+    n_u^power). With N and F the sums without their diagonal, all divided by 4096:
 
-        A = F' + F'^T + diag(F) + ridge,    M = F' + back F'^T,    B = A^-1 M
+        A = N + N^T + diag(F) + ridge,    M = F + back F^T,    B = A^-1 M
 
     B_ij is multiplied by D_i^own_power D_j^shown_power, D_i = 1 / (F_ii + ridge). The score is
     x B, where x_i = floor + (1 - floor) exp(-places since i / recent).
@@ -51,17 +51,18 @@ class SeqGram(Gram):
 
     ridge: float = 30.0
     ridge_per_item: float = 0.3
-    own_power: float = 0.15
-    shown_power: float = 0.4
-    """These and the next four: best mean over the validation of ML-100K and ML-Latest-Small, at
+    shown_power: float = 0.5
+    """These and the next five: best mean over the validation of ML-100K and ML-Latest-Small, at
     block boundaries of the stream and inside its first block (docs/results/additive-details.md)."""
-    reach: float = 40.0
-    """Places in time at which a pair counts 1 / e of a pair of neighbours."""
+    near: float = 10.0
+    """Places in time at which a pair counts 1 / e of a pair of neighbours: items that are alike."""
+    far: float = 160.0
+    """The same for what follows. Long, since the next recommendation may come much later."""
     back: float = 0.5
     """What a pair counts against its order: 0 only what follows, 1 no order."""
     recent: float = 8.0
     """Places in time at which an own item counts 1 / e of the last one, in a recommendation."""
-    floor: float = 0.05
+    floor: float = 0.1
     """What the oldest own items of the block count at least."""
     earlier: float = 0.0
     """What own items of earlier blocks count, from the device's notes; .05 on Last.fm, where people
@@ -73,7 +74,7 @@ class SeqGram(Gram):
     """Users with n items weigh n^-power per pair."""
     cross: bool = field(default=True, init=False)
     max_items: int = 20_000
-    """Largest catalogue allowed (4 bytes per ordered pair, and 24 while solving)."""
+    """Largest catalogue allowed (8 bytes per ordered pair, and 32 while solving)."""
     release_size: int = field(default=50, init=False)  # settings of Gram that are not read here
     resolve_every: int = field(default=1000, init=False)
     solve_above: float = field(default=0.25, init=False)
@@ -82,7 +83,8 @@ class SeqGram(Gram):
     def __post_init__(self) -> None:
         super().__post_init__()
         allowed = {
-            "reach": (0 < self.reach < 10_000, "above 0 and below 10,000"),
+            "near": (0 < self.near < 10_000, "above 0 and below 10,000"),
+            "far": (0 < self.far < 10_000, "above 0 and below 10,000"),
             "back": (0 <= self.back <= 1, "between 0 and 1"),
             "recent": (self.recent > 0, "above 0"),
             "floor": (0 <= self.floor <= 1, "between 0 and 1"),
@@ -104,8 +106,8 @@ class SeqGram(Gram):
         return cls(**fields)
 
     @property
-    def near(self) -> Nearness:
-        return Nearness(self.reach, self.power)
+    def nearness(self) -> Nearness:
+        return Nearness((self.near, self.far), self.power)
 
     @property
     def notes(self) -> Notes:
@@ -118,9 +120,9 @@ class SeqGram(Gram):
         own = {self.sum_key(world.block): self.server_zero(world)}
         return own, self.server_public(own, world)
 
-    def server_zero(self, world: World) -> Tensor:  # [I^2]
+    def server_zero(self, world: World) -> Tensor:  # [I^2, 2]
         kind = sum_dtype(world.sizes.clients, world.block + 1)
-        return torch.zeros(world.sizes.items**2, dtype=kind, device=world.members.device)
+        return torch.zeros(world.sizes.items**2, 2, dtype=kind, device=world.members.device)
 
     def server_public(self, own: Params, world: World) -> Params:
         """Return what is broadcast: the block, and the weights, computed when first read."""
@@ -133,15 +135,16 @@ class SeqGram(Gram):
         """Solve for B. [I, I] float32"""
         items = self.server_items(own)
         grams = self.server_grams(own)
-        after = torch.zeros(items, items, dtype=torch.float64, device=grams[0][0].device)
+        size = (2, items, items)
+        near, far = torch.zeros(size, dtype=torch.float64, device=grams[0][0].device)
         for total, factor in grams:
-            after.add_(ordered.square(total, items), alpha=factor / UNIT)
-        each = after.diagonal().clone()
-        ridge = self.ridges.of(each)
-        after.fill_diagonal_(0.0)
-        both = after + after.T
-        both.diagonal().copy_(each + ridge)
-        follows = after.add_(after.T.clone(), alpha=self.back)
+            near.add_(ordered.square(total[:, 0], items), alpha=factor / UNIT)
+            far.add_(ordered.square(total[:, 1], items), alpha=factor / UNIT)
+        each = near.diagonal().clone()
+        far.fill_diagonal_(0.0)
+        both = near + near.T
+        both.diagonal().copy_(each + self.ridges.of(each))
+        follows = far + self.back * far.T
         weights = torch.cholesky_solve(follows, torch.linalg.cholesky(both)).float()
         rare = 1 / (each + self.ridge)
         return self.temper.rescale(weights, rare.unsqueeze(1), rare)
@@ -151,7 +154,7 @@ class SeqGram(Gram):
         totals = dict[str, Tensor]()
         for total in sums.values():
             for name, value in total.totals.items():
-                summed = value.squeeze(1).long()
+                summed = value.long()
                 totals[name] = totals[name] + summed if name in totals else summed
         return Parts.none(world.members.device), totals
 
@@ -167,7 +170,7 @@ class SeqGram(Gram):
         total = {self.sum_key(block): self.server_zero(world) for block in {*blocks, *every}}
         for block in blocks:
             mine = parts.only(parts.block == block)
-            summed, _ = ordered.ordered_sums(mine.lot, mine.weight.sign(), items, self.near)
+            summed, _ = ordered.ordered_sums(mine.lot, mine.weight.sign(), items, self.nearness)
             total[self.sum_key(block)] += summed.to(self.server_zero(world).dtype)
         return total
 
@@ -193,14 +196,14 @@ class SeqGram(Gram):
     ) -> tuple[Update, Private]:
         """Return current minus counted items of each device, as ordered pairs."""
         parts, private = client_parts(public, private, cohort, notes=self.notes)
-        return ordered.client_rows(parts, cohort, self.sum_key, self.near), private
+        return ordered.client_rows(parts, cohort, self.sum_key, self.nearness), private
 
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
         """Return the sum of `client_train` over all clients, in a compiled loop."""
         parts, private = client_parts(public, private, cohort, notes=self.notes)
-        return ordered.client_total(parts, cohort, self.sum_key, self.near), private
+        return ordered.client_total(parts, cohort, self.sum_key, self.nearness), private
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         weights, lot = public[WEIGHTS], cohort.own
