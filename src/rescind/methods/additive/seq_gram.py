@@ -129,7 +129,8 @@ class SeqGram(Gram):
         block = torch.tensor([world.block], device=world.members.device)
         sums = {name: total for name, total in own.items() if name.startswith("gram/")}
         release = Solved(weights=lambda: self.server_weights(sums))
-        return Published(next(iter(sums.values())), world.sizes.items, {BLOCK: block}, release)
+        counted = torch.stack([total.any() for total in sums.values()]).nonzero()
+        return Published(counted, world.sizes.items, {BLOCK: block}, release)  # empty: no weights
 
     def server_weights(self, own: Params) -> Tensor:
         """Solve for B. [I, I] float32"""
@@ -145,7 +146,8 @@ class SeqGram(Gram):
         both = near + near.T
         both.diagonal().copy_(each + self.ridges.of(each))
         follows = far + self.back * far.T
-        weights = torch.cholesky_solve(follows, torch.linalg.cholesky(both)).float()
+        solved = torch.cholesky_solve(follows, torch.linalg.cholesky(both))
+        weights = solved.float().contiguous()  # LAPACK's columns; scores add rows
         rare = 1 / (each + self.ridge)
         return self.temper.rescale(weights, rare.unsqueeze(1), rare)
 
@@ -211,7 +213,8 @@ class SeqGram(Gram):
         if not self.earlier and not self.again:
             return scores
         old = self.client_earlier(public, private, len(cohort))
-        scores += self.earlier * _added(weights, old, torch.ones_like(old.item))
+        if self.earlier:
+            scores += self.earlier * _added(weights, old, torch.ones_like(old.item))
         most, least = scores.amax(1), scores.amin(1)
         scores[old.owner, old.item] += self.again * (most - least)[old.owner]
         return scores
