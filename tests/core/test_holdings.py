@@ -361,3 +361,15 @@ def test_an_erased_node_leaves_the_graph():
     gone = graph_holdings().apply(Erase(Records.of([0], [12])))
     assert 12 not in gone.graph.index.tolist()
     assert edges(gone.graph) == {(11, 14), (14, 11)}
+
+
+def test_an_ordered_lot_has_the_earliest_time_of_each_pair():
+    # Client 0 has item 3 twice (times 40 and 20) and item 1 at 30; item 2 is held out.
+    records = Records.of([0, 0, 0, 0, 1], [3, 1, 3, 2, 1], [40, 30, 20, 10, 5])
+    holdings = Holdings.of(records, torch.tensor([0, 0, 0, 2, 0]), 2, 4)
+    ids = torch.tensor([1, 0])
+    lot = holdings.cohort(ids, ordered=True).own
+    assert lot.item.tolist() == [1, 1, 3]
+    assert lot.time is not None
+    assert lot.time.tolist() == [5, 30, 20]
+    assert holdings.cohort(ids).own.time is None

@@ -23,17 +23,16 @@ from rescind.experiments.recipe import read
 from rescind.experiments.tables import collect
 from rescind.methods.additive import _pairs as gram_pairs
 from rescind.methods.additive import gram as gram_method
+from rescind.methods.additive._notes import from_bits, to_bits
 from rescind.methods.additive._pairs import (
     Parts,
     add_pairs,
-    from_bits,
     half,
     halved,
     items_of,
     mirrored,
     pair_sums,
     square,
-    to_bits,
     weight_of,
 )
 from rescind.methods.additive._release import Published

@@ -29,13 +29,14 @@ from rescind.methods.additive._additive import rebuilt
 from rescind.methods.additive._pairs import weight_of
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.local_gram import LocalGram
+from rescind.methods.additive.seq_gram import SeqGram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
 from rescind.storage.federations import save_federation
 from worlds import lendable, next_block, tiny_holdings
 
-METHODS = [Gram(), Gram(cross=True), Gram(forgetting=0.5), LocalGram()]
-NAMES = ["strict", "cross", "fading", "local"]
+METHODS = [Gram(), Gram(cross=True), Gram(forgetting=0.5), LocalGram(), SeqGram()]
+NAMES = ["strict", "cross", "fading", "local", "ordered"]
 
 
 def lending(method: Gram = METHODS[0]) -> Federation:

@@ -21,6 +21,8 @@ class Lot:
     owner: Tensor
     item: Tensor
     clients: int
+    time: Tensor | None = None
+    """[n] when each item came, for learners that read the order (`Method.ordered`); else None."""
 
     def __len__(self) -> int:
         return len(self.owner)

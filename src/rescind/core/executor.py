@@ -169,7 +169,9 @@ class InProcess:
         held: str | None = None,
         block: int | None = None,
     ) -> Cohort:
-        cohort = vault.holdings.cohort(ids, method.local_includes_shared, held, block)
+        cohort = vault.holdings.cohort(
+            ids, method.local_includes_shared, held, block, method.ordered
+        )
         cohort = replace(cohort, role=role, mail=None if mail is None else mail.to(ids))
         return replace(cohort, weight=method.client_weight(cohort))
 

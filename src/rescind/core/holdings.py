@@ -124,16 +124,31 @@ class Holdings:
         count = jagged.counts(client, self.clients)
         return jagged.starts(count), count, item
 
+    @cached_property
+    def _times(self) -> dict[str, Tensor]:
+        """Return when each item of a lot of training records came: its earliest record. [n]"""
+        now, times = (self.split == TRAIN) & (self.block == self.now), {}
+        for name, mask in {"own": now, "unshared": now & ~self.lent}.items():
+            records = self.records[mask]
+            pairs, place = torch.unique(records.pairs(), return_inverse=True)
+            latest = torch.full_like(pairs, torch.iinfo(pairs.dtype).max)
+            times[name] = latest.scatter_reduce_(0, place, records.time, "amin")
+        return times
+
     def cohort(
         self,
         ids: Tensor,
         include_lent: bool = True,
         held: str | None = None,
         block: int | None = None,
+        ordered: bool = False,
     ) -> Cohort:
-        """Return these clients as a cohort, with training items and optionally held-out items."""
-        own = self.of_clients("own", ids, block)
-        train = own if include_lent else self.of_clients("unshared", ids, block)
+        """Return these clients as a cohort, with training items and optionally held-out items.
+
+        ordered: training items also have their times
+        """
+        own = self.of_clients("own", ids, block, ordered)
+        train = own if include_lent else self.of_clients("unshared", ids, block, ordered)
         return Cohort(
             ids=ids,
             items=self.items,
@@ -155,15 +170,18 @@ class Holdings:
         self._graphs[:] = [(ids, graph), *self._graphs][:GRAPHS]
         return graph
 
-    def of_clients(self, name: str, ids: Tensor, block: int | None = None) -> Lot:
+    def of_clients(
+        self, name: str, ids: Tensor, block: int | None = None, ordered: bool = False
+    ) -> Lot:
         """Return the lot of these clients."""
-        key = (name, self.now if block is None else block)
+        key = (f"{name}, ordered" if ordered else name, self.now if block is None else block)
         cached_ids, lot = self._last.get(key, (None, None))
         if lot is not None and cached_ids is not None and torch.equal(cached_ids, ids):
             return lot  # often the same clients several times
         first, count, item = self.lot(name, block)
         owner, place = jagged.take(first, count, ids)
-        lot = Lot(owner, item[place], len(ids))
+        time = self._times[name][place] if ordered else None
+        lot = Lot(owner, item[place], len(ids), time)
         self._last[key] = (ids, lot)
         return lot
 

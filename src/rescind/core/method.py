@@ -102,6 +102,8 @@ class Method(Unlearner):
     """True: a trivial method, which tables show as a lower bound."""
     additive: ClassVar[bool] = False
     """True: the model is a function of a sum over people, from which one can be subtracted."""
+    ordered: ClassVar[bool] = False
+    """True: devices read the order in time of their items (`Lot.time`)."""
     logs: ClassVar[bool] = False
     """True: devices keep rows of their own updates (`client_log`)."""
 

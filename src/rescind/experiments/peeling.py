@@ -23,7 +23,8 @@ from rescind.core.records import Withdraw
 from rescind.data import Dataset
 from rescind.experiments.peeling_attack import SLACK, Peeled, gram_from_weights, peel
 from rescind.methods.additive._exchange import Lent, parts_of_loans
-from rescind.methods.additive._pairs import from_bits, square
+from rescind.methods.additive._notes import from_bits
+from rescind.methods.additive._pairs import square
 from rescind.methods.additive._release import Dial
 from rescind.methods.additive.gram import Gram, gram_of
 from rescind.privacy.shares import client_shares

@@ -29,7 +29,8 @@ from rescind.core.world import World
 from rescind.errors import ConfigError, DataError
 from rescind.methods.additive import _exchange as exchange
 from rescind.methods.additive._exchange import BLOCK, CHANGE, LEAVE, OWNERS, Lent, Sums
-from rescind.methods.additive._pairs import Parts, from_bits
+from rescind.methods.additive._notes import BITS, Notes
+from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive._release import FORMS, Dial
 from rescind.privacy import shared_sums
 from rescind.privacy.accountant import epsilon_of
@@ -63,6 +64,11 @@ class Additive(Dial, Method):
         return {} if self.cross else {"local_includes_shared": False}
 
     @property
+    def notes(self) -> Notes:
+        """Return how a device notes what it has counted."""
+        return BITS
+
+    @property
     def asks_devices(self) -> bool:
         return True
 
@@ -91,7 +97,7 @@ class Additive(Dial, Method):
 
     def client_erased(self, private: Params, records: Records, block: int) -> Params:
         """Mark erased items for subtraction on the devices that counted them."""
-        return exchange.client_erased(private, records, block)
+        return exchange.client_erased(private, records, block, self.notes)
 
     def executor_for(self, executor: Executor) -> Executor:
         return shared_sums.executor_for(executor) if self.servers == 2 else executor
@@ -280,12 +286,13 @@ def _kept(method: Additive, vault: Vault, ids: Tensor, counted: Tensor, now: int
     """Return the parts of counted devices. ids, counted: [C]"""
     name = "own" if method.cross else "unshared"
     earlier = {int(n[-4:]): v for n, v in vault.private.items() if n.startswith("sent/")}
-    lots = {now: vault.holdings.of_clients(name, ids)}
-    lots |= {block: from_bits(bits[ids]) for block, bits in earlier.items() if block < now}
+    lots = {now: vault.holdings.of_clients(name, ids, ordered=method.ordered)}
+    lots |= {block: method.notes.read(note[ids]) for block, note in earlier.items() if block < now}
     parts = Parts.none(ids.device)
     for block, lot in lots.items():
         mine = counted[lot.owner]
-        inside = Lot(lot.owner[mine], lot.item[mine], lot.clients)
+        time = None if lot.time is None else lot.time[mine]
+        inside = Lot(lot.owner[mine], lot.item[mine], lot.clients, time)
         parts += Parts.of(inside, 1, ids, torch.full_like(ids, block), method.longest_history)
     return parts
 

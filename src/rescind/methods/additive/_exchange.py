@@ -1,8 +1,8 @@
 """Messages of an additive learner: differences from devices, and loans counted by the server.
 
-A device stores one bit per counted item (`sent/block`) and sends differences, so a device asked
+A device notes which items it has counted (`sent/block`) and sends differences, so a device asked
 twice adds nothing. If a block ended before a difference was sent, the bits that must still change
-are kept (`late/block`).
+are kept (`late/block`). A note is one bit per item, or its place in time (`Notes`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from rescind.core.records import Records
 from rescind.core.state import REFERENCE, Private
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
-from rescind.methods.additive._pairs import Parts, from_bits, half, pair_sums, pairs_in, to_bits
+from rescind.methods.additive._notes import BITS, Notes
+from rescind.methods.additive._pairs import Parts, half, pair_sums, pairs_in
 
 BLOCK = f"{REFERENCE}block"
 """The current block, broadcast to devices."""
@@ -43,15 +44,15 @@ def alone(role: str) -> bool:
 
 
 def client_parts(
-    public: Params, private: Private, cohort: Cohort, longest: int = 0
+    public: Params, private: Private, cohort: Cohort, longest: int = 0, notes: Notes = BITS
 ) -> tuple[Parts, Private]:
     """Return current minus counted items of each device, and its private values afterwards."""
     now, leaving = int(public[BLOCK]), LEAVE in cohort.role.split("/")
     parts, values = Parts.none(cohort.ids.device), dict(private.values)
     place = torch.arange(len(cohort), device=cohort.ids.device)
-    has = to_bits(cohort.train, cohort.items)
-    notes = {name for name in private.values if name.startswith("sent/")}
-    for name in sorted({*notes, f"sent/{now:04d}"}):
+    has = notes.of(cohort.train, cohort.items)
+    noted = {name for name in private.values if name.startswith("sent/")}
+    for name in sorted({*noted, f"sent/{now:04d}"}):
         block = int(name[-4:])
         late = values.get(f"late/{block:04d}")
         sent = values[name] if name in values else torch.zeros_like(has)
@@ -62,8 +63,8 @@ def client_parts(
         if not bool(moved.any()):
             continue
         at = torch.full_like(place, block)
-        parts += Parts.of(from_bits(torch.where(moved, sent, 0)), -1, place, at, longest)
-        parts += Parts.of(from_bits(torch.where(moved, due, 0)), 1, place, at, longest)
+        parts += Parts.of(notes.read(torch.where(moved, sent, 0)), -1, place, at, longest)
+        parts += Parts.of(notes.read(torch.where(moved, due, 0)), 1, place, at, longest)
         values[name] = due
         if late is not None:
             values[f"late/{block:04d}"] = torch.zeros_like(late)
@@ -91,7 +92,7 @@ def client_rows(
     """
     if alone(cohort.role):
         return client_items(parts, cohort)
-    groups = _by_sum(parts, sum_key)
+    groups = by_sum(parts, sum_key)
     entries: dict[str, Rows | Tensor] = {n: _merged(p, cohort.items) for n, p in groups.items()}
     if counting and len(parts):
         owner, each = parts.client[parts.lot.owner], parts.weight.sign()[parts.lot.owner]
@@ -104,7 +105,7 @@ def client_total(
 ) -> Sum:
     """Compute the sum of `client_rows` at once; only devices with several parts are merged."""
     totals, touched, up = {}, {}, 0
-    for name, mine in _by_sum(parts, sum_key).items():
+    for name, mine in by_sum(parts, sum_key).items():
         once = (jagged.counts(mine.client, len(cohort)) == 1)[mine.client]
         first = mine.only(once)
         total, owners = pair_sums(first.lot, first.weight, cohort.items)
@@ -121,18 +122,22 @@ def client_total(
     return Sum(totals, float(len(cohort)), len(cohort), touched, up=up)
 
 
-def client_block_end(public: Params, private: Private, cohort: Cohort) -> Private:
+def client_block_end(
+    public: Params, private: Private, cohort: Cohort, notes: Notes = BITS
+) -> Private:
     """Store which counted items of the ending block must still be sent."""
     name = f"{int(public[BLOCK]):04d}"
     if f"sent/{name}" not in private:
         return private
     sent = private[f"sent/{name}"]
     counted = torch.ne(sent, 0).any(1, keepdim=True)
-    late = torch.where(counted, sent ^ to_bits(cohort.train, cohort.items), torch.zeros_like(sent))
+    late = torch.where(counted, sent ^ notes.of(cohort.train, cohort.items), 0)
     return private.with_(**{f"late/{name}": late}) if bool(late.any()) else private
 
 
-def client_erased(private: Params, records: Records, now: int) -> dict[str, Tensor]:
+def client_erased(
+    private: Params, records: Records, now: int, notes: Notes = BITS
+) -> dict[str, Tensor]:
     """Mark erased items of earlier blocks for subtraction.
 
     An erasure means all copies of a pair, also those counted in an earlier block.
@@ -140,18 +145,18 @@ def client_erased(private: Params, records: Records, now: int) -> dict[str, Tens
     values = dict(private)
     for name in [n for n in private if n.startswith("sent/") and int(n[-4:]) < now]:
         sent, late = private[name], private.get(f"late/{name[-4:]}")
-        inside = records.item < sent.shape[1] * 8
+        inside = records.item < notes.items(sent)
         order = torch.argsort(records.client[inside], stable=True)
         pairs = torch.unique(records[inside][order].pairs())
         lot = Lot(pairs >> _CLIENT, pairs & (2**_CLIENT - 1), len(sent))
-        erased = to_bits(lot, sent.shape[1] * 8)
+        erased = notes.mask(lot, notes.items(sent))
         due = sent if late is None else sent ^ late
         if bool((due & erased).any()):
             values[f"late/{name[-4:]}"] = sent ^ (due & ~erased)
     return values
 
 
-def _by_sum(parts: Parts, sum_key: Callable[[int], str]) -> dict[str, Parts]:
+def by_sum(parts: Parts, sum_key: Callable[[int], str]) -> dict[str, Parts]:
     """Group parts by the key of their sum; empty groups are left out."""
     found: dict[str, list[int]] = {}
     for block in torch.unique(parts.block).tolist():

@@ -80,3 +80,37 @@ def unfold(lower: Any, full: Any) -> None:
             for j in range(begin, min(begin + 16, i + 1)):
                 full[i, j] = lower[row + j]
                 full[j, i] = lower[row + j]
+
+
+@njit(cache=True)
+def add_each_ordered_pair(
+    total: Any, owners: Any, first: Any, item: Any, rank: Any, weight: Any, sign: Any, table: Any
+) -> None:
+    """Add the pairs of each owner's items in their order, and count the owners of each pair.
+
+    The same pairs as `_ordered.ordered_pairs` lists.
+
+    first: [owners + 1] start of each owner's items    rank: twice the place in time
+    total: [I^2, 2]    table: [k, 2]
+    """
+    value = [0, 0]
+    for owner in range(len(weight)):
+        most = weight[owner]
+        for k in range(first[owner], first[owner + 1]):
+            for p in range(first[owner], first[owner + 1]):
+                apart = rank[p] - rank[k]
+                if apart < 0 or apart >= len(table):
+                    continue
+                for reach in range(2):
+                    if k == p:
+                        value[reach] = most
+                    elif apart == 0:
+                        value[reach] = most // 2
+                    else:
+                        value[reach] = most * table[apart, reach] // 4096
+                if value[0] > 0 or value[1] > 0:
+                    i, j = item[k], item[p]
+                    place = j * j + i if i < j else i * i + i + j
+                    total[place, 0] += sign[owner] * value[0]
+                    total[place, 1] += sign[owner] * value[1]
+                    owners[place] += 1

@@ -55,13 +55,16 @@ class Parts:
         """Make one weighted part per owner with items. client, block: [owners]"""
         full = lot.count > 0
         place = torch.cumsum(full, 0) - 1
-        inside = Lot(place[lot.owner], lot.item, int(full.sum()))
+        inside = Lot(place[lot.owner], lot.item, int(full.sum()), lot.time)
         weight = sign * weight_of(lot.count[full], longest)
         return cls(inside, weight, client[full], block[full])
 
     def __add__(self, other: Parts) -> Parts:
         owner = torch.cat([self.lot.owner, other.lot.owner + len(self)])
-        lot = Lot(owner, torch.cat([self.lot.item, other.lot.item]), len(self) + len(other))
+        times = [part.lot.time for part in (self, other) if part.lot.time is not None]
+        time = torch.cat(times) if times else None  # no parts have no times
+        item = torch.cat([self.lot.item, other.lot.item])
+        lot = Lot(owner, item, len(self) + len(other), time)
         rest = ((self.weight, other.weight), (self.client, other.client), (self.block, other.block))
         return Parts(lot, *(torch.cat(pair) for pair in rest))
 
@@ -71,7 +74,9 @@ class Parts:
             return self
         place = torch.cumsum(chosen, 0) - 1
         entry = chosen[self.lot.owner]
-        lot = Lot(place[self.lot.owner[entry]], self.lot.item[entry], int(chosen.sum()))
+        time = None if self.lot.time is None else self.lot.time[entry]
+        owner, item = place[self.lot.owner[entry]], self.lot.item[entry]
+        lot = Lot(owner, item, int(chosen.sum()), time)
         return Parts(lot, self.weight[chosen], self.client[chosen], self.block[chosen])
 
 
@@ -192,21 +197,3 @@ def halved(full: Tensor) -> Tensor:
         inside = torch.ones(rows, row + rows, dtype=torch.bool, device=full.device).tril_(row)
         lower[half(row) : half(row + rows)] = full[row : row + rows, : row + rows][inside]
     return lower
-
-
-def to_bits(lot: Lot, items: int) -> Tensor:
-    """Encode each owner's items as one bit per item. [C, ceil(I / 8)] uint8"""
-    wide = -(-items // 8)
-    bits = torch.zeros(lot.clients * wide, dtype=torch.int64, device=lot.item.device)
-    cell = lot.owner * wide + torch.div(lot.item, 8, rounding_mode="floor")
-    bits.index_add_(0, cell, torch.ones_like(lot.item) << (lot.item % 8))
-    return bits.to(torch.uint8).view(lot.clients, wide)
-
-
-def from_bits(bits: Tensor) -> Lot:
-    """Decode a table of bits into a lot of items."""
-    owner, byte = bits.nonzero().unbind(1)
-    each = torch.arange(8, device=bits.device)
-    there = (bits[owner, byte].long().unsqueeze(1) >> each) & 1 == 1
-    item = (byte.unsqueeze(1) * 8 + each)[there]
-    return Lot(owner.unsqueeze(1).expand(-1, 8)[there], item, len(bits))

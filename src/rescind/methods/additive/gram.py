@@ -314,14 +314,14 @@ class Gram(Solving, Additive):
         return exchange.client_total(parts, cohort, self.sum_key, self.min_count > 0), after
 
     def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
-        return exchange.client_block_end(public, private, cohort)
+        return exchange.client_block_end(public, private, cohort, self.notes)
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         return self.model.of_lot({WEIGHTS: public[WEIGHTS]}, cohort.own)
 
 
 def gram_of(fed: Federation) -> Gram:
-    """Return the method of a federation that learns with `Gram`, or raise."""
-    if not isinstance(fed.method, Gram):
+    """Return the method of a federation that learns with pairs without order, or raise."""
+    if not isinstance(fed.method, Gram) or fed.method.ordered:
         raise ConfigError(f"this needs a run of Gram; got one of {type(fed.method).__name__}.")
     return fed.method

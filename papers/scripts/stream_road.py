@@ -1,0 +1,95 @@
+"""Compare settings of SeqGram on validation, at block boundaries of a stream and inside its base.
+
+    python papers/scripts/stream_road.py [--write]
+
+Test items are taken out first. What is left gives two streams per dataset and seed, each divided by
+the rule of the real one (the last tenth of a block is measured, the ninth before it is a gap): the
+same blocks, and the base block cut into a base and three blocks again. The row "Gram" is the sum
+without order; all others change one setting of the row chosen for this dataset.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rescind.data import Dataset, load
+from rescind.data.blocks import arrange, block_split
+from rescind.experiments.streams import Blocks, Stream, run_stream
+from rescind.methods.additive.gram import Gram
+from rescind.methods.additive.seq_gram import SeqGram
+from rescind_papers.pages import write_block
+
+PAGE = Path("docs/results/additive-details.md")
+FILMS = SeqGram(again=-1.0)
+CHOSEN = {
+    "ml-100k": FILMS,
+    "ml-latest-small": FILMS,
+    "lastfm-2k": SeqGram(back=0.75, floor=0.2, earlier=0.05, again=1.0),
+}
+CHANGES = {
+    "chosen": {},
+    "no notes of earlier blocks": {"again": 0.0, "earlier": 0.0},
+    "old and new own items count alike": {"floor": 1.0},
+    "one short reach": {"far": 10.0},
+    "one long reach": {"near": 160.0},
+    "no order of pairs": {"back": 1.0},
+    "only what follows": {"back": 0.0},
+    "popular items not held back": {"shown_power": 0.0},
+    "users weigh n^-.5": {"power": 0.5},
+    "older blocks count .8": {"forgetting": 0.8},
+}
+SEEDS = (0, 1)
+
+
+def without_tests(dataset: Dataset, seed: int) -> Dataset:
+    """Return a stream without its test items, to be divided again."""
+    assert dataset.block is not None
+    kind = block_split(dataset, dataset.block, seed)
+    return replace(dataset, split=None).select(kind < 2).compact("appearance")
+
+
+def inside_base(dataset: Dataset) -> Dataset:
+    """Return the base block, cut into blocks again."""
+    assert dataset.block is not None
+    base = replace(dataset.select(dataset.block == 0), block=None)
+    return arrange(base.compact("appearance"))
+
+
+def scores(dataset: Dataset, method: Gram, seed: int) -> tuple[float, float]:
+    """Return mean NDCG@20 of new blocks: of the stream without tests, and inside its base."""
+    outer = without_tests(dataset, seed)
+    streams = (Stream.of(each, seed) for each in (outer, inside_base(outer)))
+    done = [run_stream(stream, method, seed, Blocks(rounds=1)) for stream in streams]
+    first, second = (each.summary("NDCG@20")["new"] for each in done)
+    return first, second
+
+
+def main() -> None:
+    """Measure and print the table."""
+    torch.set_num_threads(1)
+    names = [name for name in CHOSEN if name in sys.argv] or list(CHOSEN)
+    data = {name: load(name, variant="blocks") for name in names}
+    rows = {"Gram": {name: Gram(ridge=20.0) for name in data}} | {
+        label: {name: replace(CHOSEN[name], **change) for name in data}
+        for label, change in CHANGES.items()
+    }
+    head = " | ".join(f"{name} | {name}, inside the base" for name in data)
+    lines = [f"| setting | {head} |", "| --- |" + " --- |" * 2 * len(data)]
+    for label, methods in rows.items():
+        cells = []
+        for name, method in methods.items():
+            found = [scores(data[name], method, seed) for seed in SEEDS]
+            cells += [f"{value:.4f}" for value in np.mean(found, axis=0)]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    if "--write" in sys.argv:
+        write_block(PAGE, "papers/scripts/stream_road.py", "\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

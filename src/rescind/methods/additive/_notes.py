@@ -1,0 +1,129 @@
+"""What a device notes about the items it has counted, so that it can take them back later."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from rescind.core.cohort import Lot
+
+
+class Notes(ABC):
+    """A table with a row per client, 0 where an item is not counted."""
+
+    @abstractmethod
+    def of(self, lot: Lot, items: int) -> Tensor:
+        """Write down each owner's items."""
+
+    @abstractmethod
+    def read(self, table: Tensor) -> Lot:
+        """Return the items of a table."""
+
+    @abstractmethod
+    def mask(self, lot: Lot, items: int) -> Tensor:
+        """Return a table with all bits of these items set."""
+
+    @abstractmethod
+    def items(self, table: Tensor) -> int:
+        """Return how many items a table has room for."""
+
+
+class Bits(Notes):
+    """One bit per item: which items."""
+
+    def of(self, lot: Lot, items: int) -> Tensor:
+        return to_bits(lot, items)
+
+    def read(self, table: Tensor) -> Lot:
+        return from_bits(table)
+
+    def mask(self, lot: Lot, items: int) -> Tensor:
+        return to_bits(lot, items)
+
+    def items(self, table: Tensor) -> int:
+        return table.shape[1] * 8
+
+
+class Order(Notes):
+    """Two bytes per item: which items, and in which order they came. Times are not kept.
+
+    The first item of a client has number 1; items of the same time have the same number. After an
+    erasure numbers are missing, which changes no order.
+    """
+
+    most = 2**15 - 1
+    """Items from here on count as of one time."""
+
+    def of(self, lot: Lot, items: int) -> Tensor:
+        table = torch.zeros(lot.clients, items, dtype=torch.int16, device=lot.item.device)
+        table[lot.owner, lot.item] = (steps(lot) + 1).clamp(max=self.most).to(torch.int16)
+        return table
+
+    def read(self, table: Tensor) -> Lot:
+        owner, item = table.nonzero().unbind(1)
+        return Lot(owner, item, len(table), table[owner, item].long())
+
+    def mask(self, lot: Lot, items: int) -> Tensor:
+        table = torch.zeros(lot.clients, items, dtype=torch.int16, device=lot.item.device)
+        table[lot.owner, lot.item] = -1
+        return table
+
+    def items(self, table: Tensor) -> int:
+        return table.shape[1]
+
+
+BITS, ORDER = Bits(), Order()
+
+
+def steps(lot: Lot) -> Tensor:
+    """Return how many different earlier times each item's owner has. [n]"""
+    order, new = _by_time(lot)
+    step = torch.cumsum(new, 0)
+    out = torch.empty_like(lot.item)
+    out[order] = step - step[lot.first[lot.owner[order]]]
+    return out
+
+
+def ranks(lot: Lot) -> Tensor:
+    """Return twice the place in time of each item among its owner's; equal times share it. [n]
+
+    Items of one time have the mean of their places: no order is made up, and twice a mean is whole.
+    """
+    order, new = _by_time(lot)
+    first = new.nonzero().squeeze(1)
+    size = torch.diff(first, append=first.new_tensor([len(lot)]))
+    group = torch.cumsum(new, 0) - 1
+    out = torch.empty_like(lot.item)
+    out[order] = (2 * (first - lot.first[lot.owner[order[first]]]) + size - 1)[group]
+    return out
+
+
+def _by_time(lot: Lot) -> tuple[Tensor, Tensor]:
+    """Return the order by owner and time, and where a new owner or time begins. [n], [n] bool"""
+    time = torch.zeros_like(lot.item) if lot.time is None else lot.time
+    order = torch.argsort(time, stable=True)
+    order = order[torch.argsort(lot.owner[order], stable=True)]
+    owner, time = lot.owner[order], time[order]
+    new = torch.ones_like(owner, dtype=torch.bool)
+    new[1:] = (owner[1:] != owner[:-1]) | (time[1:] != time[:-1])
+    return order, new
+
+
+def to_bits(lot: Lot, items: int) -> Tensor:
+    """Encode each owner's items as one bit per item. [C, ceil(I / 8)] uint8"""
+    wide = -(-items // 8)
+    bits = torch.zeros(lot.clients * wide, dtype=torch.int64, device=lot.item.device)
+    cell = lot.owner * wide + torch.div(lot.item, 8, rounding_mode="floor")
+    bits.index_add_(0, cell, torch.ones_like(lot.item) << (lot.item % 8))
+    return bits.to(torch.uint8).view(lot.clients, wide)
+
+
+def from_bits(bits: Tensor) -> Lot:
+    """Decode a table of bits into a lot of items."""
+    owner, byte = bits.nonzero().unbind(1)
+    each = torch.arange(8, device=bits.device)
+    there = (bits[owner, byte].long().unsqueeze(1) >> each) & 1 == 1
+    item = (byte.unsqueeze(1) * 8 + each)[there]
+    return Lot(owner.unsqueeze(1).expand(-1, 8)[there], item, len(bits))

@@ -1,0 +1,134 @@
+"""Ordered pairs of a user's items: which came first, and how far apart, in whole numbers.
+
+A square matrix is stored shell by shell, so that new items only append: (i, j) is at j^2 + i if
+i < j, and at i^2 + i + j otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rescind.core import jagged
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.update import Rows, Sum, Update
+from rescind.methods.additive._exchange import by_sum
+from rescind.methods.additive._notes import ranks
+from rescind.methods.additive._pairs import ROWS, UNIT, Parts
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """What a pair of a user's items counts, by the number n of items and their distance in time.
+
+    Two numbers per ordered pair (i, j), with a short and a long reach: w exp(-places / reach) if i
+    came before j, w / 2 if both came at one time, and w if i is j; w = round(4096 / n^power).
+    Rounded down to whole numbers.
+    """
+
+    reach: tuple[float, float]
+    power: float
+
+    def table(self) -> Tensor:
+        """Return 4096 exp(-places / reach) for 0, 1/2, 1, ... places, until it is 0. [k, 2]"""
+        last = math.ceil(2 * max(self.reach) * math.log(2 * UNIT))
+        places = torch.arange(last + 1).double().unsqueeze(1) / 2
+        return torch.round(UNIT * torch.exp(-places / torch.tensor(self.reach).double())).long()
+
+    def weight(self, count: Tensor) -> Tensor:
+        """Return round(4096 / n^power). It depends on the user's own items only. [n] int64"""
+        return torch.round(UNIT / count.clamp(min=1).double() ** self.power).long()
+
+
+def shell(row: Tensor, column: Tensor) -> Tensor:
+    """Return where a pair is stored."""
+    return torch.where(row < column, column * column + row, row * row + row + column)
+
+
+def items_of(total: Tensor) -> int:
+    """Return the number of items of a stored square."""
+    return math.isqrt(len(total))
+
+
+def square(total: Tensor, items: int) -> Tensor:
+    """Unpack one stored square. [I^2] -> [I, I] float64"""
+    full = torch.empty(items, items, dtype=torch.float64, device=total.device)
+    every = torch.arange(items, device=total.device)
+    for begin in range(0, items, ROWS):
+        row = every[begin : begin + ROWS]
+        full[begin : begin + ROWS] = total[shell(row[:, None], every[None])].double()
+    return full
+
+
+def ordered_pairs(lot: Lot, near: Nearness) -> tuple[Tensor, Tensor, Tensor]:
+    """Return every ordered pair that counts: (owner, place in the square, value [n, 2])."""
+    rank, table = ranks(lot), near.table().to(lot.item.device)
+    reach = lot.count[lot.owner]
+    one = torch.repeat_interleave(torch.arange(len(lot), device=lot.item.device), reach)
+    step = torch.arange(len(one), device=one.device) - jagged.starts(reach)[one]
+    two = lot.first[lot.owner[one]] + step
+    weight, apart = near.weight(lot.count)[lot.owner[one]], rank[two] - rank[one]
+    apart, weight = apart.unsqueeze(1), weight.unsqueeze(1)
+    later = weight * table[apart.squeeze(1).clamp(0, len(table) - 1)] // UNIT
+    value = torch.where(apart > 0, later, torch.where(apart == 0, weight // 2, 0))
+    value = torch.where((one == two).unsqueeze(1), weight, value)
+    some = (value > 0).any(1)
+    one, two = one[some], two[some]
+    return lot.owner[one], shell(lot.item[one], lot.item[two]), value[some]
+
+
+def ordered_sums(lot: Lot, sign: Tensor, items: int, near: Nearness) -> tuple[Tensor, Tensor]:
+    """Return the sum of `ordered_pairs`, and the owners of each pair. [I^2, 2], [I^2] int64
+
+    sign: [owners]
+    """
+    total = torch.zeros(items**2, 2, dtype=torch.int64, device=lot.item.device)
+    owners = torch.zeros(items**2, dtype=torch.int64, device=lot.item.device)
+    if lot.item.device.type != "cpu":
+        owner, place, value = ordered_pairs(lot, near)
+        total.index_add_(0, place, value * sign[owner].unsqueeze(1))
+        return total, owners.index_add_(0, place, torch.ones_like(place))
+    from rescind.methods.additive._kernels import add_each_ordered_pair
+
+    weight, first = near.weight(lot.count), torch.cat([lot.first, lot.first.new_tensor([len(lot)])])
+    arrays = (total, owners, first, lot.item, ranks(lot), weight, sign, near.table())
+    add_each_ordered_pair(*(each.numpy() for each in arrays))
+    return total, owners
+
+
+def client_rows(
+    parts: Parts, cohort: Cohort, sum_key: Callable[[int], str], near: Nearness
+) -> Update:
+    """Encode each device's differences as ordered pairs, by sum key."""
+    groups = by_sum(parts, sum_key).items()
+    return Update(len(cohort), {name: _merged(mine, cohort.items, near) for name, mine in groups})
+
+
+def client_total(
+    parts: Parts, cohort: Cohort, sum_key: Callable[[int], str], near: Nearness
+) -> Sum:
+    """Compute the sum of `client_rows` at once; only devices with several parts are merged."""
+    totals, touched, up = {}, {}, 0
+    for name, mine in by_sum(parts, sum_key).items():
+        once = (jagged.counts(mine.client, len(cohort)) == 1)[mine.client]
+        first, rows = mine.only(once), _merged(mine.only(~once), cohort.items, near)
+        total, owners = ordered_sums(first.lot, first.weight.sign(), cohort.items, near)
+        total.index_add_(0, rows.index, rows.value.long())
+        owners.index_add_(0, rows.index, torch.ones_like(rows.index))
+        totals[name], touched[name] = total.int(), owners.int()
+        up += int(owners.sum()) * 12  # two weights and a row number, 4 bytes each
+    return Sum(totals, float(len(cohort)), len(cohort), touched, up=up)
+
+
+def _merged(parts: Parts, items: int, near: Nearness) -> Rows:
+    """Return every pair of every device once, with the sum of its parts."""
+    part, place, value = ordered_pairs(parts.lot, near)
+    size = max(items**2, 1)
+    key, where = torch.unique(parts.client[part] * size + place, return_inverse=True)
+    signed = value * parts.weight.sign()[part].unsqueeze(1)
+    total = signed.new_zeros(len(key), 2).index_add_(0, where, signed)
+    return Rows(key // size, key % size, total.int(), items**2)

@@ -1,0 +1,256 @@
+"""SeqGram: Gram of ordered pairs, for streams. Knows what comes after what, and forgets exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.params import Params
+from rescind.core.state import Private
+from rescind.core.update import Sum, Update
+from rescind.core.world import World
+from rescind.errors import ConfigError
+from rescind.methods.additive import _ordered as ordered
+from rescind.methods.additive._exchange import BLOCK, Sums, client_parts
+from rescind.methods.additive._notes import ORDER, Notes, ranks
+from rescind.methods.additive._ordered import Nearness
+from rescind.methods.additive._pairs import UNIT, Parts, sum_dtype
+from rescind.methods.additive._release import Published, Release
+from rescind.methods.additive._solve import WEIGHTS, must_be
+from rescind.methods.additive.gram import Gram
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeqGram(Gram):
+    """Gram of ordered pairs: what a user has next, learnt from what came after what.
+
+    Two sums over users, in integers: near and far, F_ij = sum of w_u exp(-places between i and j /
+    reach) if i came before j, half of w_u if at one time; F_ii = sum of w_u = round(4096 /
+    n_u^power). With N and F the sums without their diagonal, all divided by 4096:
+
+        A = N + N^T + diag(F) + ridge,    M = F + back F^T,    B = A^-1 M
+
+    B_ij is multiplied by D_i^own_power D_j^shown_power, D_i = 1 / (F_ii + ridge). The score is
+    x B, where x_i = floor + (1 - floor) exp(-places since i / recent).
+
+    A sequence is not divided into a lent and a kept part: devices send all their pairs, and a
+    device must be online to forget (`cross`). It notes the order of the items it has counted, two
+    bytes per item and block; times are not kept. Each change is solved again.
+    """
+
+    paper: ClassVar[str] = "ours; ridge regression of what follows, on sums that can be taken back"
+    ordered: ClassVar[bool] = True
+    presets: ClassVar[tuple[str, ...]] = ()
+
+    ridge: float = 30.0
+    ridge_per_item: float = 0.3
+    shown_power: float = 0.5
+    """These and the next five: best mean over the validation of ML-100K and ML-Latest-Small, at
+    block boundaries of the stream and inside its first block (docs/results/additive-details.md)."""
+    near: float = 10.0
+    """Places in time at which a pair counts 1 / e of a pair of neighbours: items that are alike."""
+    far: float = 160.0
+    """The same for what follows. Long, since the next recommendation may come much later."""
+    back: float = 0.5
+    """What a pair counts against its order: 0 only what follows, 1 no order."""
+    recent: float = 8.0
+    """Places in time at which an own item counts 1 / e of the last one, in a recommendation."""
+    floor: float = 0.1
+    """What the oldest own items of the block count at least."""
+    earlier: float = 0.0
+    """What own items of earlier blocks count, from the device's notes; .05 on Last.fm, where people
+    return with few items."""
+    again: float = 0.0
+    """Added to the scores of own items of earlier blocks, as a share of the range of all scores: -1
+    where nobody takes an item twice (films), 1 where people return to what they had (music)."""
+    power: float = 0.25
+    """Users with n items weigh n^-power per pair."""
+    cross: bool = field(default=True, init=False)
+    max_items: int = 20_000
+    """Largest catalogue allowed (8 bytes per ordered pair, and 32 while solving)."""
+    release_size: int = field(default=50, init=False)  # settings of Gram that are not read here
+    resolve_every: int = field(default=1000, init=False)
+    solve_above: float = field(default=0.25, init=False)
+    delta: float = field(default=1e-5, init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        allowed = {
+            "near": (0 < self.near < 10_000, "above 0 and below 10,000"),
+            "far": (0 < self.far < 10_000, "above 0 and below 10,000"),
+            "back": (0 <= self.back <= 1, "between 0 and 1"),
+            "recent": (self.recent > 0, "above 0"),
+            "floor": (0 <= self.floor <= 1, "between 0 and 1"),
+            "earlier": (0 <= self.earlier <= 1, "between 0 and 1"),
+            "again": (-1 <= self.again <= 1, "between -1 and 1"),
+            "power": (0 <= self.power <= 1, "between 0 and 1"),
+        }
+        must_be(self, allowed)
+        plain = self.release == "dense" and not (self.min_count or self.longest_history)
+        if not plain or self.servers > 1 or not self.quiet:
+            raise ConfigError(
+                "SeqGram publishes all weights of one exact sum. Remove release, min_count, "
+                "longest_history, servers, noise and release_every, or use Gram."
+            )
+
+    @classmethod
+    def tuned(cls, **fields: Any) -> SeqGram:
+        """Return SeqGram itself: its defaults are tuned."""
+        return cls(**fields)
+
+    @property
+    def nearness(self) -> Nearness:
+        return Nearness((self.near, self.far), self.power)
+
+    @property
+    def notes(self) -> Notes:
+        return ORDER
+
+    # -- server side -----------------------------------------------------------------------------
+
+    def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
+        self.must_fit(world.sizes.items)
+        own = {self.sum_key(world.block): self.server_zero(world)}
+        return own, self.server_public(own, world)
+
+    def server_zero(self, world: World) -> Tensor:  # [I^2, 2]
+        kind = sum_dtype(world.sizes.clients, world.block + 1)
+        return torch.zeros(world.sizes.items**2, 2, dtype=kind, device=world.members.device)
+
+    def server_public(self, own: Params, world: World) -> Params:
+        """Return what is broadcast: the block, and the weights, computed when first read."""
+        block = torch.tensor([world.block], device=world.members.device)
+        sums = {name: total for name, total in own.items() if name.startswith("gram/")}
+        release = Solved(weights=lambda: self.server_weights(sums))
+        counted = torch.stack([total.any() for total in sums.values()]).nonzero()
+        return Published(counted, world.sizes.items, {BLOCK: block}, release)  # empty: no weights
+
+    def server_weights(self, own: Params) -> Tensor:
+        """Solve for B. [I, I] float32"""
+        items = self.server_items(own)
+        grams = self.server_grams(own)
+        size = (2, items, items)
+        near, far = torch.zeros(size, dtype=torch.float64, device=grams[0][0].device)
+        for total, factor in grams:
+            near.add_(ordered.square(total[:, 0], items), alpha=factor / UNIT)
+            far.add_(ordered.square(total[:, 1], items), alpha=factor / UNIT)
+        each = near.diagonal().clone()
+        far.fill_diagonal_(0.0)
+        both = near + near.T
+        both.diagonal().copy_(each + self.ridges.of(each))
+        follows = far + self.back * far.T
+        solved = torch.cholesky_solve(follows, torch.linalg.cholesky(both))
+        weights = solved.float().contiguous()  # LAPACK's columns; scores add rows
+        rare = 1 / (each + self.ridge)
+        return self.temper.rescale(weights, rare.unsqueeze(1), rare)
+
+    def server_received(self, sums: Sums, world: World) -> tuple[Parts, dict[str, Tensor]]:
+        """Return no parts: a device that answers alone sends pairs, too."""
+        totals = dict[str, Tensor]()
+        for total in sums.values():
+            for name, value in total.totals.items():
+                summed = value.long()
+                totals[name] = totals[name] + summed if name in totals else summed
+        return Parts.none(world.members.device), totals
+
+    def server_moved(
+        self, own: Params, parts: Parts, totals: Params, world: World
+    ) -> dict[str, Tensor]:
+        kind = sum_dtype(world.sizes.clients, world.block + 1)
+        return {name: (own[name].long() + total).to(kind) for name, total in totals.items()}
+
+    def server_added(self, parts: Parts, world: World) -> dict[str, Tensor]:
+        items, blocks = world.sizes.items, torch.unique(parts.block).tolist()
+        every = range(world.block + 1) if self.forgetting < 1 else (world.block,)
+        total = {self.sum_key(block): self.server_zero(world) for block in {*blocks, *every}}
+        for block in blocks:
+            mine = parts.only(parts.block == block)
+            summed, _ = ordered.ordered_sums(mine.lot, mine.weight.sign(), items, self.nearness)
+            total[self.sum_key(block)] += summed.to(self.server_zero(world).dtype)
+        return total
+
+    def server_items(self, own: Params) -> int:
+        return max(
+            ordered.items_of(total) for name, total in own.items() if name.startswith("gram/")
+        )
+
+    def server_grown(self, own: Params, world: World) -> dict[str, Tensor]:
+        self.must_fit(world.sizes.items)
+        names = {name for name in own if name.startswith("gram/")}
+        grown = dict(own)
+        for name in {*names, self.sum_key(world.block)}:
+            grown[name] = self.server_zero(world)
+            if name in names:
+                grown[name][: len(own[name])] = own[name]
+        return grown
+
+    # -- client side -----------------------------------------------------------------------------
+
+    def client_train(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Update, Private]:
+        """Return current minus counted items of each device, as ordered pairs."""
+        parts, private = client_parts(public, private, cohort, notes=self.notes)
+        return ordered.client_rows(parts, cohort, self.sum_key, self.nearness), private
+
+    def client_sum(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Sum, Private]:
+        """Return the sum of `client_train` over all clients, in a compiled loop."""
+        parts, private = client_parts(public, private, cohort, notes=self.notes)
+        return ordered.client_total(parts, cohort, self.sum_key, self.nearness), private
+
+    def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
+        weights, lot = public[WEIGHTS], cohort.own
+        scores = _added(weights, lot, self.client_recency(lot))
+        if not self.earlier and not self.again:
+            return scores
+        old = self.client_earlier(public, private, len(cohort))
+        if self.earlier:
+            scores += self.earlier * _added(weights, old, torch.ones_like(old.item))
+        most, least = scores.amax(1), scores.amin(1)
+        scores[old.owner, old.item] += self.again * (most - least)[old.owner]
+        return scores
+
+    def client_earlier(self, public: Params, private: Private, clients: int) -> Lot:
+        """Return the items that devices have counted in earlier blocks, from their notes."""
+        pairs = []
+        for name, note in private.values.items():
+            if name.startswith("sent/") and int(name[-4:]) < int(public[BLOCK]):
+                late = private.values.get(f"late/{name[-4:]}")
+                lot = self.notes.read(note if late is None else note ^ late)
+                pairs.append(torch.stack([lot.owner, lot.item]))
+        none = torch.zeros(2, 0, dtype=torch.int64, device=public[BLOCK].device)
+        owner, item = torch.unique(torch.cat([none, *pairs], 1), dim=1)
+        return Lot(owner, item, clients)
+
+    def client_recency(self, lot: Lot) -> Tensor:
+        """Return x: what each own item counts, by the places since it came. [n]"""
+        since = (lot.count[lot.owner] - 1) - ranks(lot) / 2
+        return self.floor + (1 - self.floor) * torch.exp(-since.double() / self.recent)
+
+
+@dataclass(frozen=True)
+class Solved(Release):
+    """Weights that are computed from the sums when they are first read."""
+
+    weights: Callable[[], Tensor] = field(kw_only=True)
+
+    def of(self, inverse: Tensor) -> Tensor:
+        return self.weights()
+
+
+def _added(weights: Tensor, lot: Lot, each: Tensor) -> Tensor:
+    """Add the weighted rows of each client's items. [C, I]"""
+    if not len(lot):
+        return weights.new_zeros(lot.clients, len(weights))
+    return functional.embedding_bag(
+        lot.item, weights, lot.first, mode="sum", per_sample_weights=each.to(weights)
+    )
