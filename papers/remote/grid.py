@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from rescind.core.executor import Executor
 from rescind.core.federation import Federation
+from rescind.core.model import private_names
 from rescind.core.run_state import EarlyStop, RoundResult, RunState
 from rescind.core.settings import chosen
 from rescind.core.tasks.metrics import Ranking
@@ -43,7 +44,7 @@ from rescind.experiments.results import append_line
 from rescind.experiments.streams import StreamCheckpoints
 from rescind.experiments.tables import lines
 from rescind.methods.continual.f3crec import F3CRec
-from rescind.methods.continual.finetune import FineTune, trained_names
+from rescind.methods.continual.finetune import FineTune
 from rescind.methods.continual.kd import KD
 from rescind.methods.continual.reg import Reg
 from rescind.methods.continual.spp import SPP
@@ -125,7 +126,7 @@ class FirstBlocks(StreamCheckpoints):
 def _taken_over(fed: Federation, trained: RunState) -> RunState:
     """Return the start of a learner with the trained values of another."""
     vault, method = fed.now.vault, fed.method
-    names = trained_names(method.model) if type(method) in ALIKE else tuple(vault.private)
+    names = private_names(method.model) if type(method) in ALIKE else tuple(vault.private)
     private = {**vault.private, **{name: trained.vault.private[name] for name in names}}
     return RunState(trained.state, replace(vault, private=private))
 

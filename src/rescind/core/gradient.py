@@ -14,6 +14,7 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.fast import dispatch, softmax
 from rescind.core.method import Method
+from rescind.core.model import private_names
 from rescind.core.optim import LocalOptimiser, Step, server_move
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Plan, Work
@@ -180,8 +181,7 @@ class RankingMethod(GradientMethod):
         rates, tables = dict(step.rates), self.model.tables
         if self.rate_per_item and tables:
             rates |= {n: self.rate * len(public[tables[0]]) for n in tables if n in rates}
-        none = torch.zeros(0, dtype=torch.int64)  # only the names are needed
-        rates |= dict.fromkeys(self.model.private(none, Clock(0)), self.private_rate)
+        rates |= dict.fromkeys(private_names(self.model), self.private_rate)
         return (replace(step, rates=rates),)
 
     def client_sum(

@@ -19,6 +19,8 @@ from rescind.errors import ConfigError, ConsentError, DataError
 
 TRAIN, VALID, TEST = 0, 1, 2
 SPLITS = {"train": TRAIN, "valid": VALID, "test": TEST}
+LOTS = 2
+"""Number of cohorts whose items are cached, of each kind."""
 GRAPHS = 4
 """Number of cohorts whose subgraphs are cached: two roles, and two for evaluation."""
 
@@ -99,7 +101,7 @@ class Holdings:
         return self._lots[key]
 
     @cached_property
-    def _last(self) -> dict[tuple[str, int], tuple[Tensor, Lot]]:
+    def _last(self) -> dict[tuple[str, int], list[tuple[Tensor, Lot]]]:
         return {}
 
     @cached_property
@@ -175,14 +177,15 @@ class Holdings:
     ) -> Lot:
         """Return the lot of these clients."""
         key = (f"{name}, ordered" if ordered else name, self.now if block is None else block)
-        cached_ids, lot = self._last.get(key, (None, None))
-        if lot is not None and cached_ids is not None and torch.equal(cached_ids, ids):
-            return lot  # often the same clients several times
+        cached = self._last.setdefault(key, [])
+        for cached_ids, lot in cached:
+            if torch.equal(cached_ids, ids):
+                return lot  # often the same clients: those who train, those who are measured
         first, count, item = self.lot(name, block)
         owner, place = jagged.take(first, count, ids)
         time = self._times[name][place] if ordered else None
         lot = Lot(owner, item[place], len(ids), time)
-        self._last[key] = (ids, lot)
+        cached[:] = [(ids, lot), *cached][:LOTS]
         return lot
 
     @property

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, runtime_checkable
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from rescind.core.clock import Clock
@@ -47,3 +50,13 @@ class RankingModel(Model, Protocol):
     def scores(self, public: Params, own: Params) -> Tensor:
         """Score all items for every client. own: inferred, [C, ...]    -> [C, I]"""
         ...
+
+
+def private_names(model: Model) -> tuple[str, ...]:
+    """Return the names of a model's private parameters."""
+    return _names(cast(Hashable, model))
+
+
+@lru_cache(maxsize=32)
+def _names(model: Any) -> tuple[str, ...]:
+    return tuple(model.private(torch.zeros(0, dtype=torch.int64), Clock(0)))

@@ -11,9 +11,10 @@ from torch.nn import functional
 
 from rescind.core.federation import Federation
 from rescind.core.loss_terms import preference_shift, replay_size
+from rescind.core.model import private_names
 from rescind.experiments.streams import Blocks, Stream, run_stream
 from rescind.methods.continual.f3crec import F3CRec
-from rescind.methods.continual.finetune import FineTune, trained_names
+from rescind.methods.continual.finetune import FineTune
 from rescind.models.ncf import NCF
 from rescind.models.pfedrec import PFedRec
 from rescind_papers.bench.yardsticks import Batches, Opening
@@ -52,7 +53,7 @@ def _twin(opening: Opening, place: int, batches: Batches) -> Tensor:
     """Train one client on the whole table by autograd. Return the change of the table."""
     method, private, model = opening.method, opening.private, opening.method.model
     item = opening.public["item"].clone().requires_grad_()
-    own = {n: private[n][place : place + 1].clone() for n in trained_names(model)}
+    own = {n: private[n][place : place + 1].clone() for n in private_names(model)}
     leaves = {"item": item, **{n: v.requires_grad_() for n, v in own.items()}}
     for batch in batches:
         for step in method.client_steps(opening.public):

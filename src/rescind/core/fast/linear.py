@@ -26,6 +26,9 @@ from rescind.core.params import Params
 from rescind.core.state import Private
 from rescind.core.update import Sum
 
+SORT_BUCKETS = 4096
+"""Most buckets when samples are sorted by hash; a power of two."""
+
 
 class Linear(Protocol):
     """A model whose score is linear in the item row."""
@@ -90,7 +93,7 @@ def client_sum(
     numbers[0][::each] = 1  # labels
     lengths = (BUCKETS + 2, samples, samples, longest, items)
     places = [np.zeros(items, np.int32), *(np.empty(n, np.int64) for n in lengths)]
-    places += [np.empty(samples, np.uint64), np.empty(257, np.int64)]
+    places += [np.empty(samples, np.uint64), np.empty(SORT_BUCKETS + 1, np.int64)]
     clocks = [clock.step(epoch) for epoch in range(method.epochs)]
     keys = (np.array([unsigned(c.key(w)) for c in clocks]) for w in ("negatives", "order"))
     scores = _score_arrays(cohort, table, samples * method.epochs) if asked else None

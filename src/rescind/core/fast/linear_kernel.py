@@ -12,21 +12,29 @@ import math
 
 import numpy as np
 
-from rescind.core.fast.ego_kernel import S24, S32, begin_search, compiled, negative
-from rescind.core.fast.rowops import add, bits, dot, dots, gather, multiply, scatter
+from rescind.core.fast.ego_kernel import S24, begin_search, compiled, negative
+from rescind.core.fast.rowops import add, bits, dot, dots, gather, multiply, scatter, sigmoids
 
 
 @compiled()
 def _by_hash(hashes, n, order, buckets):
-    """Sort the indices 0..n-1 by 40-bit hash into `order`, stable."""
-    for b in range(len(buckets)):
+    """Sort the indices 0..n-1 by 40-bit hash into `order`, stable.
+
+    Buckets by upper bits, about one for each index, and insertion inside them.
+    """
+    shift = np.uint64(40)
+    used = 1
+    while used < n and used < len(buckets) - 1:
+        used += used
+        shift -= np.uint64(1)
+    for b in range(used + 1):
         buckets[b] = 0
     for s in range(n):
-        buckets[(hashes[s] >> S32) + np.uint64(1)] += 1
-    for b in range(1, len(buckets)):
+        buckets[(hashes[s] >> shift) + np.uint64(1)] += 1
+    for b in range(1, used + 1):
         buckets[b] += buckets[b - 1]
     for s in range(n):
-        at = hashes[s] >> S32
+        at = hashes[s] >> shift
         order[buckets[at]] = s
         buckets[at] += 1
     for s in range(1, n):  # buckets are sorted; now sort inside them
@@ -186,8 +194,9 @@ def linear_bce(
                     )
             for s in range(samples):
                 order[s] = s
-                hashes[s] = bits(order_keys[epoch], client, s * stride) >> S24
             if samples > batch_size:
+                for s in range(samples):
+                    hashes[s] = bits(order_keys[epoch], client, s * stride) >> S24
                 _by_hash(hashes, samples, order, buckets)
             for batch in range(batches):
                 wave = epoch * batches + batch
@@ -238,22 +247,27 @@ def linear_bce(
                             dots(more, begin, past, now, gap, row, begin, together, dim)
                             for s in range(begin, begin + together):
                                 error[s] += faded * more[s]
+                    for s in range(begin, begin + together):
+                        error[s] += shift
+                    if wave > 0:
+                        for s in range(begin, begin + together):
+                            error[s] += dot(coef, row[s] * waves, cross, 0, wave)
+                    sigmoids(error, begin, size, inv_temp)
+                    for s in range(begin, begin + size):
+                        error[s] = (error[s] - label[order[s] * stride]) * scale
+                    if replay is not None:
+                        if extra > 0:
+                            sigmoids(error, begin + size, extra, one)
+                            by = factor / kind(extra * averaged + size * (1 - averaged))
+                            for s in range(extra):
+                                was = old_label[listed_at + draw[length + s]]
+                                error[begin + size + s] = (error[begin + size + s] - was) * by
                     whole = kind(0)
                     for s in range(begin, begin + together):
-                        at = row[s] * waves
-                        score = error[s] + shift + dot(coef, at, cross, 0, wave)
-                        e = kind(0)
-                        if s < begin + size:
-                            e = one / (one + math.exp(-score * inv_temp)) - label[order[s] * stride]
-                            e *= scale
-                        if replay is not None:
-                            if s >= begin + size:
-                                k = draw[length + s - begin - size]
-                                e = one / (one + math.exp(-score)) - old_label[listed_at + k]
-                                e *= factor / kind(extra * averaged + size * (1 - averaged))
-                        error[s] = e
-                        whole += e
-                        add(echo, 0, coef, at, e, wave)
+                        whole += error[s]
+                    if wave > 0:
+                        for s in range(begin, begin + together):
+                            add(echo, 0, coef, row[s] * waves, error[s], wave)
                     if step == steps - 1:
                         by = -rate * client_weight
                         if proximal is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from functools import cache
 from typing import Any, Literal, Protocol, cast
 
 from torch import Tensor
@@ -60,6 +61,7 @@ class Task(Protocol):
         ...
 
 
+@cache
 def named(name: str) -> Task:
     """Return the task with this name."""
     known = [info.name for info in pkgutil.iter_modules(__path__) if info.name != "metrics"]

@@ -6,12 +6,10 @@ one block to the next (`rescind.experiments.streams` runs the blocks).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, ClassVar, Literal, Self, cast
 
-import torch
 from torch import Tensor
 
 from rescind.core.clock import Clock
@@ -161,13 +159,3 @@ def local_scores(model: Model, public: Params, update: Update, after: Private) -
     local = public["item"].index_select(0, rows.index) + rows.value
     score = cast(RankingModel, model).score({"item": local}, after.values, rows.owner)
     return Scores(rows.owner, rows.index, score)
-
-
-def trained_names(model: Model) -> tuple[str, ...]:
-    """Return the names of a backbone's private parameters."""
-    return _names(cast(Hashable, model))
-
-
-@lru_cache(maxsize=32)
-def _names(model: Any) -> tuple[str, ...]:
-    return tuple(model.private(torch.zeros(0, dtype=torch.int64), Clock(0)))

@@ -11,11 +11,12 @@ from torch import Tensor
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.loss_terms import LossTerms, Proximal
+from rescind.core.model import private_names
 from rescind.core.params import Params
 from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.world import World
 from rescind.errors import ConfigError
-from rescind.methods.continual.finetune import FineTune, trained_names
+from rescind.methods.continual.finetune import FineTune
 
 PAST = "past/"
 """Prefix of private values from the end of the last block."""
@@ -48,12 +49,12 @@ class Reg(FineTune):
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
         first = super().client_init(ids, clock)
-        kept = {PAST + name: torch.zeros_like(first[name]) for name in trained_names(self.model)}
+        kept = {PAST + name: torch.zeros_like(first[name]) for name in private_names(self.model)}
         return first.with_(**kept, known=torch.zeros(len(ids), dtype=torch.bool, device=ids.device))
 
     def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
         """End a block: keep a copy of the private values."""
-        kept = {PAST + name: private[name].clone() for name in trained_names(self.model)}
+        kept = {PAST + name: private[name].clone() for name in private_names(self.model)}
         return private.with_(**kept, known=torch.ones_like(private["known"]))
 
     def client_loss_terms(
@@ -62,5 +63,5 @@ class Reg(FineTune):
         """Return the proximal term, also for new clients: they copy old rows, too."""
         if OLD_ITEMS not in public or not self.strength:
             return LossTerms()
-        own = {name: private[PAST + name] for name in trained_names(self.model)}
+        own = {name: private[PAST + name] for name in private_names(self.model)}
         return LossTerms(proximal=Proximal(public[OLD_ITEMS], own, private["known"], self.strength))

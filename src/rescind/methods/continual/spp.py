@@ -17,12 +17,13 @@ from torch import Tensor
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.loss_terms import LossTerms, Replay, ranks
+from rescind.core.model import private_names
 from rescind.core.params import Params
 from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.tasks.metrics import top_k
 from rescind.core.world import World
 from rescind.errors import ConfigError
-from rescind.methods.continual.finetune import THIS_ROUND, FineTune, trained_names
+from rescind.methods.continual.finetune import THIS_ROUND, FineTune
 
 PROXIES = ("stable", "plastic")
 BLOCK_START = REFERENCE + "begun"
@@ -91,7 +92,7 @@ class SPP(FineTune):
         for proxy in PROXIES:
             known = private[f"{proxy}/list"][:, :1] >= 0
             mine = {}
-            for name in trained_names(self.model):
+            for name in private_names(self.model):
                 now, old = private[name], private[f"{proxy}/{name}"]
                 follows = follow(old, now, self.inertia[proxy])
                 mine[name] = torch.where(known.view(-1, *[1] * (now.dim() - 1)), follows, now)
