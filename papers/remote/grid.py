@@ -299,7 +299,7 @@ def main() -> None:
     parser.add_argument("--commit", default="")
     parser.add_argument("--only", default="", help="only cells whose name contains this")
     parser.add_argument("--without", default="", help="skip cells whose name contains this")
-    parser.add_argument("--seconds", type=float, default=1e9, help="end after this time")
+    parser.add_argument("--seconds", type=float, default=1e6, help="end after this time")
     given = parser.parse_args()
     if given.verb == "prepare":
         prepare(given.carried, given.rest)
