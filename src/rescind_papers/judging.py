@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rescind.data.catalogue import AUTHORS
 from rescind.errors import ConfigError, suggest
 from rescind.experiments.cell import DataSettings
 from rescind.experiments.recipe import Column
@@ -21,7 +22,6 @@ from rescind.experiments.tables import (
 from rescind_papers import verdicts
 from rescind_papers.index import Exhibit, Part, Shelf, finding, looked_up, picked
 
-AUTHORS = "authors"
 """Variant of a dataset with the blocks of the authors, for their printed numbers."""
 Floors = Mapping[tuple[DataSettings, str], float]
 """Values of predictors without learning, by data and metric."""

@@ -116,3 +116,10 @@ def test_every_learner_was_tried_with_every_rate_private_values_kept_and_reset(
     assert len(tried) == 3 * 5  # RLP2 trains as FT does, and gets what FT gets
     assert len({frozenset(found) for found in tried.values()}) == 1
     assert all(len(found) == 8 for found in tried.values())
+
+
+def test_popularity_with_a_backbone_is_refused(tmp_path):
+    recipe = tmp_path / "counts.toml"
+    recipe.write_text('[axes]\nmodel = ["MF"]\nmethod = ["Popularity"]\nseed = [0]\n')
+    with pytest.raises(ConfigError, match="Popularity counts items and takes no model, got MF"):
+        read(recipe)

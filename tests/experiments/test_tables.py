@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from rescind.errors import ConfigError, DataError
 from rescind.experiments.recipe import Recipe, read
 from rescind.experiments.significance import differences
 from rescind.experiments.sweeps import draw, sweeps
-from rescind.experiments.tables import collect, markdown, remarks
+from rescind.experiments.tables import _floor_of_print, collect, markdown, remarks
 
 RECIPE = """
 [axes]
@@ -340,3 +341,9 @@ def test_a_line_belongs_to_the_cell_of_its_settings_whatever_it_was_called(tmp_p
     found = {(e.cell, e.metric): e for e in collect(read(recipe.path)).entries}
     assert found["new", "HR@20"].values == (0.5,)
     assert found["old", "HR@20"].values == ()
+
+
+def test_printed_numbers_of_other_blocks_are_not_held_against_popularity_on_ours():
+    recipe = read(Path(__file__).parents[2] / "recipes/f3crec/table2-fedmf.toml")
+    bounds = {c.data.name: _floor_of_print(c) for c in recipe.cells}
+    assert bounds == {"ml-100k": None, "ml-latest-small": None, "lastfm-2k": -math.inf}

@@ -57,6 +57,7 @@ def _planetoid(name: str, title: str, size: tuple[int, ...], notes: str = "") ->
 _BLOCKS = "{}-core, cut into a base block of 60 % and three more by time (F3CRec, Table 1)"
 _GIVEN = "the same rows with the blocks and splits its authors published"
 
+AUTHORS = "authors"
 _SORTED = "the same rows with the blocks and splits of its authors' sort, ties included"
 
 
@@ -110,7 +111,7 @@ ENTRIES: dict[str, Entry] = {
             "Non-commercial use; acknowledge Last.fm and the HetRec 2011 workshop.",
             (f"{_GROUPLENS}/hetrec2011/hetrec2011-lastfm-2k.zip",),
             core=5,
-            variants=_variants(5) | {"authors": _SORTED},
+            variants=_variants(5) | {AUTHORS: _SORTED},
             notes="One row is one tag a user gave an artist on a day, so pairs repeat. Blocks "
             "count rows; training and evaluation use the distinct pairs of a block. Times are "
             "mostly the first of a month: a hash orders them in 'blocks'.",

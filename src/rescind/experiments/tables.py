@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rescind.data.catalogue import AUTHORS, ENTRIES
 from rescind.errors import DataError
 from rescind.experiments.recipe import COLUMNS, Cell, Column, Recipe
 from rescind.methods.baselines.popularity import Popularity
@@ -184,7 +186,8 @@ def collect(recipe: Recipe, columns: Sequence[Column] | None = None) -> ResultTa
             words = tuple(v for v in found.values() if isinstance(v, str))
             ran, values = any(cell == name for cell, _ in newest), tuple(numbers.values())
             entry = Entry(name, column.name, values, paper, tuple(numbers), floor)
-            entries.append(replace(entry, words=words, digits=column.digits, ran=ran))
+            entry = replace(entry, words=words, digits=column.digits, ran=ran)
+            entries.append(replace(entry, printed_floor=_floor_of_print(cells[name])))
     # The additive learner has no random numbers either, but it is not a control.
     seedless = [n for n in recipe.names if cells[n].method.seedless]
     controls = tuple(n for n in seedless if cells[n].method.control)
@@ -195,6 +198,13 @@ def _values(newest: Newest, name: str, column: Column) -> dict[int, float | str]
     """Return the values of a cell, by seed."""
     mine = {seed: column.of(line) for (cell, seed), line in sorted(newest.items()) if cell == name}
     return {seed: value for seed, value in mine.items() if value is not None}
+
+
+def _floor_of_print(cell: Cell) -> float | None:
+    """Return no bound if the authors' data is another variant: it was measured on ours."""
+    known = ENTRIES.get(cell.data.name)
+    other = known is not None and AUTHORS in known.variants and cell.data.variant != AUTHORS
+    return -math.inf if other else None
 
 
 def _floor(newest: Newest, name: str, column: Column) -> float | None:

@@ -17,6 +17,7 @@ from rescind.core.params import Params
 from rescind.core.state import Private, ServerState
 from rescind.core.update import Rows, Sum, Update, total_of
 from rescind.core.world import World
+from rescind.errors import ConfigError
 from rescind.models.counts import Counts
 
 
@@ -29,6 +30,14 @@ class Popularity(Method):
     control: ClassVar[bool] = True
 
     model: Model = Counts()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.model, Counts):
+            raise ConfigError(
+                f"Popularity counts items and takes no model, got {type(self.model).__name__}. "
+                "Remove the model from this row, or use another method."
+            )
 
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
