@@ -146,7 +146,7 @@ def _from_tuples(rows: Sequence[Any]) -> tuple[dict[str, Any], list[str]]:
                 f"a list of records must hold tuples (user, item) or (user, item, time), all "
                 f"equally long; it has {row!r}."
             )
-    columns = zip(*rows, strict=True) if rows else ((), ())
+    columns = zip(*rows, strict=True) if rows else ((),) * len(ROLES)
     found = dict(zip(ROLES, columns, strict=False))
     return found, list(found)
 
@@ -169,9 +169,8 @@ def _ids(column: Any, role: str) -> tuple[Sequence[Id], Ints]:
         coded = coded.dictionary_encode()
         distinct = [plain_id(each, role) for each in coded.dictionary.to_pylist()]
         return distinct, coded.indices.to_numpy().astype(np.int64)
-    values = np.asarray(column)
-    if values.dtype.kind in "iuU":
-        unique, code = np.unique(values, return_inverse=True)
+    if isinstance(column, np.ndarray) and column.dtype.kind in "iuU":
+        unique, code = np.unique(column, return_inverse=True)
         return unique.tolist(), code.astype(np.int64).reshape(-1)
     place: dict[Id, int] = {}
     numbers = [place.setdefault(plain_id(each, role), len(place)) for each in column]

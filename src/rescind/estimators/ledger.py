@@ -64,7 +64,7 @@ class Ledger:
         first[1:] = (user[1:] != user[:-1]) | (rows[0, 1:] != rows[0, :-1])
         user, rows = user[first], rows[:, first]
         begin = np.flatnonzero(np.diff(user, prepend=-1))
-        end = np.append(begin[1:], len(user))
+        end = np.append(begin, len(user))[1:]
         # Copies, not views: a view would keep the records of users who leave in memory.
         return {frame.users[user[b]]: rows[:, b:e].copy() for b, e in zip(begin, end, strict=True)}
 
@@ -148,9 +148,10 @@ class Ledger:
     # -- reading ---------------------------------------------------------------------------------
 
     def order(self) -> tuple[list[Id], Ints]:
-        """Return the items in the order of their ids, and their slots. [I]"""
-        items = in_order(self.slot)
-        return items, np.fromiter((self.slot[each] for each in items), np.int64, len(items))
+        """Return the items in the order of their ids, and the place of each slot in it. [slots]"""
+        items, place = in_order(self.slot), np.full(self.slots, -1)
+        place[[self.slot[each] for each in items]] = np.arange(len(items))
+        return items, place
 
     def lot(self, owned: Iterable[Owned], place: Ints | None = None) -> Lot:
         """Return items of several users as a lot; place: a number for each slot, instead of it."""

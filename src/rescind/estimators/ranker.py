@@ -155,8 +155,9 @@ class Ranker(Settings, ABC):
             grown = torch.zeros(shape, dtype=torch.int64)
             grown[: len(self._sum)] = self._sum
             self._sum = grown
-        self._count(book.lot(before), -1)
-        self._count(book.lot(after), 1)
+        for owned, sign in ((before, -1), (after, 1)):
+            if owned:
+                self._count(book.lot(owned), sign)
 
     def _recount(self) -> None:
         self._sum = torch.zeros(self._shape(self._ledger.slots), dtype=torch.int64)
@@ -171,9 +172,8 @@ class Ranker(Settings, ABC):
         if self._counted_by != self._counting():
             self._recount()
         if self._made.get("settings") != settings:
-            items, slot = self._ledger.order()
-            place = np.zeros(self._ledger.slots, np.int64)
-            place[slot] = np.arange(len(slot))
+            items, place = self._ledger.order()
+            slot = np.array([self._ledger.slot[each] for each in items], np.int64)
             self._made = {"settings": settings, "items": items, "slot": slot, "place": place}
         return self._made
 
@@ -191,7 +191,7 @@ class Ranker(Settings, ABC):
         made = self._from_sum()
         if "digest" not in made:
             total = self._in_order(made["slot"])
-            made["digest"] = params.digest({"items": _packed(made["items"]), self._name: total})
+            made["digest"] = params.digest({"items": _as_bytes(made["items"]), self._name: total})
         return made["digest"]
 
     @property
@@ -325,18 +325,18 @@ class Ranker(Settings, ABC):
         Sums and weights are functions of these and are not stored. Records are in the order of
         their ids: the file is that of a new `fit` on what remains.
         """
-        items, slot = self._ledger.order()
-        place = np.zeros(self._ledger.slots, np.int64)
-        place[slot] = np.arange(len(slot))
+        params.save(Path(path), *self._packed())
+
+    def _packed(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+        items, place = self._ledger.order()
         users = self.users
         lot = self._ledger.lot((self._ledger.of[user] for user in users), place)
         tensors = {"user": lot.owner, "item": lot.item}
-        tensors |= {"users": _packed(users), "items": _packed(items)}
+        tensors |= {"users": _as_bytes(users), "items": _as_bytes(items)}
         if lot.time is not None:
             tensors["time"] = lot.time
-        notes = {"format": str(FORMAT), "class": self._name}
-        notes["settings"] = json.dumps(self._checked())
-        params.save(Path(path), tensors, notes)
+        settings = json.dumps(self._checked())
+        return tensors, {"format": str(FORMAT), "class": self._name, "settings": settings}
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -349,13 +349,13 @@ class Ranker(Settings, ABC):
             )
         made = cls(**json.loads(notes["settings"]))
         time = tensors["time"].numpy() if cls.timed else None
-        ids = (_unpacked(tensors["users"]), tensors["user"].numpy())
-        return made._add(Frame(*ids, _unpacked(tensors["items"]), tensors["item"].numpy(), time))
+        ids = (_from_bytes(tensors["users"]), tensors["user"].numpy())
+        return made._add(Frame(*ids, _from_bytes(tensors["items"]), tensors["item"].numpy(), time))
 
 
-def _packed(ids: list[Id]) -> Tensor:
+def _as_bytes(ids: list[Id]) -> Tensor:
     return torch.tensor(list(json.dumps(ids).encode()), dtype=torch.uint8)
 
 
-def _unpacked(text: Tensor) -> list[Id]:
+def _from_bytes(text: Tensor) -> list[Id]:
     return json.loads(bytes(text.tolist()))
