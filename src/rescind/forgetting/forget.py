@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -24,7 +27,7 @@ from rescind.forgetting.exactness import Exactness, checked, exactness
 from rescind.forgetting.examine import committed, examine
 from rescind.forgetting.pipeline import CostMeter, Forgotten, unlearn_and_purge, vouched
 from rescind.forgetting.purge import inventory
-from rescind.forgetting.receipt import Done, Receipt, issue, opened
+from rescind.forgetting.receipt import Done, Issued, Receipt, issue, opened
 from rescind.methods.unlearning.retrain import Retrain
 
 Audits = Literal["standard", "full", "none"]
@@ -34,17 +37,36 @@ FEWEST = 100
 single records in a receipt would help an attacker to test guesses."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evidence:
-    """The evidence of a forgetting."""
+    """The evidence of a forgetting.
 
-    receipt: Receipt
-    key: bytes = field(repr=False)
-    """For the requester only: with it the receipt can be matched with the records."""
+    Without an audit the receipt is made when it is first read: its digests and the check of the sum
+    take longer than forgetting one person. Until then the federation as it was is kept in memory.
+    """
+
+    make: Callable[[], Issued] = field(repr=False)
+    """Makes the receipt; `issued` calls it once."""
     report: Report | None = None
     """The audit with its curves; None if there was none."""
-    cost: CostMeter | None = field(default=None, compare=False)
-    """What forgetting cost, without the audit; None if the request was answered before."""
+    cost: CostMeter | None = None
+    """What forgetting cost, without audit and receipt; None if the request was answered before."""
+
+    @cached_property
+    def issued(self) -> Issued:
+        """Return the receipt with its key."""
+        made = self.make()
+        object.__setattr__(self, "make", lambda: made)  # lets go of the federation as it was
+        return made
+
+    @property
+    def receipt(self) -> Receipt:
+        return self.issued.receipt
+
+    @property
+    def key(self) -> bytes:
+        """Return the key for the requester only: it matches the receipt with the records."""
+        return self.issued.key
 
     @property
     def exact(self) -> Receipt:
@@ -78,13 +100,14 @@ def forget(
     If the audit of an approximate unlearner does not pass, `Retrain` is used instead; for fewer
     than FEWEST records, which cannot be audited, it is used at once. An unlearner that claims to be
     exact is compared with `Retrain`, which is used if they differ. The receipt states this. With
-    audits = "none" the given unlearner is always used, and its claims are not checked.
+    audits = "none" the given unlearner is always used, and the receipt is made when it is read.
     """
     if audits not in AUDITS:
         raise ConfigError(f"audits must be one of {', '.join(AUDITS)}; got '{audits}'.")
     request = fed.request(event, away)
-    with TemporaryDirectory(prefix="rescind-retrains-") as temporary:
-        kept = folder or Path(temporary)
+    no_folder = audits == "none" or folder is not None
+    with nullcontext("") if no_folder else TemporaryDirectory(prefix="rescind-retrains-") as made:
+        kept = folder or Path(made)
         # Two audits of one request use the same retrained models, and the same attack by lot.
         audit = functools.partial(
             examine, fed, event=request, level="full" if audits == "full" else "standard",
@@ -100,32 +123,47 @@ def forget(
             if fed.past is not None:
                 done = unlearn_and_purge(fed, replace(request, away=()), Retrain()).check()
                 done.cost.add(first.cost)
-                shown = exactness(done)
+                shown = None
                 report = audit(done.fed, unlearner=done.unlearner)
-    if done.unlearner.exact:
-        said = [*said, shown.finding]
-    findings = [*said, *(report.findings if report else [_unaudited(audits, stale)])]
-    report = report and replace(report, findings=tuple(findings))
-    claims = done.fed.method.claims(fed, done.fed)
-    issued = issue(
-        request.event,
-        _done(fed, request, done, data, shown),
-        inventory(done.fed),
-        findings,
-        records=len(request.records),
-        not_covered=[*_limits(fed, request), *claims.not_covered, *not_covered],
-        claims=claims.plain,
-        bound_claims=claims.bound,
-        sealed_claims=claims.sealed,
-        previous=previous,
-    )
-    return done.fed, Evidence(issued.receipt, issued.key, report, done.cost)
+
+    at = datetime.now(UTC)
+
+    def findings(shown: Exactness) -> list[Finding]:
+        first = [*said, shown.finding] if done.unlearner.exact else said
+        return [*first, *(report.findings if report else [_unaudited(audits, stale)])]
+
+    def make() -> Issued:
+        known, claims = shown or exactness(done), done.fed.method.claims(fed, done.fed)
+        return issue(
+            request.event,
+            _done(fed, request, done, data, known),
+            inventory(done.fed),
+            findings(known),
+            records=len(request.records),
+            not_covered=[*_limits(fed, request), *claims.not_covered, *not_covered],
+            claims=claims.plain,
+            bound_claims=claims.bound,
+            sealed_claims=claims.sealed,
+            previous=previous,
+            at=at,
+        )
+
+    if report:
+        shown = shown or exactness(done)
+        report = replace(report, findings=tuple(findings(shown)))
+    evidence = Evidence(make, report, done.cost)
+    if audits != "none":
+        evidence.issued  # noqa: B018 - an audit takes longer
+    return done.fed, evidence
 
 
 def _answered(
     fed: Federation, request: Request, unlearner: Unlearner, audits: Audits
-) -> tuple[Forgotten, list[Finding], Exactness]:
-    """Forget as asked, or by retraining where a claim is wrong or could not be audited."""
+) -> tuple[Forgotten, list[Finding], Exactness | None]:
+    """Forget as asked, or by retraining where a claim is wrong or could not be audited.
+
+    Exactness is None if it was not checked yet.
+    """
     said: list[Finding] = []
     if audits != "none" and fed.past is not None:
         if unlearner.exact and not vouched(unlearner):
@@ -133,8 +171,7 @@ def _answered(
             return done.check(), [_refuted(unlearner, wrong)] if wrong else [], shown
         if not unlearner.exact and len(request.records) < FEWEST:
             unlearner, said = Retrain(), [_unproven(unlearner)]
-    done = unlearn_and_purge(fed, request, unlearner).check()
-    return done, said, exactness(done)
+    return unlearn_and_purge(fed, request, unlearner).check(), said, None
 
 
 def _failed(unlearner: Unlearner, report: Report, again: bool) -> Finding:
