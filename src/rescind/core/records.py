@@ -125,6 +125,11 @@ class Records:
         return torch.cat([none, *(torch.arange(begin, end) for begin, end in ranges)])
 
     @cached_property
+    def per_item(self) -> Tensor:
+        """Return the number of records of each item, up to the largest. [items]"""
+        return torch.bincount(self.item)
+
+    @cached_property
     def _by_client(self) -> bool:
         """Return whether records are on the CPU and sorted by client."""
         on_cpu = self.client.device.type == "cpu"
@@ -144,6 +149,10 @@ class Records:
         left = Records(cut(self.client), cut(self.item), cut(self.time))
         if self.__dict__.get("_by_client"):
             left.__dict__["_by_client"] = True
+        if "per_item" in self.__dict__:
+            gone = self.item[cut.begin : cut.begin + len(cut.kept)][~cut.kept]
+            fewer = torch.bincount(gone, minlength=len(self.per_item))
+            left.__dict__["per_item"] = self.per_item - fewer
         self.__dict__["_cut"] = (cut, weakref.ref(left))
         return left
 

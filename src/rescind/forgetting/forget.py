@@ -25,7 +25,7 @@ from rescind.core.settings import chosen, fields_of, to_table
 from rescind.errors import ConfigError
 from rescind.forgetting.exactness import Exactness, checked, exactness
 from rescind.forgetting.examine import committed, examine
-from rescind.forgetting.pipeline import CostMeter, Forgotten, unlearn_and_purge, vouched
+from rescind.forgetting.pipeline import CostMeter, Forgotten, subtracts, unlearn_and_purge, vouched
 from rescind.forgetting.purge import inventory
 from rescind.forgetting.receipt import Done, Issued, Receipt, issue, opened
 from rescind.methods.unlearning.retrain import Retrain
@@ -41,8 +41,9 @@ single records in a receipt would help an attacker to test guesses."""
 class Evidence:
     """The evidence of a forgetting.
 
-    Without an audit the receipt is made when it is first read: its digests and the check of the sum
-    take longer than forgetting one person. Until then the federation as it was is kept in memory.
+    Of an additive learner, without an audit, the receipt is made when it is first read: its digests
+    and the check of the sum take longer than forgetting one person. Until it is read, or the
+    evidence dropped, the federation as it was stays in memory.
     """
 
     make: Callable[[], Issued] = field(repr=False)
@@ -100,7 +101,7 @@ def forget(
     If the audit of an approximate unlearner does not pass, `Retrain` is used instead; for fewer
     than FEWEST records, which cannot be audited, it is used at once. An unlearner that claims to be
     exact is compared with `Retrain`, which is used if they differ. The receipt states this. With
-    audits = "none" the given unlearner is always used, and the receipt is made when it is read.
+    audits = "none" the given unlearner is always used, and its claims are not checked.
     """
     if audits not in AUDITS:
         raise ConfigError(f"audits must be one of {', '.join(AUDITS)}; got '{audits}'.")
@@ -152,8 +153,8 @@ def forget(
         shown = shown or exactness(done)
         report = replace(report, findings=tuple(findings(shown)))
     evidence = Evidence(make, report, done.cost)
-    if audits != "none":
-        evidence.issued  # noqa: B018 - an audit takes longer
+    if audits != "none" or not subtracts(done.unlearner):
+        evidence.issued  # noqa: B018 - audits and retraining take longer
     return done.fed, evidence
 
 

@@ -56,11 +56,12 @@ def purge(before: Federation, after: Federation, request: Request, exact: bool) 
 
 def _only_theirs(after: Federation, request: Request) -> list[int]:
     """Return items of a request that nobody has any more: their names would tell who was here."""
-    left = after.now.vault.holdings.records.item
+    left = after.now.vault.holdings.records
     if not len(left):  # devices are remote: nobody here knows what they hold
         return []
-    owners = torch.bincount(left, minlength=after.world.sizes.items)
     asked = torch.unique(request.records.item)
+    owners = torch.zeros(after.world.sizes.items, dtype=torch.int64)
+    owners[: len(left.per_item)] = left.per_item
     return asked[owners.to(asked.device)[asked] == 0].tolist()
 
 
