@@ -235,7 +235,7 @@ class Ranker(Settings, ABC):
         weights, made = self._weights(), self._from_sum()
         lot = book.lot([own], made["place"])
         scores = self._scores(weights, lot)
-        best = top_k(scores.clone(), lot, min(k, len(weights)))[0].tolist()
+        best = top_k(scores.clone(), lot, min(k, scores.shape[1]))[0].tolist()
         return [Recommended(made["items"][i], float(scores[0, i])) for i in best if i >= 0]
 
     def _known(self, history: list[Id]) -> Owned:
@@ -300,7 +300,8 @@ class Ranker(Settings, ABC):
         import pyarrow
         import pyarrow.parquet
 
-        weights, items = self._weights(), self._from_sum()["items"]
+        items = self._from_sum()["items"]
+        weights = self._weights().reshape(-1, len(items), len(items)).sum(0)
         if len({type(each) for each in items}) > 1:
             raise DataError("ids of items are text and numbers, but a Parquet column has one type.")
         value, place = weights.topk(min(k, len(weights)), dim=1)
@@ -347,15 +348,15 @@ class Ranker(Settings, ABC):
                 f"{path} holds {notes.get('class', 'something else')}, format "
                 f"{notes.get('format', 'unknown')}; {cls.__name__} reads its own, format {FORMAT}."
             )
-        made = cls(**json.loads(notes["settings"]))
+        made = cls().set_params(**json.loads(notes["settings"]))
         time = tensors["time"].numpy() if cls.timed else None
         ids = (_from_bytes(tensors["users"]), tensors["user"].numpy())
         return made._add(Frame(*ids, _from_bytes(tensors["items"]), tensors["item"].numpy(), time))
 
 
 def _as_bytes(ids: list[Id]) -> Tensor:
-    return torch.tensor(list(json.dumps(ids).encode()), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(json.dumps(ids).encode()), dtype=torch.uint8)
 
 
 def _from_bytes(text: Tensor) -> list[Id]:
-    return json.loads(bytes(text.tolist()))
+    return json.loads(text.numpy().tobytes())

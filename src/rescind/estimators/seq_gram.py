@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from rescind.core.cohort import Lot
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.state import Private
 from rescind.estimators.frames import Ints
 from rescind.estimators.ranker import Ranker
 from rescind.methods.additive import _ordered as ordered
@@ -18,6 +18,7 @@ from rescind.methods.additive import seq_gram
 from rescind.methods.additive._kernels import add_each_ordered_pair
 from rescind.methods.additive._notes import ranks
 from rescind.methods.additive._pairs import ROWS
+from rescind.methods.additive._solve import WEIGHTS
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -61,12 +62,13 @@ class SeqGram(Ranker):
         return (slots**2, 2)
 
     def _count(self, lot: Lot, sign: int) -> None:
-        near = self._method().nearness
+        near, rank = self._method().nearness, ranks(lot)
+        order = torch.from_numpy(np.lexsort((rank.numpy(), lot.owner.numpy())))
         first = torch.cat([lot.first, lot.first.new_tensor([len(lot)])])
         signs, weight = torch.full((lot.clients,), sign), near.weight(lot.count)
         # Nobody asks for the owners of each pair: all are counted in one cell.
         owners = np.lib.stride_tricks.as_strided(np.zeros(1, np.int64), (len(self._sum),), (0,))
-        rest = (first, lot.item, ranks(lot), weight, signs, near.table())
+        rest = (first, lot.item[order], rank[order], weight, signs, near.table())
         add_each_ordered_pair(self._sum.numpy(), owners, *(each.numpy() for each in rest))
 
     def _in_order(self, slot: Ints) -> Tensor:
@@ -83,7 +85,5 @@ class SeqGram(Ranker):
         return self._method().server_weights({"gram/0000": total})
 
     def _scores(self, weights: Tensor, lot: Lot) -> Tensor:
-        each = self._method().client_recency(lot).to(weights)
-        return functional.embedding_bag(
-            lot.item, weights, lot.first, mode="sum", per_sample_weights=each
-        )
+        cohort = Cohort(torch.arange(lot.clients), weights.shape[-1], lot, lot)
+        return self._method().client_scores({WEIGHTS: weights}, Private({}), cohort)
