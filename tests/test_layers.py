@@ -18,7 +18,7 @@ LAYERS = (
     {"data", "models"},
     {"audits"},
     {"methods"},
-    {"storage"},
+    {"storage", "estimators"},
     {"forgetting"},
     {"experiments"},
     {"flower", "demo"},

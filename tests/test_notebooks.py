@@ -32,8 +32,9 @@ def played(path: Path) -> dict[str, Any]:
     return names
 
 
-def test_there_are_two():
-    assert {p.stem for p in NOTEBOOKS} == {"share-regret-forget", "add-your-own-method"}
+def test_there_are_three():
+    names = {"fit-add-forget", "share-regret-forget", "add-your-own-method"}
+    assert {p.stem for p in NOTEBOOKS} == names
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -44,6 +45,15 @@ def test_a_notebook_carries_nothing_that_could_be_stale(path):
     first = [ast.parse(text) for text in (code(path, False)[0], code(path, True)[0])]
     full, quick = ({ast.unparse(n.targets[0]) for n in tree.body} for tree in first)
     assert full == quick, "the quick form sets other parameters than the notebook has"
+
+
+def test_fit_add_forget_runs(capsys):
+    names = played(ROOT / "notebooks" / "fit-add-forget.ipynb")
+    told = capsys.readouterr().out
+    assert "the same as never there: True" in told
+    assert "there is no user 'visitor'" in told
+    assert names["scores"]["HR@20"] > 0
+    assert names["loaded"].users == names["model"].users
 
 
 def test_share_regret_forget_runs(capsys):

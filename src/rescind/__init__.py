@@ -8,6 +8,9 @@
     fed.recommend(user=450, k=20)
     gone, evidence = rs.forget(fed, rs.Erase(fed.lent(user=450)), audits="none")
 
+All records in one place, no federation: `rs.Gram().fit(frame)`, `add`, `forget`, `recommend`. It is
+an estimator; `rs.methods.Gram` is the method of a federation with the same model.
+
 Names are imported when they are first used, so that `import rescind` is instant. The author of a
 method imports from `rescind.core`. Everything else is private.
 """
@@ -39,6 +42,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "rescind.forgetting.examine": ("audit",),
     "rescind.audits.battery": ("Report",),
     "rescind.forgetting.verify": ("verify",),
+    "rescind.estimators": ("Gram", "SeqGram"),
     "rescind.experiments.streams": ("Stream", "run_stream"),
     "rescind.core.guards": ("Clip", "Gaussian", "Laplace"),
     "rescind.core.executor": ("InProcess", "OneByOne"),
@@ -73,6 +77,7 @@ if TYPE_CHECKING:
         simulate_lending,
     )
     from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError, RescindError
+    from rescind.estimators import Gram, SeqGram
     from rescind.experiments.streams import Stream, run_stream
     from rescind.forgetting.examine import audit
     from rescind.forgetting.forget import Evidence, forget
@@ -81,11 +86,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Arrive", "BoundaryError", "Clip", "ConfigError", "ConsentError", "DataError", "Dataset",
-    "EarlyStop", "Erase", "Evidence", "Federation", "Gaussian", "GraphDataset", "Host", "InProcess",
-    "Join", "Laplace", "OneByOne", "Ranking", "Recommendation", "Records", "Report", "Request",
-    "RescindError", "Share", "Stream", "Unshare", "Withdraw", "__version__", "audit", "draw_groups",
-    "draw_regret", "draw_share", "errors", "forget", "import_file", "load", "load_federation",
-    "methods", "models", "run_stream", "save_federation", "simulate_lending", "verify",
+    "EarlyStop", "Erase", "Evidence", "Federation", "Gaussian", "Gram", "GraphDataset", "Host",
+    "InProcess", "Join", "Laplace", "OneByOne", "Ranking", "Recommendation", "Records", "Report",
+    "Request", "RescindError", "SeqGram", "Share", "Stream", "Unshare", "Withdraw", "__version__",
+    "audit", "draw_groups", "draw_regret", "draw_share", "errors", "forget", "import_file", "load",
+    "load_federation", "methods", "models", "run_stream", "save_federation", "simulate_lending",
+    "verify",
 ]  # fmt: skip
 
 

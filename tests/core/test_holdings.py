@@ -36,6 +36,23 @@ def few() -> Holdings:
                 (0, 5, TRAIN), (0, 2, VALID))  # fmt: skip
 
 
+@pytest.mark.parametrize("client", range(6))
+def test_lots_that_are_taken_over_are_those_made_anew(client):
+    before, names = tiny_holdings(), ("own", "unshared", "valid", "test")
+    mine = before.records[(before.records.client == client) & (before.split == TRAIN)]
+    if len(mine):
+        before = before.apply(Share(mine))
+    for name in names:
+        before.lot(name)
+    for event in [Withdraw(client), *([Erase(mine[:1]), Unshare(mine[1:])] if len(mine) else [])]:
+        clients, after = torch.tensor([client]), before.apply(event)
+        taken = before.apply(event).with_lots_of(before, clients)
+        assert len(taken._lots) == len(names)
+        for name in names:
+            for one, two in zip(taken.lot(name), after.lot(name), strict=True):
+                assert torch.equal(one, two)
+
+
 def test_lots_hold_distinct_items_sorted_by_client_and_item(few):
     first, count, item = few.lot("own")
     assert (first.tolist(), count.tolist(), item.tolist()) == (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rescind.core.holdings import Holdings
+from rescind.core.jagged import Cut
 from rescind.core.records import Arrive, Erase, Join, Records, Share, Unshare, Withdraw
 from rescind.core.world import Host
 from rescind.errors import DataError
@@ -30,6 +33,25 @@ def listed(records: Records) -> list[tuple[int, int, int]]:
 @given(rows)
 def test_sorting_is_by_client_then_item_then_time(triples):
     assert listed(made(triples).sorted()) == sorted(triples)
+
+
+@given(rows, rows)
+def test_a_cut_leaves_what_a_mask_keeps(one, two):
+    records, other = made(one).sorted(), made(two)
+    _, before = records.per_item, records.pairs()
+    left = records.without(Cut.of(records.find(other)))
+    assert listed(left) == listed(records[~records.among(other)])
+    counts = torch.bincount(left.item, minlength=len(records.per_item))
+    assert torch.equal(left.per_item, counts[: len(left.per_item)])
+    assert torch.equal(left.pairs(), before[~torch.isin(before, other.pairs())])
+    assert records.without(Cut.of(records.find(other))) is left, "two holders, one memory"
+
+
+def test_a_cut_keeps_nothing_alive():
+    records = made([(0, 1, 0), (1, 2, 0), (2, 1, 0)])
+    left = weakref.ref(records.without(Cut.of(torch.tensor([1]))))
+    assert left() is None
+    assert listed(records.without(Cut.of(torch.tensor([1])))) == [(0, 1, 0), (2, 1, 0)]
 
 
 @given(rows, rows)

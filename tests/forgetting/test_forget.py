@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from rescind.core.request import Request
 from rescind.errors import BoundaryError, ConfigError
 from rescind.forgetting.forget import forget
 from rescind.forgetting.purge import inventory, purge, traces
+from rescind.forgetting.receipt import issue
 from rescind.forgetting.verify import verify
 from rescind.methods._lent_graph.graph import _KNOWN
 from rescind.methods.sharing.fedshare import FedShare
@@ -59,6 +61,29 @@ class Refuses(FedShare):
 
 def keeper(kind: type[FedShare]) -> FedShare:
     return kind(**vars(METHOD))
+
+
+def test_without_an_audit_the_receipt_is_made_when_it_is_read(monkeypatch):
+    from rescind.forgetting import forget as module
+    from rescind.methods.additive.gram import Gram
+
+    fed = Federation.start(tiny_holdings(12, 15), Gram())
+    fed = fed.apply(Share(lendable(fed.now.vault.holdings, 0, 1, CANARY))).run(1)
+    made = []
+    monkeypatch.setattr(module, "issue", lambda *a, **k: made.append(a) or issue(*a, **k))
+    after, evidence = forget(fed, Withdraw(CANARY), audits="none")
+    before = weakref.ref(fed.now.vault.holdings)
+    done = datetime.now(UTC)
+    del fed
+    assert not made
+    assert before() is not None
+    assert evidence.exact.claims["sum after"] == after.method.rebuilt(after)
+    assert evidence.receipt.done.level == "L3"
+    assert evidence.receipt.time <= done.strftime("%Y-%m-%dT%H:%M:%SZ"), "when it was forgotten"
+    assert evidence.receipt is evidence.receipt
+    assert len(made) == 1
+    gc.collect()
+    assert before() is None, "a receipt that is made keeps nothing"
 
 
 def test_the_canary_is_everywhere_before():

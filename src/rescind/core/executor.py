@@ -21,7 +21,17 @@ from rescind.core.guards import Guard, check_guards, check_weights
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
 from rescind.core.params import Params
-from rescind.core.records import Anew, Arrive, Erase, Event, Join, Records, Unshare, Withdraw
+from rescind.core.records import (
+    Anew,
+    Arrive,
+    Erase,
+    Event,
+    Join,
+    Records,
+    Unshare,
+    Withdraw,
+    concerned,
+)
 from rescind.core.state import Log, Private
 from rescind.core.tasks import Metric, Question
 from rescind.core.tasks.metrics import masked_lot
@@ -239,6 +249,8 @@ class InProcess:
         if isinstance(event, Arrive):
             vault = self._end_block(method, public, vault)
         holdings = vault.holdings.apply(event)
+        if isinstance(event, Unshare | Erase | Withdraw):
+            holdings = holdings.with_lots_of(vault.holdings, concerned(event))
         vault = replace(vault, holdings=holdings)
         if isinstance(event, Arrive | Join):
             new = torch.arange(holdings.clients, device=self.device)

@@ -148,9 +148,9 @@ class Federation:
         held, lent = self.now.vault.holdings.records, self.world.shared
         if isinstance(event, Withdraw):
             known = held if len(held) else lent  # no holdings here if devices are remote
-            records = known[known.client == event.client]
+            records = known.of_clients(people)
         else:
-            records = held[held.among(event.records)] if len(held) else event.records
+            records = held[held.find(event.records)] if len(held) else event.records
         first: int | None = 1 if self.now.state.round else None  # if there is no history
         if self.past is not None:
             first = self.past.influence(event, self.now.state.round)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rescind.core.holdings import Holdings
+from rescind.core.jagged import Cut
 from rescind.core.params import Params, nbytes
 from rescind.core.records import Arrive, Erase, Event, Records, Share, Unshare, Withdraw, concerned
 from rescind.core.state import Log, ServerState
@@ -115,10 +116,10 @@ class History:
         if not isinstance(event, Withdraw | Unshare | Erase):
             return None
         start = 0 if self.base is None else self.base.round
-        lent = self.origin.lent & _named(self.origin.records, event)
+        lent = self.origin.lent[_named(self.origin.records, event)]
         rounds = [start + 1] if bool(lent.any()) else []
         for at, past in self.story:
-            shared = isinstance(past, Share) and bool(_named(past.records, event).any())
+            shared = isinstance(past, Share) and len(_named(past.records, event)) > 0
             if shared or isinstance(past, Host):
                 rounds.append(at + 1)
         if not isinstance(event, Unshare):
@@ -138,16 +139,18 @@ class History:
 
 
 def _named(records: Records, request: Withdraw | Unshare | Erase) -> Tensor:
-    """Return which records a request names. [n] bool"""
+    """Return where the records are that a request names. [k] sorted"""
     if isinstance(request, Withdraw):
-        return records.client == request.client
-    return records.among(request.records)
+        return records.rows_of(concerned(request))
+    return records.find(request.records)
 
 
 def _without(event: Event, request: Withdraw | Unshare | Erase) -> Event | None:
     """Return a past event without what a request names; None if it is empty then."""
     if isinstance(event, Share | Unshare):
-        left = event.records[~_named(event.records, request)]
+        left = event.records.without(Cut.of(_named(event.records, request)))
+        if left is event.records:
+            return event
         return type(event)(left) if len(left) else None
     gone = isinstance(request, Withdraw) and getattr(event, "client", None) == request.client
     return None if gone else event

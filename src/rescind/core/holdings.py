@@ -14,7 +14,17 @@ from torch import Tensor
 
 from rescind.core import jagged
 from rescind.core.cohort import Cohort, Graph, Lot
-from rescind.core.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
+from rescind.core.records import (
+    FEW,
+    Arrive,
+    Erase,
+    Event,
+    Join,
+    Records,
+    Share,
+    Unshare,
+    Withdraw,
+)
 from rescind.errors import ConfigError, ConsentError, DataError
 
 TRAIN, VALID, TEST = 0, 1, 2
@@ -112,19 +122,43 @@ class Holdings:
     def _lots(self) -> dict[tuple[str, int], tuple[Tensor, Tensor, Tensor]]:
         return {}
 
-    def _build(self, name: str, block: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _build(
+        self, name: str, block: int, rows: Tensor | slice = slice(None)
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Make a lot. rows: only of these records"""
+        split, came, lent = self.split[rows], self.block[rows], self.lent[rows]
         if name in ("own", "unshared"):
-            mask = (self.split == TRAIN) & (self.block == self.now)
+            mask = (split == TRAIN) & (came == self.now)
             if name == "unshared":
-                mask &= ~self.lent
+                mask &= ~lent
         elif name in ("valid", "test"):
-            mask = (self.split == SPLITS[name]) & (self.block == block)
+            mask = (split == SPLITS[name]) & (came == block)
         else:
             raise ConfigError(f"there is no lot '{name}'. Use own, unshared, valid or test.")
-        pairs = torch.unique(self.records[mask].pairs())
+        records = self.records if isinstance(rows, slice) else self.records[rows]
+        pairs = torch.unique(records[mask].pairs())
         client, item = pairs >> 31, pairs & (2**31 - 1)
         count = jagged.counts(client, self.clients)
         return jagged.starts(count), count, item
+
+    def with_lots_of(self, before: Holdings, clients: Tensor) -> Holdings:
+        """Take over the lots that were made before a change of these clients; return itself.
+
+        Only their items are listed anew, so that one client costs little in a large federation.
+        """
+        if len(clients) > FEW or before.clients != self.clients:
+            return self
+        rows, clients = self.records.rows_of(clients), clients.to(self.members.device)
+        for key, (first, count, item) in before._lots.items():
+            start, many, new = self._build(*key, rows)
+            pieces, end = [], 0
+            for client in clients.tolist():
+                begin, here = int(first[client]), int(start[client])
+                pieces += [item[end:begin], new[here : here + int(many[client])]]
+                end = begin + int(count[client])
+            after = count.index_copy(0, clients, many[clients])
+            self._lots[key] = (jagged.starts(after), after, torch.cat([*pieces, item[end:]]))
+        return self
 
     @cached_property
     def _times(self) -> dict[str, Tensor]:
@@ -214,11 +248,12 @@ class Holdings:
                 return replace(self, lent=self.lent | found)
             case Unshare(records):
                 found = self._find(records, "unshared")
-                _check_among(records, self.records[self.lent], _NOT_SHARED)
+                lent = self.records.rows_of(torch.unique(records.client))
+                _check_among(records, self.records[lent[self.lent[lent]]], _NOT_SHARED)
                 after = replace(self, lent=self.lent & ~found)
                 # Of earlier blocks a device keeps only the list of shared records.
                 current = (self.split != TRAIN) | (self.block == self.now)
-                return after.keep(current | after.lent)
+                return after._cut((~(current | after.lent)).nonzero().squeeze(1))
             case Erase(records):
                 self._find(records, "erased")
                 return self.without(records)
@@ -252,7 +287,7 @@ class Holdings:
         if graph is not None:  # with a node go its features, label and edges
             nodes = Records(graph.owner, graph.index, torch.zeros_like(graph.owner))
             graph = graph.keep(~nodes.among(records))
-        return replace(self.keep(~self.records.among(records)), graph=graph)
+        return replace(self._cut(self.records.find(records)), graph=graph)
 
     def without_loans(self, records: Records) -> Holdings:
         """Return the holdings with these records not shared. No consent check."""
@@ -263,7 +298,18 @@ class Holdings:
         graph = self.graph
         if graph is not None:
             graph = graph.keep(graph.owner != client)
-        return replace(self.keep(self.records.client != client), graph=graph)
+        return replace(self._cut(self.records.rows_of(torch.tensor([client]))), graph=graph)
+
+    def _cut(self, gone: Tensor) -> Holdings:
+        """Return the holdings without some records. gone: [k] positions, sorted"""
+        cut = jagged.Cut.of(gone)
+        return replace(
+            self,
+            records=self.records.without(cut),
+            split=cut(self.split),
+            block=cut(self.block),
+            lent=cut(self.lent),
+        )
 
     def keep(self, mask: Tensor) -> Holdings:
         """Keep only these records; members and graph do not change. mask: [n] bool, or positions"""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rescind.core.holdings import Holdings, with_member
+from rescind.core.jagged import Cut
 from rescind.core.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.errors import ConsentError
 
@@ -77,15 +78,15 @@ class World:
                 return replace(world, shared=(shared + new[~new.among(shared)]).sorted())
             case Unshare(records) | Erase(records):
                 hosted = tuple((n, data.without(records)) for n, data in self.hosted)
-                return replace(world, shared=shared[~shared.among(records)], hosted=hosted)
+                left = shared.without(Cut.of(shared.find(records)))
+                return replace(world, shared=left, hosted=hosted)
             case Withdraw(client) if self.concerns_hosted_only(event):
                 return replace(world, hosted=tuple(h for h in self.hosted if h[0] != client))
             case Withdraw(client):
                 members = with_member(self.members, client, False)
                 hosted = tuple((n, data.without_client(client)) for n, data in self.hosted)
-                mine = shared.client == client
-                shared = shared[~mine] if bool(mine.any()) else shared
-                return replace(world, members=members, shared=shared, hosted=hosted)
+                left = shared.without(Cut.of(shared.rows_of(torch.tensor([client]))))
+                return replace(world, members=members, shared=left, hosted=hosted)
             case Join(client):
                 if any(number == client for number, _ in self.hosted):
                     raise ConsentError(

@@ -28,7 +28,7 @@ from rescind.data.obtain import cache_folder
 from rescind.errors import ConfigError, DataError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_COLUMN_NAMES = {
+COLUMN_NAMES = {
     "user": ("user", "user_id", "userid", "uid", "user_idx", "reviewerid"),
     "item": ("item", "item_id", "itemid", "iid", "movieid", "movie_id", "artistid", "asin"),
     "rating": ("rating", "score", "stars", "overall"),
@@ -191,13 +191,13 @@ def _check_name(name: str, replace: bool) -> None:
 
 def _find_columns(table: Table, given: dict[str, str], header: bool) -> dict[str, int]:
     """Return the index of each known column."""
-    unknown = sorted(set(given) - set(_COLUMN_NAMES))
+    unknown = sorted(set(given) - set(COLUMN_NAMES))
     if unknown:
-        raise ConfigError(f"columns has '{unknown[0]}'; allowed are {', '.join(_COLUMN_NAMES)}.")
+        raise ConfigError(f"columns has '{unknown[0]}'; allowed are {', '.join(COLUMN_NAMES)}.")
     if not header and not given:
         given = dict(zip(("user", "item", "rating", "time"), table.header, strict=False))
     positions: dict[str, int] = {}
-    for role, common in _COLUMN_NAMES.items():
+    for role, common in COLUMN_NAMES.items():
         if role in given:
             wanted = [n for n, name in enumerate(table.header) if name == given[role]]
         else:

@@ -23,7 +23,7 @@ from rescind.experiments.counterfactual import open_run
 from rescind.experiments.stream_run import measured_again
 from rescind.forgetting.forget import Audits, Evidence, forget
 from rescind.forgetting.parallel import one_thread
-from rescind.forgetting.receipt import parse, write_keys
+from rescind.forgetting.receipt import Issued, parse, write_keys
 from rescind.forgetting.receipt_html import page
 from rescind.forgetting.run_receipt import facts_about
 from rescind.forgetting.succession import (
@@ -237,7 +237,8 @@ def _answered(new: Path) -> Answer:
     """Return the answer of a request that was finished before."""
     receipt = parse((new / RECEIPT).read_bytes())
     key = read_secret(new / KEY) if (new / KEY).is_file() else b""
-    return Answer(open_run(new, repeatable=False), Evidence(receipt, key), new, new / KEY)
+    evidence = Evidence(lambda: Issued(receipt, key))
+    return Answer(open_run(new, repeatable=False), evidence, new, new / KEY)
 
 
 def _public_data(facts: dict[str, Any]) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -22,9 +25,9 @@ from rescind.core.settings import chosen, fields_of, to_table
 from rescind.errors import ConfigError
 from rescind.forgetting.exactness import Exactness, checked, exactness
 from rescind.forgetting.examine import committed, examine
-from rescind.forgetting.pipeline import CostMeter, Forgotten, unlearn_and_purge, vouched
+from rescind.forgetting.pipeline import CostMeter, Forgotten, subtracts, unlearn_and_purge, vouched
 from rescind.forgetting.purge import inventory
-from rescind.forgetting.receipt import Done, Receipt, issue, opened
+from rescind.forgetting.receipt import Done, Issued, Receipt, issue, opened
 from rescind.methods.unlearning.retrain import Retrain
 
 Audits = Literal["standard", "full", "none"]
@@ -34,17 +37,37 @@ FEWEST = 100
 single records in a receipt would help an attacker to test guesses."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evidence:
-    """The evidence of a forgetting."""
+    """The evidence of a forgetting.
 
-    receipt: Receipt
-    key: bytes = field(repr=False)
-    """For the requester only: with it the receipt can be matched with the records."""
+    Of an additive learner, without an audit, the receipt is made when it is first read: its digests
+    and the check of the sum take longer than forgetting one person. Until it is read, or the
+    evidence dropped, the federation as it was stays in memory.
+    """
+
+    make: Callable[[], Issued] = field(repr=False)
+    """Makes the receipt; `issued` calls it once."""
     report: Report | None = None
     """The audit with its curves; None if there was none."""
-    cost: CostMeter | None = field(default=None, compare=False)
-    """What forgetting cost, without the audit; None if the request was answered before."""
+    cost: CostMeter | None = None
+    """What forgetting cost, without audit and receipt; None if the request was answered before."""
+
+    @cached_property
+    def issued(self) -> Issued:
+        """Return the receipt with its key."""
+        made = self.make()
+        object.__setattr__(self, "make", lambda: made)  # lets go of the federation as it was
+        return made
+
+    @property
+    def receipt(self) -> Receipt:
+        return self.issued.receipt
+
+    @property
+    def key(self) -> bytes:
+        """Return the key for the requester only: it matches the receipt with the records."""
+        return self.issued.key
 
     @property
     def exact(self) -> Receipt:
@@ -83,8 +106,9 @@ def forget(
     if audits not in AUDITS:
         raise ConfigError(f"audits must be one of {', '.join(AUDITS)}; got '{audits}'.")
     request = fed.request(event, away)
-    with TemporaryDirectory(prefix="rescind-retrains-") as temporary:
-        kept = folder or Path(temporary)
+    no_folder = audits == "none" or folder is not None
+    with nullcontext("") if no_folder else TemporaryDirectory(prefix="rescind-retrains-") as made:
+        kept = folder or Path(made)
         # Two audits of one request use the same retrained models, and the same attack by lot.
         audit = functools.partial(
             examine, fed, event=request, level="full" if audits == "full" else "standard",
@@ -100,32 +124,47 @@ def forget(
             if fed.past is not None:
                 done = unlearn_and_purge(fed, replace(request, away=()), Retrain()).check()
                 done.cost.add(first.cost)
-                shown = exactness(done)
+                shown = None
                 report = audit(done.fed, unlearner=done.unlearner)
-    if done.unlearner.exact:
-        said = [*said, shown.finding]
-    findings = [*said, *(report.findings if report else [_unaudited(audits, stale)])]
-    report = report and replace(report, findings=tuple(findings))
-    claims = done.fed.method.claims(fed, done.fed)
-    issued = issue(
-        request.event,
-        _done(fed, request, done, data, shown),
-        inventory(done.fed),
-        findings,
-        records=len(request.records),
-        not_covered=[*_limits(fed, request), *claims.not_covered, *not_covered],
-        claims=claims.plain,
-        bound_claims=claims.bound,
-        sealed_claims=claims.sealed,
-        previous=previous,
-    )
-    return done.fed, Evidence(issued.receipt, issued.key, report, done.cost)
+
+    at = datetime.now(UTC)
+
+    def findings(shown: Exactness) -> list[Finding]:
+        first = [*said, shown.finding] if done.unlearner.exact else said
+        return [*first, *(report.findings if report else [_unaudited(audits, stale)])]
+
+    def make() -> Issued:
+        known, claims = shown or exactness(done), done.fed.method.claims(fed, done.fed)
+        return issue(
+            request.event,
+            _done(fed, request, done, data, known),
+            inventory(done.fed),
+            findings(known),
+            records=len(request.records),
+            not_covered=[*_limits(fed, request), *claims.not_covered, *not_covered],
+            claims=claims.plain,
+            bound_claims=claims.bound,
+            sealed_claims=claims.sealed,
+            previous=previous,
+            at=at,
+        )
+
+    if report:
+        shown = shown or exactness(done)
+        report = replace(report, findings=tuple(findings(shown)))
+    evidence = Evidence(make, report, done.cost)
+    if audits != "none" or not subtracts(done.unlearner):
+        evidence.issued  # noqa: B018 - audits and retraining take longer
+    return done.fed, evidence
 
 
 def _answered(
     fed: Federation, request: Request, unlearner: Unlearner, audits: Audits
-) -> tuple[Forgotten, list[Finding], Exactness]:
-    """Forget as asked, or by retraining where a claim is wrong or could not be audited."""
+) -> tuple[Forgotten, list[Finding], Exactness | None]:
+    """Forget as asked, or by retraining where a claim is wrong or could not be audited.
+
+    Exactness is None if it was not checked yet.
+    """
     said: list[Finding] = []
     if audits != "none" and fed.past is not None:
         if unlearner.exact and not vouched(unlearner):
@@ -133,8 +172,7 @@ def _answered(
             return done.check(), [_refuted(unlearner, wrong)] if wrong else [], shown
         if not unlearner.exact and len(request.records) < FEWEST:
             unlearner, said = Retrain(), [_unproven(unlearner)]
-    done = unlearn_and_purge(fed, request, unlearner).check()
-    return done, said, exactness(done)
+    return unlearn_and_purge(fed, request, unlearner).check(), said, None
 
 
 def _failed(unlearner: Unlearner, report: Report, again: bool) -> Finding:

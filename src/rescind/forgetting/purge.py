@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from rescind.core import params
 from rescind.core.federation import Federation
@@ -55,11 +56,13 @@ def purge(before: Federation, after: Federation, request: Request, exact: bool) 
 
 def _only_theirs(after: Federation, request: Request) -> list[int]:
     """Return items of a request that nobody has any more: their names would tell who was here."""
-    left = after.now.vault.holdings.records.item
+    left = after.now.vault.holdings.records
     if not len(left):  # devices are remote: nobody here knows what they hold
         return []
     asked = torch.unique(request.records.item)
-    return [int(i) for i in asked[~torch.isin(asked, left.to(asked.device))]]
+    owners = torch.zeros(after.world.sizes.items, dtype=torch.int64)
+    owners[: len(left.per_item)] = left.per_item
+    return asked[owners.to(asked.device)[asked] == 0].tolist()
 
 
 def _made_with(before: Federation, request: Request) -> list[Snapshot]:
@@ -78,8 +81,11 @@ def traces(
     the same values where the records had no influence
     """
     found: dict[str, int] = {}
-    for place, records in _copies(fed, lent_only=isinstance(request.event, Unshare)):
-        found[place] = int(records.among(request.records).sum())
+    for place, records, lent in _copies(fed):
+        rows = records.find(request.records)
+        if isinstance(request.event, Unshare) and lent is not None:
+            rows = rows[lent[rows]]
+        found[place] = len(rows)
     if made:
         found |= _same_rows(fed, before, request)
         old = {params.digest(s.values) for s in _made_with(before, request)}
@@ -99,23 +105,23 @@ def traces(
     return {place: count for place, count in found.items() if count}
 
 
-def _copies(fed: Federation, lent_only: bool) -> Iterator[tuple[str, Records]]:
-    """Yield every place that holds records: (name, records). lent_only: shared records only"""
+def _copies(fed: Federation) -> Iterator[tuple[str, Records, Tensor | None]]:
+    """Yield every place that holds records: (name, records, which of them are lent; None: all)."""
 
-    def of(holdings: Holdings) -> Records:
-        return holdings.records[holdings.lent] if lent_only else holdings.records
+    def of(holdings: Holdings) -> tuple[Records, Tensor]:
+        return holdings.records, holdings.lent
 
-    yield "the server's copy", fed.world.shared
-    yield "devices", of(fed.now.vault.holdings)
+    yield "the server's copy", fed.world.shared, None
+    yield "devices", *of(fed.now.vault.holdings)
     for number, data in fed.world.hosted:
-        yield f"hosted client {number}", data.records
+        yield f"hosted client {number}", data.records, None
     for vault in fed.now.hosted:
-        yield "hosted devices", vault.holdings.records
+        yield "hosted devices", vault.holdings.records, None
     if fed.past is not None:
-        yield "the past", of(fed.past.origin)
+        yield "the past", *of(fed.past.origin)
         for _, event in fed.past.story:
             if isinstance(event, Share | Unshare):
-                yield "the story", event.records
+                yield "the story", event.records, None
 
 
 def _same_rows(fed: Federation, before: Federation, request: Request) -> dict[str, int]:

@@ -166,6 +166,7 @@ def issue(
     sealed_claims: Mapping[str, str] | None = None,
     previous: bytes | None = None,
     signer: Ed25519PrivateKey | None = None,
+    at: datetime | None = None,
 ) -> Issued:
     """Seal, date and sign the receipt of a forgetting.
 
@@ -173,6 +174,7 @@ def issue(
     bound_claims: digests of what remains, for whoever has the run
     sealed_claims: claims that depend on the records, such as digests of the earlier state
     previous: the bytes of the receipt before        signer: default: this user's key
+    at: when it was forgotten. Default: now
     """
     signer, key = signer or keys.signing_key(), keys.new_secret()
     hidden = {name: sealed(text, key) for name, text in (sealed_claims or {}).items()}
@@ -192,7 +194,7 @@ def issue(
         claims={**(claims or {}), **(bound_claims or {}), **hidden},
         code=versions(),
         previous="" if previous is None else digest(previous),
-        time=datetime.now(UTC).strftime(TIME_FORMAT),
+        time=(at or datetime.now(UTC)).strftime(TIME_FORMAT),
         public_key=keys.public_text(signer),
     )
     inside = to_bytes({name: plain(getattr(exact, name)) for name in SECTIONS})

@@ -18,6 +18,7 @@ from rescind.core import params
 from rescind.core.claims import AFTER, BEFORE, EPSILON, NEXT, OPEN, PUBLISHED, Claims
 from rescind.core.cohort import Lot
 from rescind.core.executor import Executor, InProcess, Vault
+from rescind.core.memory import keep_freed_memory
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Arrive, Erase, Event, Records, Share, Unshare, Withdraw
@@ -38,6 +39,7 @@ from rescind.privacy.accountant import epsilon_of
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
 
+keep_freed_memory()  # each change of a sum is a new table of all pairs
 ALONE = 32
 """Up to this many devices answer an event one by one; more are summed, and the model solved."""
 

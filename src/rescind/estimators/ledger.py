@@ -1,0 +1,174 @@
+"""Who has what: the records an estimator needs to take a person's part back.
+
+Items stand in slots, in the order they came; a slot of an item that nobody has is used again. What
+leaves an estimator is in the order of the original ids, so slots tell nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import torch
+
+from rescind.core.cohort import Lot
+from rescind.errors import ConfigError, DataError
+from rescind.estimators.frames import Frame, Id, Ints, in_order, plain_id
+
+Owned = Ints
+"""A user's distinct items. [1 | 2, n]: slots, sorted; then times, if any"""
+Change = Mapping[Id, Owned]
+"""What users have from now on; nothing: the user is gone."""
+SPARE = 64
+"""Slots added at a time when there is no free one; changes speed only."""
+
+
+@dataclass
+class Ledger:
+    """The records of all users. A pair of user and item counts once, at its earliest time."""
+
+    timed: bool = False
+    of: dict[Id, Owned] = field(default_factory=dict)
+    slot: dict[Id, int] = field(default_factory=dict)
+    owners: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """[slots] how many users have the item of a slot."""
+
+    @property
+    def records(self) -> int:
+        return int(self.owners.sum())
+
+    @property
+    def slots(self) -> int:
+        return len(self.owners)
+
+    @property
+    def nothing(self) -> Owned:
+        return np.zeros((1 + self.timed, 0), np.int64)
+
+    # -- what would change -----------------------------------------------------------------------
+
+    def with_(self, frame: Frame) -> Change:
+        """Return what the users of a frame have with its records; new items get slots."""
+        self._make_room([each for each in frame.items if each not in self.slot])
+        slot = np.fromiter((self.slot[each] for each in frame.items), np.int64, len(frame.items))
+        rows = np.stack([slot[frame.item], *([] if frame.time is None else [frame.time])])
+        known = [(n, self.of[u]) for n, u in enumerate(frame.users) if u in self.of]
+        user = np.concatenate([frame.user, *(np.full(own.shape[1], n) for n, own in known)])
+        rows = np.concatenate([rows, *(own for _, own in known)], axis=1)
+        order = np.lexsort((*rows[::-1], user))
+        user, rows = user[order], rows[:, order]
+        first = np.ones(len(user), bool)  # of each pair: its earliest time
+        first[1:] = (user[1:] != user[:-1]) | (rows[0, 1:] != rows[0, :-1])
+        user, rows = user[first], rows[:, first]
+        begin = np.flatnonzero(np.diff(user, prepend=-1))
+        end = np.append(begin, len(user))[1:]
+        # Copies, not views: a view would keep the records of users who leave in memory.
+        return {frame.users[user[b]]: rows[:, b:e].copy() for b, e in zip(begin, end, strict=True)}
+
+    def without(self, users: Iterable[Id], items: Iterable[Id], records: Frame | None) -> Change:
+        """Return what users have without these; raise if something is not there."""
+        left: dict[Id, Owned] = {}
+        for user in users:
+            self.find(user, "user")
+            left[user] = self.nothing
+        slots = np.array([self.find(item, "item") for item in items], np.int64)
+        for user, own in self.of.items() if len(slots) else ():
+            kept = ~np.isin(own[0], slots)
+            if user not in left and not kept.all():
+                left[user] = own[:, kept]
+        for user, gone in self._named(records) if records is not None else ():
+            own = left.get(user, self.of[user])
+            left[user] = own[:, ~np.isin(own[0], gone)]
+        return left
+
+    def _named(self, records: Frame) -> Iterator[tuple[Id, Ints]]:
+        """Yield the slots of the named records by user; all of them are there."""
+        for user in records.users:
+            self.find(user, "user")
+        slot = np.array([self.find(item, "item") for item in records.items], np.int64)
+        for number, user in enumerate(records.users):
+            gone, own = slot[records.item[records.user == number]], self.of[user]
+            there = np.isin(gone, own[0])
+            if not there.all():
+                wrong = next(i for i, s in self.slot.items() if s == gone[~there][0])
+                raise DataError(
+                    f"user {user!r} has no record of item {wrong!r}: it was never there, or is "
+                    f"forgotten already. Nothing was changed."
+                )
+            yield user, gone
+
+    def find(self, given: Id, kind: str) -> int:
+        """Return the slot of an item, or 0 for a user; raise if it is not known."""
+        known: Mapping[Id, Any] = self.of if kind == "user" else self.slot
+        if given in known:
+            return self.slot[given] if kind == "item" else 0
+        few = [str(each) for each in known] if len(known) < 50_000 else []
+        near = get_close_matches(str(given), few, n=1)
+        other = next((e for e in known if str(e) == str(given)), None)
+        hint = f"Did you mean '{near[0]}'? " if near else ""
+        if other is not None:
+            hint = f"Ids are compared with their type: did you mean {other!r}? "
+        raise DataError(
+            f"there is no {kind} {given!r} among {len(known):,} {kind}s. {hint}It was never there, "
+            f"or is forgotten already. Nothing was changed."
+        )
+
+    # -- changing --------------------------------------------------------------------------------
+
+    def apply(self, change: Change) -> None:
+        """Make a change, and drop the ids of items that nobody has any more."""
+        touched = []
+        for user, own in change.items():
+            old = self.of.pop(user, self.nothing)
+            if own.shape[1]:
+                self.of[user] = own
+            np.subtract.at(self.owners, old[0], 1)
+            np.add.at(self.owners, own[0], 1)
+            touched.append(old[0])
+        slots = np.unique(np.concatenate(touched)) if touched else np.zeros(0, np.int64)
+        gone = set(slots[self.owners[slots] == 0].tolist())
+        if gone:
+            self.slot = {item: slot for item, slot in self.slot.items() if slot not in gone}
+
+    def _make_room(self, new: list[Id]) -> None:
+        """Give slots to new items."""
+        taken = np.zeros(self.slots, bool)
+        taken[list(self.slot.values())] = True
+        free = np.flatnonzero(~taken).tolist()
+        if len(free) < len(new):
+            more = len(new) - len(free)
+            more += SPARE if self.slots else 0
+            free += range(self.slots, self.slots + more)
+            self.owners = np.append(self.owners, np.zeros(more, np.int64))
+        self.slot.update(zip(new, free, strict=False))
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def order(self) -> tuple[list[Id], Ints]:
+        """Return the items in the order of their ids, and the place of each slot in it. [slots]"""
+        items, place = in_order(self.slot), np.full(self.slots, -1)
+        place[[self.slot[each] for each in items]] = np.arange(len(items))
+        return items, place
+
+    def lot(self, owned: Iterable[Owned], place: Ints | None = None) -> Lot:
+        """Return items of several users as a lot; place: a number for each slot, instead of it."""
+        parts = list(owned)
+        count = [part.shape[1] for part in parts]
+        owner = np.repeat(np.arange(len(parts)), count)
+        rows = np.concatenate([self.nothing, *parts], axis=1)
+        if place is not None:
+            rows = np.stack([place[rows[0]], *rows[1:]])
+            order = np.lexsort((rows[0], owner))
+            rows = rows[:, order]  # owners are sorted already
+        time = torch.from_numpy(rows[1].copy()) if self.timed else None
+        return Lot(torch.from_numpy(owner), torch.from_numpy(rows[0].copy()), len(parts), time)
+
+
+def ids_of(given: Any, what: str) -> list[Id]:
+    """Return a list of ids as given by a caller."""
+    if isinstance(given, str | int):
+        raise ConfigError(f"{what} must be a list of ids; got {given!r}. Write {what}=[{given!r}].")
+    return [plain_id(each, what) for each in given]

@@ -1,0 +1,362 @@
+"""The verbs of every estimator that ranks: fit, add, forget, recommend, evaluate, save, load.
+
+A model is a function of whole-number sums and settings, and the sums are a function of the records.
+So adding and forgetting change the sums by the parts of the users concerned, and nothing else.
+Weights are solved from the sums, in the order of the original ids, at the first recommendation
+after a change: they are bit for bit those of a fit on what remains, and there is no other path.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rescind.core import params
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.files import write_atomically
+from rescind.core.tasks.metrics import Ranking, top_k
+from rescind.core.update import Sum
+from rescind.errors import ConfigError, DataError
+from rescind.estimators.frames import Frame, Id, Ints, in_order, plain_id, read
+from rescind.estimators.ledger import Change, Ledger, Owned, ids_of
+from rescind.estimators.settings import Settings
+from rescind.methods.additive.gram import Gram
+
+FORMAT = 1
+"""Version of saved estimators."""
+AT_ONCE = 1024
+"""Users scored at once; changes speed and memory only."""
+
+
+class Recommended(NamedTuple):
+    """An item under its original id, and its score."""
+
+    item: Id
+    score: float
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Ranker(Settings, ABC):
+    """An estimator that ranks items for people, from sums over people."""
+
+    timed: ClassVar[bool] = False
+    """Whether the order of a user's records counts."""
+
+    def __post_init__(self) -> None:
+        self._ledger = Ledger(self.timed)
+        self._sum = torch.zeros(self._shape(0), dtype=torch.int64)
+        self._counted_by: Any = None
+        self._made: dict[str, Any] = {}  # from sum and settings, until either changes
+
+    # -- what a learner says -----------------------------------------------------------------------
+
+    @abstractmethod
+    def _method(self) -> Gram:
+        """Return the method of a federation with these settings, or raise if they are wrong."""
+
+    @abstractmethod
+    def _counting(self) -> Any:
+        """Return the settings that change the sum."""
+
+    @abstractmethod
+    def _shape(self, slots: int) -> tuple[int, ...]:
+        """Return the shape of a sum. More slots only append rows."""
+
+    @abstractmethod
+    def _count(self, lot: Lot, sign: int) -> None:
+        """Add the parts of a lot to the sum, or subtract them, in place."""
+
+    @abstractmethod
+    def _in_order(self, slot: Ints) -> Tensor:
+        """Return the sum of the items in these slots, in this order."""
+
+    @abstractmethod
+    def _solve(self, total: Tensor) -> Tensor:
+        """Return the weights from a sum in order. [I, I]"""
+
+    @abstractmethod
+    def _scores(self, weights: Tensor, lot: Lot) -> Tensor:
+        """Return the scores of all items for each owner of a lot. [C, I]"""
+
+    # -- learning and forgetting -------------------------------------------------------------------
+
+    def fit(self, frame: Any, *, columns: Mapping[str, str] | None = None) -> Self:
+        """Learn the records of a frame, instead of all earlier ones.
+
+        frame: pandas, polars, Arrow, a mapping of columns, tuples (user, item, time), a scipy
+        sparse matrix of users by items, or `rs.load(...)`
+        columns: which column is user, item and time, if their names do not say so
+        """
+        records = read(frame, columns, self.timed)
+        self._must_fit(records.items)
+        self.__post_init__()
+        return self._add(records)
+
+    def add(self, frame: Any, *, columns: Mapping[str, str] | None = None) -> Self:
+        """Learn more records: as if all had been there from the start, bit for bit."""
+        records = read(frame, columns, self.timed)
+        self._must_fit({*self._ledger.slot, *records.items})
+        return self._add(records)
+
+    def forget(
+        self,
+        users: Iterable[Id] = (),
+        items: Iterable[Id] = (),
+        records: Any = None,
+        *,
+        columns: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Forget users, items and single records: as if they had never been there, bit for bit.
+
+        records: a frame as in `fit`; all copies of a pair of user and item go, whatever their time
+        Raises `DataError` and changes nothing if one of them is not there.
+        """
+        named = None if records is None else read(records, columns)
+        people, things = ids_of(users, "users"), ids_of(items, "items")
+        if not people and not things and not named:
+            raise ConfigError("nothing to forget. Name users, items or records.")
+        self._change(self._ledger.without(people, things, named))
+        return self
+
+    def _must_fit(self, items: Collection[Id]) -> None:
+        method = self._method()
+        if len(items) > method.max_items:
+            raise ConfigError(
+                f"{type(self).__name__} stores every pair of items: {len(items):,} items are more "
+                f"than max_items = {method.max_items:,}. Raise it if memory allows."
+            )
+
+    def _add(self, records: Frame) -> Self:
+        self._change(self._ledger.with_(records))
+        return self
+
+    def _change(self, change: Change) -> None:
+        """Replace what users have, and their parts in the sum."""
+        book = self._ledger
+        before = [book.of[user] for user in change if user in book.of]
+        after = [own for own in change.values() if own.shape[1]]
+        book.apply(change)
+        self._made = {}
+        # Two parts of most users take longer than one part of everybody.
+        if 2 * len(before) > len(book.of) or self._counted_by != self._counting():
+            self._recount()
+            return
+        shape = self._shape(book.slots)
+        if shape != self._sum.shape:
+            grown = torch.zeros(shape, dtype=torch.int64)
+            grown[: len(self._sum)] = self._sum
+            self._sum = grown
+        for owned, sign in ((before, -1), (after, 1)):
+            if owned:
+                self._count(book.lot(owned), sign)
+
+    def _recount(self) -> None:
+        self._sum = torch.zeros(self._shape(self._ledger.slots), dtype=torch.int64)
+        self._count(self._ledger.lot(self._ledger.of.values()), 1)
+        self._counted_by = self._counting()
+
+    # -- what is made from the sum ---------------------------------------------------------------
+
+    def _from_sum(self) -> dict[str, Any]:
+        """Return what was made from the sum; nothing if settings have changed since."""
+        settings = self._method()
+        if self._counted_by != self._counting():
+            self._recount()
+        if self._made.get("settings") != settings:
+            items, place = self._ledger.order()
+            slot = np.array([self._ledger.slot[each] for each in items], np.int64)
+            self._made = {"settings": settings, "items": items, "slot": slot, "place": place}
+        return self._made
+
+    def _weights(self) -> Tensor:
+        made = self._from_sum()
+        if "weights" not in made:
+            made["weights"] = self._solve(self._in_order(made["slot"]))
+        return made["weights"]
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the sum and its items, whatever order records came and went in.
+
+        Who has the remaining records gets the same digest from a new `fit`.
+        """
+        made = self._from_sum()
+        if "digest" not in made:
+            total = self._in_order(made["slot"])
+            made["digest"] = params.digest({"items": _as_bytes(made["items"]), self._name: total})
+        return made["digest"]
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def users(self) -> list[Id]:
+        """Return the original ids of all users, in order."""
+        return in_order(self._ledger.of)
+
+    @property
+    def items(self) -> list[Id]:
+        """Return the original ids of all items that somebody has, in order."""
+        return in_order(self._ledger.slot)
+
+    def __len__(self) -> int:
+        """Return the number of records: distinct pairs of user and item."""
+        return self._ledger.records
+
+    # -- using it ----------------------------------------------------------------------------------
+
+    def recommend(
+        self, user: Id | None = None, k: int = 10, *, history: Iterable[Id] | None = None
+    ) -> list[Recommended]:
+        """Return the k best items that a user does not have, best first.
+
+        history: items of somebody who is not a user here, oldest first; unknown ones do not count
+        """
+        if (user is None) == (history is None):
+            raise ConfigError("give a user or a history: recommend('ann'), recommend(history=...).")
+        if k < 1:
+            raise ConfigError(f"k must be 1 or more; got {k}.")
+        book = self._ledger
+        if user is not None:
+            user = plain_id(user, "user")
+            book.find(user, "user")
+            own = book.of[user]
+        else:
+            own = self._known(ids_of(history, "history"))
+        weights, made = self._weights(), self._from_sum()
+        lot = book.lot([own], made["place"])
+        scores = self._scores(weights, lot)
+        best = top_k(scores.clone(), lot, min(k, scores.shape[1]))[0].tolist()
+        return [Recommended(made["items"][i], float(scores[0, i])) for i in best if i >= 0]
+
+    def _known(self, history: list[Id]) -> Owned:
+        """Return the known items of a history as a user would have them."""
+        first = {item: n for n, item in reversed(list(enumerate(history)))}
+        known = sorted(
+            (self._ledger.slot[i], n) for i, n in first.items() if i in self._ledger.slot
+        )
+        if not known:
+            raise DataError(
+                f"none of the {len(history)} items of the history is known here, so there is "
+                f"nothing to go by. There are {len(self._ledger.slot):,} items."
+            )
+        return np.array(known, np.int64).T[: 1 + self.timed].copy()
+
+    def evaluate(
+        self,
+        frame: Any,
+        k: int | tuple[int, ...] = 20,
+        *,
+        columns: Mapping[str, str] | None = None,
+    ) -> dict[str, float]:
+        """Rank all items for each user of a frame of held-out records; return the means.
+
+        Own items are not ranked. Users who are not known have no list and do not count; held-out
+        items that are not known count as missed.
+        """
+        held = read(frame, columns)
+        metric = Ranking(k=(k,) if isinstance(k, int) else tuple(k))
+        weights, made, book = self._weights(), self._from_sum(), self._ledger
+        new = [i for i in held.items if i not in book.slot]
+        number = {item: n for n, item in enumerate([*made["items"], *new])}
+        item = np.array([number[i] for i in held.items], np.int64)[held.item]
+        pairs = np.unique(np.stack([held.user, item]), axis=1)
+        known = [n for n, user in enumerate(held.users) if user in book.of]
+        if not known:
+            raise DataError("no user of the held-out records is known. Give users of `fit`.")
+        total = Sum({}, 0.0, 0)
+        for begin in range(0, len(known), AT_ONCE):
+            chunk = np.array(known[begin : begin + AT_ONCE])
+            mine = pairs[:, np.isin(pairs[0], chunk)]
+            asked = Lot(
+                torch.from_numpy(np.searchsorted(chunk, mine[0])),
+                torch.from_numpy(mine[1].copy()),
+                len(chunk),
+            )
+            own = book.lot([book.of[held.users[n]] for n in chunk], made["place"])
+            scores = torch.nn.functional.pad(
+                self._scores(weights, own), (0, len(new)), value=-torch.inf
+            )
+            ids = torch.from_numpy(chunk)
+            cohort = Cohort(ids, len(number), own, own, held=asked)
+            totals, people = metric.totals(scores, cohort, own)
+            total = total + Sum(totals, float(people), people)
+        return metric.finish(total.totals, total.weight)
+
+    def write_neighbours(self, path: str | Path, k: int = 50) -> None:
+        """Write the k items that each item speaks for most as Parquet: item, neighbour, weight.
+
+        The score of a neighbour for a user is about the sum of its weights at the user's items.
+        """
+        import pyarrow
+        import pyarrow.parquet
+
+        items = self._from_sum()["items"]
+        weights = self._weights().reshape(-1, len(items), len(items)).sum(0)
+        if len({type(each) for each in items}) > 1:
+            raise DataError("ids of items are text and numbers, but a Parquet column has one type.")
+        value, place = weights.topk(min(k, len(weights)), dim=1)
+        row, column = (value > 0).nonzero().unbind(1)
+        named = np.array(items, dtype=object)
+        table = pyarrow.table(
+            {
+                "item": pyarrow.array(named[row].tolist()),
+                "neighbour": pyarrow.array(named[place[row, column]].tolist()),
+                "weight": pyarrow.array(value[row, column].numpy()),
+            }
+        )
+        made = io.BytesIO()
+        pyarrow.parquet.write_table(table, made)
+        write_atomically(Path(path), made.getvalue(), private=True)
+
+    # -- files -------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write settings and records to one file, which only its owner may read. No pickle.
+
+        Sums and weights are functions of these and are not stored. Records are in the order of
+        their ids: the file is that of a new `fit` on what remains.
+        """
+        params.save(Path(path), *self._packed())
+
+    def _packed(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+        items, place = self._ledger.order()
+        users = self.users
+        lot = self._ledger.lot((self._ledger.of[user] for user in users), place)
+        tensors = {"user": lot.owner, "item": lot.item}
+        tensors |= {"users": _as_bytes(users), "items": _as_bytes(items)}
+        if lot.time is not None:
+            tensors["time"] = lot.time
+        settings = json.dumps(self._checked())
+        return tensors, {"format": str(FORMAT), "class": self._name, "settings": settings}
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a saved estimator, and count its records again."""
+        tensors, notes = params.load(Path(path))
+        if notes.get("class") != cls.__name__ or notes.get("format") != str(FORMAT):
+            raise DataError(
+                f"{path} holds {notes.get('class', 'something else')}, format "
+                f"{notes.get('format', 'unknown')}; {cls.__name__} reads its own, format {FORMAT}."
+            )
+        made = cls().set_params(**json.loads(notes["settings"]))
+        time = tensors["time"].numpy() if cls.timed else None
+        ids = (_from_bytes(tensors["users"]), tensors["user"].numpy())
+        return made._add(Frame(*ids, _from_bytes(tensors["items"]), tensors["item"].numpy(), time))
+
+
+def _as_bytes(ids: list[Id]) -> Tensor:
+    return torch.frombuffer(bytearray(json.dumps(ids).encode()), dtype=torch.uint8)
+
+
+def _from_bytes(text: Tensor) -> list[Id]:
+    return json.loads(text.numpy().tobytes())
