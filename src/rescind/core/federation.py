@@ -386,7 +386,8 @@ class Federation:
 
 
 def _check_task(method: Method, holdings: Holdings) -> None:
-    if holdings.task not in method.tasks or holdings.task != method.model.task:
+    task = "ranking" if holdings.task == "next_item" else holdings.task
+    if task not in method.tasks or task != method.model.task:
         raise BoundaryError(
             f"{type(method).__name__} with {type(method.model).__name__} works on "
             f"{method.model.task}, but this data is for {holdings.task}. "

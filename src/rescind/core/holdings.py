@@ -41,6 +41,7 @@ class Holdings:
     now: int = 0
     """The current block."""
     task: str = "ranking"
+    """"ranking", "next_item" (a ranking whose records have an order) or "nodes"."""
     graph: Graph | None = None
 
     @classmethod
@@ -90,10 +91,11 @@ class Holdings:
     def lot(self, name: str, block: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return the distinct items of all clients: (first [clients], count [clients], item [n]).
 
-        name: "own" (training records), "unshared" (training records that are not shared), "valid",
-        "test". `block` is ignored for training records: only the current block has any.
+        name: "own" (training records), "unshared" (training records that are not shared), "known"
+        (training and validation records: the history before the test item), "valid", "test".
+        `block` is ignored for training records: only the current block has any.
         """
-        key = (name, self.now if block is None or name in ("own", "unshared") else block)
+        key = (name, block if block is not None and name in ("valid", "test") else self.now)
         if key not in self._lots:
             self._lots[key] = self._build(*key)
         return self._lots[key]
@@ -111,29 +113,39 @@ class Holdings:
         return {}
 
     def _build(self, name: str, block: int) -> tuple[Tensor, Tensor, Tensor]:
-        if name in ("own", "unshared"):
-            mask = (self.split == TRAIN) & (self.block == self.now)
-            if name == "unshared":
-                mask &= ~self.lent
-        elif name in ("valid", "test"):
+        if name in ("valid", "test"):
             mask = (self.split == SPLITS[name]) & (self.block == block)
         else:
-            raise ConfigError(f"there is no lot '{name}'. Use own, unshared, valid or test.")
+            mask = self._mask(name)
         pairs = torch.unique(self.records[mask].pairs())
         client, item = pairs >> 31, pairs & (2**31 - 1)
         count = jagged.counts(client, self.clients)
         return jagged.starts(count), count, item
 
+    def _mask(self, name: str) -> Tensor:
+        """Return which records of the current block a device may use, by the name of a lot."""
+        now = self.block == self.now
+        masks = {
+            "own": now & (self.split == TRAIN),
+            "unshared": now & (self.split == TRAIN) & ~self.lent,
+            "known": now & (self.split != TEST),
+        }
+        if name not in masks:
+            raise ConfigError(f"there is no lot '{name}'. Use own, unshared, known, valid or test.")
+        return masks[name]
+
     @cached_property
     def _times(self) -> dict[str, Tensor]:
+        return {}
+
+    def _time(self, name: str) -> Tensor:
         """Return when each item of a lot of training records came: its earliest record. [n]"""
-        now, times = (self.split == TRAIN) & (self.block == self.now), {}
-        for name, mask in {"own": now, "unshared": now & ~self.lent}.items():
-            records = self.records[mask]
+        if name not in self._times:
+            records = self.records[self._mask(name)]
             pairs, place = torch.unique(records.pairs(), return_inverse=True)
             latest = torch.full_like(pairs, torch.iinfo(pairs.dtype).max)
-            times[name] = latest.scatter_reduce_(0, place, records.time, "amin")
-        return times
+            self._times[name] = latest.scatter_reduce_(0, place, records.time, "amin")
+        return self._times[name]
 
     def cohort(
         self,
@@ -147,8 +159,9 @@ class Holdings:
 
         ordered: training items also have their times
         """
-        own = self.of_clients("own", ids, block, ordered)
-        train = own if include_lent else self.of_clients("unshared", ids, block, ordered)
+        name = "known" if self.task == "next_item" and held == "test" else "own"
+        own = self.of_clients(name, ids, block, ordered)
+        train = self.of_clients("own" if include_lent else "unshared", ids, block, ordered)
         return Cohort(
             ids=ids,
             items=self.items,
@@ -180,7 +193,7 @@ class Holdings:
             return lot  # often the same clients several times
         first, count, item = self.lot(name, block)
         owner, place = jagged.take(first, count, ids)
-        time = self._times[name][place] if ordered else None
+        time = self._time(name)[place] if ordered else None
         lot = Lot(owner, item[place], len(ids), time)
         self._last[key] = (ids, lot)
         return lot
