@@ -257,9 +257,7 @@ class Job:
 
     def run(self) -> dict[str, Any]:
         torch.set_num_threads(1 if self.device == "cpu" else 2)
-        return train(
-            Sequences.read(self.path), self.setting, self.seed, self.seconds, self.device
-        )
+        return train(Sequences.read(self.path), self.setting, self.seed, self.seconds, self.device)
 
 
 def run_all(jobs: list[Job], seconds: float, processes: int, out: Path) -> list[dict[str, Any]]:

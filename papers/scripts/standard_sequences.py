@@ -24,7 +24,9 @@ def rows(path: Path) -> list[tuple[int, str, int]]:
     table, separator = path.suffix == ".inter", "\t" if path.suffix == ".inter" else "::"
     lines = path.read_text(encoding="latin-1" if not table else "utf-8").splitlines()
     cells = (line.split(separator) for line in lines[int(table) :])
-    return [(int(user.removeprefix("1m_")), item, int(float(time))) for user, item, _, time in cells]
+    return [
+        (int(user.removeprefix("1m_")), item, int(float(time))) for user, item, _, time in cells
+    ]
 
 
 def main(source: Path, target: Path) -> None:
