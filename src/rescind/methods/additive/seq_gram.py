@@ -277,9 +277,9 @@ class SeqGram(Gram):
 
 
 SEQUENCES: dict[str, Any] = {
-    "near": 4.0, "ridge": 15.0, "sharpen": 0.6, "recent": 4.0,
-    "far": 20.0, "far_ridge": 30.0, "far_sharpen": 0.7, "far_recent": 20.0, "far_share": 0.2,
-    "ridge_per_item": 0.0, "shown_power": 0.0, "back": 0.0, "floor": 0.0,
+    "near": 4.0, "ridge": 10.0, "sharpen": 0.6, "recent": 2.0,
+    "far": 20.0, "far_ridge": 25.0, "far_sharpen": 0.7, "far_recent": 50.0, "far_share": 0.18,
+    "ridge_per_item": 0.1, "shown_power": 0.1, "back": 0.1, "floor": 0.0, "power": 0.35,
 }  # fmt: skip
 """Best HR@10 and NDCG@10 on validation of ML-1M, the last item left out."""
 LEAST = 1e-5
