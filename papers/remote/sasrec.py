@@ -5,9 +5,10 @@
 
 `prepare` packs the sequences of the recipes' datasets, one file IN/LABEL.npz each. `run` trains on
 them under the same protocol as the recipes: the last item of a user is test, the one before valid,
-all items are ranked except those of the history. It tries every setting of `GRID` with seed 0, keeps
-the best on validation for the other seeds, and writes a line per run to OUT/lines.jsonl. A dataset
-whose label ends with `SAME` takes the setting of the one it is another order of.
+all items are ranked except those of the history. It tries every setting of `GRID` with seed 0,
+keeps the best on validation for the other seeds, and writes a line per run to OUT/lines.jsonl
+(committed: papers/sasrec.jsonl). A dataset whose label ends with `SAME` takes the setting of the
+one it is another order of.
 
 The model is the paper's, with cross-entropy over all items instead of one negative ("SASRec+",
 Klenitskiy and Vasilev, RecSys 2023), which is much better. Training stops when validation has not
@@ -196,7 +197,7 @@ class Question:
 def train(data: Sequences, s: Setting, seed: int, seconds: float, device: str) -> dict[str, Any]:
     """Train once, stop early on validation, and return the line of the run."""
     begun = time.perf_counter()
-    torch.manual_seed(seed)
+    torch.manual_seed(seed)  # noqa: TID251 - dropout draws from torch's own generator
     longest = max(int(np.diff(data.first).max()) - 2, 2)
     s = replace(s, length=min(s.length, longest))
     model = SASRec(data.items, s).to(device)

@@ -21,10 +21,15 @@ from rescind.data.sequences import in_order, next_item
 from rescind.errors import ConfigError, DataError
 from rescind.forgetting.claims import sum_digest
 from rescind.methods.additive import _ordered as ordered
+from rescind.methods.additive._notes import Listed
 from rescind.methods.additive._ordered import Nearness
 from rescind.methods.additive._solve import Ridge, Temper
+from rescind.methods.additive._sparse_pairs import SparsePairs
+from rescind.methods.additive.local_seq_gram import LocalSeqGram
 from rescind.methods.additive.seq_gram import SeqGram
+from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.baselines.popularity import Popularity
+from rescind.models.mf import MF
 
 
 def interactions(rows: list[tuple[int, int, int]], name: str = "trial") -> Dataset:
@@ -215,6 +220,23 @@ def test_what_follows_is_found_and_order_is_what_finds_it():
         assert least <= fed.evaluate("test", k=1)["HR@1"] <= most
 
 
+def test_a_history_gets_what_its_owner_would_get():
+    data = next_item(drawn())
+    fed = Federation.start(data, SeqGram.sequences()).run(1)
+    mine = data.items[data.item[(data.user == 3) & (data.split == TRAIN)]].tolist()
+    assert fed.recommend(history=mine, k=5) == fed.recommend(data.users[3], k=5)
+    other = fed.recommend(history=mine[::-1], k=5)
+    assert other != fed.recommend(history=mine, k=5)  # the order counts
+    assert not {r.item for r in other} & set(mine)
+    with pytest.raises(ConfigError, match="give one of them"):
+        fed.recommend()
+    with pytest.raises(DataError, match="item"):
+        fed.recommend(history=["nothing"])
+    private = Federation.start(data, FedAvg(model=MF(dim=4)))
+    with pytest.raises(ConfigError, match="only a client's device"):
+        private.recommend(history=mine)
+
+
 # -- forgetting -----------------------------------------------------------------------------------
 
 
@@ -240,6 +262,45 @@ def test_after_random_requests_the_digest_is_that_of_a_history_without_them():
             never = fed.restart().run(1)
             assert sum_digest(fed.now.state.own) == sum_digest(never.now.state.own), number
             assert torch.equal(fed.now.state.public["weights"], never.now.state.public["weights"])
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_the_sparse_form_equals_the_slow_one_and_forgets(steps):
+    method = LocalSeqGram(steps=steps, ridge=40.0, far_ridge=40.0, longest=6)
+    holdings = next_item(drawn(users=60)).on_devices(0)
+    fed = Federation.start(holdings, method).run(1)
+    items = holdings.items
+    last = {client: mine[-6:] for client, mine in sequences_of(holdings).items()}
+    for column, reach in enumerate((method.near, method.far)):
+        slow = slow_pairs(last, items, reach, method.power)
+        pairs = SparsePairs.of(fed.now.state.own)
+        assert np.array_equal(pairs.matrix(column, items).toarray(), slow / 4096)
+        sharpen = method.far_sharpen if column else method.sharpen
+        share = method.far_share if column else 1.0
+        expected = share * slow_weights(slow / 4096, 40.0, sharpen, method, steps)
+        item, weight = fed.now.state.public["weights"][column]
+        dense = torch.zeros(items, items)
+        there = item >= 0
+        dense[torch.arange(items).unsqueeze(1).expand_as(item)[there], item[there].long()] = weight[
+            there
+        ]
+        assert_close(dense.double(), torch.tensor(expected), rtol=1e-4, atol=1e-6)
+    for number in range(20):
+        fed = method.follow(fed, requests(fed, number))
+    never = fed.restart().run(1)
+    assert sum_digest(fed.now.state.own) == sum_digest(never.now.state.own) == method.rebuilt(fed)
+    assert torch.equal(fed.now.state.public["weights"], never.now.state.public["weights"])
+
+
+def test_notes_of_the_last_items_keep_their_order():
+    lot = Lot(torch.tensor([0, 0, 0, 1]), torch.tensor([2, 5, 7, 5]), 2, torch.tensor([9, 4, 9, 1]))
+    notes = Listed(2)
+    table = notes.of(lot, 8)
+    assert table.tolist() == [[3, 8, 2, 2], [6, 0, 1, 0]]
+    assert notes.read(table).item.tolist() == [2, 7, 5]
+    assert notes.read(table).time.tolist() == [2, 2, 1]
+    left = notes.without(table, Lot(torch.tensor([0]), torch.tensor([2]), 2))
+    assert notes.read(left).item.tolist() == [7, 5]
 
 
 def lot_of(sequences: list[list[int]]) -> Lot:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from rescind.core import fast, jagged
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.update import Rows, Sum, Update
 from rescind.methods.additive._exchange import by_sum
-from rescind.methods.additive._notes import ranks
+from rescind.methods.additive._notes import in_time, ranks
 from rescind.methods.additive._pairs import ROWS, UNIT, Parts
 from rescind.methods.additive._solve import Ridge, Temper, must_have_inverse
 
@@ -36,13 +37,18 @@ class Nearness:
 
     def table(self) -> Tensor:
         """Return 4096 exp(-places / reach) for 0, 1/2, 1, ... places, until it is 0. [k, 2]"""
-        last = math.ceil(2 * max(self.reach) * math.log(2 * UNIT))
-        places = torch.arange(last + 1).double().unsqueeze(1) / 2
-        return torch.round(UNIT * torch.exp(-places / torch.tensor(self.reach).double())).long()
+        return _table(self.reach)
 
     def weight(self, count: Tensor) -> Tensor:
         """Return round(4096 / n^power). It depends on the user's own items only. [n] int64"""
         return torch.round(UNIT / count.clamp(min=1).double() ** self.power).long()
+
+
+@lru_cache(maxsize=8)
+def _table(reach: tuple[float, float]) -> Tensor:
+    last = math.ceil(2 * max(reach) * math.log(2 * UNIT))
+    places = torch.arange(last + 1).double().unsqueeze(1) / 2
+    return torch.round(UNIT * torch.exp(-places / torch.tensor(reach).double())).long()
 
 
 def shell(row: Tensor, column: Tensor) -> Tensor:
@@ -111,7 +117,8 @@ def add_sequences(
 
     owners = torch.zeros(0, dtype=torch.int64) if owners is None else owners
     weight, first = near.weight(lot.count), torch.cat([lot.first, lot.first.new_tensor([len(lot)])])
-    arrays = (total, owners, first, lot.item, ranks(lot), weight, sign, near.table())
+    order, rank = in_time(lot)
+    arrays = (total, owners, first, lot.item[order], rank, weight, sign, near.table())
     add_each_ordered_pair(*(each.numpy() for each in arrays))
 
 
