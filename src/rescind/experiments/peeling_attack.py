@@ -179,8 +179,8 @@ def _sequence_at(
     every = torch.arange(items)
     weight = int(total[item * item + 2 * item, 1])
     sides, certain = [], True
-    for after in (True, False):
-        pair = (torch.full_like(every, item), every) if after else (every, every.new_tensor(item))
+    for later in (True, False):
+        pair = (torch.full_like(every, item), every) if later else (every, every.new_tensor(item))
         value = total[shell(pair[0], pair[1].expand_as(every)), 1].clone()
         value[item] = 0
         order = torch.argsort(value, descending=True, stable=True)[: int((value > 0).sum())]
