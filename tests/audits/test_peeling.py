@@ -13,13 +13,15 @@ from typer.testing import CliRunner
 
 from rescind.cli import app
 from rescind.core.clock import Clock
+from rescind.core.cohort import Lot
 from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.data import Dataset
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.experiments.peeling import LEAVERS, UNDEFENDED, grid, peeled_lines, peeled_run
-from rescind.experiments.peeling_attack import SLACK, gram_from_weights, peel
+from rescind.experiments.peeling_attack import SLACK, gram_from_weights, peel, peel_ordered
 from rescind.experiments.update_leaks import Case
+from rescind.methods.additive._ordered import Nearness, add_sequences
 from rescind.methods.additive._pairs import UNIT, weight_of
 from rescind.methods.additive._release import factors, neighbours
 from rescind.methods.additive._solve import weights_of
@@ -258,3 +260,17 @@ def test_the_page_shows_what_was_measured():
     facts = json.loads((root / "recipes" / "leak" / "peeling-ml-100k.json").read_text("utf-8"))
     page = root / "docs" / "results" / "additive-details.md"
     assert markdown(facts["lines"]) in page.read_text("utf-8")
+
+
+def test_sequences_are_read_from_a_sum_of_ordered_pairs_in_their_order():
+    near = Nearness((4.0, 20.0), 0.35)
+    people = [(0, 3, 5, 1), (2, 3, 4), (5, 0, 2, 4, 1), (6, 3, 5)]
+    rows = sorted((u, i, t) for u, mine in enumerate(people) for t, i in enumerate(mine))
+    owner, item, time = (torch.tensor(c) for c in zip(*rows, strict=True))
+    total = torch.zeros(7**2, 2, dtype=torch.int64)
+    add_sequences(total, Lot(owner, item, 4, time), torch.ones(4).long(), near)
+    # 6 has one owner; without them nothing has, so three people stay hidden.
+    assert peel_ordered(total, near) == [(6, 3, 5)]
+    alone = torch.zeros_like(total)
+    add_sequences(alone, Lot(item[:4] * 0, item[:4], 1, time[:4]), torch.ones(1).long(), near)
+    assert peel_ordered(alone, near) == [(0, 3, 5, 1)]

@@ -164,8 +164,8 @@ def test_a_note_keeps_the_order_and_no_time():
     table = ORDER.of(lot, 8)
     assert table.tolist() == [[0, 2, 0, 0, 1, 0, 2, 0]]
     assert ranks(ORDER.read(table)).tolist() == ranks(lot).tolist() == [3, 0, 3]
-    gone = ORDER.mask(Lot(torch.tensor([0]), torch.tensor([4]), 1), 8)
-    assert ranks(ORDER.read(table & ~gone)).tolist() == [1, 1]
+    left = ORDER.without(table, Lot(torch.tensor([0]), torch.tensor([4]), 1))
+    assert ranks(ORDER.read(left)).tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(("again", "place"), [(-1.0, "last"), (1.0, "first")])

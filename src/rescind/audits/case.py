@@ -170,7 +170,7 @@ class Case:
     @property
     def ranks(self) -> bool:
         """Return whether records are ranked items (and not nodes)."""
-        return self.before.now.vault.holdings.task == "ranking"
+        return self.before.now.vault.holdings.task != "nodes"
 
 
 # -- samples of one model -------------------------------------------------------------------------

@@ -95,7 +95,9 @@ def get_dataset(
 
 @app.command("import")
 def import_dataset(
-    file: Annotated[Path, Argument(help="A .csv, .tsv, .inter (RecBole) or .parquet file.")],
+    file: Annotated[
+        Path, Argument(help="A .csv, .tsv, .inter (RecBole), .txt (sequences) or .parquet file.")
+    ],
     name: Annotated[str, Option(help="Name of the new dataset.")],
     user: ColumnName = None,
     item: ColumnName = None,

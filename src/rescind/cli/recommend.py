@@ -13,14 +13,20 @@ from rescind.cli.options import Json, Run
 
 def command(
     run: Run,
-    user: Annotated[str, Option(help="The user's original id.")],
+    user: Annotated[str | None, Option(help="The user's original id.")] = None,
+    history: Annotated[str | None, Option(help="Or items, first to last: 12,50,7.")] = None,
     k: Annotated[int, Option("-k", min=1, help="Number of items.")] = 20,
     as_json: Json = False,
 ) -> None:
     """Recommend items to a user, with original ids and titles.
 
-    A user without data gets the most popular items, and the output says it.
+    A user without data gets the most popular items, and the output says it. With --history, to
+    somebody who has had these items and is not in the model.
     """
+    from rescind.errors import ConfigError
+
+    if (user is None) == (history is None):
+        raise ConfigError("give a user (--user ID) or items in order (--history 12,50,7).")
     from rescind.storage.run_folder import model_in
 
     folder = model_in(run)  # before torch is loaded: an error answers at once
@@ -30,13 +36,16 @@ def command(
     fed = load_federation(folder)
     if folder != run:  # a federation that was saved by itself has no receipt
         check_fit(run, fed)
-    found = fed.recommend(user, k)
+    items = None if history is None else [item.strip() for item in history.split(",")]
+    found = fed.recommend(user, k, items)
     if as_json:
-        typer.echo(json.dumps({"user": user, "items": [vars(r) for r in found]}))
+        asked = {"user": user} if items is None else {"history": items}
+        typer.echo(json.dumps({**asked, "items": [vars(r) for r in found]}))
         return
     why = f"from {type(fed.method).__name__}"
     if found and found[0].because == "popularity":
         why = "from popularity: this user has no data"
-    typer.echo(f"{len(found)} recommendations for user {user}, {why}")
+    whom = f"user {user}" if items is None else f"a history of {len(items)} items"
+    typer.echo(f"{len(found)} recommendations for {whom}, {why}")
     for place, item in enumerate(found, 1):
         typer.echo(f"{place:4d}  {item.item:>8}  {item.score:8.4f}  {item.title}")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rescind.core import params
 from rescind.core.clock import Clock
+from rescind.core.cohort import Cohort, Lot
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.history import History
 from rescind.core.holdings import Holdings
@@ -20,7 +21,7 @@ from rescind.core.method import Method
 from rescind.core.records import Arrive, Erase, Event, Records, Unshare, Withdraw, concerned
 from rescind.core.request import Request
 from rescind.core.run_state import EarlyStop, RoundResult, RunState
-from rescind.core.state import ServerState
+from rescind.core.state import Private, ServerState
 from rescind.core.tasks import Metric, Question
 from rescind.core.tasks.metrics import Owners, top_k
 from rescind.core.update import Sum
@@ -348,13 +349,25 @@ class Federation:
             )
         return self.executor.query(self.method, now.state.public, now.vault, records, ask)
 
-    def recommend(self, user: str | int, k: int = 20) -> list[Recommendation]:
+    def recommend(
+        self,
+        user: str | int | None = None,
+        k: int = 20,
+        history: Sequence[str | int] | None = None,
+    ) -> list[Recommendation]:
         """Return the k best items that a user does not have, with original ids and titles.
 
         A user without data gets the most popular items, marked "popularity".
+        history: original ids of items from first to last, instead of a user: of somebody who is
+        not a client, or of a session
         """
         if k < 1:
             raise ConfigError(f"k must be at least 1, got {k}.")
+        if (user is None) == (history is None):
+            raise ConfigError("recommend needs a user, or a history of items; give one of them.")
+        if history is not None:
+            return self._best(self._score_history(history), k, "taste")
+        assert user is not None
         client = self.labels.client(user, self.world.sizes.clients)
         if not bool(self.world.members[client]):
             raise ConsentError(
@@ -365,8 +378,26 @@ class Federation:
         everything = Records.of(torch.full_like(items, client), items)
         known = bool(self.world.available[client])
         scores = self.query(everything, "open") if known else self.popularity().double()
-        best = top_k(scores.unsqueeze(0), None, min(k, len(items)))[0]
-        why = "taste" if known else "popularity"
+        return self._best(scores, k, "taste" if known else "popularity")
+
+    def _score_history(self, history: Sequence[str | int]) -> Tensor:
+        """Score all items for a list of items in order; those of the list have -inf. [I]"""
+        m, items, device = self.method, self.world.sizes.items, self.world.members.device
+        one = torch.zeros(1, dtype=torch.int64, device=device)
+        if m.model.task != "ranking" or m.client_init(one, self.clock).values:
+            raise ConfigError(
+                f"{type(m).__name__} needs values that only a client's device has, so it cannot "
+                f"recommend from a history alone. Give a user, or use Gram or SeqGram."
+            )
+        first = {self.labels.item(i, items): at for at, i in reversed(list(enumerate(history)))}
+        item = one.new_tensor(sorted(first))
+        time = one.new_tensor([first[i] for i in item.tolist()])
+        lot = Lot(torch.zeros_like(item), item, 1, time)
+        scores = m.client_scores(self.now.state.public, Private({}), Cohort(one, items, lot, lot))
+        return scores[0].double().index_fill(0, item, -torch.inf)
+
+    def _best(self, scores: Tensor, k: int, why: str) -> list[Recommendation]:
+        best = top_k(scores.unsqueeze(0), None, min(k, len(scores)))[0]
         return [
             Recommendation(self.labels.item_id(i), self.labels.title(i), float(scores[i]), why)
             for i in best.tolist()
@@ -386,7 +417,8 @@ class Federation:
 
 
 def _check_task(method: Method, holdings: Holdings) -> None:
-    if holdings.task not in method.tasks or holdings.task != method.model.task:
+    task = "ranking" if holdings.task == "next_item" else holdings.task
+    if task not in method.tasks or task != method.model.task:
         raise BoundaryError(
             f"{type(method).__name__} with {type(method.model).__name__} works on "
             f"{method.model.task}, but this data is for {holdings.task}. "

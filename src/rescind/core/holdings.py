@@ -53,6 +53,7 @@ class Holdings:
     now: int = 0
     """The current block."""
     task: str = "ranking"
+    """"ranking", "next_item" (a ranking whose records have an order) or "nodes"."""
     graph: Graph | None = None
 
     @classmethod
@@ -102,10 +103,11 @@ class Holdings:
     def lot(self, name: str, block: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return the distinct items of all clients: (first [clients], count [clients], item [n]).
 
-        name: "own" (training records), "unshared" (training records that are not shared), "valid",
-        "test". `block` is ignored for training records: only the current block has any.
+        name: "own" (training records), "unshared" (training records that are not shared), "known"
+        (training and validation records: the history before the test item), "valid", "test".
+        `block` is ignored for training records: only the current block has any.
         """
-        key = (name, self.now if block is None or name in ("own", "unshared") else block)
+        key = (name, block if block is not None and name in ("valid", "test") else self.now)
         if key not in self._lots:
             self._lots[key] = self._build(*key)
         return self._lots[key]
@@ -126,17 +128,8 @@ class Holdings:
         self, name: str, block: int, rows: Tensor | slice = slice(None)
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Make a lot. rows: only of these records"""
-        split, came, lent = self.split[rows], self.block[rows], self.lent[rows]
-        if name in ("own", "unshared"):
-            mask = (split == TRAIN) & (came == self.now)
-            if name == "unshared":
-                mask &= ~lent
-        elif name in ("valid", "test"):
-            mask = (split == SPLITS[name]) & (came == block)
-        else:
-            raise ConfigError(f"there is no lot '{name}'. Use own, unshared, valid or test.")
         records = self.records if isinstance(rows, slice) else self.records[rows]
-        pairs = torch.unique(records[mask].pairs())
+        pairs = torch.unique(records[self._mask(name, block, rows)].pairs())
         client, item = pairs >> 31, pairs & (2**31 - 1)
         count = jagged.counts(client, self.clients)
         return jagged.starts(count), count, item
@@ -160,16 +153,33 @@ class Holdings:
             self._lots[key] = (jagged.starts(after), after, torch.cat([*pieces, item[end:]]))
         return self
 
+    def _mask(self, name: str, block: int, rows: Tensor | slice = slice(None)) -> Tensor:
+        """Return which of these records are in a lot; training records are of the current block."""
+        split, came = self.split[rows], self.block[rows]
+        now = came == self.now
+        match name:
+            case "own":
+                return now & (split == TRAIN)
+            case "unshared":
+                return now & (split == TRAIN) & ~self.lent[rows]
+            case "known":
+                return now & (split != TEST)
+            case "valid" | "test":
+                return (came == block) & (split == SPLITS[name])
+        raise ConfigError(f"there is no lot '{name}'. Use own, unshared, known, valid or test.")
+
     @cached_property
     def _times(self) -> dict[str, Tensor]:
+        return {}
+
+    def _time(self, name: str) -> Tensor:
         """Return when each item of a lot of training records came: its earliest record. [n]"""
-        now, times = (self.split == TRAIN) & (self.block == self.now), {}
-        for name, mask in {"own": now, "unshared": now & ~self.lent}.items():
-            records = self.records[mask]
+        if name not in self._times:
+            records = self.records[self._mask(name, self.now)]
             pairs, place = torch.unique(records.pairs(), return_inverse=True)
             latest = torch.full_like(pairs, torch.iinfo(pairs.dtype).max)
-            times[name] = latest.scatter_reduce_(0, place, records.time, "amin")
-        return times
+            self._times[name] = latest.scatter_reduce_(0, place, records.time, "amin")
+        return self._times[name]
 
     def cohort(
         self,
@@ -183,8 +193,9 @@ class Holdings:
 
         ordered: training items also have their times
         """
-        own = self.of_clients("own", ids, block, ordered)
-        train = own if include_lent else self.of_clients("unshared", ids, block, ordered)
+        name = "known" if self.task == "next_item" and held == "test" else "own"
+        own = self.of_clients(name, ids, block, ordered)
+        train = self.of_clients("own" if include_lent else "unshared", ids, block, ordered)
         return Cohort(
             ids=ids,
             items=self.items,
@@ -217,7 +228,7 @@ class Holdings:
                 return lot  # often the same clients: those who train, those who are measured
         first, count, item = self.lot(name, block)
         owner, place = jagged.take(first, count, ids)
-        time = self._times[name][place] if ordered else None
+        time = self._time(name)[place] if ordered else None
         lot = Lot(owner, item[place], len(ids), time)
         cached[:] = [(ids, lot), *cached][:LOTS]
         return lot

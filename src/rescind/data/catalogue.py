@@ -42,6 +42,8 @@ class Entry:
     """Package that contains a copy, as a pip requirement."""
     one_based: bool = False
     """Original user ids are the index plus one; otherwise they equal the index or are unknown."""
+    in_order: bool = False
+    """There are no times, but the rows of a user are in the order of their history."""
     core: int | None = None
     """k of the k-core that F3CRec applies."""
     variants: dict[str, str] = field(default_factory=dict)
@@ -144,6 +146,7 @@ ENTRIES: dict[str, Entry] = {
             "interactions",
             {"users": 50_546, "items": 16_859, "rows": 452_989},
             "Research use; cite Ni, Li, McAuley (EMNLP 2019). No explicit licence.",
+            in_order=True,
             notes="The 5-core form of LC-Rec: no rating and no time, rows in the order of each "
             "user's history. Users with at least 10 rows are the closest match to FedShare's "
             "dataset, not the same. There is no single file to download: pass a folder with "

@@ -51,6 +51,8 @@ class Dataset:
     """Time block of each row, counted from 0."""
     terms: str = ""
     """Terms of use in one or two sentences."""
+    task: str = "ranking"
+    """What is learnt from it: "ranking", or "next_item" (`sequences.next_item`)."""
     source: str = ""
     """Where the data came from: RESCIND_DATA, cache, publisher, a wheel, generated."""
 
@@ -133,7 +135,8 @@ class Dataset:
         split = self.split if self.split is not None else random_split(self, seed)
         user, item, time = (torch.tensor(column) for column in (self.user, self.item, self.time))
         records = Records.of(user, item, time)
-        return Holdings.of(records, torch.tensor(split), len(self.users), len(self.items))
+        sizes = len(self.users), len(self.items)
+        return Holdings.of(records, torch.tensor(split), *sizes, self.task)
 
     def labels(self) -> names.Labels:
         """Return the original ids and titles."""

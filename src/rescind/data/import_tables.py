@@ -1,4 +1,4 @@
-"""Read columns from CSV, TSV, RecBole and Parquet files, in batches of lines."""
+"""Read columns from CSV, TSV, RecBole, sequence and Parquet files, in batches of lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _FEW_ROWS, _ROWS_A_BYTE = 1_000_000, 20  # lists of real people need a byte a ro
 _LARGEST_COLUMN = 2**29  # unpacked bytes of a column in one row group
 _SMALL_COLUMN, _HIGHEST_RATIO = 2**24, 200  # as in archives: a bomb shrinks a thousand times
 _BATCH = 16_384
-FORMATS = {".csv": "csv", ".tsv": "tsv", ".inter": "inter", ".parquet": "parquet"}
+FORMATS = {
+    ".csv": "csv", ".tsv": "tsv", ".inter": "inter", ".txt": "sequence", ".parquet": "parquet",
+}  # fmt: skip
 
 Batch = tuple[Sequence[int], list[Sequence[str]]]
 """The line number of each row, and the cells, column by column."""
@@ -40,6 +42,8 @@ class Table:
     """Reads the columns at these positions. The others may be left empty."""
     unit: str
     """What row numbers count: line, or row."""
+    in_order: bool = False
+    """The rows of a user are in the order of their history."""
 
 
 def open_table(
@@ -49,7 +53,10 @@ def open_table(
     header: bool = True,
     max_rows: int | None = None,
 ) -> Table:
-    """Open a file by its extension: .csv, .tsv, .inter (RecBole) or .parquet.
+    """Open a file by its extension: .csv, .tsv, .inter (RecBole), .txt (sequences) or .parquet.
+
+    A .txt file has lines `user item` without a header, from a user's first item to the last: the
+    format of SASRec and of those who compare with it.
 
     max_rows: Default: 50 million, and for Parquet at most 20 rows a byte: a file may state more
     rows than it has bytes
@@ -66,7 +73,8 @@ def open_table(
         raise DataError(f"{path}, line 1, column 1: the file is empty.")
     if kind == "parquet":
         return _parquet(path, max_rows)
-    separator = separator or ("," if kind == "csv" else "\t")
+    header = header and kind != "sequence"
+    separator = separator or {"csv": ",", "sequence": " "}.get(kind, "\t")
     if len(separator) != 1:
         raise ConfigError(f"the separator is {separator!r}; it must be one character.")
     quoting: Any = csv.QUOTE_MINIMAL if kind == "csv" else csv.QUOTE_NONE
@@ -78,6 +86,14 @@ def open_table(
     names = [cell.strip() for cell in first] if header else [str(n + 1) for n in range(len(first))]
     if kind == "inter":
         names = [name.rsplit(":", 1)[0] for name in names]
+    if kind == "sequence":
+        if len(names) != 2:
+            raise DataError(
+                f"{path}, line 1, column 1: {len(names)} cells. A .txt file has lines `user item`, "
+                f"in order; give the character between them with --separator, or rename a table "
+                f"to .csv or .tsv."
+            )
+        names = ["user", "item"]
     _check_header(path, names)
 
     def batches(_: Collection[int]) -> Iterator[Batch]:
@@ -87,7 +103,7 @@ def open_table(
             _check_rows(path, done, max_rows or _MOST_ROWS)
             yield lines, columns
 
-    return Table(str(path), names, batches, "line")
+    return Table(str(path), names, batches, "line", in_order=kind == "sequence")
 
 
 def _check_rows(path: Path, rows: int, most: int) -> None:

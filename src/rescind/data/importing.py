@@ -25,6 +25,7 @@ from rescind.data.dataset import Dataset
 from rescind.data.import_cells import BadCell, read_ids, read_ratings, read_splits, read_times
 from rescind.data.import_tables import Table, open_table
 from rescind.data.obtain import cache_folder
+from rescind.data.split import rank_in_owner
 from rescind.errors import ConfigError, DataError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -71,13 +72,16 @@ def import_file(
     replace: bool = False,
     max_rows: int | None = None,
 ) -> Dataset:
-    """Import interactions from a CSV, TSV, RecBole or Parquet file under a name.
+    """Import interactions from a CSV, TSV, RecBole, sequence or Parquet file under a name.
 
     `columns` maps user, item, rating, time and split to column names of the file; common names are
     recognised by default, and rating, time and split are optional. Without a header, columns are
     named 1, 2, 3. Rows are sorted by user, time and item; users and items are numbered by first
     appearance and keep their original ids as text. Duplicate rows are kept. `max_rows` is the
     most rows that are read; by default 50 million, and of Parquet 20 a byte.
+
+    A .txt file has lines `user item` in the order of each user's history (the leave-last-out files
+    of the sequential literature). That order is kept: the time of an item is its place, from 1.
     """
     _check_name(name, replace)
     if time_unit not in ("s", "ms"):
@@ -250,11 +254,20 @@ def _read_cells(table: Table, positions: dict[str, int], text_ids: bool, unit: s
                 f"{shown!r} is not a valid {role}: {why}. Nothing was imported."
             )
     ids = {"source_id": np.asarray(list(items))}
-    return Canonical(_sort(out), ids, np.asarray(list(users)))
+    return Canonical(_sort(out, table.in_order), ids, np.asarray(list(users)))
 
 
-def _sort(columns: dict[str, array[Any]]) -> dict[str, Any]:
-    """Sort the columns by user, time and item; rating and time are None if they are missing."""
+def _sort(columns: dict[str, array[Any]], in_order: bool = False) -> dict[str, Any]:
+    """Sort the columns by user, time and item; rating and time are None if they are missing.
+
+    in_order: the order of rows is that of time
+    """
+    if in_order:
+        user = np.asarray(columns["user"])
+        order = np.argsort(user, kind="stable")
+        places = np.empty(len(user), dtype=np.int64)
+        places[order] = rank_in_owner(user[order]) + 1
+        columns = {**columns, "time": array("q", places.tobytes())}
     order = np.lexsort([columns[role] for role in ("item", "time", "user") if role in columns])
     ordered = {role: np.asarray(column)[order] for role, column in columns.items()}
     out = {name: ordered.get(name) for name in ("user", "item", "rating")}

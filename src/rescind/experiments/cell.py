@@ -32,8 +32,9 @@ class DataSettings:
     """Least rows of a user or item; others are removed until nothing changes."""
     min_user: int | None = None
     """Least rows of a user; other users are removed."""
-    split: Literal["given", "random"] = "given"
-    """The published split of the dataset, if it has one; "random": always 8:1:1."""
+    split: Literal["given", "random", "last"] = "given"
+    """The published split of the dataset, if it has one; "random": always 8:1:1; "last": the task
+    of the next item, where the last item of a user is test and the one before it valid."""
     users: int | None = None
     """Synthetic only: number of users."""
     items: int | None = None

@@ -22,6 +22,7 @@ from rescind.core.run_state import EarlyStop, RoundResult
 from rescind.data import Dataset, GraphDataset, k_core, load, min_user
 from rescind.data.blocklist import Blocklist
 from rescind.data.partition import louvain, subgraphs
+from rescind.data.sequences import in_order, next_item
 from rescind.data.simulated_lending import GROUPS, draw_groups, draw_share, groups_of
 from rescind.errors import BoundaryError, DataError
 from rescind.experiments.recipe import Cell, DataSettings, Recipe
@@ -121,13 +122,15 @@ def prepare(settings: DataSettings, erased_too: bool = False) -> Dataset:
             f"'{settings.name}' is a graph for node classification; this recipe ranks items. "
             f"Choose one of the interaction datasets (rescind data list)."
         )
+    if settings.split == "last":
+        dataset = in_order(dataset)  # filters count distinct pairs
     if settings.min_user is not None:
         dataset = min_user(dataset, settings.min_user)
     if settings.core is not None:
         dataset = k_core(dataset, settings.core)
     if settings.split == "random":
         dataset = replace(dataset, split=None)
-    return dataset
+    return next_item(dataset) if settings.split == "last" else dataset
 
 
 def prepare_graph(settings: DataSettings) -> GraphDataset:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rescind.core.cohort import Lot
+from rescind.methods.additive._ordered import Nearness, add_sequences, items_of, shell
 from rescind.methods.additive._pairs import UNIT, weight_of
 
 SLACK = 0.05
@@ -133,3 +135,60 @@ def _scales(rows: Tensor) -> Tensor:
         via = torch.where(better, new, via)
     scale[~known] = rows.diagonal()[~known] / rows.diagonal()[start] * scale[start]
     return torch.where(scale.abs() > 1e-300, scale, 1.0)
+
+
+def peel_ordered(total: Tensor, near: Nearness) -> list[tuple[int, ...]]:
+    """Subtract whole sequences from a sum of ordered pairs, while some item has a single owner.
+
+    Row i of the far pairs of such an item is the weight of n items times the decay of 1, 2, 3, ...
+    places, each once, and column i likewise for what came before: items and their order can be
+    read. Far from i several places have the same whole number; then the order is a guess, and the
+    sequence is not subtracted. Sequences longer than the reach are not read at all.
+
+    total: [I^2, 2] whole numbers, as a learner of ordered pairs keeps them
+    """
+    left, items = total.long().clone(), items_of(total)
+    found: list[tuple[int, ...]] = []
+    lengths: dict[int, list[int]] = {}
+    for n in range(1, items + 1):
+        lengths.setdefault(int(near.weight(torch.tensor(n))), []).append(n)
+    decay = near.table()[::2, 1]
+    waiting = set(range(items))
+    while waiting:
+        item = waiting.pop()
+        mine, certain = _sequence_at(left, item, items, lengths, decay)
+        if not mine:
+            continue
+        found.append(mine)
+        if not certain:
+            continue
+        order = torch.argsort(torch.tensor(mine))
+        lot = Lot(torch.zeros_like(order), torch.tensor(mine)[order], 1, order)
+        add_sequences(left, lot, torch.tensor([-1]), near)
+        waiting |= set(mine) - {item}
+    return found
+
+
+def _sequence_at(
+    total: Tensor, item: int, items: int, lengths: dict[int, list[int]], decay: Tensor
+) -> tuple[tuple[int, ...], bool]:
+    """Return the whole sequence around an item, and whether its order is certain.
+
+    Empty if one person alone does not explain the item's row and column.
+    """
+    every = torch.arange(items)
+    weight = int(total[item * item + 2 * item, 1])
+    sides, certain = [], True
+    for later in (True, False):
+        pair = (torch.full_like(every, item), every) if later else (every, every.new_tensor(item))
+        value = total[shell(pair[0], pair[1].expand_as(every)), 1].clone()
+        value[item] = 0
+        order = torch.argsort(value, descending=True, stable=True)[: int((value > 0).sum())]
+        expected = weight * decay[1 : len(order) + 1] // UNIT
+        if len(expected) < len(order) or not torch.equal(value[order], expected):
+            return (), False
+        certain &= bool((expected[1:] < expected[:-1]).all())
+        sides.append(order.tolist())
+    before, after = sides[1][::-1], sides[0]
+    whole = len(before) + 1 + len(after)
+    return ((*before, item, *after), certain) if whole in lengths.get(weight, []) else ((), False)

@@ -29,7 +29,7 @@ def recommend(folder: Path, user: int, k: int) -> list[tuple[int, float]]:
             f"client {user} is not a member of this silo. It has {len(mine)} members; the first "
             f"are {mine[:5].tolist()}."
         )
-    if held.task != "ranking":
+    if held.task == "nodes":
         raise DataError(
             f"this silo's model is for {held.task}. Only a ranking model can recommend."
         )

@@ -288,7 +288,10 @@ def _kept(method: Additive, vault: Vault, ids: Tensor, counted: Tensor, now: int
     """Return the parts of counted devices. ids, counted: [C]"""
     name = "own" if method.cross else "unshared"
     earlier = {int(n[-4:]): v for n, v in vault.private.items() if n.startswith("sent/")}
-    lots = {now: vault.holdings.of_clients(name, ids, ordered=method.ordered)}
+    current = vault.holdings.of_clients(name, ids, ordered=method.ordered)
+    if method.ordered:  # a note may hold the last items only
+        current = method.notes.read(method.notes.of(current, vault.holdings.items))
+    lots = {now: current}
     lots |= {block: method.notes.read(note[ids]) for block, note in earlier.items() if block < now}
     parts = Parts.none(ids.device)
     for block, lot in lots.items():

@@ -145,14 +145,12 @@ def client_erased(
     values = dict(private)
     for name in [n for n in private if n.startswith("sent/") and int(n[-4:]) < now]:
         sent, late = private[name], private.get(f"late/{name[-4:]}")
-        inside = records.item < notes.items(sent)
-        order = torch.argsort(records.client[inside], stable=True)
-        pairs = torch.unique(records[inside][order].pairs())
+        pairs = torch.unique(records.pairs())
         lot = Lot(pairs >> _CLIENT, pairs & (2**_CLIENT - 1), len(sent))
-        erased = notes.mask(lot, notes.items(sent))
         due = sent if late is None else sent ^ late
-        if bool((due & erased).any()):
-            values[f"late/{name[-4:]}"] = sent ^ (due & ~erased)
+        left = notes.without(due, lot)
+        if not torch.equal(left, due):
+            values[f"late/{name[-4:]}"] = sent ^ left
     return values
 
 

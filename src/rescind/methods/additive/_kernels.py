@@ -90,17 +90,22 @@ def add_each_ordered_pair(
 
     The same pairs as `_ordered.ordered_pairs` lists.
 
-    first: [owners + 1] start of each owner's items    rank: twice the place in time
-    total: [I^2, 2]    table: [k, 2]
+    first: [owners + 1] start of each owner's items, which are in the order of time
+    rank: twice the place in time    total: [I^2, 2]    table: [k, 2]
+    owners: [I^2], or empty: not counted
     """
+    counted = len(owners) > 0
     value = [0, 0]
     for owner in range(len(weight)):
         most = weight[owner]
         for k in range(first[owner], first[owner + 1]):
-            for p in range(first[owner], first[owner + 1]):
+            begin = k
+            while begin > first[owner] and rank[begin - 1] == rank[k]:
+                begin -= 1
+            for p in range(begin, first[owner + 1]):
                 apart = rank[p] - rank[k]
-                if apart < 0 or apart >= len(table):
-                    continue
+                if apart >= len(table):
+                    break
                 for reach in range(2):
                     if k == p:
                         value[reach] = most
@@ -113,4 +118,15 @@ def add_each_ordered_pair(
                     place = j * j + i if i < j else i * i + i + j
                     total[place, 0] += sign[owner] * value[0]
                     total[place, 1] += sign[owner] * value[1]
-                    owners[place] += 1
+                    if counted:
+                        owners[place] += 1
+
+
+@njit(cache=True)
+def unpack_square(total: Any, column: int, factor: float, full: Any) -> None:
+    """Add factor times one stored square to a matrix. total: [I^2, 2]    full: [I, I]"""
+    for j in range(full.shape[0]):
+        for i in range(j):
+            full[i, j] += factor * total[j * j + i, column]
+            full[j, i] += factor * total[j * j + j + i, column]
+        full[j, j] += factor * total[j * j + 2 * j, column]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,12 +23,8 @@ class Notes(ABC):
         """Return the items of a table."""
 
     @abstractmethod
-    def mask(self, lot: Lot, items: int) -> Tensor:
-        """Return a table with all bits of these items set."""
-
-    @abstractmethod
-    def items(self, table: Tensor) -> int:
-        """Return how many items a table has room for."""
+    def without(self, table: Tensor, lot: Lot) -> Tensor:
+        """Return a table in which these items are not counted. Items it has no room for are not."""
 
 
 class Bits(Notes):
@@ -39,11 +36,10 @@ class Bits(Notes):
     def read(self, table: Tensor) -> Lot:
         return from_bits(table)
 
-    def mask(self, lot: Lot, items: int) -> Tensor:
-        return to_bits(lot, items)
-
-    def items(self, table: Tensor) -> int:
-        return table.shape[1] * 8
+    def without(self, table: Tensor, lot: Lot) -> Tensor:
+        inside = lot.item < table.shape[1] * 8
+        lot = Lot(lot.owner[inside], lot.item[inside], lot.clients)
+        return table & ~to_bits(lot, table.shape[1] * 8)
 
 
 class Order(Notes):
@@ -65,13 +61,43 @@ class Order(Notes):
         owner, item = table.nonzero().unbind(1)
         return Lot(owner, item, len(table), table[owner, item].long())
 
-    def mask(self, lot: Lot, items: int) -> Tensor:
-        table = torch.zeros(lot.clients, items, dtype=torch.int16, device=lot.item.device)
-        table[lot.owner, lot.item] = -1
+    def without(self, table: Tensor, lot: Lot) -> Tensor:
+        inside, left = lot.item < table.shape[1], table.clone()
+        left[lot.owner[inside], lot.item[inside]] = 0
+        return left
+
+
+@dataclass(frozen=True)
+class Listed(Notes):
+    """The last items in their order, eight bytes each: for catalogues much longer than histories.
+
+    A row holds the items plus 1, oldest first, then as many numbers of their order (as `Order`).
+    """
+
+    longest: int
+
+    def of(self, lot: Lot, items: int) -> Tensor:
+        order, _ = _by_time(lot)
+        owner, step = lot.owner[order], steps(lot)[order]
+        skipped = (lot.count - self.longest).clamp(min=0)
+        place = torch.arange(len(lot), device=owner.device) - lot.first[owner] - skipped[owner]
+        some = place >= 0
+        table = torch.zeros(lot.clients, 2 * self.longest, dtype=torch.int32, device=owner.device)
+        table[owner[some], place[some]] = (lot.item[order][some] + 1).int()
+        table[owner[some], self.longest + place[some]] = (step[some] + 1).int()
         return table
 
-    def items(self, table: Tensor) -> int:
-        return table.shape[1]
+    def read(self, table: Tensor) -> Lot:
+        owner, place = table[:, : self.longest].nonzero().unbind(1)
+        item, time = table[owner, place].long() - 1, table[owner, self.longest + place].long()
+        order = torch.argsort(item, stable=True)
+        order = order[torch.argsort(owner[order], stable=True)]
+        return Lot(owner[order], item[order], len(table), time[order])
+
+    def without(self, table: Tensor, lot: Lot) -> Tensor:
+        pair = (torch.arange(len(table), device=table.device).unsqueeze(1) << 32) + table.long()
+        gone = torch.isin(pair[:, : self.longest], (lot.owner << 32) + lot.item + 1)
+        return torch.where(torch.cat([gone, gone], 1), 0, table)
 
 
 BITS, ORDER = Bits(), Order()
@@ -91,13 +117,17 @@ def ranks(lot: Lot) -> Tensor:
 
     Items of one time have the mean of their places: no order is made up, and twice a mean is whole.
     """
+    order, rank = in_time(lot)
+    return torch.empty_like(rank).index_copy_(0, order, rank)
+
+
+def in_time(lot: Lot) -> tuple[Tensor, Tensor]:
+    """Return the order by owner and time, and the `ranks` in this order. [n], [n]"""
     order, new = _by_time(lot)
     first = new.nonzero().squeeze(1)
     size = torch.diff(first, append=first.new_tensor([len(lot)]))
-    group = torch.cumsum(new, 0) - 1
-    out = torch.empty_like(lot.item)
-    out[order] = (2 * (first - lot.first[lot.owner[order[first]]]) + size - 1)[group]
-    return out
+    rank = 2 * (first - lot.first[lot.owner[order[first]]]) + size - 1
+    return order, rank[torch.cumsum(new, 0) - 1]
 
 
 def _by_time(lot: Lot) -> tuple[Tensor, Tensor]:

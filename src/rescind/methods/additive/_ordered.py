@@ -7,18 +7,20 @@ i < j, and at i^2 + i + j otherwise.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from rescind.core import jagged
+from rescind.core import fast, jagged
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.update import Rows, Sum, Update
 from rescind.methods.additive._exchange import by_sum
-from rescind.methods.additive._notes import ranks
+from rescind.methods.additive._notes import in_time, ranks
 from rescind.methods.additive._pairs import ROWS, UNIT, Parts
+from rescind.methods.additive._solve import Ridge, Temper, must_have_inverse
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,18 @@ class Nearness:
 
     def table(self) -> Tensor:
         """Return 4096 exp(-places / reach) for 0, 1/2, 1, ... places, until it is 0. [k, 2]"""
-        last = math.ceil(2 * max(self.reach) * math.log(2 * UNIT))
-        places = torch.arange(last + 1).double().unsqueeze(1) / 2
-        return torch.round(UNIT * torch.exp(-places / torch.tensor(self.reach).double())).long()
+        return _table(self.reach)
 
     def weight(self, count: Tensor) -> Tensor:
         """Return round(4096 / n^power). It depends on the user's own items only. [n] int64"""
         return torch.round(UNIT / count.clamp(min=1).double() ** self.power).long()
+
+
+@lru_cache(maxsize=8)
+def _table(reach: tuple[float, float]) -> Tensor:
+    last = math.ceil(2 * max(reach) * math.log(2 * UNIT))
+    places = torch.arange(last + 1).double().unsqueeze(1) / 2
+    return torch.round(UNIT * torch.exp(-places / torch.tensor(reach).double())).long()
 
 
 def shell(row: Tensor, column: Tensor) -> Tensor:
@@ -88,16 +95,70 @@ def ordered_sums(lot: Lot, sign: Tensor, items: int, near: Nearness) -> tuple[Te
     """
     total = torch.zeros(items**2, 2, dtype=torch.int64, device=lot.item.device)
     owners = torch.zeros(items**2, dtype=torch.int64, device=lot.item.device)
+    add_sequences(total, lot, sign, near, owners)
+    return total, owners
+
+
+def add_sequences(
+    total: Tensor, lot: Lot, sign: Tensor, near: Nearness, owners: Tensor | None = None
+) -> None:
+    """Add people's sequences to a stored sum in place, or subtract them, in whole numbers.
+
+    total: [I^2, 2]    lot: items with their times    sign: [owners of the lot] 1 or -1
+    owners: [I^2], counts the people of each pair, if given
+    """
     if lot.item.device.type != "cpu":
         owner, place, value = ordered_pairs(lot, near)
-        total.index_add_(0, place, value * sign[owner].unsqueeze(1))
-        return total, owners.index_add_(0, place, torch.ones_like(place))
+        total.index_add_(0, place, (value * sign[owner].unsqueeze(1)).to(total.dtype))
+        if owners is not None:
+            owners.index_add_(0, place, torch.ones_like(place))
+        return
     from rescind.methods.additive._kernels import add_each_ordered_pair
 
+    owners = torch.zeros(0, dtype=torch.int64) if owners is None else owners
     weight, first = near.weight(lot.count), torch.cat([lot.first, lot.first.new_tensor([len(lot)])])
-    arrays = (total, owners, first, lot.item, ranks(lot), weight, sign, near.table())
+    order, rank = in_time(lot)
+    arrays = (total, owners, first, lot.item[order], rank, weight, sign, near.table())
     add_each_ordered_pair(*(each.numpy() for each in arrays))
-    return total, owners
+
+
+def directed(
+    grams: Sequence[tuple[Tensor, float]], column: int, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Return the matrix of one reach, summed over blocks and divided by 4096. [I, I]
+
+    grams: stored sums with their factors
+    """
+    items, device = items_of(grams[0][0]), grams[0][0].device
+    full = torch.zeros(items, items, dtype=dtype, device=device)
+    for total, factor in grams:
+        if device.type == "cpu" and fast.compiled():
+            from rescind.methods.additive._kernels import unpack_square
+
+            unpack_square(total.numpy(), column, factor / UNIT, full.numpy())
+        else:
+            full.add_(square(total[:, column], items).to(dtype), alpha=factor / UNIT)
+    return full
+
+
+def next_weights(pairs: Tensor, ridge: Ridge, temper: Temper, back: float = 0.0) -> Tensor:
+    """Solve for the weights of what follows, from the directed pairs of one reach. [I, I] float32
+
+    A = P + P^T + diag + ridge says which items are near, M = P + back P^T what follows what;
+    B = A^-1 M, then tempered. In float32: half the time, and less than the fifth digit of B.
+
+    pairs: [I, I] float32; its memory is used
+    """
+    each = pairs.diagonal().double()
+    pairs.fill_diagonal_(0.0)
+    near = pairs + pairs.T
+    near.diagonal().copy_(each + ridge.of(each))
+    factor, failed = torch.linalg.cholesky_ex(near, out=(near, torch.empty(0, dtype=torch.int32)))
+    must_have_inverse(int(failed))
+    follows = torch.add(pairs, pairs.T, alpha=back) if back else pairs
+    weights = torch.cholesky_solve(follows, factor).contiguous()
+    rare = 1 / (each + ridge.same)
+    return temper.rescale(weights, rare.unsqueeze(1), rare)
 
 
 def client_rows(

@@ -130,7 +130,7 @@ def inverse_of(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) 
     if grams[0][0].device.type == "cpu":
         return _inverted(_ridged(grams, items, ridge), items)  # no other reference: can be freed
     factor, failed = torch.linalg.cholesky_ex(mirrored(_ridged(grams, items, ridge)))
-    _must_have_inverse(int(failed))
+    must_have_inverse(int(failed))
     return halved(torch.cholesky_inverse(factor))
 
 
@@ -156,14 +156,15 @@ def _inverted(gram: Tensor, items: int) -> Tensor:
     folded, failed = dtpttf(items, gram.numpy(), uplo="U")
     del gram
     factor, failed = dpftrf(items, folded, uplo="U", overwrite_a=1)
-    _must_have_inverse(failed)
+    must_have_inverse(failed)
     inverse, failed = dpftri(items, factor, uplo="U", overwrite_a=1)
-    _must_have_inverse(failed)
+    must_have_inverse(failed)
     assert np.shares_memory(inverse, folded), "LAPACK worked on a copy"
     return torch.from_numpy(dtfttp(items, inverse, uplo="U")[0])
 
 
-def _must_have_inverse(failed: int) -> None:
+def must_have_inverse(failed: int) -> None:
+    """Raise if LAPACK could not factor a sum."""
     if failed:
         raise DataError(
             f"the sum has no inverse (LAPACK error {failed}), so it is not a sum over users. "
