@@ -32,7 +32,17 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "rescind.core.run_state": ("EarlyStop",),
     "rescind.core.tasks.metrics": ("Ranking",),
     "rescind.core.labels": ("Recommendation",),
-    "rescind.core.records": ("Arrive", "Erase", "Join", "Records", "Share", "Unshare", "Withdraw"),
+    "rescind.core.records": (
+        "Arrive",
+        "Erase",
+        "EraseEdges",
+        "EraseLabels",
+        "Join",
+        "Records",
+        "Share",
+        "Unshare",
+        "Withdraw",
+    ),
     "rescind.core.world": ("Host",),
     "rescind.core.request": ("Request",),
     "rescind.forgetting.forget": ("Evidence", "forget"),
@@ -60,7 +70,17 @@ if TYPE_CHECKING:
     from rescind.core.federation import Federation
     from rescind.core.guards import Clip, Gaussian, Laplace
     from rescind.core.labels import Recommendation
-    from rescind.core.records import Arrive, Erase, Join, Records, Share, Unshare, Withdraw
+    from rescind.core.records import (
+        Arrive,
+        Erase,
+        EraseEdges,
+        EraseLabels,
+        Join,
+        Records,
+        Share,
+        Unshare,
+        Withdraw,
+    )
     from rescind.core.request import Request
     from rescind.core.run_state import EarlyStop
     from rescind.core.tasks.metrics import Ranking
@@ -81,7 +101,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Arrive", "BoundaryError", "Clip", "ConfigError", "ConsentError", "DataError", "Dataset",
-    "EarlyStop", "Erase", "Evidence", "Federation", "Gaussian", "GraphDataset", "Host", "InProcess",
+    "EarlyStop", "Erase", "EraseEdges", "EraseLabels", "Evidence", "Federation", "Gaussian",
+    "GraphDataset", "Host", "InProcess",
     "Join", "Laplace", "OneByOne", "Ranking", "Recommendation", "Records", "Report", "Request",
     "RescindError", "Share", "Stream", "Unshare", "Withdraw", "__version__", "audit", "draw_groups",
     "draw_regret", "draw_share", "errors", "forget", "import_file", "load", "load_federation",

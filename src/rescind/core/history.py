@@ -13,7 +13,17 @@ from torch import Tensor
 
 from rescind.core.holdings import Holdings
 from rescind.core.params import Params, nbytes
-from rescind.core.records import Arrive, Erase, Event, Records, Share, Unshare, Withdraw, concerned
+from rescind.core.records import (
+    Arrive,
+    Erase,
+    EraseEdges,
+    Event,
+    Records,
+    Share,
+    Unshare,
+    Withdraw,
+    concerned,
+)
 from rescind.core.state import Log, ServerState
 from rescind.core.world import Host
 
@@ -97,8 +107,8 @@ class History:
             case Withdraw(client):
                 if client < origin.clients and bool(origin.members[client]):
                     origin = origin.apply(event)
-            case Erase(records):
-                origin = origin.without(records)
+            case Erase():
+                origin = origin.erased(event)
             case Unshare(records):
                 origin = origin.without_loans(records)
             case _:
@@ -141,6 +151,8 @@ def _named(records: Records, request: Withdraw | Unshare | Erase) -> Tensor:
     """Return which records a request names. [n] bool"""
     if isinstance(request, Withdraw):
         return records.client == request.client
+    if isinstance(request, EraseEdges):  # the nodes at its ends stay
+        return torch.zeros_like(records.client, dtype=torch.bool)
     return records.among(request.records)
 
 

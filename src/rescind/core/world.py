@@ -9,7 +9,17 @@ import torch
 from torch import Tensor
 
 from rescind.core.holdings import Holdings, with_member
-from rescind.core.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
+from rescind.core.records import (
+    Arrive,
+    Erase,
+    EraseEdges,
+    Event,
+    Join,
+    Records,
+    Share,
+    Unshare,
+    Withdraw,
+)
 from rescind.errors import ConsentError
 
 
@@ -75,7 +85,11 @@ class World:
             case Share(records):
                 new = records.to(device)
                 return replace(world, shared=(shared + new[~new.among(shared)]).sorted())
-            case Unshare(records) | Erase(records):
+            case Erase(records):
+                hosted = tuple((n, data.erased(event)) for n, data in self.hosted)
+                left = shared if isinstance(event, EraseEdges) else shared[~shared.among(records)]
+                return replace(world, shared=left, hosted=hosted)
+            case Unshare(records):
                 hosted = tuple((n, data.without(records)) for n, data in self.hosted)
                 return replace(world, shared=shared[~shared.among(records)], hosted=hosted)
             case Withdraw(client) if self.concerns_hosted_only(event):

@@ -112,7 +112,7 @@ def forget(
         _done(fed, request, done, data, shown),
         inventory(done.fed),
         findings,
-        records=len(request.records),
+        records=request.count,
         not_covered=[*_limits(fed, request), *claims.not_covered, *not_covered],
         claims=claims.plain,
         bound_claims=claims.bound,
