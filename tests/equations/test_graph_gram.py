@@ -220,7 +220,8 @@ def test_a_client_leaves_while_offline():
     fed = started()
     after, evidence = rs.forget(fed, rs.Withdraw(3), audits="none", away=[3])
     assert after.method.settled(after)
-    assert evidence.cost.rounds == 0 and not evidence.cost.participants
+    assert evidence.cost.rounds == 0
+    assert not evidence.cost.participants
     assert evidence.receipt.done.level == "L3"
     assert f"{PART}0003" not in after.now.state.own
 
@@ -283,9 +284,9 @@ def test_any_graph_learner_forgets_edges_and_labels_by_its_own_way(method):
 
 
 def test_settings_out_of_range_are_named():
-    with pytest.raises(rs.ConfigError, match="GraphGram.ridge must be above 0; got 0"):
+    with pytest.raises(rs.ConfigError, match=r"GraphGram\.ridge must be above 0; got 0"):
         GraphGram(ridge=0)
-    with pytest.raises(rs.ConfigError, match="Hops.hops must be from 0 to 20"):
+    with pytest.raises(rs.ConfigError, match=r"Hops\.hops must be from 0 to 20"):
         Hops(hops=-1)
     with pytest.raises(rs.ConfigError, match="max_width is 5"):
         started(max_width=5)
