@@ -89,21 +89,22 @@ class Hops(NodeModel):
         source, target, weight = adjacency(graph, torch.float64)
         near = compressed(target, source, weight, (nodes, nodes))
         shape = (nodes, graph.features)
-        first = compressed(graph.node, graph.feature, graph.value.double(), shape).toarray()
+        first = compressed(graph.node, graph.feature, graph.value.double(), shape)
         if drawn := self.drawn(graph.features):
-            made = _random(self._side_by_side(near, first), drawn)
+            made = _random(self._side_by_side(near, first.toarray()), drawn)
         else:
             made = self._summed(near, first)
         return np.hstack([made, np.full((nodes, 1), float(UNIT))])
 
-    def _summed(self, near: Any, value: np.ndarray) -> np.ndarray:
+    def _summed(self, near: Any, value: Any) -> np.ndarray:
         """Add the hops of words. Square roots keep a frequent word from drowning the others."""
-        value = value / np.maximum(np.abs(value).sum(1, keepdims=True), 1e-12)
-        total = np.zeros_like(value)
+        value = _scaled(value, 1)
+        total: Any = 0 * value
         for hop in range(self.hops + 1):
             value = near @ value if hop else value
-            total += _unit(np.sign(value) * np.sqrt(np.abs(value)))
-        return np.rint(UNIT * _unit(total))
+            total = total + _scaled(value.sign().multiply(abs(value).sqrt()), 2)
+        made: np.ndarray = np.rint(UNIT * _scaled(total, 2).toarray())
+        return made
 
     def _side_by_side(self, near: Any, value: np.ndarray) -> np.ndarray:
         if value.size and np.abs(value).max() > LARGEST:
@@ -118,9 +119,14 @@ class Hops(NodeModel):
         return np.rint(UNIT * np.hstack([*hops, np.log(degree) / 5]))
 
 
-def _unit(rows: np.ndarray) -> np.ndarray:
-    """Scale rows to length 1; rows of zeros stay."""
-    return rows / np.maximum(np.sqrt(np.square(rows).sum(1, keepdims=True)), 1e-12)
+def _scaled(rows: Any, power: int) -> Any:
+    """Divide sparse rows by their norm, sum |x| or length; rows of zeros stay."""
+    rows = rows.tocsr()
+    count, each = rows.shape[0], np.diff(rows.indptr)
+    owner = np.repeat(np.arange(count), each)
+    norm = np.bincount(owner, np.abs(rows.data) ** power, count) ** (1 / power)
+    rows.data = rows.data / np.maximum(norm, 1e-12)[owner]
+    return rows
 
 
 def _random(columns: np.ndarray, drawn: int) -> np.ndarray:
