@@ -141,6 +141,10 @@ def test_secure_aggregation_needs_no_part_and_gives_the_same_sum():
     assert sum_digest(kept.now.state.own) == sum_digest(summed.now.state.own)
     after = [fed.method.unlearn(fed, rs.Withdraw(2)) for fed in (kept, summed)]
     assert sum_digest(after[0].now.state.own) == sum_digest(after[1].now.state.own)
+    _, evidence = rs.forget(summed, rs.Withdraw(2), audits="none")
+    assert evidence.receipt.done.level == "L3"
+    assert evidence.cost.rounds == 1
+    assert evidence.cost.participants == {0, 1, 3, 4, 5}
 
 
 # -- forgetting -----------------------------------------------------------------------------------

@@ -24,9 +24,13 @@ def command(
     run: Annotated[
         Path | None, Argument(help="A finished run: its method, data and settings are attacked.")
     ] = None,
-    method: Annotated[str | None, Option(help="Default: all that send updates, and Gram.")] = None,
+    method: Annotated[
+        str | None, Option(help="Default: all that send updates, and Gram. Or GraphGram.")
+    ] = None,
     model: Annotated[str | None, Option(help="The backbone. Default: that of the method.")] = None,
-    data: Annotated[str, Option(help="A dataset of interactions (rescind data list).")] = "ml-100k",
+    data: Annotated[
+        str, Option(help="A dataset of interactions, or a graph for GraphGram.")
+    ] = "ml-100k",
     users: Annotated[int, Option(min=2, help="Number of attacked users.")] = 100,
     rounds: Annotated[str, Option(help="Rounds to average over, comma-separated.")] = "1,10,100",
     epsilon: Annotated[
