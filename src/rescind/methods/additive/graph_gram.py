@@ -229,7 +229,7 @@ def _key(client: int) -> str:
 def _narrow(parts: Tensor) -> Tensor:
     """Return whole numbers in four bytes if they fit: half of the message."""
     low, high = parts.aminmax() if parts.numel() else (0, 0)
-    fits = -(2**31) <= int(low) and int(high) < 2**31
+    fits = int(low) >= -(2**31) and int(high) < 2**31
     return parts.to(torch.int32 if fits else torch.int64, copy=True)
 
 
