@@ -35,7 +35,17 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "rescind.core.run_state": ("EarlyStop",),
     "rescind.core.tasks.metrics": ("Ranking",),
     "rescind.core.labels": ("Recommendation",),
-    "rescind.core.records": ("Arrive", "Erase", "Join", "Records", "Share", "Unshare", "Withdraw"),
+    "rescind.core.records": (
+        "Arrive",
+        "Erase",
+        "EraseEdges",
+        "EraseLabels",
+        "Join",
+        "Records",
+        "Share",
+        "Unshare",
+        "Withdraw",
+    ),
     "rescind.core.world": ("Host",),
     "rescind.core.request": ("Request",),
     "rescind.forgetting.forget": ("Evidence", "forget"),
@@ -64,7 +74,17 @@ if TYPE_CHECKING:
     from rescind.core.federation import Federation
     from rescind.core.guards import Clip, Gaussian, Laplace
     from rescind.core.labels import Recommendation
-    from rescind.core.records import Arrive, Erase, Join, Records, Share, Unshare, Withdraw
+    from rescind.core.records import (
+        Arrive,
+        Erase,
+        EraseEdges,
+        EraseLabels,
+        Join,
+        Records,
+        Share,
+        Unshare,
+        Withdraw,
+    )
     from rescind.core.request import Request
     from rescind.core.run_state import EarlyStop
     from rescind.core.tasks.metrics import Ranking
@@ -86,12 +106,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Arrive", "BoundaryError", "Clip", "ConfigError", "ConsentError", "DataError", "Dataset",
-    "EarlyStop", "Erase", "Evidence", "Federation", "Gaussian", "Gram", "GraphDataset", "Host",
-    "InProcess", "Join", "Laplace", "OneByOne", "Ranking", "Recommendation", "Records", "Report",
-    "Request", "RescindError", "SeqGram", "Share", "Stream", "Unshare", "Withdraw", "__version__",
-    "audit", "draw_groups", "draw_regret", "draw_share", "errors", "forget", "import_file", "load",
-    "load_federation", "methods", "models", "run_stream", "save_federation", "simulate_lending",
-    "verify",
+    "EarlyStop", "Erase", "EraseEdges", "EraseLabels", "Evidence", "Federation", "Gaussian", "Gram",
+    "GraphDataset", "Host", "InProcess", "Join", "Laplace", "OneByOne", "Ranking", "Recommendation",
+    "Records", "Report", "Request", "RescindError", "SeqGram", "Share", "Stream", "Unshare",
+    "Withdraw", "__version__", "audit", "draw_groups", "draw_regret", "draw_share", "errors",
+    "forget", "import_file", "load", "load_federation", "methods", "models", "run_stream",
+    "save_federation", "simulate_lending", "verify",
 ]  # fmt: skip
 
 

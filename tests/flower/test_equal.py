@@ -17,11 +17,21 @@ from rescind import methods
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
-from rescind.core.records import Erase, Event, Records, Share, Unshare, Withdraw
+from rescind.core.records import (
+    Erase,
+    EraseEdges,
+    EraseLabels,
+    Event,
+    Records,
+    Share,
+    Unshare,
+    Withdraw,
+)
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.silo.node import Node
 from rescind.methods.additive.gram import Gram
+from rescind.methods.additive.graph_gram import GraphGram
 from rescind.methods.continual.f3crec import F3CRec
 from rescind.methods.graphs.fedgcv import FedGCV
 from rescind.methods.sharing.fedshare import FedShare
@@ -115,6 +125,25 @@ def test_the_additive_learner_forgets_exactly(silos: int, tmp_path: Path) -> Non
     here, there = here.run(1), there.run(1)
     back = Unshare(here.world.shared[here.world.shared.client == here.world.shared.client[-1]])
     for event in (erased(WORLDS["ranking"]()), back, Withdraw(2)):
+        here, there = here.method.unlearn(here, event), there.method.unlearn(there, event)
+        there = executor.settle(there)
+        assert_same(here, there)
+
+
+@pytest.mark.parametrize("silos", [1, 3])
+def test_graphs_are_added_up_in_one_round_and_forget_exactly(silos: int, tmp_path: Path) -> None:
+    holdings = tiny_subgraphs(clients=9)
+    executor, _ = silos_of(holdings, silos, tmp_path, single_updates=True)
+    here = Federation.start(holdings, GraphGram(), SEED).run(1)
+    there = Federation.start(executor.gather(SEED), GraphGram(), SEED, executor).run(1)
+    assert_same(here, there)
+    graph = holdings.graph
+    assert graph is not None
+    ends = graph.index[graph.edge[:, 0]].tolist()
+    edge = EraseEdges.of(int(graph.owner[graph.edge[0, 0]]), [(ends[0], ends[1])])
+    train = holdings.records[holdings.split == 0]
+    label, node = EraseLabels(train[train.client == 4][:1]), Erase(train[train.client == 5][:2])
+    for event in (edge, label, node, Withdraw(2)):
         here, there = here.method.unlearn(here, event), there.method.unlearn(there, event)
         there = executor.settle(there)
         assert_same(here, there)

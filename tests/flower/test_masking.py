@@ -12,6 +12,7 @@ from torch.testing import assert_close
 pytest.importorskip("flwr")
 
 from flower.grids import FIRST, InMemory, silos_of
+from graphs import tiny_subgraphs
 from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.core.run_state import RoundResult
@@ -23,6 +24,7 @@ from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.payloads import sums_of
 from rescind.flower.wire.secure_aggregation import Masked, flatten_sum, unflatten_sum
 from rescind.methods.additive.gram import Gram
+from rescind.methods.additive.graph_gram import GraphGram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
 from worlds import tiny_holdings
@@ -77,6 +79,17 @@ def test_whole_numbers_are_masked_without_loss(tmp_path: Path) -> None:
         assert torch.equal(fed.now.state.public[name], value), name
     for name, value in here.now.state.own.items():
         assert torch.equal(fed.now.state.own[name], value), name
+
+
+def test_node_sums_are_masked_without_loss(tmp_path: Path) -> None:
+    method, holdings = GraphGram(keep_parts=False), tiny_subgraphs(clients=6)
+    plain, _ = silos_of(holdings, 3, tmp_path)
+    executor = replace(plain, masked=Masked(2.0**30))
+    fed = Federation.start(executor.gather(SEED), method, SEED, executor).run(1)
+    here = Federation.start(holdings, method, SEED).run(1)
+    for name, value in here.now.state.own.items():
+        assert torch.equal(fed.now.state.own[name], value), name
+    assert torch.equal(fed.now.state.public["weights"], here.now.state.public["weights"])
 
 
 def train_replies(grid: InMemory) -> list[Letter]:

@@ -9,6 +9,8 @@ from rescind.core.records import (
     Anew,
     Arrive,
     Erase,
+    EraseEdges,
+    EraseLabels,
     Event,
     Join,
     Records,
@@ -34,6 +36,8 @@ EVENTS: tuple[Event, ...] = (
     Share(SOME),
     Unshare(SOME),
     Erase(SOME),
+    EraseLabels(SOME),
+    EraseEdges(SOME),
     Anew(SOME),
     Join(3),
     Withdraw(7),
@@ -55,7 +59,9 @@ def test_several_events_keep_their_order() -> None:
     assert unpack_events("owed", *pack_events("owed", EVENTS)) == list(EVENTS)
 
 
-@pytest.mark.parametrize("event", [Unshare(SOME), Erase(SOME), Withdraw(7)], ids=str)
+@pytest.mark.parametrize(
+    "event", [Unshare(SOME), Erase(SOME), EraseEdges(SOME), Withdraw(7)], ids=str
+)
 def test_a_request_survives_its_text(event: Event) -> None:
     assert read_event(event_text(event)) == event
     assert read_event(event_text(event)) != Erase(SOME[:1])

@@ -24,9 +24,13 @@ def command(
     run: Annotated[
         Path | None, Argument(help="A finished run: its method, data and settings are attacked.")
     ] = None,
-    method: Annotated[str | None, Option(help="Default: all that send updates, and Gram.")] = None,
+    method: Annotated[
+        str | None, Option(help="Default: all that send updates, and Gram. Or GraphGram.")
+    ] = None,
     model: Annotated[str | None, Option(help="The backbone. Default: that of the method.")] = None,
-    data: Annotated[str, Option(help="A dataset of interactions (rescind data list).")] = "ml-100k",
+    data: Annotated[
+        str, Option(help="A dataset of interactions, or a graph for GraphGram.")
+    ] = "ml-100k",
     users: Annotated[int, Option(min=2, help="Number of attacked users.")] = 100,
     rounds: Annotated[str, Option(help="Rounds to average over, comma-separated.")] = "1,10,100",
     epsilon: Annotated[
@@ -67,6 +71,9 @@ def command(
         if method is not None or model is not None:
             raise ConfigError("a run has a method and a model. Leave out --method and --model.")
         given, data, seed = _of_run(run)
+    if (method or "").lower() == "graphgram" or (given and given.world.task == "nodes"):
+        _print_graph(_graph(given, data, seed, out), out, as_json)
+        return
     dataset = prepare(DataSettings(name=data))
     named = method is not None and method.lower() == "gram" and model is None
     if named or (given is not None and given.method.additive):
@@ -161,6 +168,43 @@ def _peeled(
     }
     write_atomically(out / "peeling.json", _text(facts).encode())
     return facts
+
+
+def _graph(run: Federation | None, name: str, seed: int, out: Path) -> dict[str, Any]:
+    """Attack the sums of GraphGram on a graph. Write and return the facts."""
+    from rescind.core.federation import Federation
+    from rescind.core.files import write_atomically
+    from rescind.experiments.graph_leaks import graph_leaks
+    from rescind.experiments.learning_run import prepare_graph
+    from rescind.experiments.recipe import DataSettings
+    from rescind.methods.additive.graph_gram import GraphGram
+    from rescind.storage.provenance import versions
+
+    graph = prepare_graph(DataSettings(name=name))
+    fed = run or Federation.start(graph, GraphGram(), seed).run(1)
+    facts: dict[str, Any] = {
+        "question": "what the sums of GraphGram say of single nodes, their words, edges and labels",
+        "data": name,
+        "digest": graph.digest,
+        "seed": seed,
+        "lines": graph_leaks(fed),
+        "versions": versions(),
+    }
+    write_atomically(out / f"graph-{name}.json", _text(facts).encode())
+    return facts
+
+
+def _print_graph(facts: Mapping[str, Any], out: Path, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    typer.echo(f"What the sums of GraphGram say of single nodes ({facts['data']}):")
+    for line in facts["lines"]:
+        typer.echo(f"  {line['view']}")
+        for name, value in line.items():
+            if name != "view":
+                typer.echo(f"    {name:28}{'-' if value is None else f'{value:.3f}':>10}")
+    typer.echo(f"\nWritten: {out}/graph-{facts['data']}.json\nMore: docs/additive.md")
 
 
 def _print_peeled(facts: Mapping[str, Any], out: Path, as_json: bool = False) -> None:

@@ -125,6 +125,13 @@ class Graph:
             label=self.label[kept],
         )
 
+    def edges_at(self, client: Tensor, one: Tensor, other: Tensor) -> Tensor:
+        """Return where the graph has each of these edges of a client, either way. [n, E] bool"""
+        ends, owner = self.index[self.edge], self.owner[self.edge[0]]
+        forth = (ends[0] == one[:, None]) & (ends[1] == other[:, None])
+        back = (ends[1] == one[:, None]) & (ends[0] == other[:, None])
+        return (forth | back) & (owner == client[:, None])
+
     def to(self, device: str | torch.device) -> Graph:
         """Copy the graph to another device."""
         tensors = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}

@@ -192,11 +192,11 @@ class InProcess:
         before = vault.read(cohort.ids)
         if self.fused and not (self.guards or method.individual or method.logs):
             summed, private = method.client_sum(public, before, cohort, clock)
-            if sound(summed, public, self.limit, cohort.weight):
+            if sound(summed, public, self.limit * method.unit, cohort.weight):
                 return replace(summed, who=cohort.ids), _only_changed(before, private), {}
         update, private = method.client_train(public, before, cohort, clock)
         own = () if method.only_averages else tuple(update.entries)  # not broadcast
-        update, kept, refused = gate(update, self.limit, public, cohort.weight, own)
+        update, kept, refused = gate(update, self.limit * method.unit, public, cohort.weight, own)
         rows = method.client_log(update, cohort) if method.logs else {}
         if refused:  # a device keeps its old state if its update is refused
             private = _undo_refused(before, private, kept)

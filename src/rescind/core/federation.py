@@ -18,7 +18,16 @@ from rescind.core.history import History
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels, Recommendation
 from rescind.core.method import Method
-from rescind.core.records import Arrive, Erase, Event, Records, Unshare, Withdraw, concerned
+from rescind.core.records import (
+    Arrive,
+    Erase,
+    EraseEdges,
+    Event,
+    Records,
+    Unshare,
+    Withdraw,
+    concerned,
+)
 from rescind.core.request import Request
 from rescind.core.run_state import EarlyStop, RoundResult, RunState
 from rescind.core.state import Private, ServerState
@@ -150,6 +159,8 @@ class Federation:
         if isinstance(event, Withdraw):
             known = held if len(held) else lent  # no holdings here if devices are remote
             records = known.of_clients(people)
+        elif isinstance(event, EraseEdges):
+            records = held[:0]
         else:
             records = held[held.find(event.records)] if len(held) else event.records
         first: int | None = 1 if self.now.state.round else None  # if there is no history

@@ -14,7 +14,17 @@ from torch import Tensor
 from rescind.core.holdings import Holdings
 from rescind.core.jagged import Cut
 from rescind.core.params import Params, nbytes
-from rescind.core.records import Arrive, Erase, Event, Records, Share, Unshare, Withdraw, concerned
+from rescind.core.records import (
+    Arrive,
+    Erase,
+    EraseEdges,
+    Event,
+    Records,
+    Share,
+    Unshare,
+    Withdraw,
+    concerned,
+)
 from rescind.core.state import Log, ServerState
 from rescind.core.world import Host
 
@@ -98,8 +108,8 @@ class History:
             case Withdraw(client):
                 if client < origin.clients and bool(origin.members[client]):
                     origin = origin.apply(event)
-            case Erase(records):
-                origin = origin.without(records)
+            case Erase():
+                origin = origin.erased(event)
             case Unshare(records):
                 origin = origin.without_loans(records)
             case _:
@@ -142,6 +152,8 @@ def _named(records: Records, request: Withdraw | Unshare | Erase) -> Tensor:
     """Return where the records are that a request names. [k] sorted"""
     if isinstance(request, Withdraw):
         return records.rows_of(concerned(request))
+    if isinstance(request, EraseEdges):  # the nodes at its ends stay
+        return torch.zeros(0, dtype=torch.int64, device=records.client.device)
     return records.find(request.records)
 
 

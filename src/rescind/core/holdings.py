@@ -18,6 +18,8 @@ from rescind.core.records import (
     FEW,
     Arrive,
     Erase,
+    EraseEdges,
+    EraseLabels,
     Event,
     Join,
     Records,
@@ -265,9 +267,12 @@ class Holdings:
                 # Of earlier blocks a device keeps only the list of shared records.
                 current = (self.split != TRAIN) | (self.block == self.now)
                 return after._cut((~(current | after.lent)).nonzero().squeeze(1))
+            case EraseEdges():
+                self._check_edges(event)
+                return self.erased(event)
             case Erase(records):
                 self._find(records, "erased")
-                return self.without(records)
+                return self.erased(event)
             case Withdraw(client):
                 if not 0 <= client < self.clients or not bool(self.members[client]):
                     raise ConsentError(
@@ -291,6 +296,33 @@ class Holdings:
         """Return which records are requested; raise if a pair is not held. [n] bool"""
         _check_among(records, self.records, _NOT_HELD, verb)
         return self.records.among(records)
+
+    def _check_edges(self, event: EraseEdges) -> None:
+        """Raise `ConsentError` unless the client has all these edges."""
+        if self.graph is None:
+            raise ConsentError("these clients have no graph, so there are no edges to erase.")
+        named = event.records.to(self.members.device)
+        missing = ~self.graph.edges_at(named.client, named.item, named.time).any(1)
+        if bool(missing.any()):
+            client, one, other = (int(c[missing][0]) for c in vars(named).values())
+            raise ConsentError(
+                f"client {client} has no edge between nodes {one} and {other}, so it cannot be "
+                f"erased. Name edges of its own subgraph. Nothing was changed.",
+                client=client,
+            )
+
+    def erased(self, event: Erase) -> Holdings:
+        """Return the holdings without what an erasure names. No consent check."""
+        named, graph = event.records.to(self.members.device), self.graph
+        if graph is None or not isinstance(event, EraseEdges | EraseLabels):
+            return self.without(event.records)
+        if isinstance(event, EraseEdges):
+            gone = graph.edges_at(named.client, named.item, named.time).any(0)
+            return replace(self, graph=replace(graph, edge=graph.edge[:, ~gone]))
+        nodes = Records(graph.owner, graph.index, torch.zeros_like(graph.owner))
+        label = torch.where(nodes.among(named), -1, graph.label)
+        left = self.keep(~self.records.among(named))
+        return replace(left, graph=replace(graph, label=label))
 
     def without(self, records: Records) -> Holdings:
         """Return the holdings without these records. No consent check."""

@@ -106,6 +106,8 @@ class Method(Unlearner):
     """True: devices read the order in time of their items (`Lot.time`)."""
     logs: ClassVar[bool] = False
     """True: devices keep rows of their own updates (`client_log`)."""
+    unit: ClassVar[float] = 1.0
+    """What stands for 1 in an update of whole numbers: the limit of norms is in these."""
 
     def __post_init__(self) -> None:
         self.check_above_zero("clients_per_round")

@@ -67,8 +67,8 @@ class Records:
     def __len__(self) -> int:
         return len(self.client)
 
-    def __getitem__(self, chosen: Tensor) -> Records:
-        """Select records by position or by mask."""
+    def __getitem__(self, chosen: Tensor | slice) -> Records:
+        """Select records by position, by mask or by slice."""
         return Records(self.client[chosen], self.item[chosen], self.time[chosen])
 
     def __add__(self, other: Records) -> Records:
@@ -223,6 +223,23 @@ class Erase(Event):
     """Records are deleted on server and device."""
 
     records: Records
+
+
+@dataclass(frozen=True, eq=False)
+class EraseLabels(Erase):
+    """Labels of nodes are deleted: the nodes stay, pass messages on, and are records no more."""
+
+
+@dataclass(frozen=True, eq=False)
+class EraseEdges(Erase):
+    """Edges of a graph are deleted; the nodes stay. A record is (client, node, other node)."""
+
+    @classmethod
+    def of(cls, client: int, edges: Sequence[tuple[int, int]]) -> EraseEdges:
+        """Make the event from pairs of nodes, in any order."""
+        ends = [sorted(edge) for edge in edges]
+        low, high = [one for one, _ in ends], [other for _, other in ends]
+        return cls(Records.of([client] * len(ends), low, high))
 
 
 @dataclass(frozen=True, eq=False)

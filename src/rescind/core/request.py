@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rescind.core.records import Erase, Records, Unshare, Withdraw
+from rescind.core.records import Erase, EraseEdges, Records, Unshare, Withdraw
 
 
 @dataclass(frozen=True)
@@ -15,13 +15,19 @@ class Request:
 
     event: Unshare | Erase | Withdraw
     records: Records
-    """The records as devices hold them, or as far as the server knows them. All of a leaver's."""
+    """The records as devices hold them, or as far as the server knows them. All of a leaver's; none
+    if only edges go."""
     people: Tensor
     """[n] sorted: the clients concerned."""
     first_round: int | None
     """The first round in which the records may have had influence; None: in none so far."""
     away: tuple[int, ...] = ()
     """Clients whose devices cannot be reached now."""
+
+    @property
+    def count(self) -> int:
+        """How many records are forgotten; of edges, how many edges."""
+        return len(self.event.records if isinstance(self.event, EraseEdges) else self.records)
 
     @property
     def kind(self) -> str:

@@ -10,7 +10,17 @@ from torch import Tensor
 
 from rescind.core.holdings import Holdings, with_member
 from rescind.core.jagged import Cut
-from rescind.core.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
+from rescind.core.records import (
+    Arrive,
+    Erase,
+    EraseEdges,
+    Event,
+    Join,
+    Records,
+    Share,
+    Unshare,
+    Withdraw,
+)
 from rescind.errors import ConsentError
 
 
@@ -76,7 +86,12 @@ class World:
             case Share(records):
                 new = records.to(device)
                 return replace(world, shared=(shared + new[~new.among(shared)]).sorted())
-            case Unshare(records) | Erase(records):
+            case Erase(records):
+                hosted = tuple((n, data.erased(event)) for n, data in self.hosted)
+                edges = isinstance(event, EraseEdges)
+                left = shared if edges else shared.without(Cut.of(shared.find(records)))
+                return replace(world, shared=left, hosted=hosted)
+            case Unshare(records):
                 hosted = tuple((n, data.without(records)) for n, data in self.hosted)
                 left = shared.without(Cut.of(shared.find(records)))
                 return replace(world, shared=left, hosted=hosted)

@@ -140,7 +140,7 @@ def forget(
             _done(fed, request, done, data, known),
             inventory(done.fed),
             findings(known),
-            records=len(request.records),
+            records=request.count,
             not_covered=[*_limits(fed, request), *claims.not_covered, *not_covered],
             claims=claims.plain,
             bound_claims=claims.bound,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ASKED = {
     "Unshare": "took back shared records: the server's copy is deleted, the device keeps its own",
     "Erase": "asked to erase records from the server and from their device",
+    "EraseLabels": "asked to erase labels of nodes; the nodes stay",
+    "EraseEdges": "asked to erase edges of their graph; the nodes stay",
     "Withdraw": "left, and all their data was deleted",
 }
 SUMMARY = {

@@ -4,6 +4,7 @@ from rescind.models.bag import Bag as Bag
 from rescind.models.bag import TwoBags as TwoBags
 from rescind.models.counts import Counts as Counts
 from rescind.models.gcn import GCN as GCN
+from rescind.models.hops import Hops as Hops
 from rescind.models.item_item import ItemWeights as ItemWeights
 from rescind.models.item_item import LocalWeights as LocalWeights
 from rescind.models.item_item import Neighbours as Neighbours

@@ -11,16 +11,31 @@ from torch import Tensor
 
 from rescind.core.holdings import Holdings
 from rescind.core.params import Params
-from rescind.core.records import Anew, Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
+from rescind.core.records import (
+    Anew,
+    Arrive,
+    Erase,
+    EraseEdges,
+    EraseLabels,
+    Event,
+    Join,
+    Records,
+    Share,
+    Unshare,
+    Withdraw,
+)
 from rescind.core.world import Host
 from rescind.errors import DataError
 from rescind.storage import packing
 from rescind.storage.packing import Facts, Packed, columns, drawer, under
 
 KINDS: dict[str, type[Event]] = {
-    kind.__name__: kind for kind in (Share, Unshare, Erase, Anew, Join, Withdraw, Arrive, Host)
-}
-REQUESTS = (Unshare, Erase, Withdraw)
+    kind.__name__: kind
+    for kind in (
+        Share, Unshare, Erase, EraseLabels, EraseEdges, Anew, Join, Withdraw, Arrive, Host,
+    )
+}  # fmt: skip
+REQUESTS = (Unshare, Erase, EraseLabels, EraseEdges, Withdraw)
 
 
 def pack_event(event: Event) -> Packed:

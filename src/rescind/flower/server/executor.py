@@ -199,9 +199,8 @@ class FlowerExecutor:
             log.warning("round %d is abandoned: only %d silos replied", clock.round, len(replies))
             return {"train": Sum({}, 0.0, 0, refused=refused)}, vault
         sums: dict[str, Sum] = {}
-        limit = (
-            self.limit if method.only_averages else LIMIT
-        )  # pairs of 2,300 items: a norm of 2,300
+        # pairs of 2,300 items: a norm of 2,300
+        limit = self.limit if method.only_averages else LIMIT * method.unit
         if total is None:
             named = {*roles.values()} if roles else ()
             bounds = {
@@ -211,7 +210,7 @@ class FlowerExecutor:
             sums, bad = accepted(replies, bounds, limit, self.trim)
         else:  # a masked total is checked as a whole
             also = () if method.only_averages else tuple(total.totals)
-            sums["train"] = gate_sum(total, public, LIMIT, also)
+            sums["train"] = gate_sum(total, public, LIMIT * method.unit, also)
             bad = {} if sums["train"] is total else dict.fromkeys(replies, "")
         for silo, reply in replies.items():
             if silo not in bad:

@@ -115,6 +115,10 @@ class RemoteHoldings(Holdings):
         """Return holdings to restart from without these records."""
         return self._leave_out(Erase(records))
 
+    def erased(self, event: Erase) -> RemoteHoldings:
+        """Return holdings to restart from without what an erasure names."""
+        return self._leave_out(event)
+
     def without_loans(self, records: Records) -> RemoteHoldings:
         """Return holdings to restart from with these records not lent."""
         return self._leave_out(Unshare(records))

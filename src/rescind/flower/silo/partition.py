@@ -30,8 +30,8 @@ def leave_out(holdings: Holdings, event: Event) -> Holdings:
         case Withdraw(client):
             there = 0 <= client < holdings.clients and bool(holdings.members[client])
             return holdings.apply(event) if there else holdings.without_client(client)
-        case Erase(records):
-            return holdings.without(records)
+        case Erase():
+            return holdings.erased(event)
         case Unshare(records):
             return holdings.without_loans(records)
         case _:

@@ -83,7 +83,7 @@ def _sum_flaw(total: Sum, asked: Bounds) -> str | None:
             like = asked.public.get(name, value)  # another kind would change the model's
             if value.dtype not in NUMBERS or value.dtype != like.dtype:
                 return KIND
-    gated = gate_sum(total, asked.public, LIMIT, _also(total, asked))
+    gated = gate_sum(total, asked.public, LIMIT * asked.method.unit, _also(total, asked))
     if gated is not total:
         return next(iter(gated.refused))
     if total.who.dtype != torch.int64 or len(total.who) != total.clients:
@@ -102,7 +102,9 @@ def _parts_flaw(total: Sum, asked: Bounds) -> str | None:
     if total.parts and not asked.method.individual:
         return "single updates"
     for senders, update in total.parts:
-        _, kept, flaws = gate(update, LIMIT, asked.public, None, _also(total, asked))
+        _, kept, flaws = gate(
+            update, LIMIT * asked.method.unit, asked.public, None, _also(total, asked)
+        )
         if not bool(kept.all()):
             return next(iter(flaws))
         if len(senders) != update.clients or not bool(torch.isin(senders, asked.ids).all()):

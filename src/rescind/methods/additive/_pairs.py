@@ -190,10 +190,6 @@ def mirrored(lower: Tensor) -> Tensor:
 
 def halved(full: Tensor) -> Tensor:
     """Pack the lower half of a matrix. [I, I] -> [I (I + 1) / 2]"""
-    items = len(full)
-    lower = full.new_empty(half(items))
-    for row in range(0, items, ROWS):
-        rows = min(ROWS, items - row)
-        inside = torch.ones(rows, row + rows, dtype=torch.bool, device=full.device).tril_(row)
-        lower[half(row) : half(row + rows)] = full[row : row + rows, : row + rows][inside]
-    return lower
+    if not len(full):
+        return full.new_zeros(0)
+    return torch.cat([full[row, : row + 1] for row in range(len(full))])
