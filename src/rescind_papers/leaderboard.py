@@ -40,7 +40,8 @@ FORGETS = (
     Column("forget.client_rounds", "client-rounds", 0),
     Column("forget.online.others", "others online", 0),
 )  # fmt: skip
-TASKS = {"learning": LEARNS, "continual": STREAMS, "unlearning": FORGETS}
+NEXT = (Column("NDCG@10"), Column("HR@10"), *LEARNS[3:])
+TASKS = {"learning": LEARNS, "sequences": NEXT, "continual": STREAMS, "unlearning": FORGETS}
 """Columns of each task: utility, forgetting, time, storage, communication."""
 
 
@@ -67,6 +68,8 @@ def task_of(cell: Cell) -> str:
     """Return the task of a cell."""
     if cell.forget is not None:
         return "unlearning"
+    if cell.data.split == "last":
+        return "sequences"
     return "continual" if cell.data.variant else "learning"
 
 
@@ -102,7 +105,7 @@ def _standing(cell: Cell, recipe: str, newest: Newest) -> Standing | None:
     doer: Any = cell.method if forget is None else forget.unlearner or cell.method
     control = forget is not None and forget.unlearner is None and forget.name != "own"
     name = forget.name if control and forget is not None else type(doer).__name__
-    first = "accuracy" if cell.method.model.task == "nodes" else "NDCG@20"
+    first = "accuracy" if cell.method.model.task == "nodes" else TASKS[task][0].path
     utility = [v for v in (Column(first).of(line) for line in mine) if isinstance(v, float | int)]
     return Standing(
         task=task,

@@ -67,4 +67,4 @@ def test_a_thousand_requests_on_ml_1m_leave_the_sum_of_what_remains():
     solved = time.process_time() - begun
     assert torch.equal(weights, method.server_weights({"gram/0000": never}))
     print(f"a person: {1e3 * median(took):.2f} ms median; solve: {solved:.2f} CPU s")
-    assert median(took) < 2e-3  # half of it where nothing else runs
+    assert median(took) < 1e-3

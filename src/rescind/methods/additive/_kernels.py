@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 
@@ -84,42 +85,54 @@ def unfold(lower: Any, full: Any) -> None:
 
 @njit(cache=True)
 def add_each_ordered_pair(
-    total: Any, owners: Any, first: Any, item: Any, rank: Any, weight: Any, sign: Any, table: Any
+    total: Any, owners: Any, first: Any, item: Any, time: Any, weight: Any, sign: Any, table: Any
 ) -> None:
     """Add the pairs of each owner's items in their order, and count the owners of each pair.
 
     The same pairs as `_ordered.ordered_pairs` lists.
 
-    first: [owners + 1] start of each owner's items, which are in the order of time
-    rank: twice the place in time    total: [I^2, 2]    table: [k, 2]
+    first: [owners + 1] start of each owner's items    total: [I^2, 2]    table: [k, 2]
     owners: [I^2], or empty: not counted
     """
     counted = len(owners) > 0
-    value = [0, 0]
     for owner in range(len(weight)):
-        most = weight[owner]
-        for k in range(first[owner], first[owner + 1]):
-            begin = k
-            while begin > first[owner] and rank[begin - 1] == rank[k]:
-                begin -= 1
-            for p in range(begin, first[owner + 1]):
+        most, count = weight[owner], first[owner + 1] - first[owner]
+        mine = item[first[owner] : first[owner + 1]]
+        when = time[first[owner] : first[owner + 1]]
+        order = np.argsort(when, kind="mergesort")
+        mine, when = mine[order], when[order]
+        start = np.empty(count, np.int64)  # where the time of each item begins
+        for k in range(count):
+            start[k] = start[k - 1] if k and when[k] == when[k - 1] else k
+        rank = np.empty(count, np.int64)  # twice the mean place of that time
+        last = count - 1
+        for k in range(count - 1, -1, -1):
+            if k < count - 1 and start[k] != start[k + 1]:
+                last = k
+            rank[k] = start[k] + last
+        reach = min(len(table), 2 * count)
+        value = most * table[:reach] // 4096
+        while reach > 1 and value[reach - 1, 0] == 0 and value[reach - 1, 1] == 0:
+            reach -= 1
+        value[0] = most // 2  # at one time
+        value *= sign[owner]
+        for k in range(count):
+            for p in range(start[k], count):
                 apart = rank[p] - rank[k]
-                if apart >= len(table):
+                if apart >= reach:
                     break
-                for reach in range(2):
-                    if k == p:
-                        value[reach] = most
-                    elif apart == 0:
-                        value[reach] = most // 2
-                    else:
-                        value[reach] = most * table[apart, reach] // 4096
-                if value[0] > 0 or value[1] > 0:
-                    i, j = item[k], item[p]
-                    place = j * j + i if i < j else i * i + i + j
-                    total[place, 0] += sign[owner] * value[0]
-                    total[place, 1] += sign[owner] * value[1]
-                    if counted:
-                        owners[place] += 1
+                i, j = mine[k], mine[p]
+                place = j * j + i if i < j else i * i + i + j
+                if k == p:
+                    total[place, 0] += sign[owner] * most
+                    total[place, 1] += sign[owner] * most
+                elif value[apart, 0] != 0 or value[apart, 1] != 0:
+                    total[place, 0] += value[apart, 0]
+                    total[place, 1] += value[apart, 1]
+                else:
+                    continue
+                if counted:
+                    owners[place] += 1
 
 
 @njit(cache=True)

@@ -117,17 +117,13 @@ def ranks(lot: Lot) -> Tensor:
 
     Items of one time have the mean of their places: no order is made up, and twice a mean is whole.
     """
-    order, rank = in_time(lot)
-    return torch.empty_like(rank).index_copy_(0, order, rank)
-
-
-def in_time(lot: Lot) -> tuple[Tensor, Tensor]:
-    """Return the order by owner and time, and the `ranks` in this order. [n], [n]"""
     order, new = _by_time(lot)
     first = new.nonzero().squeeze(1)
     size = torch.diff(first, append=first.new_tensor([len(lot)]))
-    rank = 2 * (first - lot.first[lot.owner[order[first]]]) + size - 1
-    return order, rank[torch.cumsum(new, 0) - 1]
+    group = torch.cumsum(new, 0) - 1
+    out = torch.empty_like(lot.item)
+    out[order] = (2 * (first - lot.first[lot.owner[order[first]]]) + size - 1)[group]
+    return out
 
 
 def _by_time(lot: Lot) -> tuple[Tensor, Tensor]:

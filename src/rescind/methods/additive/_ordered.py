@@ -18,7 +18,7 @@ from rescind.core import fast, jagged
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.update import Rows, Sum, Update
 from rescind.methods.additive._exchange import by_sum
-from rescind.methods.additive._notes import in_time, ranks
+from rescind.methods.additive._notes import ranks
 from rescind.methods.additive._pairs import ROWS, UNIT, Parts
 from rescind.methods.additive._solve import Ridge, Temper, must_have_inverse
 
@@ -117,8 +117,8 @@ def add_sequences(
 
     owners = torch.zeros(0, dtype=torch.int64) if owners is None else owners
     weight, first = near.weight(lot.count), torch.cat([lot.first, lot.first.new_tensor([len(lot)])])
-    order, rank = in_time(lot)
-    arrays = (total, owners, first, lot.item[order], rank, weight, sign, near.table())
+    time = torch.zeros_like(lot.item) if lot.time is None else lot.time
+    arrays = (total, owners, first, lot.item, time, weight, sign, near.table())
     add_each_ordered_pair(*(each.numpy() for each in arrays))
 
 

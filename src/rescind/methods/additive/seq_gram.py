@@ -167,8 +167,8 @@ class SeqGram(Gram):
             grams = self.server_grams(own)
             scales = zip(range(2), self.scales, strict=True)
             parts = [(ordered.directed(grams, at, torch.float32), scale) for at, scale in scales]
-            near, far = (ordered.next_weights(p, s.ridge, s.temper, self.back) for p, s in parts)
-            return torch.stack([near, far.mul_(self.far_share)])
+            near_far = [ordered.next_weights(p, s.ridge, s.temper, self.back) for p, s in parts]
+            return torch.stack([near_far[0], near_far[1].mul_(self.far_share)])
         items = self.server_items(own)
         grams = self.server_grams(own)
         size = (2, items, items)
