@@ -29,6 +29,7 @@ from rescind.forgetting.pipeline import CostMeter, Forgotten, subtracts, unlearn
 from rescind.forgetting.purge import inventory
 from rescind.forgetting.receipt import Done, Issued, Receipt, issue, opened
 from rescind.methods.unlearning.retrain import Retrain
+from rescind.privacy.keys import signing_key
 
 Audits = Literal["standard", "full", "none"]
 AUDITS = ("standard", "full", "none")
@@ -59,6 +60,14 @@ class Evidence:
         made = self.make()
         object.__setattr__(self, "make", lambda: made)  # lets go of the federation as it was
         return made
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Evidence):
+            return NotImplemented
+        return (self.issued, self.report) == (other.issued, other.report)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
 
     @property
     def receipt(self) -> Receipt:
@@ -127,11 +136,11 @@ def forget(
                 shown = None
                 report = audit(done.fed, unlearner=done.unlearner)
 
-    at = datetime.now(UTC)
+    at, signer = datetime.now(UTC), signing_key()  # a key that cannot be used is told now
+    audited = report.findings if report else (_unaudited(audits, stale),)
 
     def findings(shown: Exactness) -> list[Finding]:
-        first = [*said, shown.finding] if done.unlearner.exact else said
-        return [*first, *(report.findings if report else [_unaudited(audits, stale)])]
+        return [*said, *([shown.finding] if done.unlearner.exact else []), *audited]
 
     def make() -> Issued:
         known, claims = shown or exactness(done), done.fed.method.claims(fed, done.fed)
@@ -146,6 +155,7 @@ def forget(
             bound_claims=claims.bound,
             sealed_claims=claims.sealed,
             previous=previous,
+            signer=signer,
             at=at,
         )
 
