@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,8 +14,6 @@ from rescind.estimators.frames import Ints
 from rescind.estimators.ranker import Ranker
 from rescind.methods.additive import _ordered as ordered
 from rescind.methods.additive import seq_gram
-from rescind.methods.additive._kernels import add_each_ordered_pair
-from rescind.methods.additive._notes import ranks
 from rescind.methods.additive._pairs import ROWS
 from rescind.methods.additive._solve import WEIGHTS
 
@@ -62,14 +59,8 @@ class SeqGram(Ranker):
         return (slots**2, 2)
 
     def _count(self, lot: Lot, sign: int) -> None:
-        near, rank = self._method().nearness, ranks(lot)
-        order = torch.from_numpy(np.lexsort((rank.numpy(), lot.owner.numpy())))
-        first = torch.cat([lot.first, lot.first.new_tensor([len(lot)])])
-        signs, weight = torch.full((lot.clients,), sign), near.weight(lot.count)
-        # Nobody asks for the owners of each pair: all are counted in one cell.
-        owners = np.lib.stride_tricks.as_strided(np.zeros(1, np.int64), (len(self._sum),), (0,))
-        rest = (first, lot.item[order], rank[order], weight, signs, near.table())
-        add_each_ordered_pair(self._sum.numpy(), owners, *(each.numpy() for each in rest))
+        signs = torch.full((lot.clients,), sign)
+        ordered.add_sequences(self._sum, lot, signs, self._method().nearness)
 
     def _in_order(self, slot: Ints) -> Tensor:
         at = torch.from_numpy(slot)
