@@ -45,6 +45,12 @@ REPETITIONS = (
     "test_known_answers.py::test_perfect_forgetting_passes",
     "test_stream.py::test_a_stream_repeats_bit_for_bit[",
     "test_boundary.py::test_a_run_over_a_wire_of_sums_is_the_run_itself[",
+    "test_grid.py::test_a_shared_first_block_changes_no_line",
+    "test_forget_killed.py::test_two_at_once_are_told_apart",
+    "test_leak.py::test_json_of_everything_holds_what_was_peeled",
+    "test_peeling.py::test_sequences_are_read_from_a_sum_of_ordered_pairs_in_their_order",
+    "test_kill_and_resume.py::test_a_file_that_may_not_grow_leaves_the_old_checkpoint_as_it_was",
+    "test_kill_and_resume.py::test_with_all_checkpoints_torn_a_run_starts_anew_and_says_so",
 )
 KEPT = ("[FedShare]", "[Gram]", "[FineTune]", "[F3CRec]", "replace-server.safetensors-0-before]")
 """Of these, the cases that run every time."""

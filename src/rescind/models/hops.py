@@ -43,7 +43,7 @@ class Hops(NodeModel):
     tables: ClassVar[tuple[str, ...]] = ()
 
     hops: int = 3
-    """Steps along edges: best of 2, 3, 4, 6 over four graphs (recipes/fedgcv/graph_gram_tune)."""
+    """Steps along edges: best mean of 2, 3, 4 on validation (recipes/fedgcv/graph_gram_tune)."""
     random: int | None = None
     """Random features instead of words; 0 for none. None: 1,000 if there are few columns."""
 
