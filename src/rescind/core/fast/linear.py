@@ -94,6 +94,7 @@ def client_sum(
     lengths = (BUCKETS + 2, samples, samples, longest, items)
     places = [np.zeros(items, np.int32), *(np.empty(n, np.int64) for n in lengths)]
     places += [np.empty(samples, np.uint64), np.empty(SORT_BUCKETS + 1, np.int64)]
+    places.append(np.empty(items, np.int64))
     clocks = [clock.step(epoch) for epoch in range(method.epochs)]
     keys = (np.array([unsigned(c.key(w)) for c in clocks]) for w in ("negatives", "order"))
     scores = _score_arrays(cohort, table, samples * method.epochs) if asked else None

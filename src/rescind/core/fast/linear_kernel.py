@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from rescind.core.fast.ego_kernel import S24, begin_search, compiled, negative
+from rescind.core.fast.ego_kernel import S24, S32, begin_search, compiled, negative
 from rescind.core.fast.rowops import add, bits, dot, dots, gather, multiply, scatter, sigmoids
 
 
@@ -85,6 +85,19 @@ def _shelve(j, c, weight, seen, touched, shelf, shelved, coef, waves):
 
 
 @compiled()
+def _list_free(free_items, owned, own_at, owns):
+    """Write the items that are not owned, in order: a draw is then one lookup."""
+    item = 0
+    k = 0
+    for p in range(owns + 1):
+        end = len(free_items) if p == owns else owned[own_at + p]
+        for i in range(item, end):
+            free_items[k + i - item] = i
+        k += end - item
+        item = end + 1
+
+
+@compiled()
 def _draw_replayed(count, listed, first, length, key, client, draw, row, at):
     """Write the `count` listed items with the smallest random bits to row[at:]. Return how many.
 
@@ -143,7 +156,7 @@ def linear_bce(
     negatives, batch_size, temperature, rate, mean, steps = settings
     total, touched, sent = out
     label, past, cross, echo, coef, error = numbers
-    seen, start, sample, order, row, shelf, hashes, buckets = places
+    seen, start, sample, order, row, shelf, hashes, buckets, free_items = places
     kind = table.dtype.type
     one = kind(1)
     inv_temp = one / temperature
@@ -182,16 +195,24 @@ def linear_bce(
                         listed[k], c, client_weight, seen, touched, shelf, shelved, coef, waves
                     )
         has_list = shelved > 0
-        if free > 0:
+        listed_free = 4 * n * negatives > items  # many draws: list what they may be
+        if listed_free:
+            _list_free(free_items, owned, own_at, owns)
+        elif free > 0:
             begin_search(start, owned, own_at, owns, free)
         for epoch in range(len(draw_keys)):
             for p in range(n):
                 sample[p * each] = train[first + p]
                 for q in range(1, each):
                     k = p * negatives + q - 1
-                    sample[p * each + q] = negative(
-                        draw_keys[epoch], client, k, start, owned, own_at, owns, free
-                    )
+                    if listed_free:
+                        upper = bits(draw_keys[epoch], client, k) >> S32
+                        rank = np.int64((upper * np.uint64(free)) >> S32)
+                        sample[p * each + q] = free_items[rank]
+                    else:
+                        sample[p * each + q] = negative(
+                            draw_keys[epoch], client, k, start, owned, own_at, owns, free
+                        )
             for s in range(samples):
                 order[s] = s
             if samples > batch_size:
