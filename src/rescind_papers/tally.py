@@ -76,25 +76,25 @@ def five_lines(every: Sequence[Exhibit], shelf: Shelf) -> str:
 
 def _judged(found: Sequence[Row]) -> str:
     count = Counter(map(kind, found))
-    worse = count[verdicts.WORSE] + count[verdicts.BOTH_WORSE]
+    worse, both = count[verdicts.WORSE] + count[verdicts.BOTH_WORSE], count[verdicts.BOTH_WORSE]
+    theirs = f" (in {both} of these the authors' method is worse here, too)" if both else ""
     judged = count[verdicts.REPRODUCED] + count[verdicts.BETTER] + worse
     return (
         f"1. **Judged.** The three papers print {len(found)} different numbers. {judged} can be "
         f"judged: {count[verdicts.REPRODUCED]} are reproduced, ours is better in "
-        f"{count[verdicts.BETTER]} and worse in {worse} (in {count[verdicts.BOTH_WORSE]} of these "
-        "the authors' method is worse here, too)."
+        f"{count[verdicts.BETTER]} and worse in {worse}{theirs}."
     )
 
 
 def _apart(found: Sequence[Row]) -> str:
     count, whole = Counter(row.verdict for row in found), Counter(map(kind, found))
+    later = f" {whole[verdicts.LATER]} are not run yet." if whole[verdicts.LATER] else ""
     return (
         f"2. **Not judged.** {whole[verdicts.NOT_COMPARABLE]} are not comparable: "
-        f"{count[verdicts.TRIVIAL]} lie below a predictor without learning, "
-        f"{count[verdicts.EXCLUSIVE]} exclude each other, the data of {count[verdicts.ABSENT]} "
-        f"cannot be had, {sum(count[one] for one in verdicts.OTHER)} are of other data or methods. "
-        f"{whole[verdicts.UNJUDGED]} are rates of an attack whose threshold is fixed. "
-        f"{whole[verdicts.LATER]} are not run yet."
+        f"{count[verdicts.TRIVIAL]} lie below a predictor without learning (such as popularity), "
+        f"{count[verdicts.EXCLUSIVE]} exclude each other (no ranking has both), "
+        f"the data of {count[verdicts.ABSENT]} cannot be had, {sum(count[one] for one in verdicts.OTHER)} are of other data or methods. "
+        f"{whole[verdicts.UNJUDGED]} are rates of an attack whose threshold is fixed.{later}"
     )
 
 
