@@ -93,7 +93,8 @@ def _apart(found: Sequence[Row]) -> str:
         f"2. **Not judged.** {whole[verdicts.NOT_COMPARABLE]} are not comparable: "
         f"{count[verdicts.TRIVIAL]} lie below a predictor without learning (such as popularity), "
         f"{count[verdicts.EXCLUSIVE]} exclude each other (no ranking has both), "
-        f"the data of {count[verdicts.ABSENT]} cannot be had, {sum(count[one] for one in verdicts.OTHER)} are of other data or methods. "
+        f"the data of {count[verdicts.ABSENT]} cannot be had, "
+        f"{sum(count[one] for one in verdicts.OTHER)} are of other data or methods. "
         f"{whole[verdicts.UNJUDGED]} are rates of an attack whose threshold is fixed.{later}"
     )
 
