@@ -87,9 +87,12 @@ SMALL = {"clients": 11, "items": 30}
 needs_numba = pytest.mark.skipif(not forms.compiled(), reason="numba is not installed")
 
 
-def doubled(method: Method) -> tuple[dict[str, torch.Tensor], Private, Cohort, Federation]:
+def doubled(
+    method: Method, items: int = SMALL["items"]
+) -> tuple[dict[str, torch.Tensor], Private, Cohort, Federation]:
     """A small federation in float64: public, private, everybody's cohort."""
-    fed = Federation.start(tiny_holdings(**SMALL), method, seed=4)
+    holdings = replace(tiny_holdings(**SMALL), items=items)
+    fed = Federation.start(holdings, method, seed=4)
     holdings = fed.now.vault.holdings
     kept = holdings.split == 0
     lent = replace(holdings, lent=kept & (holdings.records.item % 3 == 0))
@@ -100,11 +103,19 @@ def doubled(method: Method) -> tuple[dict[str, torch.Tensor], Private, Cohort, F
     return {n: v.double() for n, v in fed.now.state.public.items()}, private, cohort, fed
 
 
+MANY = 2000
+"""Items so many that nobody's draws are listed: each is searched for."""
+
+
 @needs_numba
-@pytest.mark.parametrize("name", CASES)
-def test_the_compiled_round_equals_the_readable_one(name):
+@pytest.mark.parametrize(
+    ("name", "items"),
+    [*((name, SMALL["items"]) for name in CASES), ("FedMF, several batches", MANY)],
+)
+def test_the_compiled_round_equals_the_readable_one(name, items):
     method = CASES[name]
-    public, private, cohort, fed = doubled(method)
+    public, private, cohort, fed = doubled(method, items)
+    assert items < MANY or int(cohort.train.count.max()) * 4 * method.negatives < items
     assert fused.fits(method, RankingMethod, public)
     clock = fed.clock.at(3)
     total, after = fused.client_sum(method, public, private, cohort, clock)

@@ -304,7 +304,8 @@ class Holdings:
         named = event.records.to(self.members.device)
         missing = ~self.graph.edges_at(named.client, named.item, named.time).any(1)
         if bool(missing.any()):
-            client, one, other = (int(c[missing][0]) for c in vars(named).values())
+            columns = (named.client, named.item, named.time)
+            client, one, other = (int(column[missing][0]) for column in columns)
             raise ConsentError(
                 f"client {client} has no edge between nodes {one} and {other}, so it cannot be "
                 f"erased. Name edges of its own subgraph. Nothing was changed.",

@@ -49,10 +49,16 @@ def begin_search(start, own, first, count, free):
 
 
 @compiled()
+def drawn_rank(upper, free):
+    """Return the rank among `free` items that 32 random bits choose."""
+    return np.int64((upper * np.uint64(free)) >> S32)
+
+
+@compiled()
 def negative(key, client, k, start, own, first, count, free):
     """Draw an item that is not in own[first : first+count], like `draw_negatives`."""
     upper = bits(key, client, k) >> S32
-    rank = np.int64((upper * np.uint64(free)) >> S32)
+    rank = drawn_rank(upper, free)
     low = start[upper >> S24]
     while low < count and own[first + low] - low <= rank:
         low += 1

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from rescind.core.fast.ego_kernel import S24, S32, begin_search, compiled, negative
+from rescind.core.fast.ego_kernel import S24, S32, begin_search, compiled, drawn_rank, negative
 from rescind.core.fast.rowops import add, bits, dot, dots, gather, multiply, scatter, sigmoids
 
 
@@ -207,8 +207,7 @@ def linear_bce(
                     k = p * negatives + q - 1
                     if listed_free:
                         upper = bits(draw_keys[epoch], client, k) >> S32
-                        rank = np.int64((upper * np.uint64(free)) >> S32)
-                        sample[p * each + q] = free_items[rank]
+                        sample[p * each + q] = free_items[drawn_rank(upper, free)]
                     else:
                         sample[p * each + q] = negative(
                             draw_keys[epoch], client, k, start, owned, own_at, owns, free
