@@ -237,3 +237,15 @@ def test_neighbours_go_out_as_parquet(tmp_path):
         assert row["weight"] == pytest.approx(score)
     with pytest.raises(DataError, match="a Parquet column has one type"):
         rs.Gram().fit([("u", 1), ("u", "1")]).write_neighbours(tmp_path / "mixed")
+
+
+def test_single_records_of_many_users_are_forgotten_in_any_order():
+    had = [(f"user {n % 40}", f"item {n * 7 % 23}") for n in range(400)]
+    gone = had[::3][::-1]
+    left = [pair for pair in had if pair not in set(gone)]
+    model = rs.Gram().fit(had)
+    model.forget(users=["user 1"], records=[pair for pair in gone if pair[0] != "user 1"])
+    assert model.digest() == rs.Gram().fit([p for p in left if p[0] != "user 1"]).digest()
+    model.forget(users=["user 2"], records=[])
+    remains = [p for p in left if p[0] not in ("user 1", "user 2")]
+    assert model.digest() == rs.Gram().fit(remains).digest()

@@ -60,7 +60,7 @@ def play(out: Path, rounds: int, seed: int, synthetic: bool, picture: Path | Non
         f"{len(dataset)} interactions, from {dataset.source}"
     )
     print(f"   {dataset.terms}")
-    print("2. People lend; devices train; the server only sees sums")
+    print("2. People lend; devices train; the server sees what is lent, and sums of the rest")
     with RoundBar("   training", rounds) as bar:
         result = run_cell(cell, out, watch=(bar,), dataset=dataset)
     lending = groups_table(result.fed)

@@ -89,8 +89,11 @@ class Ledger:
         for user in records.users:
             self.find(user, "user")
         slot = np.array([self.find(item, "item") for item in records.items], np.int64)
-        for number, user in enumerate(records.users):
-            gone, own = slot[records.item[records.user == number]], self.of[user]
+        order = np.argsort(records.user, kind="stable")
+        ends = np.cumsum(np.bincount(records.user, minlength=len(records.users)))
+        groups = np.split(slot[records.item[order]], ends)  # after the last end: nothing
+        for user, gone in zip(records.users, groups, strict=False):
+            own = self.of[user]
             there = np.isin(gone, own[0])
             if not there.all():
                 wrong = next(i for i, s in self.slot.items() if s == gone[~there][0])
