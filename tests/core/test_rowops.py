@@ -9,7 +9,7 @@ import torch
 numba = pytest.importorskip("numba", reason="compiled forms need numba")
 
 from rescind.core.clock import Clock  # noqa: E402
-from rescind.core.fast.linear_kernel import _by_hash  # noqa: E402
+from rescind.core.fast.linear_kernel import LOW24, _sort_keys  # noqa: E402
 from rescind.core.fast.rowops import sigmoids  # noqa: E402
 
 CLOCK = Clock(0)
@@ -63,6 +63,6 @@ def test_sigmoids_of_float64_are_exact_to_the_last_bits():
 @pytest.mark.parametrize("n", [0, 1, 2, 513, 3000, 9000])
 def test_samples_are_sorted_by_hash_and_equal_hashes_keep_their_order(n, most):
     hashes = (CLOCK.bits("hash", torch.arange(n)).numpy() & (2**most - 1)).astype(np.uint64)
-    order = np.empty(n, np.int64)
-    _by_hash(hashes, n, order, np.empty(4097, np.int64))
-    np.testing.assert_array_equal(order, np.argsort(hashes, kind="stable"))
+    keys, ranked = hashes << np.uint64(24) | np.arange(n, dtype=np.uint64), np.empty(n, np.uint64)
+    _sort_keys(keys, n, ranked, np.empty(4097, np.int32))
+    np.testing.assert_array_equal(ranked & LOW24, np.argsort(hashes, kind="stable"))

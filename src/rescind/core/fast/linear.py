@@ -25,8 +25,9 @@ from rescind.core.loss_terms import LossTerms, Proximal, Replay
 from rescind.core.params import Params
 from rescind.core.state import Private
 from rescind.core.update import Sum
+from rescind.errors import DataError
 
-SORT_BUCKETS = 4096
+SORT_BUCKETS = 8192
 """Most buckets when samples are sorted by hash; a power of two."""
 
 
@@ -85,6 +86,11 @@ def client_sum(
     pace = np.concatenate([np.full(z - a, rates[n], kind) for n, a, z in model.pieces()])
     each = method.negatives + 1
     samples = each * (max(1, int(cohort.train.count.max())) if len(cohort) else 1)
+    if samples > linear_kernel.MOST_SAMPLES:
+        raise DataError(
+            f"A client has {samples:,} samples in an epoch; at most {linear_kernel.MOST_SAMPLES:,} "
+            f"are allowed. Use fewer negatives, or InProcess(fused=False)."
+        )
     size = method.batch_size or samples
     batches = -(-samples // size)
     waves = method.epochs * batches
@@ -93,8 +99,8 @@ def client_sum(
     numbers[0][::each] = 1  # labels
     lengths = (BUCKETS + 2, samples, samples, longest, items)
     places = [np.zeros(items, np.int32), *(np.empty(n, np.int64) for n in lengths)]
-    places += [np.empty(samples, np.uint64), np.empty(SORT_BUCKETS + 1, np.int64)]
-    places.append(np.empty(items, np.int64))
+    places += [np.empty(samples, np.uint64), np.empty(samples, np.uint64)]
+    places += [np.empty(SORT_BUCKETS + 1, np.int32), np.empty(items, np.int32)]
     clocks = [clock.step(epoch) for epoch in range(method.epochs)]
     keys = (np.array([unsigned(c.key(w)) for c in clocks]) for w in ("negatives", "order"))
     scores = _score_arrays(cohort, table, samples * method.epochs) if asked else None
@@ -133,7 +139,8 @@ def unpacked(model: Linear, rows: Tensor, like: Params) -> dict[str, Tensor]:
         found.setdefault(name, []).append((first, rows[:, at : at + last - first]))
         at += last - first
     whole = {n: [part for _, part in sorted(p, key=lambda one: one[0])] for n, p in found.items()}
-    return {n: torch.cat(parts, 1).view(like[n].shape) for n, parts in whole.items()}
+    joined = {n: p[0] if len(p) == 1 else torch.cat(p, 1) for n, p in whole.items()}
+    return {n: rows.reshape(like[n].shape) for n, rows in joined.items()}
 
 
 def _replay_args(

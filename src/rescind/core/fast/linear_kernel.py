@@ -15,35 +15,39 @@ import numpy as np
 from rescind.core.fast.ego_kernel import S24, S32, begin_search, compiled, drawn_rank, negative
 from rescind.core.fast.rowops import add, bits, dot, dots, gather, multiply, scatter, sigmoids
 
+MOST_SAMPLES = 2**24
+"""Samples of a client in an epoch: their number fits into the lower bits of a key."""
+LOW24 = np.uint64(MOST_SAMPLES - 1)
+
 
 @compiled()
-def _by_hash(hashes, n, order, buckets):
-    """Sort the indices 0..n-1 by 40-bit hash into `order`, stable.
+def _sort_keys(keys, n, ranked, buckets):
+    """Sort keys[:n], whose upper bits are random, into `ranked`.
 
-    Buckets by upper bits, about one for each index, and insertion inside them.
+    Buckets by upper bits, at least two for each key, and insertion inside them.
     """
-    shift = np.uint64(40)
+    shift = np.uint64(64)
     used = 1
-    while used < n and used < len(buckets) - 1:
+    while used < 2 * n and used < len(buckets) - 1:
         used += used
         shift -= np.uint64(1)
     for b in range(used + 1):
         buckets[b] = 0
     for s in range(n):
-        buckets[(hashes[s] >> shift) + np.uint64(1)] += 1
+        buckets[(keys[s] >> shift) + np.uint64(1)] += 1
     for b in range(1, used + 1):
         buckets[b] += buckets[b - 1]
     for s in range(n):
-        at = hashes[s] >> shift
-        order[buckets[at]] = s
+        at = keys[s] >> shift
+        ranked[buckets[at]] = keys[s]
         buckets[at] += 1
     for s in range(1, n):  # buckets are sorted; now sort inside them
-        here = order[s]
+        here = ranked[s]
         at = s
-        while at > 0 and hashes[order[at - 1]] > hashes[here]:
-            order[at] = order[at - 1]
+        while at > 0 and ranked[at - 1] > here:
+            ranked[at] = ranked[at - 1]
             at -= 1
-        order[at] = here
+        ranked[at] = here
 
 
 @compiled(fastmath={"contract", "reassoc"})
@@ -156,7 +160,7 @@ def linear_bce(
     negatives, batch_size, temperature, rate, mean, steps = settings
     total, touched, sent = out
     label, past, cross, echo, coef, error = numbers
-    seen, start, sample, order, row, shelf, hashes, buckets, free_items = places
+    seen, start, sample, order, row, shelf, keys_of, ranked, buckets, free_items = places
     kind = table.dtype.type
     one = kind(1)
     inv_temp = one / temperature
@@ -215,9 +219,12 @@ def linear_bce(
             for s in range(samples):
                 order[s] = s
             if samples > batch_size:
+                for s in range(samples):  # 40 random bits, then the sample: ties keep its order
+                    random = bits(order_keys[epoch], client, s * stride) >> S24
+                    keys_of[s] = random << S24 | np.uint64(s)
+                _sort_keys(keys_of, samples, ranked, buckets)
                 for s in range(samples):
-                    hashes[s] = bits(order_keys[epoch], client, s * stride) >> S24
-                _by_hash(hashes, samples, order, buckets)
+                    order[s] = np.int64(ranked[s] & LOW24)
             for batch in range(batches):
                 wave = epoch * batches + batch
                 now = wave * dim
