@@ -1,4 +1,4 @@
-"""Run recipes of clients that leave graphs on another machine, which needs only torch and numpy.
+"""Run recipes on graphs on another machine, which needs only torch and numpy.
 
     python graphs.py prepare IN RECIPE...            on the machine with rescind and the graphs
     python graphs.py run IN OUT RECIPE... [--processes 12] [--device cuda] [--commit C]
@@ -117,8 +117,9 @@ class Shared:
 
 def line_of(shared: Shared, cell: Cell) -> dict[str, Any]:
     """Run one row of a recipe and return its line."""
-    assert cell.forget is not None
     base, facts = shared.learned(cell, cell.method)
+    if cell.forget is None:
+        return experiment._line(facts)
     before = base
     if cell.forget.learner is not None:
         before, facts = shared.learned(cell, cell.forget.learner)
@@ -134,15 +135,14 @@ def units(given: argparse.Namespace) -> Iterator[tuple[str, Path, list[Cell]]]:
     device = {"device": given.device, "keep_every": None}
     seen: set[Key] = set()
     for path in given.recipes:
-        found = [c for _, c in missing_cells(read(path)) if c.forget is not None]
-        cells = [c for c in found if c.forget is not None and c.forget.audits == "none"]
+        found = [c for _, c in missing_cells(read(path))]
+        cells = [c for c in found if c.forget is None or c.forget.audits == "none"]
         cells = [c for c in cells if not given.data or c.data.name in given.data]
         cells = [c for c in cells if (c.digest, c.run.seed) not in seen]
         seen |= {(c.digest, c.run.seed) for c in cells}
         cells = [replace(c, run=replace(c.run, **device)) for c in cells]
         groups: dict[Key, list[Cell]] = {}
         for cell in cells:
-            assert cell.forget is not None
             where = (str(cell.method), cell.run.rounds, cell.data.name, cell.run.seed)
             groups.setdefault(where, []).append(cell)
         most = max(

@@ -125,7 +125,7 @@ def make(given: argparse.Namespace) -> None:
     done, shared = finished(given.out), Shared(given)
     for (data, seed, client, pairs, *_), cells in wanted(given).items():
         start = time.process_time()
-        for number in range(2 * pairs):
+        for number in range(given.part, 2 * pairs, given.parts):
             missing = [c for c in cells if (c.digest, seed, client, number) not in done]
             if missing:
                 write(given.out, one_shadow(shared, missing, client, number))
@@ -314,6 +314,8 @@ def main() -> None:
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--cell", nargs="+", default=[], help="only these rows")
     parser.add_argument("--device", default="cuda", help="device of a batch")
+    parser.add_argument("--part", type=int, default=0, help="make: shadows PART, PART + PARTS, ...")
+    parser.add_argument("--parts", type=int, default=1)
     parser.add_argument("--commit", default="")
     given = parser.parse_args()
     if given.commit:

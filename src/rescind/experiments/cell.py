@@ -41,8 +41,9 @@ class DataSettings:
     """Synthetic only: number of items."""
     interactions: int | None = None
     """Synthetic only: approximate number of interactions."""
-    parts: Literal["metis", "louvain"] = "metis"
-    """Graphs only: how nodes are assigned to clients; METIS parts come with the package."""
+    parts: Literal["metis", "louvain", "whole"] = "metis"
+    """Graphs only: how nodes are assigned to clients; METIS parts come with the package, and one
+    client holds the whole graph."""
     clients: int | None = None
     """Graphs only: number of clients. Default: the number of METIS parts, 10 for Louvain."""
 

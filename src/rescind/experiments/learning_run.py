@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from rescind.core.federation import Federation
 from rescind.core.records import Share
 from rescind.core.run_state import EarlyStop, RoundResult
 from rescind.data import Dataset, GraphDataset, k_core, load, min_user
+from rescind.data.arrays import Ints
 from rescind.data.blocklist import Blocklist
 from rescind.data.partition import louvain, subgraphs
 from rescind.data.sequences import in_order, next_item
@@ -164,6 +166,13 @@ def withheld_from(dataset: AnyData, folder: Path | None = None) -> Blocklist:
     return found
 
 
+def parts_of(settings: DataSettings, graph: GraphDataset) -> Ints | None:
+    """Return the client of each node; None means the METIS parts of the package. [N]"""
+    if settings.parts == "louvain":
+        return louvain(graph, settings.clients or 10)
+    return np.zeros(len(graph), dtype=np.int64) if settings.parts == "whole" else None
+
+
 def start(
     cell: Cell,
     dataset: AnyData,
@@ -179,9 +188,9 @@ def start(
     executor = InProcess(device=cell.run.device, guards=guards)
     keep, seed = cell.run.keep_every, cell.run.seed
     if isinstance(dataset, GraphDataset):
-        clients, louvains = cell.data.clients, cell.data.parts == "louvain"
-        part = louvain(dataset, clients or 10) if louvains else None
-        held = subgraphs(dataset, part, clients=clients, seed=seed)
+        held = subgraphs(
+            dataset, parts_of(cell.data, dataset), clients=cell.data.clients, seed=seed
+        )
         return Federation.start(held, cell.method, seed, executor, keep_every=keep)
     fed = Federation.start(dataset, cell.method, seed, executor, keep_every=keep)
     if cell.sharing is None:
