@@ -4,7 +4,8 @@
     python bench/gpu.py run gpu-input/ml-1m.npz         on the GPU machine: torch and numpy only
 
 `run` prints one JSON object: milliseconds per round (median, after a warm-up, synchronised), the
-quality after 20 rounds on the GPU and on the CPU of the same machine, and the hardware.
+quality after 20 rounds on the GPU and on the CPU of the same machine, how far the kernel's sum is
+from one in float64, and the hardware.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from rescind.core.executor import InProcess
+from rescind.core.fast import ego_gpu
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.records import Records
+from rescind.methods.additive._pairs import add_pairs, half
+from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 
 ALL_CLIENTS = replace(FedAvg(), clients_per_round=None, rate=30.0, private_rate=0.01)
@@ -59,11 +63,11 @@ def read(path: Path) -> Holdings:
     return Holdings.of(Records.of(user, item), split, int(sizes[0]), int(sizes[1]))
 
 
-def synthetic(users: int, interactions: int) -> Holdings:
+def synthetic(users: int, interactions: int, items: int = 100_000) -> Holdings:
     """Generate a synthetic dataset; all records are for training."""
     from rescind.data import load
 
-    data = load("synthetic", users=users, items=100_000, interactions=interactions)
+    data = load("synthetic", users=users, items=items, interactions=interactions)
     records = Records.of(torch.from_numpy(data.user.copy()), torch.from_numpy(data.item.copy()))
     split = torch.zeros(len(records), dtype=torch.int8)
     return Holdings.of(records, split, len(data.users), len(data.items))
@@ -82,6 +86,42 @@ def round_ms(fed: Federation, repeats: int) -> float:
     return 1000 * median(times)
 
 
+def sum_error(fed: Federation) -> float:
+    """Return how far the kernel's sum of a round is from that of tensor operations in float64."""
+    vault, method = fed.now.vault, fed.method
+    cohort = InProcess("cuda").cohort(method, vault, torch.arange(vault.holdings.clients).cuda())
+    table, first = fed.now.state.public["item"], vault.private["user"]
+    given = cohort, fed.clock.at(1), ALL_CLIENTS.negatives
+    by, scale = cohort.weight, 1 / cohort.train.count.clamp(min=1)
+    found, _ = ego_gpu.step_for(table)(table, first, *given, by, scale.float(), 0.2)
+    exact, _ = ego_gpu.step(
+        table.double(), first.double(), *given, by.double(), scale.double(), 0.2
+    )
+    return float((found - exact).norm() / exact.norm())
+
+
+def gram_seconds(users: int, items: int) -> dict[str, float]:
+    """Time the one round of `Gram` on a large catalogue: all of it, and its counts alone."""
+    holdings = synthetic(users, 33 * users, items)
+    begun = Federation.start(holdings, Gram(max_items=items), 0, InProcess("cuda"))
+    lot = begun.executor.cohort(begun.method, begun.now.vault, begun.world.members.nonzero()[:, 0])
+    weight = torch.ones_like(lot.own.count)
+    times: dict[str, list[float]] = {"gram round s": [], "gram counts s": []}
+    for _ in range(3):
+        total = torch.zeros(half(items), dtype=torch.int32, device="cuda")
+        for name, work in (
+            ("gram counts s", lambda t=total: add_pairs(t, lot.own, weight)),
+            ("gram round s", lambda: begun.run(1)),
+        ):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            done = work()
+            torch.cuda.synchronize()
+            times[name].append(time.perf_counter() - begin)
+            del done
+    return {name: median(each) for name, each in times.items()}
+
+
 def measure(path: Path, users: int, interactions: int) -> dict[str, Any]:
     """Measure everything."""
     holdings = read(path)
@@ -97,6 +137,7 @@ def measure(path: Path, users: int, interactions: int) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d"),
         "ml-1m clients": holdings.clients,
         "ml-1m round ms": round_ms(start("cuda"), 30),
+        "ml-1m sum error": sum_error(start("cuda").run(5)),
         "quality": {d: {k: q[k] for k in shown} for d, q in quality.items()},
         "largest difference": max(abs(quality["cuda"][k] - quality["cpu"][k]) for k in shown),
     }
@@ -108,6 +149,7 @@ def measure(path: Path, users: int, interactions: int) -> dict[str, Any]:
     fed = Federation.start(large, ALL_CLIENTS, 0, InProcess("cuda"))
     out["synthetic clients"] = large.clients
     out["synthetic round ms"] = round_ms(fed, 5)
+    out |= gram_seconds(30_000, 41_000)
     out["peak GPU memory GB"] = torch.cuda.max_memory_allocated() / 1e9
     return out
 

@@ -30,7 +30,8 @@ IN_A_CIRCLE = {f"rescind.core.{name}" for name in ("method", "executor", "run_st
 """A method's `unlearn` takes a federation, which has a method: for types only."""
 LIGHT = {"torch", "numpy"}
 """What `core` may need at import; a GPU machine has nothing else."""
-COMPILERS = {"numba", "llvmlite"}
+COMPILERS = {"numba", "llvmlite", "triton"}
+KERNELS = {"best_items", "ego_kernel", "ego_triton", "linear_kernel", "rowops"}
 
 
 @lru_cache
@@ -137,7 +138,7 @@ def test_the_core_needs_torch_and_numpy_alone() -> None:
         if not name.startswith("rescind.core"):
             continue
         needs = at_the_top(tree) - set(stdlib_module_names) - {"rescind"} - LIGHT
-        kernel = name.rsplit(".", 1)[-1] in {"best_items", "ego_kernel", "linear_kernel", "rowops"}
+        kernel = name.rsplit(".", 1)[-1] in KERNELS
         assert needs <= (COMPILERS if kernel else set()), name
 
 

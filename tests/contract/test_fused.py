@@ -210,6 +210,24 @@ def test_the_flat_form_for_a_gpu_equals_the_readable_one(name):
     assert total.up >= folded.up
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the Triton kernel needs a GPU")
+@pytest.mark.parametrize("dim", [32, 20, 7])
+@pytest.mark.parametrize("negatives", [1, 4])
+def test_the_triton_kernel_computes_what_the_tensor_operations_say(dim, negatives):
+    method = replace(EGO, model=replace(EGO.model, dim=dim), negatives=negatives)
+    client, item = torch.tensor([(c, i) for c in range(90) for i in range(40) if i % 9 < c % 9]).T
+    holdings = Holdings.of(Records.of(client, item), torch.zeros_like(client), 91, 40)
+    fed = Federation.start(holdings, method, seed=2, executor=InProcess("cuda"))
+    cohort = fed.executor.cohort(method, fed.now.vault, torch.arange(91, device="cuda"))
+    table, first = fed.now.state.public["item"], fed.now.vault.private["user"]
+    numbers = torch.rand(2, 91, device="cuda")
+    rest = cohort, fed.clock.at(1), negatives
+    found = flat.step_for(table)(table, first, *rest, *numbers, 0.2)
+    expected = flat.step(table.double(), first.double(), *rest, *numbers.double(), 0.2)
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one.double(), other, atol=1e-5, rtol=1e-5)
+
+
 @needs_numba
 @pytest.mark.parametrize("method", [EGO, FEDMF, replace(FEDMF, batch_size=None)])
 def test_a_person_who_owns_every_item_has_no_negatives_in_either_form(method):

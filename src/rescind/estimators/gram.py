@@ -58,7 +58,7 @@ class Gram(Ranker):
         return (half(slots),)
 
     def _count(self, lot: Lot, sign: int) -> None:
-        add_pairs(self._sum, lot, sign * weight_of(lot.count), self._ledger.slots)
+        add_pairs(self._sum, lot, sign * weight_of(lot.count))
 
     def _in_order(self, slot: Ints) -> Tensor:
         out = self._sum.new_empty(half(len(slot)))

@@ -1,13 +1,13 @@
-"""The round of `ego_kernel` as flat tensor operations for a GPU, without autograd or row copies.
+"""The round of `ego_kernel` on a GPU, without autograd or row copies.
 
 With one batch and one SGD step, all values are taken at the broadcast table, so a client's update
-is linear in its gradient and is added to the sum directly. Arrays are at most [pairs, d].
+is linear in its gradient and is added to the sum directly. `step` says it in flat tensor
+operations, at most [pairs, d]; `ego_triton` computes the same in one kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from importlib.util import find_spec
 
 import torch
@@ -36,10 +36,8 @@ def ego_bpr(
     if method.reduce == "mean":
         scale /= (train.count * method.negatives).clamp(min=1)
     rate = method.rate * (len(table) if method.rate_per_item else 1)
-    drawn = _draws(method, cohort, clock.step(0))
-    numbers = weight * rate, scale, method.temperature
-    step = _step_for(table.device.type)
-    total, grad = step(table, first, train.owner, train.item, train.count, drawn, *numbers)
+    given = table, first, cohort, clock.step(0), method.negatives
+    total, grad = step_for(table)(*given, weight * rate, scale, method.temperature)
     rows = len(train) * (1 + method.negatives)
     return Sum(
         totals={"item": total},
@@ -49,11 +47,31 @@ def ego_bpr(
     ), private.with_(user=first - method.private_rate * grad)
 
 
-def _step(table, first, owner, item, count, drawn, step, scale, temperature):
+def step_for(table: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return the kernel where it runs, else the tensor operations."""
+    if table.device.type == "cuda" and table.dtype == torch.float32 and find_spec("triton"):
+        from rescind.core.fast import ego_triton
+
+        return ego_triton.step
+    return step
+
+
+def step(
+    table: Tensor,
+    first: Tensor,
+    cohort: Cohort,
+    clock: Clock,
+    negatives: int,
+    by: Tensor,
+    scale: Tensor,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
     """Return (sum of all clients' updates of the table, gradient at each initial user vector).
 
-    step, scale: [C] factors of the slopes    drawn: [n, negatives], -1 if there is none
+    by, scale: [C] factors of the updates and of the slopes
     """
+    owner, item, count = cohort.train.owner, cohort.train.item, cohort.train.count
+    drawn = draws(cohort, clock, negatives)
     norm = torch.linalg.vector_norm(table, dim=1).clamp(min=1e-12)
     unit = table / norm.unsqueeze(1)
     root = torch.rsqrt(count.clamp(min=1).to(table.dtype)).unsqueeze(1)
@@ -61,7 +79,7 @@ def _step(table, first, owner, item, count, drawn, step, scale, temperature):
     inv_norm = 1 / torch.linalg.vector_norm(user, dim=1, keepdim=True).clamp(min=1e-12)
     direction = user * inv_norm
 
-    user_dir, positive, by = direction[owner], unit[item], step[owner]
+    user_dir, positive, by = direction[owner], unit[item], by[owner]
     pos_score = (user_dir * positive).sum(1)
     total, radial = torch.zeros_like(table), torch.zeros_like(norm)
     slope, row_grad = torch.zeros_like(pos_score), torch.zeros_like(positive)
@@ -84,17 +102,9 @@ def _step(table, first, owner, item, count, drawn, step, scale, temperature):
     return (total + radial.unsqueeze(1) * unit) / norm.unsqueeze(1), grad
 
 
-@lru_cache(maxsize=2)
-def _step_for(device: str) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Return the step, compiled into few passes if possible: gathers cost more than sums."""
-    if device == "cuda" and find_spec("triton") is not None:
-        return torch.compile(_step)
-    return _step
-
-
-def _draws(method: LocalTraining, cohort: Cohort, clock: Clock) -> Tensor:
-    """Draw the negatives of every training record. [n, negatives]"""
-    train, each = cohort.train, method.negatives
+def draws(cohort: Cohort, clock: Clock, each: int) -> Tensor:
+    """Draw the negatives of every training record; -1 if there is none. [n, each]"""
+    train = cohort.train
     k = train.place.unsqueeze(1) * each + torch.arange(each, device=train.item.device)
     owner = train.owner.unsqueeze(1).expand_as(k).reshape(-1)
     return draw_negatives(clock, cohort, owner, k.reshape(-1)).view(-1, each)

@@ -6,6 +6,7 @@ i (i + 1) / 2 + j, so new items only append.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TypeVar
@@ -123,7 +124,7 @@ def pairs_in(lot: Lot) -> tuple[Tensor, Tensor]:
     return owner, half(high) + low
 
 
-def add_pairs(total: Tensor, lot: Lot, weight: Tensor, items: int) -> Tensor:
+def add_pairs(total: Tensor, lot: Lot, weight: Tensor) -> Tensor:
     """Add the sum of weight * x x^T over the owners of a lot to `total` in place; return it.
 
     Integers only, so any order of addition gives the same bits.
@@ -131,7 +132,7 @@ def add_pairs(total: Tensor, lot: Lot, weight: Tensor, items: int) -> Tensor:
     total: [I (I + 1) / 2] integers    weight: [owners] int64
     """
     if total.device.type != "cpu":
-        return total.add_(_product(lot, weight, items).to(total.dtype))
+        return _add_in_steps(total, lot, weight)
     from rescind.methods.additive._kernels import add_each_pair
 
     add_each_pair(total.numpy(), lot.owner.numpy(), lot.item.numpy(), weight.numpy())
@@ -144,24 +145,24 @@ def pair_sums(lot: Lot, weight: Tensor, items: int) -> tuple[Tensor, Tensor]:
     At most AT_ONCE owners.
     """
     total, owners = torch.zeros(2, half(items), dtype=torch.int32, device=lot.item.device)
-    add_pairs(total, lot, weight, items)
-    return total, add_pairs(owners, lot, torch.ones_like(weight), items)
+    add_pairs(total, lot, weight)
+    return total, add_pairs(owners, lot, torch.ones_like(weight))
 
 
-def _product(lot: Lot, weight: Tensor, items: int) -> Tensor:
-    """Compute X^T diag(weight) X in float64, which is fast on a GPU. [I (I + 1) / 2]
+def _add_in_steps(total: Tensor, lot: Lot, weight: Tensor, most: int = 2**26) -> Tensor:
+    """Add pairs one by one, those of some owners at a time: what a GPU does fast.
 
-    Exact: integer sums below 2**53 are not rounded.
+    most: pairs at a time, or those of one owner
     """
-    total = torch.zeros(items, items, dtype=torch.int64, device=lot.item.device)
-    for start in range(0, lot.clients, ROWS):
-        here = (lot.owner >= start) & (lot.owner < start + ROWS)
-        rows = min(ROWS, lot.clients - start)
-        owns = torch.zeros(rows, items, dtype=torch.float64, device=lot.item.device)
-        owns[lot.owner[here] - start, lot.item[here]] = 1.0
-        total += (owns.T @ (owns * weight[start : start + rows].double().unsqueeze(1))).long()
-    row, column = torch.tril_indices(items, items, device=lot.item.device)
-    return total[row, column]
+    ends = torch.cumsum(half(lot.count), 0)
+    steps = int(ends[-1]) // most if len(ends) else 0
+    marks = most * torch.arange(1, steps + 1, device=ends.device)
+    cuts = torch.unique(torch.searchsorted(ends, marks, right=True))
+    for start, end in itertools.pairwise([0, *cuts.tolist(), lot.clients]):
+        here = slice(*torch.searchsorted(lot.owner, lot.owner.new_tensor([start, end])).tolist())
+        owner, pair = pairs_in(Lot(lot.owner[here] - start, lot.item[here], end - start))
+        total.index_add_(0, pair, weight[start:end].to(total.dtype)[owner])
+    return total
 
 
 def square(total: Tensor, items: int) -> Tensor:
@@ -190,6 +191,9 @@ def mirrored(lower: Tensor) -> Tensor:
 
 def halved(full: Tensor) -> Tensor:
     """Pack the lower half of a matrix. [I, I] -> [I (I + 1) / 2]"""
-    if not len(full):
-        return full.new_zeros(0)
-    return torch.cat([full[row, : row + 1] for row in range(len(full))])
+    out = full.new_empty(half(len(full)))
+    for row in range(0, len(full), ROWS):
+        part = full[row : row + ROWS]
+        lower = torch.ones_like(part, dtype=torch.bool).tril_(row)
+        out[half(row) : half(row + len(part))] = part[lower]
+    return out

@@ -199,7 +199,7 @@ class Gram(Solving, Additive):
         now = {name: own[name].to(kind, copy=True) for name in names}
         for block in blocks:
             mine = parts.only(parts.block == block)
-            add_pairs(now[self.sum_key(block)], mine.lot, mine.weight, items)
+            add_pairs(now[self.sum_key(block)], mine.lot, mine.weight)
         for name, total in totals.items():
             now[name].add_(total)
         if self.min_count:
@@ -228,7 +228,7 @@ class Gram(Solving, Additive):
         total = {self.sum_key(block): self.server_zero(world) for block in {*blocks, *every}}
         for block in blocks:
             mine = parts.only(parts.block == block)
-            add_pairs(total[self.sum_key(block)], mine.lot, mine.weight, items)
+            add_pairs(total[self.sum_key(block)], mine.lot, mine.weight)
         if self.min_count:
             total[OWNERS] = owners_in(parts, items)
         return total
