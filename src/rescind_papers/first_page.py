@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 FILE = "first_page.toml"
 PICTURE = Path("docs/images/first-page.svg")
 PAPERS, CENTRAL, OURS = "best of the papers", "centralised", "ours"
-COLOURS = {PAPERS: charts.ORANGE, CENTRAL: charts.GREY, OURS: charts.BLUE}
+BARS = {PAPERS: ("papers", charts.ORANGE), CENTRAL: ("central", charts.GREY),
+        OURS: ("ours", charts.BLUE)}  # fmt: skip
+"""Name and colour in the picture."""
 
 
 @dataclass(frozen=True)
@@ -176,26 +178,23 @@ def draw(shelf: Shelf, path: Path) -> None:
     every = tasks(shelf)
     made, axes = charts.figure(len(every) + 1, width=2.5, height=2.9)
     for ax, task in zip(axes, every, strict=False):
-        values = {who.replace(" of ", "\nof ").replace("centralised", "central"): s.value
-                  for who, s in task.by.items()}  # fmt: skip
-        charts.bars(ax, values, task.measure, [COLOURS[who] for who in task.by])
+        values = {BARS[who][0]: shown.value for who, shown in task.by.items()}
+        charts.bars(ax, values, task.measure, [BARS[who][1] for who in task.by])
         ax.set_title(f"{task.name}\n{task.data}", fontsize=10)
-        ax.tick_params(axis="x", labelsize=9)
     _times(axes[-1], every)
     charts.write(made, path, about(shelf))
 
 
 def _times(ax: Axes, every: Sequence[Task]) -> None:
-    """Draw the time to forget one contributor, on a scale of factors."""
+    """Draw the time to forget one contributor, in the colours of the bars."""
     for who, mark in ((PAPERS, "D"), (OURS, "o")):
         points = [(n, t.by[who].cost.ms) for n, t in enumerate(every) if who in t.by]
         known = [(n, ms) for n, ms in points if ms is not None]
         for n, ms in known:
             ax.annotate(f"{ms:,.0f}" if ms >= 10 else f"{ms:.2g}", (n, ms), fontsize=9,
                         textcoords="offset points", xytext=(0, 7), ha="center")  # fmt: skip
-        ax.scatter(*zip(*known, strict=True), color=COLOURS[who], marker=mark, label=who)
+        ax.scatter(*zip(*known, strict=True), color=BARS[who][1], marker=mark)
     ax.set_yscale("log")
     ax.margins(x=0.2, y=0.3)
     ax.set_xticks(range(len(every)), [t.name for t in every], fontsize=9, rotation=30)
     ax.set_title("CPU ms to forget\none contributor", fontsize=10)
-    ax.legend(fontsize=8, frameon=False, loc="upper right")
