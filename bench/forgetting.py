@@ -71,9 +71,10 @@ def _left(data: Dataset, without: Sequence[int]) -> Dataset:
 
 
 def leavers(fed: Federation) -> list[int]:
-    """Return contributors that were counted, spread over all."""
+    """Return contributors that were counted, spread over all; lenders where no device is asked."""
     known = fed.now.state.own.get("counted", fed.world.available)
     ids = (known >= 0 if known.dtype != torch.bool else known).nonzero().squeeze(1)
+    ids = ids if len(ids) else torch.unique(fed.world.shared.client)
     few = min(LEAVE, len(ids) // 2)
     return ids[:: max(len(ids) // few, 1)][:few].tolist()
 
