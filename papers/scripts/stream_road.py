@@ -1,6 +1,6 @@
 """Compare settings of SeqGram on validation, at block boundaries of a stream and inside its base.
 
-    python papers/scripts/stream_road.py [--write]
+    python papers/scripts/stream_road.py [DATASET ...] [--write]
 
 Test items are taken out first. What is left gives two streams per dataset and seed, each divided by
 the rule of the real one (the last tenth of a block is measured, the ninth before it is a gap): the
@@ -10,7 +10,7 @@ without order; all others change one setting of the row chosen for this dataset.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,8 +71,16 @@ def scores(dataset: Dataset, method: Gram, seed: int) -> tuple[float, float]:
 
 def main() -> None:
     """Measure and print the table."""
+    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    words.add_argument("names", nargs="*", metavar="DATASET", help=f"of {', '.join(CHOSEN)}")
+    words.add_argument("--write", action="store_true", help=f"write the table into {PAGE}")
+    given = words.parse_args()
+    if unknown := set(given.names) - set(CHOSEN):
+        words.error(f"no settings for {', '.join(unknown)}; choose of {', '.join(CHOSEN)}.")
+    if given.write and given.names:
+        words.error("--write needs every dataset: leave the names out.")
     torch.set_num_threads(1)
-    names = [name for name in CHOSEN if name in sys.argv] or list(CHOSEN)
+    names = given.names or list(CHOSEN)
     data = {name: load(name, variant="blocks") for name in names}
     rows = {"Gram": {name: Gram(ridge=20.0) for name in data}} | {
         label: {name: replace(CHOSEN[name], **change) for name in data}
@@ -87,7 +95,7 @@ def main() -> None:
             cells += [f"{value:.4f}" for value in np.mean(found, axis=0)]
         lines.append(f"| {label} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
-    if "--write" in sys.argv:
+    if given.write:
         write_block(PAGE, "papers/scripts/stream_road.py", "\n".join(lines))
 
 

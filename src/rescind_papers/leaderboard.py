@@ -7,7 +7,7 @@ named tun...) and sweeps of one setting are left out: their cells are variants o
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,8 +15,9 @@ from rescind.core.settings import classes
 from rescind.errors import ConfigError, suggest
 from rescind.experiments.cell import NO_OP, Cell, DataSettings
 from rescind.experiments.recipe import Column
-from rescind.experiments.tables import Newest, cells_by_name, newest_lines, rows_as_markdown
+from rescind.experiments.tables import cells_by_name, newest_lines, rows_as_markdown
 from rescind.storage.federations import METHODS
+from rescind_papers import costs
 from rescind_papers.index import Shelf
 
 MB = 1e6
@@ -59,9 +60,16 @@ class Standing:
     recipe: str
     exact: bool
     """Whether it forgets exactly."""
+    cost: costs.Cost
     values: tuple[str, ...]
     seeds: int
     utility: float
+
+    @property
+    def forgets(self) -> tuple[str, ...]:
+        """Return what the table says about forgetting."""
+        exact = "yes" if self.exact else "no"
+        return (exact,) if self.task == "unlearning" else self.cost.shown
 
 
 def task_of(cell: Cell) -> str:
@@ -79,6 +87,18 @@ def standings(shelf: Shelf) -> list[Standing]:
     The same settings in two recipes give one row, the one with more seeds.
     """
     found: dict[tuple[str, str], Standing] = {}
+    known = costs.measured(shelf.folder)
+    for name, cell, mine in with_results(shelf):
+        one = _standing(cell, name, mine, known)
+        other = found.get((one.task, cell.digest))
+        if other is None or one.seeds > other.seeds:
+            found[one.task, cell.digest] = one
+    order = {task: n for n, task in enumerate(TASKS)}
+    return sorted(found.values(), key=lambda s: (order[s.task], s.data, -s.utility, s.label))
+
+
+def with_results(shelf: Shelf) -> Iterator[tuple[str, Cell, list[dict[str, Any]]]]:
+    """Yield the recipe, the cell and the newest line of each seed, without searches and sweeps."""
     for path in sorted(shelf.folder.glob("*/*.toml")):
         if path.stem.startswith("tun") or not path.with_suffix(".jsonl").is_file():
             continue
@@ -88,18 +108,14 @@ def standings(shelf: Shelf) -> list[Standing]:
             continue
         newest, _ = newest_lines(recipe)
         for cell in cells_by_name(recipe).values():
-            one = _standing(cell, name, newest)
-            known = found.get((task_of(cell), cell.digest))
-            if one is not None and (known is None or one.seeds > known.seeds):
-                found[one.task, cell.digest] = one
-    order = {task: n for n, task in enumerate(TASKS)}
-    return sorted(found.values(), key=lambda s: (order[s.task], s.data, -s.utility, s.label))
+            mine = [line for (of, _), line in sorted(newest.items()) if of == cell.name]
+            if mine:
+                yield name, cell, mine
 
 
-def _standing(cell: Cell, recipe: str, newest: Newest) -> Standing | None:
-    mine = [line for (name, _), line in sorted(newest.items()) if name == cell.name]
-    if not mine:
-        return None
+def _standing(
+    cell: Cell, recipe: str, mine: Sequence[dict[str, Any]], known: costs.Measured
+) -> Standing:
     task = task_of(cell)
     forget = cell.forget
     doer: Any = cell.method if forget is None else forget.unlearner or cell.method
@@ -112,9 +128,10 @@ def _standing(cell: Cell, recipe: str, newest: Newest) -> Standing | None:
         data=data_label(cell.data),
         method=name,
         learner=type(cell.method).__name__,
-        label=_label(cell),
+        label=label(cell),
         recipe=recipe,
         exact=not control and bool(doer.exact),
+        cost=costs.cost_of(cell, mine, known),
         values=tuple(_shown(column, mine) for column in TASKS[task]),
         seeds=len(mine),
         utility=statistics.fmean(utility) if utility else 0.0,
@@ -132,7 +149,7 @@ def data_label(data: DataSettings) -> str:
     return data.name + (f" ({', '.join(done)})" if done else "")
 
 
-def _label(cell: Cell) -> str:
+def label(cell: Cell) -> str:
     """Return the labels along the axes other than data, or the method if there are none."""
     labels = [label for axis, label in cell.labels.items() if axis != "data"]
     return "/".join(labels) or type(cell.method).__name__
@@ -180,16 +197,26 @@ def markdown(task: str, shelf: Shelf) -> str:
     every = standings(shelf)
     mine = [s for s in every if s.task == task]
     used = [n for n in range(len(TASKS[task])) if any(s.values[n] for s in mine)]
-    head = ["data", "row", "method", "exact", "seeds", *(TASKS[task][n].name for n in used)]
+    # All learners forget exactly, so what it costs tells them apart; unlearners differ in both.
+    forgets = ("exact",) if task == "unlearning" else costs.HEAD
+    head = ["data", "row", "method", *forgets, "seeds", *(TASKS[task][n].name for n in used)]
     rows = [
-        [s.data, s.label, s.method, "yes" if s.exact else "no", str(s.seeds),
+        [s.data, s.label, s.method, *s.forgets, str(s.seeds),
          *(s.values[n] for n in used), s.recipe]
         for s in mine
     ]  # fmt: skip
     there = {name for s in every for name in (s.method, s.learner)}
     named = {"Nothing": NO_OP}  # trials have it as a control, under another name
     without = [name for name in classes(*METHODS) if named.get(name, name) not in there]
-    last = (
-        f"\n\n{SCRIPT}\n\nMethods without a result in any recipe: {', '.join(without) or 'none'}."
-    )
-    return rows_as_markdown([[*head, "recipe"], *rows]) + last
+    said = [rows_as_markdown([[*head, "recipe"], *rows]), SCRIPT, *_empty(mine)]
+    said.append(f"Methods without a result in any recipe: {', '.join(without) or 'none'}.")
+    return "\n\n".join(said)
+
+
+def _empty(mine: Sequence[Standing]) -> list[str]:
+    """Return why costs are missing, with the rows."""
+    reasons: dict[str, list[str]] = {}
+    for s in mine:
+        if s.cost.why and s.task != "unlearning":
+            reasons.setdefault(s.cost.why, []).append(f"{s.recipe}: {s.label}")
+    return [f"Empty cells: {why}: {', '.join(rows)}." for why, rows in reasons.items()]

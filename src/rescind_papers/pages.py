@@ -12,6 +12,7 @@ out of date. `cells` selects rows, `of` some of the recipe's columns by title. O
 
     <!-- exhibits PAPER -->        every table and figure of a paper, with our numbers
     <!-- rows PAPER/TABLE cells PATTERN -->        some rows of one of them
+    <!-- first-page -->            four tasks: who does best, and what forgetting costs
     <!-- summary -->               what a reader needs, in five lines
     <!-- verdicts -->              the count of each word
     <!-- meanings -->              the meaning of the words
@@ -21,6 +22,7 @@ out of date. `cells` selects rows, `of` some of the recipe's columns by title. O
 
 from __future__ import annotations
 
+import argparse
 import re
 import statistics
 import sys
@@ -35,7 +37,7 @@ from rescind.experiments.recipe import COLUMNS, Column, Recipe
 from rescind.experiments.recipe_file import RECIPES
 from rescind.experiments.significance import differences, markdown_differences, remark
 from rescind.experiments.tables import ResultTable, collect, lines, markdown, rows_as_markdown
-from rescind_papers import departures, exhibits, figures, leaderboard, tally, verdicts
+from rescind_papers import departures, exhibits, figures, first_page, leaderboard, tally, verdicts
 from rescind_papers.index import MAP, Exhibit, Part, Shelf, chosen, finding
 from rescind_papers.index import shown as cells_that_fit
 
@@ -48,7 +50,7 @@ BLOCK = re.compile(
 
 
 MADE = re.compile(
-    r"(?P<head><!-- (?P<kind>exhibits|rows|summary|verdicts|meanings|leaderboard|found)"
+    r"(?P<head><!-- (?P<kind>exhibits|rows|first-page|summary|verdicts|meanings|leaderboard|found)"
     r"(?: (?P<name>\S+))?(?: cells (?P<cells>.+?))? -->\n)"
     r".*?(?P<end><!-- end -->)",
     re.S,
@@ -118,6 +120,8 @@ def _made(kind: str, name: str | None, shelf: Shelf, cells: str | None = None) -
         return rows_as_markdown([list(rows[0]), *([str(v) for v in row.values()] for row in rows)])
     if kind == "leaderboard":
         return leaderboard.markdown(name or "", shelf)
+    if kind == "first-page":
+        return first_page.markdown(shelf)
     if kind == "verdicts":
         return tally.table(chosen(shelf.folder, None), shelf)
     if kind == "summary":
@@ -171,26 +175,42 @@ def on_validation(recipe: Recipe) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Fill the given pages, or all of them (--all)."""
+    words = argparse.ArgumentParser("rescind_papers.pages", description=main.__doc__)
+    words.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="such as docs/leak.md")
+    words.add_argument("--all", action="store_true", help="every page, picture and departure")
+    given = words.parse_args(arguments)
+    if given.all == bool(given.pages):
+        words.error("name pages, or give --all.")
     if not (RECIPES / MAP).is_file() or not Path("docs").is_dir():
         raise ConfigError(
             "pages are written in a checkout of rescind, from its recipes/ into its docs/. Change "
             "to the top folder of a checkout."
         )
-    every, shelf = list(arguments) == ["--all"], Shelf(RECIPES)
-    pages = sorted(Path("docs").rglob("*.md")) if every else [Path(name) for name in arguments]
-    for path in pages:
-        text = path.read_text(encoding="utf-8")
+    shelf = Shelf(RECIPES)
+    every = [Path("README.md"), *sorted(Path("docs").rglob("*.md"))]
+    for path in every if given.all else given.pages:
+        text = _read(path)
         made = filled(text, shelf)
         if made != text:
             write_atomically(path, made.encode())
             print(f"written: {path}")
-    if every:
+    if given.all:
         draw(shelf, Path("docs/results") / IMAGES)
         departures.main(["docs/departures.md"])
 
 
+def _read(path: Path) -> str:
+    if not path.is_file():
+        raise ConfigError(f"there is no page {path}. Name pages from the top of a checkout.")
+    return path.read_text(encoding="utf-8")
+
+
 def draw(shelf: Shelf, folder: Path) -> None:
     """Draw the pictures that are missing or show other numbers than the results."""
+    picture = first_page.PICTURE
+    if not picture.is_file() or first_page.about(shelf) not in picture.read_text("utf-8"):
+        first_page.draw(shelf, picture)
+        print(f"drawn: {picture}")
     for one in chosen(shelf.folder, None):
         found = exhibits.rows(one, shelf) if one.figure else []
         stale = [

@@ -72,16 +72,21 @@ def test_a_method_file_and_its_recipe_make_a_row(tmp_path, with_a_newcomer):
     assert "Newcomer" in text.splitlines()[-1]
     results(recipes / "mine" / "table.toml", RECIPE, {
         "ml-100k/FedAvg": (0.2, 0.4), "ml-100k/new": (0.5, 0.7), "cored/new": (0.1,)})  # fmt: skip
+    plain = read(recipes / "mine" / "table.toml").cells[0].digest
+    (recipes / "findings").mkdir()
+    known = {"rows": [{"digest": plain, "way": "retrain", "devices": 7}]}
+    (recipes / "findings" / "forgetting.json").write_text(json.dumps(known))
     text = markdown("learning", Shelf(recipes))
     found = [line for line in text.splitlines() if line.startswith("| ml")]
     # The better comes first on its data; a cell without results has no row.
+    rest = "2.0 | 1.0 | 2.0 | 3 | 5 | mine/table |"
     assert found == [
-        "| ml-100k | new | Newcomer | yes | 2 | 0.6000 | 2.0 | 1.0 | 2.0 | 3 | 5 | mine/table |",
-        "| ml-100k | FedAvg | FedAvg | yes | 2 | 0.3000 | 2.0 | 1.0 | 2.0 | 3 | 5 | mine/table |",
-        "| ml-1m (core 5, random) | new | Newcomer | yes | 1 | 0.1000 | 2.0 | 1.0 | 2.0 | 3 | 5 "
-        "| mine/table |",
+        f"| ml-100k | new | Newcomer | retrain | 2,000 |  | 8 | 2 | 0.6000 | {rest}",
+        f"| ml-100k | FedAvg | FedAvg | retrain | 2,000 | 7 | 8 | 2 | 0.3000 | {rest}",
+        f"| ml-1m (core 5, random) | new | Newcomer | retrain | 2,000 |  | 8 | 1 | 0.1000 | {rest}",
     ]
     assert "Newcomer" not in text.splitlines()[-1]
+    assert text.splitlines()[-3].endswith("does it): mine/table: new, mine/table: new.")
 
 
 def test_searches_and_sweeps_have_no_rows_and_the_same_settings_have_one(tmp_path):

@@ -225,13 +225,13 @@ def words_below(fig: Figure, words: str) -> None:
         fig.supxlabel(words, fontsize=9, color=GREY)
 
 
-def svg(fig: Figure) -> str:
-    """Return the figure as an SVG element for a page."""
+def svg(fig: Figure, about: str = "") -> str:
+    """Return the figure as an SVG element for a page; `about` is stored in it as a description."""
     import matplotlib as mpl
 
     out = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "rescind", "svg.fonttype": "path"}):
-        fig.savefig(out, format="svg", metadata={"Date": None})
+        fig.savefig(out, format="svg", metadata={"Date": None, "Description": about or None})
     text = out.getvalue()
     return text[text.index("<svg") :]
 
@@ -248,6 +248,8 @@ def write(fig: Figure, path: Path, about: str = "") -> None:
     if path.suffix == ".png":
         png(fig, path, about)
     elif path.suffix == ".svg":
-        write_atomically(path, f'<?xml version="1.0" encoding="utf-8"?>\n{svg(fig)}'.encode())
+        write_atomically(
+            path, f'<?xml version="1.0" encoding="utf-8"?>\n{svg(fig, about)}'.encode()
+        )
     else:
         raise ConfigError(f"a figure must be a .svg or .png file; got '{path}'. Rename it.")
