@@ -153,7 +153,7 @@ def measured(cell: Cell, lines: Sequence[Row], data: AnyData) -> Row:
     if subtracts and size > MOST:
         why = f"the server state has {size / 1e9:.0f} GB, more than the machine of this benchmark"
         return {"way": "subtract", "why": why}
-    if cell.data.clients == 1:
+    if cell.data.clients == 1 or cell.data.parts == "whole":
         return {
             "way": "subtract" if subtracts else "retrain",
             "why": "one client holds all the data",
