@@ -424,6 +424,27 @@ def test_bent_weights_are_a_function_of_the_inverse_one_by_one():
     assert torch.equal(weights_of(inverse, Temper()), weights_of(inverse))
 
 
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_pairs_added_by_item_are_those_added_by_person(kind):
+    kernels = pytest.importorskip("rescind.methods.additive._kernels", reason="needs numba")
+    items, weight = 60, torch.arange(-20, 20)
+    owns = torch.rand(40, items, generator=torch.Generator().manual_seed(3)) < 0.2
+    owns[7] = False
+    owner, item = owns.nonzero().T
+    start = torch.arange(half(items)).to(kind)
+    by_person, by_item, owners = start.clone(), start.clone(), start.clone()
+    entries = owner.numpy(), item.numpy(), weight.numpy()
+    kernels.add_each_pair(by_person.numpy(), *entries)
+    kernels.add_pairs_by_item(by_item.numpy(), owners.numpy(), *entries, items)
+    assert torch.equal(by_item, by_person)
+    row, column = torch.tril_indices(items, items)
+    many = (owns.long().T @ owns.long())[row, column]
+    assert torch.equal(owners - start, many.to(kind))
+    kernels.add_pairs_by_item(by_item.numpy(), owners[:0].numpy(), *entries, items)
+    kernels.add_each_pair(by_person.numpy(), *entries)
+    assert torch.equal(by_item, by_person)
+
+
 @pytest.mark.parametrize("most", [1, 9, 30, 2**26])
 def test_a_gpu_adds_up_the_same_whole_numbers_in_steps_of_any_size(most):
     lot, items = some_lot(), 14

@@ -124,18 +124,26 @@ def pairs_in(lot: Lot) -> tuple[Tensor, Tensor]:
     return owner, half(high) + low
 
 
-def add_pairs(total: Tensor, lot: Lot, weight: Tensor) -> Tensor:
+def add_pairs(total: Tensor, lot: Lot, weight: Tensor, owners: Tensor | None = None) -> Tensor:
     """Add the sum of weight * x x^T over the owners of a lot to `total` in place; return it.
 
     Integers only, so any order of addition gives the same bits.
 
     total: [I (I + 1) / 2] integers    weight: [owners] int64
+    owners: as total; gets the number of owners of each pair
     """
     if total.device.type != "cpu":
+        if owners is not None:
+            _add_in_steps(owners, lot, torch.ones_like(weight))
         return _add_in_steps(total, lot, weight)
-    from rescind.methods.additive._kernels import add_each_pair
+    from rescind.methods.additive._kernels import add_each_pair, add_pairs_by_item
 
-    add_each_pair(total.numpy(), lot.owner.numpy(), lot.item.numpy(), weight.numpy())
+    many = total[:0] if owners is None else owners
+    items, entries = items_of(total), (lot.owner.numpy(), lot.item.numpy(), weight.numpy())
+    if len(lot) < items and owners is None:  # few: passing over all rows would take longer
+        add_each_pair(total.numpy(), *entries)
+    else:
+        add_pairs_by_item(total.numpy(), many.numpy(), *entries, items)
     return total
 
 
@@ -145,8 +153,7 @@ def pair_sums(lot: Lot, weight: Tensor, items: int) -> tuple[Tensor, Tensor]:
     At most AT_ONCE owners.
     """
     total, owners = torch.zeros(2, half(items), dtype=torch.int32, device=lot.item.device)
-    add_pairs(total, lot, weight)
-    return total, add_pairs(owners, lot, torch.ones_like(weight))
+    return add_pairs(total, lot, weight, owners), owners
 
 
 def _add_in_steps(total: Tensor, lot: Lot, weight: Tensor, most: int = 2**26) -> Tensor:
