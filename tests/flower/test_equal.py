@@ -147,6 +147,10 @@ def test_graphs_are_added_up_in_one_round_and_forget_exactly(silos: int, tmp_pat
         here, there = here.method.unlearn(here, event), there.method.unlearn(there, event)
         there = executor.settle(there)
         assert_same(here, there)
+    later = replace(executor, run="another run")  # the silos' files still have all of it
+    again = Federation.start(later.gather(SEED), GraphGram(), SEED, later).run(1)
+    total = Federation.start(here.now.vault.holdings, GraphGram(), SEED).run(1).now.state.own
+    assert torch.equal(again.now.state.own["gram/nodes"], total["gram/nodes"])
 
 
 @pytest.mark.parametrize("silos", [1, 2])
