@@ -56,7 +56,7 @@ class Temper:
         if self.shown:
             weights.mul_((shown**self.shown).to(weights.dtype))
         if self.sharp != 1:
-            weights.copy_(weights.sign() * weights.abs() ** self.sharp)
+            weights.copy_(weights.abs().pow_(self.sharp).copysign_(weights))
         return weights
 
 
