@@ -56,7 +56,8 @@ class Temper:
         if self.shown:
             weights.mul_((shown**self.shown).to(weights.dtype))
         if self.sharp != 1:
-            weights.copy_(weights.abs().pow_(self.sharp).copysign_(weights))
+            for rows in weights.split(ROWS):  # what is made on the way stays in the cache
+                rows.copy_(rows.abs().pow_(self.sharp).copysign_(rows))
         return weights
 
 
