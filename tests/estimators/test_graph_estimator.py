@@ -244,7 +244,7 @@ def test_a_saved_model_comes_back(tmp_path):
 
 IDS = st.sampled_from([0, 1, 2, "1", "zoë", "a node, with 'quotes'", -5, 8])
 CLIENTS = st.sampled_from([0, "0", "silo"])
-LABELS = st.sampled_from([None, 0, 1, "1"])
+LABELS = st.sampled_from([None, 0, 1, "1", ""])
 ROWS = st.lists(st.sampled_from([0.0, 1.0, 0.3, -2.0]), min_size=3, max_size=3)
 
 

@@ -39,19 +39,12 @@ class Nodes:
 
     def rows(self) -> Iterator[tuple[Id, Id | None, Id, Row]]:
         """Yield id, label, client and features of each node."""
-        ends = zip(self.features.indptr, self.features.indptr[1:], strict=False)
-        for node, label, client, (b, e) in zip(
-            self.ids, self.labels, self.clients, ends, strict=True
+        first, column, value = self.features.indptr, self.features.indices, self.features.data
+        for n, (node, label, client) in enumerate(
+            zip(self.ids, self.labels, self.clients, strict=True)
         ):
-            yield (
-                node,
-                label,
-                client,
-                (
-                    self.features.indices[b:e].copy(),
-                    self.features.data[b:e].copy(),
-                ),
-            )
+            mine = slice(first[n], first[n + 1])
+            yield node, label, client, (column[mine].astype(np.int64), value[mine].copy())
 
 
 def read_nodes(frame: Any, features: Any = None, columns: Mapping[str, str] | None = None) -> Nodes:

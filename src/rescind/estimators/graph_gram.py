@@ -18,7 +18,7 @@ from rescind.core.update import Sum
 from rescind.data.dataset import GraphDataset
 from rescind.errors import ConfigError, DataError
 from rescind.estimators.frames import Id, in_order
-from rescind.estimators.graph_frames import Nodes, read_edges, read_labels, read_nodes
+from rescind.estimators.graph_frames import Nodes, Row, read_edges, read_labels, read_nodes
 from rescind.estimators.graph_ledger import Change, GraphLedger, Part
 from rescind.estimators.ledger import ids_of
 from rescind.estimators.settings import Settings, ids_as_bytes, ids_from_bytes
@@ -26,6 +26,9 @@ from rescind.methods.additive import graph_gram
 from rescind.methods.additive._graph_sums import part_of, weights_of
 from rescind.methods.additive._pairs import half
 from rescind.models.hops import Hops, must_be_small
+
+NOTHING: Row = (np.zeros(0, np.int64), np.zeros(0, np.float32))
+"""The features of a node that has none."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -297,13 +300,14 @@ class GraphGram(Settings):
     def _packed(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         nodes, classes, clients = self.nodes, self.classes, self.clients
         parts = [self._ledger.parts[self._ledger.owner[node]] for node in nodes]
+        each = list(zip(parts, nodes, strict=True))
         place = {node: n for n, node in enumerate(nodes)}
         kinds = {label: n for n, label in enumerate(classes)}
         silos = {client: n for n, client in enumerate(clients)}
-        rows = [part.features[node] for part, node in zip(parts, nodes, strict=True)]
-        label = [kinds.get(p.label.get(node, ""), -1) for p, node in zip(parts, nodes, strict=True)]
-        edge = [(place[node], place[other]) for p, node in zip(parts, nodes, strict=True)
-                for other in p.near[node] if place[node] < place[other]]  # fmt: skip
+        column, value = zip(NOTHING, *(part.features[node] for part, node in each), strict=True)
+        label = [kinds[part.label[node]] if node in part.label else -1 for part, node in each]
+        edge = [(place[node], place[other]) for part, node in each
+                for other in part.near[node] if place[node] < place[other]]  # fmt: skip
         return {
             "nodes": ids_as_bytes(nodes),
             "classes": ids_as_bytes(classes),
@@ -311,13 +315,9 @@ class GraphGram(Settings):
             "client": torch.tensor([silos[self._ledger.owner[n]] for n in nodes]).long(),
             "label": torch.tensor(label).long(),
             "edge": torch.tensor(sorted(edge)).long().reshape(-1, 2),
-            "first": torch.tensor([0, *(len(columns) for columns, _ in rows)]).cumsum(0),
-            "column": torch.from_numpy(
-                np.concatenate([np.zeros(0, np.int32), *(c for c, _ in rows)])
-            ),
-            "value": torch.from_numpy(
-                np.concatenate([np.zeros(0, np.float32), *(v for _, v in rows)])
-            ),
+            "first": torch.tensor([len(columns) for columns in column]).cumsum(0),
+            "column": torch.from_numpy(np.concatenate(column)),
+            "value": torch.from_numpy(np.concatenate(value)),
             "width": torch.tensor([self._ledger.width]),
         }, self._notes()
 
