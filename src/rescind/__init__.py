@@ -52,7 +52,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "rescind.forgetting.examine": ("audit",),
     "rescind.audits.battery": ("Report",),
     "rescind.forgetting.verify": ("verify",),
-    "rescind.estimators": ("Gram", "SeqGram"),
+    "rescind.estimators": ("Gram", "GraphGram", "SeqGram"),
     "rescind.experiments.streams": ("Stream", "run_stream"),
     "rescind.core.guards": ("Clip", "Gaussian", "Laplace"),
     "rescind.core.executor": ("InProcess", "OneByOne"),
@@ -97,7 +97,7 @@ if TYPE_CHECKING:
         simulate_lending,
     )
     from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError, RescindError
-    from rescind.estimators import Gram, SeqGram
+    from rescind.estimators import Gram, GraphGram, SeqGram
     from rescind.experiments.streams import Stream, run_stream
     from rescind.forgetting.examine import audit
     from rescind.forgetting.forget import Evidence, forget
@@ -107,10 +107,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Arrive", "BoundaryError", "Clip", "ConfigError", "ConsentError", "DataError", "Dataset",
     "EarlyStop", "Erase", "EraseEdges", "EraseLabels", "Evidence", "Federation", "Gaussian", "Gram",
-    "GraphDataset", "Host", "InProcess", "Join", "Laplace", "OneByOne", "Ranking", "Recommendation",
-    "Records", "Report", "Request", "RescindError", "SeqGram", "Share", "Stream", "Unshare",
-    "Withdraw", "__version__", "audit", "draw_groups", "draw_regret", "draw_share", "errors",
-    "forget", "import_file", "load", "load_federation", "methods", "models", "run_stream",
+    "GraphDataset", "GraphGram", "Host", "InProcess", "Join", "Laplace", "OneByOne", "Ranking",
+    "Recommendation", "Records", "Report", "Request", "RescindError", "SeqGram", "Share", "Stream",
+    "Unshare", "Withdraw", "__version__", "audit", "draw_groups", "draw_regret", "draw_share",
+    "errors", "forget", "import_file", "load", "load_federation", "methods", "models", "run_stream",
     "save_federation", "simulate_lending", "verify",
 ]  # fmt: skip
 

@@ -87,7 +87,7 @@ def test_the_same_audit_again_finds_its_retrains_and_the_no_op_is_no_pass(run, a
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "give exactly one of --erase FILE, --unshare FILE and --withdraw USER; 0 were given"),
+        ((), "give exactly one of --erase FILE, --unshare FILE and --withdraw USER, or of a graph"),
         (("--erase", "draw:0.3", "--withdraw", "7"), "2 were given"),
         (("--erase", "draw:0.3", "--method", "FedShareUnlern"), "did you mean 'FedShareUnlearn'?"),
         (("--erase", "draw:0.3", "--method", "FedShare"), "there is no unlearner 'FedShare'"),

@@ -26,10 +26,14 @@ from rescind.audits.state_attacks import (
 )
 from rescind.core import params
 from rescind.core.federation import Federation
+from rescind.core.holdings import TRAIN
 from rescind.core.records import Erase, Unshare, Withdraw
 from rescind.core.state import Memory
+from rescind.data import load
+from rescind.data.sequences import next_item
 from rescind.errors import ConfigError, DataError
 from rescind.forgetting.examine import examine, retrain, retrains, seeds_of
+from rescind.methods.additive.seq_gram import SeqGram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.lightgcn import LightGCN
 from worlds import randoms
@@ -96,6 +100,20 @@ def test_an_audit_with_too_few_retrains_is_refused(story):
         examine(before, refs[0], event, refs[:4])
     with pytest.raises(ConfigError, match="'standard' or 'full', got 'fast'"):
         examine(before, refs[0], event, refs, level="fast")
+
+
+def test_a_run_of_sequences_is_audited_with_its_controls():
+    data = next_item(load("synthetic", users=200, items=120, interactions=8000))
+    fed = Federation.start(data, SeqGram.sequences(), seed=3).run(1)
+    held = fed.now.vault.holdings
+    train = held.records[held.split == TRAIN]
+    event = Erase(train[train.client % 4 == 0])
+    refs = retrains(fed, event, workers=1)
+    after = fed.method.unlearn(fed, event)
+    done, nothing = (examine(fed, subject, event, refs) for subject in (after, fed))
+    assert done.verdict in ("PASS", "INCONCLUSIVE")
+    assert done.subjects[RETRAIN] != "FAIL"
+    assert nothing.verdict == done.subjects[NO_OP] == "FAIL", "the control: nothing is forgotten"
 
 
 def test_a_method_without_rows_of_people_is_audited_without_those_checks(tiny):

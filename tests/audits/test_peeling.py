@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from rescind.core.cohort import Lot
 from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.data import Dataset
+from rescind.data.sequences import next_item
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.experiments.peeling import LEAVERS, UNDEFENDED, grid, peeled_lines, peeled_run
 from rescind.experiments.peeling_attack import SLACK, gram_from_weights, peel, peel_ordered
@@ -26,6 +28,7 @@ from rescind.methods.additive._pairs import UNIT, weight_of
 from rescind.methods.additive._release import factors, neighbours
 from rescind.methods.additive._solve import weights_of
 from rescind.methods.additive.gram import Gram
+from rescind.methods.additive.seq_gram import SeqGram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
 from rescind.storage.federations import save_federation
@@ -274,3 +277,24 @@ def test_sequences_are_read_from_a_sum_of_ordered_pairs_in_their_order():
     alone = torch.zeros_like(total)
     add_sequences(alone, Lot(item[:4] * 0, item[:4], 1, time[:4]), torch.ones(1).long(), near)
     assert peel_ordered(alone, near) == [(0, 3, 5, 1)]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_sums_of_sequences_are_attacked_by_the_command(named, tmp_path, monkeypatch):
+    rows = small()
+    data = next_item(replace(rows, time=np.arange(len(rows)) * 37 % 301 + 1))
+    monkeypatch.setattr("rescind.experiments.learning_run.prepare", lambda _: data)
+    run = tmp_path / "run"
+    if not named:
+        fed = Federation.start(data, SeqGram.sequences(), seed=0).run(1)
+        save_federation(fed, run / "model")
+        write_facts(run, {"data": {"name": "tiny"}, "seed": 0, "configuration": {}})
+    subject = ["--method", "seqgram", "--data", "tiny"] if named else [str(run)]
+    done = CliRunner().invoke(app, ["leak", *subject, "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "as a set, from Gram" in done.output
+    lines = json.loads((tmp_path / "ordered-tiny.json").read_text("utf-8"))["lines"]
+    alone = lines[0]
+    assert alone["people"] == alone["as a set"] == alone["in order"] == 1, "the control"
+    assert all(line["in order"] <= line["as a set"] <= line["people"] for line in lines)
+    assert lines[-1]["people"] > lines[0]["people"]

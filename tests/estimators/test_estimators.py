@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import stat
+from dataclasses import replace
 
 import pyarrow.parquet
 import pytest
@@ -33,10 +34,16 @@ def test_weights_by_hand():
     assert model.recommend(history=[1]) == [(2, pytest.approx(0.7070312 / 45.7070312, rel=1e-5))]
 
 
-@LEARNERS
-def test_it_is_the_model_of_the_federation(learner):
+@pytest.mark.parametrize(
+    ("learner", "method"),
+    [
+        (rs.Gram, rs.methods.Gram(cross=True)),
+        (rs.SeqGram, rs.methods.SeqGram()),
+        (rs.SeqGram.sequences, rs.methods.SeqGram.sequences()),
+    ],
+)
+def test_it_is_the_model_of_the_federation(learner, method):
     held = tiny_holdings()
-    method = rs.methods.Gram(cross=True) if learner is rs.Gram else rs.methods.SeqGram()
     fed = rs.Federation.start(held, method).run(1)
     columns = (held.records.client, held.records.item, held.records.time, held.split)
     rows = list(zip(*(column.tolist() for column in columns), strict=True))
@@ -82,6 +89,14 @@ def test_a_history_is_answered_as_its_owner(learner):
 def test_the_order_of_a_history_counts_in_sequences():
     model = rs.SeqGram().fit(RECORDS)
     assert model.recommend(history=["w", "x"]) != model.recommend(history=["x", "w"])
+
+
+def test_sequences_have_the_settings_of_the_method():
+    model = rs.SeqGram.sequences(ridge=7.0)
+    method = replace(rs.methods.SeqGram.sequences(), ridge=7.0)
+    assert model._method() == method
+    assert model.far_share > 0
+    assert model.fit(RECORDS).recommend("bob") != rs.SeqGram().fit(RECORDS).recommend("bob")
 
 
 # -- settings -------------------------------------------------------------------------------------

@@ -23,11 +23,12 @@ class Machine(RuleBasedStateMachine):
     """Records come and go at random; a dictionary of pairs says what remains."""
 
     learner = rs.Gram
+    made = rs.Gram
 
     @initialize(records=RECORDS)
     def fit(self, records):
         self.left = {}
-        self.model = self.learner().fit(self.remembered(records))
+        self.model = self.made().fit(self.remembered(records))
 
     @rule(records=RECORDS)
     def add(self, records):
@@ -83,7 +84,7 @@ class Machine(RuleBasedStateMachine):
     def is_a_fit_on_what_remains(self):
         if not hasattr(self, "model"):
             return
-        again = self.learner().fit([(*pair, t) for pair, t in reversed(self.left.items())])
+        again = self.made().fit([(*pair, t) for pair, t in reversed(self.left.items())])
         same_state(self.model, again)
 
 
@@ -108,6 +109,11 @@ def contents(model):
 
 class InOrder(Machine):
     learner = rs.SeqGram
+    made = rs.SeqGram
+
+
+class NextItem(InOrder):
+    made = rs.SeqGram.sequences
 
 
 few = settings(max_examples=12, stateful_step_count=12, deadline=None)
@@ -115,3 +121,5 @@ TestGram = Machine.TestCase
 TestGram.settings = few
 TestSeqGram = InOrder.TestCase
 TestSeqGram.settings = few
+TestSequences = NextItem.TestCase
+TestSequences.settings = few

@@ -27,11 +27,14 @@ from rescind.core.records import (
     Unshare,
     Withdraw,
 )
+from rescind.data import load
+from rescind.data.sequences import next_item
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.silo.node import Node
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.graph_gram import GraphGram
+from rescind.methods.additive.seq_gram import SeqGram
 from rescind.methods.continual.f3crec import F3CRec
 from rescind.methods.graphs.fedgcv import FedGCV
 from rescind.methods.sharing.fedshare import FedShare
@@ -147,6 +150,32 @@ def test_graphs_are_added_up_in_one_round_and_forget_exactly(silos: int, tmp_pat
         here, there = here.method.unlearn(here, event), there.method.unlearn(there, event)
         there = executor.settle(there)
         assert_same(here, there)
+    later = replace(executor, run="another run")  # the silos' files still have all of it
+    again = Federation.start(later.gather(SEED), GraphGram(), SEED, later).run(1)
+    total = Federation.start(here.now.vault.holdings, GraphGram(), SEED).run(1).now.state.own
+    assert torch.equal(again.now.state.own["gram/nodes"], total["gram/nodes"])
+
+
+@pytest.mark.parametrize("silos", [1, 3])
+def test_sequences_are_added_up_in_one_round_and_forget_exactly(silos: int, tmp_path: Path) -> None:
+    holdings = next_item(load("synthetic", users=20, items=20, interactions=200)).on_devices(SEED)
+    executor, _ = silos_of(holdings, silos, tmp_path, single_updates=True, questions=True)
+    method = SeqGram.sequences()
+    here = Federation.start(holdings, method, SEED).run(1)
+    there = Federation.start(executor.gather(SEED), method, SEED, executor).run(1)
+    assert_same(here, there)
+    assert here.evaluate("test", 5) == pytest.approx(there.evaluate("test", 5))
+    train = holdings.records[holdings.split == 0]
+    mine = train[train.client == 4]
+    inside = Erase(mine[torch.argsort(mine.time)[1:2]])  # neither the first nor the last
+    for event in (inside, erased(holdings), Withdraw(2)):
+        before = here
+        here, there = here.method.unlearn(here, event), there.method.unlearn(there, event)
+        there = executor.settle(there)
+        assert_same(here, there)
+        assert not torch.equal(*(fed.now.state.own["gram/0000"] for fed in (before, here)))
+    never = here.restart().run(1).now.state.own["gram/0000"]
+    assert torch.equal(there.now.state.own["gram/0000"], never)
 
 
 @pytest.mark.parametrize("silos", [1, 2])

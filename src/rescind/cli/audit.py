@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from rescind.cli.forget import one_request, unlearner
-from rescind.cli.options import ChangeUnlearner, Run
+from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
 from rescind.cli.progress import interruptible
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ def command(
     withdraw: Annotated[
         str | None, Option(metavar="USER", help="A user who leaves with all their data.")
     ] = None,
+    nodes: Nodes = None,
+    edges: Edges = None,
+    labels: NodeLabels = None,
     method: Annotated[
         str | None, Option(help="The unlearner to audit, or 'nothing'. Default: exact retraining.")
     ] = None,
@@ -53,7 +56,7 @@ def command(
     """
     from rescind.storage.run_folder import check_finished, working_on
 
-    kind, source = one_request(erase, unshare, withdraw)
+    kind, source = one_request(erase, unshare, withdraw, nodes, edges, labels)
     check_finished(run)
     from rescind.core.files import write_atomically
     from rescind.data.blocklist import Blocklist

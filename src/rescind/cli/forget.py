@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from rescind.cli.options import ChangeUnlearner, Run
+from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -36,6 +36,9 @@ def command(
     withdraw: Annotated[
         str | None, Option(metavar="USER", help="A user leaves with all their data.")
     ] = None,
+    nodes: Nodes = None,
+    edges: Edges = None,
+    labels: NodeLabels = None,
     method: Annotated[str | None, Option(help="An unlearner. Default: exact retraining.")] = None,
     change: ChangeUnlearner = None,
     audits: Annotated[str, Option(help="standard, full or none.")] = "standard",
@@ -70,7 +73,7 @@ def command(
     from rescind.errors import ConfigError
     from rescind.storage.run_folder import MOVED, check_finished, read_facts
 
-    kind, source = one_request(erase, unshare, withdraw)
+    kind, source = one_request(erase, unshare, withdraw, nodes, edges, labels)
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
     if not (run / MOVED).is_file():  # a request that was answered gets its answer again
@@ -128,16 +131,27 @@ def command(
     typer.echo(f"Next: rescind verify {done.folder}/receipt.json")
 
 
-def one_request(erase: str | None, unshare: str | None, withdraw: str | None) -> tuple[Kind, str]:
+def one_request(
+    erase: str | None,
+    unshare: str | None,
+    withdraw: str | None,
+    nodes: str | None = None,
+    edges: str | None = None,
+    labels: str | None = None,
+) -> tuple[Kind, str]:
     """Return the kind and the source of the one request that was given."""
     from rescind.errors import ConfigError
 
-    asked: dict[Kind, str | None] = {"erase": erase, "unshare": unshare, "withdraw": withdraw}
+    asked: dict[Kind, str | None] = {
+        "erase": erase, "unshare": unshare, "withdraw": withdraw,
+        "nodes": nodes, "edges": edges, "labels": labels,
+    }  # fmt: skip
     given = [(kind, source) for kind, source in asked.items() if source is not None]
     if len(given) != 1:
         raise ConfigError(
-            "give exactly one of --erase FILE, --unshare FILE and --withdraw USER; "
-            f"{len(given)} were given. `--erase draw:0.3` erases what 30 % of the lenders lent."
+            "give exactly one of --erase FILE, --unshare FILE and --withdraw USER, or of a graph "
+            f"--nodes, --edges and --labels; {len(given)} were given. "
+            "`--erase draw:0.3` erases what 30 % of the lenders lent."
         )
     return given[0]
 

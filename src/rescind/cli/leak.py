@@ -25,7 +25,7 @@ def command(
         Path | None, Argument(help="A finished run: its method, data and settings are attacked.")
     ] = None,
     method: Annotated[
-        str | None, Option(help="Default: all that send updates, and Gram. Or GraphGram.")
+        str | None, Option(help="Default: all that send updates, and Gram. Or SeqGram, GraphGram.")
     ] = None,
     model: Annotated[str | None, Option(help="The backbone. Default: that of the method.")] = None,
     data: Annotated[
@@ -73,6 +73,9 @@ def command(
         given, data, seed = _of_run(run)
     if (method or "").lower() == "graphgram" or (given and given.world.task == "nodes"):
         _print_graph(_graph(given, data, seed, out), out, as_json)
+        return
+    if (method or "").lower() == "seqgram" or (given and given.method.ordered):
+        _print_ordered(_ordered(given, data, seed, out), out, as_json)
         return
     dataset = prepare(DataSettings(name=data))
     named = method is not None and method.lower() == "gram" and model is None
@@ -168,6 +171,55 @@ def _peeled(
     }
     write_atomically(out / "peeling.json", _text(facts).encode())
     return facts
+
+
+def _ordered(run: Federation | None, name: str, seed: int, out: Path) -> dict[str, Any]:
+    """Read sequences out of the sums of SeqGram. Write and return the facts."""
+    from rescind.core.files import write_atomically
+    from rescind.errors import ConfigError
+    from rescind.experiments.learning_run import prepare
+    from rescind.experiments.ordered_leaks import ordered_leaks
+    from rescind.experiments.recipe import DataSettings
+    from rescind.methods.additive.seq_gram import SeqGram
+    from rescind.storage.provenance import versions
+
+    method = run.method if run else SeqGram.sequences()
+    if not isinstance(method, SeqGram):
+        raise ConfigError(
+            f"{type(method).__name__} has no sums of ordered pairs. `rescind leak` needs those "
+            f"of SeqGram."
+        )
+    dataset = prepare(DataSettings(name=name, split="last"))
+    holdings = run.now.vault.holdings if run else dataset.on_devices(seed)
+
+    def progress(people: int) -> None:
+        typer.echo(f"  the sum of {people:,} people: attacked", err=True)
+
+    facts: dict[str, Any] = {
+        "question": "how many whole sequences peeling reads out of the sums of SeqGram",
+        "data": name,
+        "digest": dataset.digest,
+        "seed": seed,
+        "lines": ordered_leaks(holdings, method.nearness, progress),
+        "versions": versions(),
+    }
+    write_atomically(out / f"ordered-{name}.json", _text(facts).encode())
+    return facts
+
+
+def _print_ordered(facts: Mapping[str, Any], out: Path, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    typer.echo(f"Whole sequences read out of the sums of SeqGram ({facts['data']}):")
+    names = list(facts["lines"][0])
+    typer.echo("  " + "".join(f"{name:>{len(name) + 4}}" for name in names))
+    for line in facts["lines"]:
+        typer.echo("  " + "".join(f"{line[name]:>{len(name) + 4}}" for name in names))
+    typer.echo(
+        "0 is the result of this attack, not a guarantee."
+        f"\n\nWritten: {out}/ordered-{facts['data']}.json\nMore: docs/sequences.md"
+    )
 
 
 def _graph(run: Federation | None, name: str, seed: int, out: Path) -> dict[str, Any]:

@@ -24,12 +24,15 @@ from rescind.errors import DataError
 from rescind.privacy import keys
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rescind.core.cohort import Graph
     from rescind.core.holdings import Holdings
     from rescind.core.records import Event, Records, Share
 
 Array = NDArray[Any]
 FILE = "withheld.json"
-LISTS = ("people", "erased", "unshared", "withdrawn")
+LISTS = ("people", "erased", "unshared", "withdrawn", "graph")
 
 
 def _place(name: str) -> Path:
@@ -46,6 +49,9 @@ class Blocklist:
     unshared: frozenset[str] = frozenset()
     withdrawn: frozenset[str] = frozenset()
     """Users who left: all their rows are left out, also those that a run did not use."""
+    graph: frozenset[str] = frozenset()
+    """Nodes, labels and edges of a graph, by the numbers of nodes: clients are parts that a run
+    may draw anew."""
     _key: bytes = field(default=b"", repr=False, compare=False)
 
     @classmethod
@@ -64,7 +70,7 @@ class Blocklist:
             return cls()
         try:
             table = json.loads(path.read_text(encoding="utf-8"))
-            table = {"withdrawn": [], **table}  # lists of version 0.1 do not have it
+            table = {"withdrawn": [], "graph": [], **table}  # lists of version 0.1 have neither
             lists = {n: frozenset(map(str, table[n])) for n in LISTS}
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(
@@ -92,7 +98,7 @@ class Blocklist:
         return Blocklist(**both, _key=self._key or other._key)
 
     def __bool__(self) -> bool:
-        return bool(self.erased or self.unshared or self.withdrawn)
+        return bool(self.erased or self.unshared or self.withdrawn or self.graph)
 
     def after(self, event: Event, records: Records, labels: Labels) -> Blocklist:
         """Return the list with one more request. records: those that the request removed"""
@@ -121,6 +127,14 @@ class Blocklist:
         pairs = frozenset(_digest(key, u, i) for u, i in zip(users, items, strict=True))
         return replace(self, people=people, erased=self.erased | pairs, _key=key)
 
+    def with_lost(self, before: Graph, after: Graph) -> Blocklist:
+        """Return the list with the nodes, labels and edges that a graph has lost."""
+        key = self._key or keys.erasure_key()
+        lost = _contents(before) - _contents(after)
+        gone = {int(what[1]) for what in lost if what[0] == "node"}
+        new = {_digest(key, *what) for what in lost if what[0] == "node" or not gone & {*what[1:]}}
+        return replace(self, graph=self.graph | new, _key=key)
+
     def left(self, user: str, labels: Labels) -> bool:
         """Return whether this user made a request and is not a member any more."""
         known = self._key and _digest(self._key, user) in self.people
@@ -143,6 +157,8 @@ class Blocklist:
 
     def without_erased(self, holdings: Holdings) -> Holdings:
         """Return holdings without erased records and people who left; numbers stand for ids."""
+        if holdings.graph is not None:
+            return self._left_of_graph(holdings, holdings.graph)
         if not (self.erased or self.withdrawn):
             return holdings
         import torch
@@ -156,6 +172,28 @@ class Blocklist:
         members = kept.members.clone()
         members[records.client[gone][nobody]] = False
         return replace(kept, members=members)
+
+    def _left_of_graph(self, holdings: Holdings, graph: Graph) -> Holdings:
+        """Return holdings without the listed nodes, labels and edges."""
+        if not self.graph:
+            return holdings
+        import torch
+
+        def listed(kind: str, *columns: Tensor) -> Tensor:
+            rows = zip(*(column.tolist() for column in columns), strict=True)
+            found = [_digest(self._key, kind, *row) in self.graph for row in rows]
+            return torch.tensor(found, dtype=torch.bool)
+
+        records, ends = holdings.records, graph.index[graph.edge]
+        edge = graph.edge[:, ~listed("edge", ends.amin(0), ends.amax(0))]
+        unknown, gone = listed("label", graph.index), listed("node", graph.index)
+        label = torch.where(unknown, -1, graph.label)
+        kept = replace(graph, edge=edge, label=label).keep(~gone)
+        out = torch.isin(records.item, graph.index[unknown | gone])
+        nobody = torch.isin(graph.owner[gone], kept.owner, invert=True)
+        members = holdings.members.clone()
+        members[graph.owner[gone][nobody]] = False
+        return replace(holdings.keep(~out), graph=kept, members=members)
 
     def left_of_loan(self, event: Share, labels: Labels) -> Share:
         """Return the shared records without those that were unshared."""
@@ -196,6 +234,14 @@ def _unnamed(ids: Array, gone: Array, kept: Array, stand_in: Callable[[int], str
     return np.array(named)
 
 
-def _digest(key: bytes, *parts: str) -> str:
+def _contents(graph: Graph) -> set[tuple[str | int, ...]]:
+    """Return the nodes, known labels and edges of a graph, by the numbers of nodes."""
+    ends = graph.index[graph.edge]
+    found: set[tuple[str | int, ...]] = {("node", n) for n in graph.index.tolist()}
+    found |= {("label", n) for n in graph.index[graph.label >= 0].tolist()}
+    return found | {("edge", *pair) for pair in ends[:, ends[0] < ends[1]].T.tolist()}
+
+
+def _digest(key: bytes, *parts: str | int) -> str:
     text = json.dumps([str(p) for p in parts], ensure_ascii=False).encode()
     return hashlib.blake2b(text, key=key, digest_size=16).hexdigest()

@@ -4,6 +4,7 @@
 """
 
 from rescind.estimators.gram import Gram
+from rescind.estimators.graph_gram import GraphGram
 from rescind.estimators.seq_gram import SeqGram
 
-__all__ = ["Gram", "SeqGram"]
+__all__ = ["Gram", "GraphGram", "SeqGram"]

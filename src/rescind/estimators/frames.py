@@ -19,7 +19,7 @@ from rescind.errors import ConfigError, DataError, suggest
 Id = str | int
 """An original id of a user or an item."""
 Ints = NDArray[np.int64]
-ROLES = ("user", "item", "time")
+RECORD = {role: COLUMN_NAMES[role] for role in ("user", "item", "time")}
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,16 @@ def read(frame: Any, columns: Mapping[str, str] | None = None, timed: bool = Fal
         some = matrix.data != 0
         given = {"user": matrix.row[some], "item": matrix.col[some]}
     else:
-        given = _columns(frame, columns or {})
+        table, names = named(frame, tuple(RECORD))
+        roles = roles_of(names, columns or {}, RECORD, ("time",))
+        given = {role: table[name] for role, name in roles.items()}
     if timed and "time" not in given:
         raise DataError(
             f"this learner reads the order of records, but {_kind(frame)} has no column of times. "
             f"Name it: columns={{'time': '...'}}; or use Gram, which needs no times."
         )
-    users, user = _ids(given["user"], "user")
-    items, item = _ids(given["item"], "item")
+    users, user = ids_in(given["user"], "user")
+    items, item = ids_in(given["item"], "item")
     if isinstance(frame, Dataset):  # numbers stand for ids here
         users = frame.users[np.asarray(users, np.int64)].tolist()
         items = frame.items[np.asarray(items, np.int64)].tolist()
@@ -91,25 +93,29 @@ def in_order(ids: Iterable[Id]) -> list[Id]:
     return sorted(ids, key=lambda each: (isinstance(each, str), each))
 
 
-def _columns(frame: Any, columns: Mapping[str, str]) -> dict[str, Any]:
-    """Return the columns of a frame by role."""
-    if unknown := sorted(set(columns) - set(ROLES)):
-        raise ConfigError(f"columns has '{unknown[0]}'; allowed are {', '.join(ROLES)}.")
-    frame, names = _named(frame)
+def roles_of(
+    names: Sequence[str],
+    columns: Mapping[str, str],
+    roles: Mapping[str, Sequence[str]],
+    optional: Sequence[str] = (),
+) -> dict[str, str]:
+    """Return the name of the column of each role. roles: common names of each, in lower case"""
+    if unknown := sorted(set(columns) - set(roles)):
+        raise ConfigError(f"columns has '{unknown[0]}'; allowed are {', '.join(roles)}.")
     found = {}
-    for role in ROLES:
+    for role, common in roles.items():
         if role in columns:
             if columns[role] not in names:
                 raise DataError(f"there is no column '{columns[role]}': {suggest('', names)}")
-            found[role] = frame[columns[role]]
+            found[role] = columns[role]
             continue
-        known = [name for name in names if name.lower() in COLUMN_NAMES[role]]
+        known = [name for name in names if name.lower() in common]
         if len(known) > 1:
             told = ", ".join(known)
             raise DataError(f"more than one column could be the {role} ({told}); use columns=.")
         if known:
-            found[role] = frame[known[0]]
-        elif role != "time":
+            found[role] = known[0]
+        elif role not in optional:
             raise DataError(
                 f"no column is named as the {role}; the columns are {', '.join(names)}. "
                 f"Name it: columns={{'{role}': '...'}}."
@@ -117,8 +123,8 @@ def _columns(frame: Any, columns: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _named(frame: Any) -> tuple[Any, list[str]]:
-    """Return a frame that gives columns by name, and the names."""
+def named(frame: Any, roles: Sequence[str] = ()) -> tuple[Any, list[str]]:
+    """Return a frame that gives columns by name, and the names. roles: what tuples hold"""
     if isinstance(frame, Mapping):
         return frame, [str(name) for name in frame]
     names = getattr(frame, "column_names", None)  # pyarrow, whose `columns` are the values
@@ -131,27 +137,31 @@ def _named(frame: Any) -> tuple[Any, list[str]]:
         table = pyarrow.table(frame)
         return table, table.column_names
     if isinstance(frame, Sequence) and not isinstance(frame, str | bytes):
-        return _from_tuples(frame)
+        return _from_tuples(frame, roles)
     raise DataError(
         f"records cannot be read from {_kind(frame)}. Give a pandas, polars or Arrow frame, a "
-        f"mapping of columns, tuples (user, item) or (user, item, time), or a scipy sparse matrix."
+        f"mapping of columns, or tuples {_told(roles)}."
     )
 
 
-def _from_tuples(rows: Sequence[Any]) -> tuple[dict[str, Any], list[str]]:
+def _from_tuples(rows: Sequence[Any], roles: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     size = len(rows[0]) if rows and isinstance(rows[0], tuple | list) else 2
     for row in rows:
-        if not isinstance(row, tuple | list) or len(row) != size or size not in (2, 3):
+        if not isinstance(row, tuple | list) or len(row) != size or not 2 <= size <= len(roles):
             raise DataError(
-                f"a list of records must hold tuples (user, item) or (user, item, time), all "
-                f"equally long; it has {row!r}."
+                f"a list of records must hold tuples {_told(roles)}, all equally long; it has "
+                f"{row!r}."
             )
-    columns = zip(*rows, strict=True) if rows else ((),) * len(ROLES)
-    found = dict(zip(ROLES, columns, strict=False))
+    columns = zip(*rows, strict=True) if rows else ((),) * len(roles)
+    found = dict(zip(roles, columns, strict=False))
     return found, list(found)
 
 
-def _ids(column: Any, role: str) -> tuple[Sequence[Id], Ints]:
+def _told(roles: Sequence[str]) -> str:
+    return " or ".join(f"({', '.join(roles[:size])})" for size in range(2, len(roles) + 1))
+
+
+def ids_in(column: Any, role: str) -> tuple[Sequence[Id], Ints]:
     """Return the distinct ids of a column, and each row's position in them."""
     arrow = _arrow(column)
     if arrow is not None:

@@ -6,7 +6,7 @@ leaves an estimator is in the order of the original ids, so slots tell nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -105,19 +105,8 @@ class Ledger:
 
     def find(self, given: Id, kind: str) -> int:
         """Return the slot of an item, or 0 for a user; raise if it is not known."""
-        known: Mapping[Id, Any] = self.of if kind == "user" else self.slot
-        if given in known:
-            return self.slot[given] if kind == "item" else 0
-        few = [str(each) for each in known] if len(known) < 50_000 else []
-        near = get_close_matches(str(given), few, n=1)
-        other = next((e for e in known if str(e) == str(given)), None)
-        hint = f"Did you mean '{near[0]}'? " if near else ""
-        if other is not None:
-            hint = f"Ids are compared with their type: did you mean {other!r}? "
-        raise DataError(
-            f"there is no {kind} {given!r} among {len(known):,} {kind}s. {hint}It was never there, "
-            f"or is forgotten already. Nothing was changed."
-        )
+        must_be_known(given, self.of if kind == "user" else self.slot, kind)
+        return self.slot[given] if kind == "item" else 0
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -175,3 +164,19 @@ def ids_of(given: Any, what: str) -> list[Id]:
     if isinstance(given, str | int):
         raise ConfigError(f"{what} must be a list of ids; got {given!r}. Write {what}=[{given!r}].")
     return [plain_id(each, what) for each in given]
+
+
+def must_be_known(given: Id, known: Collection[Id], kind: str) -> None:
+    """Raise `DataError`, with the nearest id, if an id is not known."""
+    if given in known:
+        return
+    few = [str(each) for each in known] if len(known) < 50_000 else []
+    near = get_close_matches(str(given), few, n=1)
+    other = next((e for e in known if str(e) == str(given)), None)
+    hint = f"Did you mean '{near[0]}'? " if near else ""
+    if other is not None:
+        hint = f"Ids are compared with their type: did you mean {other!r}? "
+    raise DataError(
+        f"there is no {kind} {given!r} among {len(known):,} {kind}s. {hint}It was never there, or "
+        f"is forgotten already. Nothing was changed."
+    )

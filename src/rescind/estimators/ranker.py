@@ -9,7 +9,6 @@ after a change: they are bit for bit those of a fit on what remains, and there i
 from __future__ import annotations
 
 import io
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -28,11 +27,9 @@ from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
 from rescind.estimators.frames import Frame, Id, Ints, in_order, plain_id, read
 from rescind.estimators.ledger import Change, Ledger, Owned, ids_of
-from rescind.estimators.settings import Settings
+from rescind.estimators.settings import Settings, ids_as_bytes, ids_from_bytes
 from rescind.methods.additive.gram import Gram
 
-FORMAT = 1
-"""Version of saved estimators."""
 AT_ONCE = 1024
 """Users scored at once; changes speed and memory only."""
 
@@ -191,12 +188,10 @@ class Ranker(Settings, ABC):
         made = self._from_sum()
         if "digest" not in made:
             total = self._in_order(made["slot"])
-            made["digest"] = params.digest({"items": _as_bytes(made["items"]), self._name: total})
+            made["digest"] = params.digest(
+                {"items": ids_as_bytes(made["items"]), type(self).__name__: total}
+            )
         return made["digest"]
-
-    @property
-    def _name(self) -> str:
-        return type(self).__name__
 
     @property
     def users(self) -> list[Id]:
@@ -333,30 +328,17 @@ class Ranker(Settings, ABC):
         users = self.users
         lot = self._ledger.lot((self._ledger.of[user] for user in users), place)
         tensors = {"user": lot.owner, "item": lot.item}
-        tensors |= {"users": _as_bytes(users), "items": _as_bytes(items)}
+        tensors |= {"users": ids_as_bytes(users), "items": ids_as_bytes(items)}
         if lot.time is not None:
             tensors["time"] = lot.time
-        settings = json.dumps(self._checked())
-        return tensors, {"format": str(FORMAT), "class": self._name, "settings": settings}
+        return tensors, self._notes()
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a saved estimator, and count its records again."""
-        tensors, notes = params.load(Path(path))
-        if notes.get("class") != cls.__name__ or notes.get("format") != str(FORMAT):
-            raise DataError(
-                f"{path} holds {notes.get('class', 'something else')}, format "
-                f"{notes.get('format', 'unknown')}; {cls.__name__} reads its own, format {FORMAT}."
-            )
-        made = cls().set_params(**json.loads(notes["settings"]))
+        made, tensors = cls._stored(Path(path))
         time = tensors["time"].numpy() if cls.timed else None
-        ids = (_from_bytes(tensors["users"]), tensors["user"].numpy())
-        return made._add(Frame(*ids, _from_bytes(tensors["items"]), tensors["item"].numpy(), time))
-
-
-def _as_bytes(ids: list[Id]) -> Tensor:
-    return torch.frombuffer(bytearray(json.dumps(ids).encode()), dtype=torch.uint8)
-
-
-def _from_bytes(text: Tensor) -> list[Id]:
-    return json.loads(text.numpy().tobytes())
+        ids = (ids_from_bytes(tensors["users"]), tensors["user"].numpy())
+        return made._add(
+            Frame(*ids, ids_from_bytes(tensors["items"]), tensors["item"].numpy(), time)
+        )

@@ -26,7 +26,7 @@ class SeqGram(Ranker):
     here all records are in one place. Records need times, whole numbers or dates; only their order
     counts, and items of one time share a place. A pair that comes twice counts at its first time.
 
-        m = rs.SeqGram().fit(frame)              # columns user, item and time
+        m = rs.SeqGram.sequences().fit(frame)    # columns user, item and time
         m.forget(records=[("bob", "film 3")])    # also inside a sequence
         m.recommend(history=["film 1", "film 9"], k=5)
     """
@@ -46,8 +46,20 @@ class SeqGram(Ranker):
     recent: float = 8.0
     floor: float = 0.1
     power: float = 0.25
+    far_share: float = 0.0
+    far_ridge: float = 30.0
+    far_sharpen: float = 0.7
+    far_recent: float = 20.0
     max_items: int = 20_000
     """Largest catalogue allowed: 16 bytes per ordered pair, and 32 more while solving."""
+
+    @classmethod
+    def sequences(cls, **settings: Any) -> SeqGram:
+        """Return SeqGram for the next item of a sequence, with two time scales (docs/sequences.md).
+
+        The settings are those of `rs.methods.SeqGram.sequences()`.
+        """
+        return cls(**{**seq_gram.SEQUENCES, **settings})
 
     def _method(self) -> seq_gram.SeqGram:
         return seq_gram.SeqGram(**self._checked())

@@ -1,12 +1,22 @@
-"""Settings of an estimator: what `get_params`, `set_params` and `sklearn.base.clone` expect."""
+"""Settings of an estimator, as `get_params`, `sklearn.base.clone` and saved files expect them."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Self
 
+import torch
+from torch import Tensor
+
+from rescind.core import params
 from rescind.core.settings import checked, fields_of
-from rescind.errors import ConfigError, suggest
+from rescind.errors import ConfigError, DataError, suggest
+from rescind.estimators.frames import Id
+
+FORMAT = 1
+"""Version of saved estimators."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -36,7 +46,34 @@ class Settings:
         name, kinds = type(self).__name__, fields_of(type(self))
         return {n: checked(v, kinds[n], f"{name}.{n}") for n, v in self.get_params().items()}
 
+    def _notes(self) -> dict[str, str]:
+        """Return what a saved file says about itself."""
+        settings = json.dumps(self._checked())
+        return {"format": str(FORMAT), "class": type(self).__name__, "settings": settings}
+
+    @classmethod
+    def _stored(cls, path: Path) -> tuple[Self, dict[str, Tensor]]:
+        """Return an estimator with the settings of a saved file, and the contents of the file."""
+        tensors, notes = params.load(path)
+        if notes.get("class") != cls.__name__ or notes.get("format") != str(FORMAT):
+            raise DataError(
+                f"{path} holds {notes.get('class', 'something else')}, format "
+                f"{notes.get('format', 'unknown')}; {cls.__name__} reads its own, format {FORMAT}."
+            )
+        return cls().set_params(**json.loads(notes["settings"])), tensors
+
     def __repr__(self) -> str:
         new = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self)
                if getattr(self, f.name) != f.default]  # fmt: skip
         return f"{type(self).__name__}({', '.join(new)})"
+
+
+def ids_as_bytes(ids: list[Id]) -> Tensor:
+    """Write ids as text, so that 1 and "1" stay different. [n] uint8"""
+    return torch.frombuffer(bytearray(json.dumps(ids).encode()), dtype=torch.uint8)
+
+
+def ids_from_bytes(text: Tensor) -> list[Id]:
+    """Read what `ids_as_bytes` wrote."""
+    made: list[Id] = json.loads(text.numpy().tobytes())
+    return made

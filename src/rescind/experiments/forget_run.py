@@ -15,7 +15,16 @@ import torch
 from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
 from rescind.core.params import digest, nbytes
-from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
+from rescind.core.records import (
+    Erase,
+    EraseEdges,
+    EraseLabels,
+    Event,
+    Records,
+    Unshare,
+    Withdraw,
+)
+from rescind.core.request import Request
 from rescind.data.blocklist import Blocklist
 from rescind.data.simulated_lending import draw_regret
 from rescind.errors import ConfigError, ConsentError, DataError
@@ -41,7 +50,7 @@ from rescind.storage.federations import save_federation
 from rescind.storage.provenance import versions
 from rescind.storage.run_folder import check_finished, read_facts, working_on, write_facts
 
-Kind = Literal["erase", "unshare", "withdraw"]
+Kind = Literal["erase", "unshare", "withdraw", "nodes", "edges", "labels"]
 DRAW = "draw:"
 FORGOT = "-forgot-"
 """Between the name of a run and the number of answered requests."""
@@ -64,6 +73,9 @@ def read_request(
 ) -> Event:
     """Return the event of a request. source: a CSV file, `draw:0.3`, or a user id to withdraw.
 
+    Of a graph, nodes, edges and labels can be named: `12,40`, of edges `12-40,12-55`, or a CSV file
+    with a column `node` and, for edges, `other`.
+
     The file has a column `user` and optionally `item`, with original ids. Without items, it means
     all records that a user holds (erase) or shares (unshare). `draw:0.3` takes all shared records
     of a random 30 % of the sharing users, for experiments.
@@ -73,6 +85,8 @@ def read_request(
     withheld = withheld or Blocklist()
     if kind == "withdraw":
         return Withdraw(_client(fed, source, withheld))
+    if kind in ("nodes", "edges", "labels"):
+        return _of_graph(fed, kind, source)
     if source.startswith(DRAW):
         records = draw_regret(fed.world.shared, fed.clock, _fraction(source))
     else:
@@ -102,13 +116,68 @@ def _client(fed: Federation, user: str, withheld: Blocklist) -> int:
     return fed.labels.client(user, fed.world.sizes.clients)
 
 
-def _from_file(fed: Federation, path: Path, kind: Kind, withheld: Blocklist) -> Records:
+def _of_graph(fed: Federation, kind: Kind, source: str) -> Event:
+    """Return the event of a request about a graph; the client of a node is looked up."""
+    graph = fed.now.vault.holdings.graph
+    if graph is None:
+        raise ConfigError(
+            f"--{kind} names parts of a graph, and this run has none: it learnt "
+            f"'{fed.world.task}'. Use --erase FILE, --unshare FILE or --withdraw USER."
+        )
+    owner = dict(zip(graph.index.tolist(), graph.owner.tolist(), strict=True))
+    known = dict(zip(graph.index.tolist(), (graph.label >= 0).tolist(), strict=True))
+    rows = _numbers(source, ("node", "other") if kind == "edges" else ("node",))
+    for node in (n for row in rows for n in row):
+        if node not in owner:
+            raise ConsentError(
+                f"there is no node {node} in this run: it was never there, or is erased already. "
+                f"It has {len(owner):,} nodes. Nothing was changed."
+            )
+    client = [owner[row[0]] for row in rows]
+    if kind == "edges":
+        ends = [sorted(row) for row in rows]
+        return EraseEdges(Records.of(client, [low for low, _ in ends], [high for _, high in ends]))
+    if unlabelled := [row[0] for row in rows if not known[row[0]]]:
+        raise ConsentError(
+            f"node {unlabelled[0]} has no label in this run: it has none, or it is erased already. "
+            f"Only nodes with a label are records. Nothing was changed."
+        )
+    records = Records.of(client, [row[0] for row in rows])
+    return Erase(records) if kind == "nodes" else EraseLabels(records)
+
+
+def _numbers(source: str, columns: tuple[str, ...]) -> list[list[int]]:
+    """Read distinct rows of node numbers: from a CSV file, or from text such as `12,40`."""
+    if Path(source).is_file():
+        names, table = _table(Path(source))
+        if missing := [name for name in columns if name not in names]:
+            raise DataError(f"{source} has no column '{missing[0]}'; it has {', '.join(names)}.")
+        rows = [[(row[name] or "").strip() for name in columns] for row in table]
+    else:
+        rows = [part.strip().split("-") for part in source.split(",")]
+    good = [row for row in rows if len(row) == len(columns) and all(map(str.isdecimal, row))]
+    if len(good) < len(rows) or not rows:
+        bad = "-".join(next((row for row in rows if row not in good), [""]))
+        form = "12,40" if len(columns) == 1 else "12-40,12-55"
+        raise DataError(
+            f"'{bad}' is not {' and '.join(columns)} by number. Write {form}, or the path of a CSV "
+            f"file with {' and '.join(columns)} in its first line."
+        )
+    return [list(row) for row in dict.fromkeys(tuple(map(int, row)) for row in good)]
+
+
+def _table(path: Path) -> tuple[tuple[str, ...], list[dict[str, str | None]]]:
+    """Return the header and the rows of a CSV file."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             table = csv.DictReader(file)
-            names, rows = tuple(table.fieldnames or ()), list(table)
+            return tuple(table.fieldnames or ()), list(table)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as a request: {error}.") from None
+
+
+def _from_file(fed: Federation, path: Path, kind: Kind, withheld: Blocklist) -> Records:
+    names, rows = _table(path)
     if "user" not in names:
         raise DataError(
             f"{path} has no column 'user' (its first line is "
@@ -176,7 +245,7 @@ def answer(
             raise ConfigError(f"{new} is not empty. Choose another folder with --out.")
         previous = (run / RECEIPT).read_bytes() if (run / RECEIPT).is_file() else None
         fed.apply(event)  # fail before any output if the request is invalid
-        on_start(fed, event, len(request.records))
+        on_start(fed, event, request.count)
         watched = replace(fed, watch=(*fed.watch, *watch))
         with one_thread():  # as the run learned
             after, evidence = forget(
@@ -188,7 +257,7 @@ def answer(
         after = replace(after, watch=())
         folder = begin(run, new, asked)
         save_federation(after, folder / "model")
-        withheld = Blocklist().after(event, request.records, fed.labels)
+        withheld = _withheld(fed, after, request)
         (Blocklist.read(run) | withheld).write(folder)
         if _of_people(facts) and not source.startswith(DRAW):
             withheld.add_to_dataset(facts["data"]["name"])
@@ -201,9 +270,21 @@ def answer(
     return Answer(after, evidence, new, new / KEY)
 
 
+def _withheld(before: Federation, after: Federation, request: Request) -> Blocklist:
+    """Return the list of what this request removed."""
+    event, graph = request.event, before.now.vault.holdings.graph
+    left = after.now.vault.holdings.graph
+    if graph is None or left is None:
+        return Blocklist().after(event, request.records, before.labels)
+    listed = Blocklist().with_lost(graph, left)
+    if isinstance(event, Withdraw):
+        listed = listed.with_withdrawn(before.labels.user_id(event.client))
+    return listed
+
+
 def _request_digest(kind: Kind, source: str) -> str:
     """Return a digest of a request under a secret, to recognise it when it is repeated."""
-    named = kind != "withdraw" and not source.startswith(DRAW)
+    named = kind != "withdraw" and Path(source).is_file()
     try:
         content = Path(source).read_bytes() if named else source.encode()
     except OSError:

@@ -155,7 +155,7 @@ def obtained(cell: Cell, erased_too: bool = False) -> AnyData:
 def withheld_from(dataset: AnyData, folder: Path | None = None) -> Blocklist:
     """Return what must not be learnt from a dataset, by its own list and that of a run's folder."""
     own = Blocklist.read(folder) if folder else Blocklist()
-    known = dataset.source not in ("", "generated") and isinstance(dataset, Dataset)
+    known = dataset.source not in ("", "generated")
     found = own | Blocklist.of_dataset(dataset.name) if known else own
     if found != own:
         log.warning(
@@ -181,16 +181,17 @@ def start(
 ) -> Federation:
     """Return a federation before its first round, with the simulated loans.
 
-    withheld: loans that were taken back    complete: the data with its erased rows. Loans are drawn
-    from it, so that no client lends other records instead
+    withheld: loans that were taken back, and what a graph lost
+    complete: the data with its erased rows. Loans are drawn from it, so that no client lends other
+    records instead
     """
     guards = cell.guards.guards if cell.guards else ()
     executor = InProcess(device=cell.run.device, guards=guards)
     keep, seed = cell.run.keep_every, cell.run.seed
     if isinstance(dataset, GraphDataset):
-        held = subgraphs(
-            dataset, parts_of(cell.data, dataset), clients=cell.data.clients, seed=seed
-        )
+        part = parts_of(cell.data, dataset)
+        held = subgraphs(dataset, part, clients=cell.data.clients, seed=seed)
+        held = withheld.without_erased(held) if withheld else held
         return Federation.start(held, cell.method, seed, executor, keep_every=keep)
     fed = Federation.start(dataset, cell.method, seed, executor, keep_every=keep)
     if cell.sharing is None:

@@ -80,8 +80,8 @@ class Hops(NodeModel):
                 return rows
         device = graph.owner.device
         rows = torch.from_numpy(self._rows(graph.to("cpu"))).to(device)
-        alive = [last for last in _LAST if last[0]() is not None]
-        _LAST[:] = [(weakref.ref(graph), self, rows), *alive][:KEPT]
+        # Rows go with their graph: nothing of an erased node waits here.
+        _LAST[:] = [(weakref.ref(graph, _drop), self, rows), *_LAST][:KEPT]
         return rows
 
     def _rows(self, graph: Graph) -> np.ndarray:
@@ -107,16 +107,25 @@ class Hops(NodeModel):
         return made
 
     def _side_by_side(self, near: Any, value: np.ndarray) -> np.ndarray:
-        if value.size and np.abs(value).max() > LARGEST:
-            raise DataError(
-                f"features reach {np.abs(value).max():g}, and random features need values of about "
-                f"1. Divide the columns by constants that all clients know."
-            )
+        must_be_small(value)
         hops = [value]
         for _ in range(self.hops):
             hops.append(near @ hops[-1])
         degree = np.diff(near.indptr)[:, None]  # with the node itself
         return np.rint(UNIT * np.hstack([*hops, np.log(degree) / 5]))
+
+
+def _drop(gone: Any) -> None:
+    _LAST[:] = [last for last in _LAST if last[0] is not gone]
+
+
+def must_be_small(value: np.ndarray) -> None:
+    """Raise `DataError` if features are too large for random features."""
+    if value.size and np.abs(value).max() > LARGEST:
+        raise DataError(
+            f"features reach {np.abs(value).max():g}, and random features need values of about "
+            f"1. Divide the columns by constants that all clients know."
+        )
 
 
 def _scaled(rows: Any, power: int) -> Any:

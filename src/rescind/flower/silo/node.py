@@ -368,7 +368,12 @@ class Node:
 
     def _remember(self, before: Holdings, event: Event) -> None:
         """Put records that an event removes on the silo's list, so that no later run has them."""
-        gone = before.records[~before.records.among(leave_out(before, event).records)]
+        after = leave_out(before, event)
+        if before.graph is not None and after.graph is not None:
+            listed = Blocklist.read(self.store.folder).with_lost(before.graph, after.graph)
+            listed.write(self.store.folder)
+            return
+        gone = before.records[~before.records.among(after.records)]
         if len(gone):
             named = [list(map(str, column.tolist())) for column in (gone.client, gone.item)]
             listed = Blocklist.read(self.store.folder).with_erased(*named)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rescind.core.cohort import Graph
+from rescind.data.arrays import both_directions
 from rescind.errors import DataError
 from rescind.methods.additive._pairs import halved, items_of, mirrored
 from rescind.models.hops import UNIT, Hops
@@ -25,12 +26,12 @@ def graph_from(features: Tensor, edges: Tensor, label: Tensor, classes: int) -> 
         raise DataError(f"edges must join nodes 0 to {nodes - 1}; got up to {int(edges.max())}.")
     if len(label) != nodes or (nodes and int(label.max()) >= classes):
         raise DataError(f"give one label below {classes} for each of {nodes} nodes, -1 if unknown.")
-    both = torch.cat([edges, edges.flip(0)], 1)[:, torch.ne(edges[0], edges[1]).repeat(2)]
+    one, other = edges.numpy()
     node, column = features.nonzero(as_tuple=True)
     return Graph(
         owner=torch.zeros(nodes, dtype=torch.int64),
         index=torch.arange(nodes),
-        edge=torch.unique(both, dim=1),
+        edge=torch.from_numpy(both_directions(one, other, nodes)),
         node=node,
         feature=column,
         value=features[node, column],

@@ -151,12 +151,13 @@ def next_weights(pairs: Tensor, ridge: Ridge, temper: Temper, back: float = 0.0)
     """
     each = pairs.diagonal().double()
     pairs.fill_diagonal_(0.0)
-    near = pairs + pairs.T
+    turned = pairs.T.contiguous()  # across the rows once, not three times
+    near = (pairs + turned).T  # the same matrix, column by column as LAPACK works
     near.diagonal().copy_(each + ridge.of(each))
     factor, failed = torch.linalg.cholesky_ex(near, out=(near, torch.empty(0, dtype=torch.int32)))
     must_have_inverse(int(failed))
-    follows = torch.add(pairs, pairs.T, alpha=back) if back else pairs
-    weights = torch.cholesky_solve(follows, factor).contiguous()
+    follows = turned.add_(pairs, alpha=back) if back else turned  # M^T
+    weights = torch.cholesky_solve(follows.T, factor).contiguous()
     rare = 1 / (each + ridge.same)
     return temper.rescale(weights, rare.unsqueeze(1), rare)
 

@@ -56,7 +56,9 @@ class Temper:
         if self.shown:
             weights.mul_((shown**self.shown).to(weights.dtype))
         if self.sharp != 1:
-            weights.copy_(weights.sign() * weights.abs() ** self.sharp)
+            for begin in range(0, len(weights), ROWS):  # what is made on the way stays in the cache
+                rows = weights[begin : begin + ROWS]
+                rows.copy_(rows.abs().pow_(self.sharp).copysign_(rows))
         return weights
 
 

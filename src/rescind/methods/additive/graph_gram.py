@@ -77,19 +77,24 @@ class GraphGram(Method):
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
         sizes, device = world.sizes, world.members.device
-        width = self.model.width(sizes.features)
-        if width > self.max_width:
-            raise ConfigError(
-                f"GraphGram adds every pair of columns: {width} are {width * width * 2 / 1e6:.0f} "
-                f"MB per client, and max_width is {self.max_width}. Raise it, or give the model "
-                f"random features: Hops(random=2000)."
-            )
+        width = self.must_fit(sizes.features)
         own = {
             SUM: torch.zeros(half(width + sizes.classes), dtype=torch.int64, device=device),
             "counted": torch.zeros(sizes.clients, dtype=torch.bool, device=device),
             "owes": torch.zeros(sizes.clients, dtype=torch.bool, device=device),
         }
         return ServerState(dict(self.model.public(sizes, clock)), own)
+
+    def must_fit(self, features: int) -> int:
+        """Return the length of a row, or raise if it is longer than allowed."""
+        width = self.model.width(features)
+        if width > self.max_width:
+            raise ConfigError(
+                f"GraphGram adds every pair of columns: {width} are {width * width * 2 / 1e6:.0f} "
+                f"MB per client, and max_width is {self.max_width}. Raise it, or give the model "
+                f"random features: Hops(random=2000)."
+            )
+        return width
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
         """Select clients that are not counted yet, and those that owe a part. [k] sorted"""
