@@ -16,7 +16,6 @@ from torch import Tensor
 
 from rescind.core import params
 from rescind.core.claims import AFTER, BEFORE, EPSILON, NEXT, OPEN, PUBLISHED, Claims
-from rescind.core.cohort import Lot
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.memory import keep_freed_memory
 from rescind.core.method import Method
@@ -296,8 +295,7 @@ def _kept(method: Additive, vault: Vault, ids: Tensor, counted: Tensor, now: int
     parts = Parts.none(ids.device)
     for block, lot in lots.items():
         mine = counted[lot.owner]
-        time = None if lot.time is None else lot.time[mine]
-        inside = Lot(lot.owner[mine], lot.item[mine], lot.clients, time)
+        inside = lot.only(mine, lot.owner[mine], lot.clients)
         parts += Parts.of(inside, 1, ids, torch.full_like(ids, block), method.longest_history)
     return parts
 

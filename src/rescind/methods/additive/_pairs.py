@@ -7,7 +7,7 @@ i (i + 1) / 2 + j, so new items only append.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -55,16 +55,18 @@ class Parts:
         """Make one weighted part per owner with items. client, block: [owners]"""
         full = lot.count > 0
         place = torch.cumsum(full, 0) - 1
-        inside = Lot(place[lot.owner], lot.item, int(full.sum()), lot.time)
+        inside = replace(lot, owner=place[lot.owner], clients=int(full.sum()))
         weight = sign * weight_of(lot.count[full], longest)
         return cls(inside, weight, client[full], block[full])
 
     def __add__(self, other: Parts) -> Parts:
         owner = torch.cat([self.lot.owner, other.lot.owner + len(self)])
-        times = [part.lot.time for part in (self, other) if part.lot.time is not None]
-        time = torch.cat(times) if times else None  # no parts have no times
-        item = torch.cat([self.lot.item, other.lot.item])
-        lot = Lot(owner, item, len(self) + len(other), time)
+        lots = (self.lot, other.lot)
+        marks = ([lot.time for lot in lots], [lot.rating for lot in lots])
+        known = [[mark for mark in pair if mark is not None] for pair in marks]
+        time, rating = (torch.cat(pair) if pair else None for pair in known)  # no parts: no marks
+        item = torch.cat([lot.item for lot in lots])
+        lot = Lot(owner, item, len(self) + len(other), time, rating)
         rest = ((self.weight, other.weight), (self.client, other.client), (self.block, other.block))
         return Parts(lot, *(torch.cat(pair) for pair in rest))
 
@@ -74,9 +76,7 @@ class Parts:
             return self
         place = torch.cumsum(chosen, 0) - 1
         entry = chosen[self.lot.owner]
-        time = None if self.lot.time is None else self.lot.time[entry]
-        owner, item = place[self.lot.owner[entry]], self.lot.item[entry]
-        lot = Lot(owner, item, int(chosen.sum()), time)
+        lot = self.lot.only(entry, place[self.lot.owner[entry]], int(chosen.sum()))
         return Parts(lot, self.weight[chosen], self.client[chosen], self.block[chosen])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -183,6 +183,16 @@ class Release:
         if self.form == "neighbours":
             return neighbours(weights, self.size)
         return factors(weights, self.size) if self.form == "factors" else weights
+
+
+@dataclass(frozen=True)
+class Solved(Release):
+    """Weights that are computed from the sums when they are first read."""
+
+    weights: Callable[[], Tensor] = field(kw_only=True)
+
+    def of(self, inverse: Tensor) -> Tensor:
+        return self.weights()
 
 
 class Published(Mapping[str, Tensor]):
