@@ -32,8 +32,6 @@ class Named(Protocol):
     def items(self) -> Any: ...
     @property
     def titles(self) -> Any: ...
-    @property
-    def genres(self) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,9 @@ class Labels:
 
     @classmethod
     def of(cls, dataset: Named) -> Labels:
-        """Read the ids, titles and genres of a dataset."""
-        columns = (dataset.users, dataset.items, dataset.titles, dataset.genres)
+        """Read the ids and titles of a dataset, and genres if it has any."""
+        genres = getattr(dataset, "genres", None)
+        columns = (dataset.users, dataset.items, dataset.titles, genres)
         return cls(*(() if column is None else tuple(map(str, column)) for column in columns))
 
     @cached_property
