@@ -45,11 +45,12 @@ class CountedGram(Gram):
 
     def check_plain(self) -> None:
         """Raise if a privacy setting of Gram is on: none of them is read here."""
-        plain = self.release == "dense" and not (self.min_count or self.longest_history)
+        plain = self.release == "dense" and not (self.min_count or self.bound)
         if not plain or self.servers > 1 or not self.quiet:
             raise ConfigError(
                 f"{type(self).__name__} publishes all weights of one exact sum. Remove release, "
-                f"min_count, longest_history, servers, noise and release_every, or use Gram."
+                f"min_count, longest_history, equal_people, servers, noise and release_every, or "
+                f"use Gram."
             )
 
     # -- server side -----------------------------------------------------------------------------

@@ -22,6 +22,8 @@ ROWS = 512
 """Rows processed at a time; changes speed and memory only."""
 AT_ONCE = 2**18
 """Maximum clients per round, so that int32 holds their sum: 2**18 * 2 * 4096 = 2**31."""
+EQUAL = -1
+"""Stands for a bound: all users have parts of the same norm (`weight_of`)."""
 Count = TypeVar("Count", int, Tensor)
 
 
@@ -84,11 +86,14 @@ def weight_of(count: Tensor, longest: int = 0) -> Tensor:
     """Return round(4096 / sqrt(n)) for n items, 0 for none. [n] int64
 
     It depends on the user's own items only, so no other weight changes when the user leaves.
-    longest: for n > longest, floor(4096 sqrt(longest) / n) bounds one user's part; 0: no bound
+    longest: for n > longest, floor(4096 sqrt(longest) / n) bounds one user's part; 0: no bound;
+    EQUAL: floor(4096 sqrt(2 / (n (n + 1)))), so that every part has the norm 1 at most
     """
     n = count.clamp(min=1).double()
     weight = torch.round(UNIT / torch.sqrt(n))
-    if longest:
+    if longest == EQUAL:
+        weight = torch.floor(UNIT * torch.sqrt(2 / (n * (n + 1)))).clamp(min=1)
+    elif longest:
         bounded = torch.floor(UNIT * math.sqrt(longest) / n).clamp(min=1)  # 0 would drop the user
         weight = torch.where(count > longest, bounded, weight)
     return torch.where(count > 0, weight, 0.0).to(torch.int64)

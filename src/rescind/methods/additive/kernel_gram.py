@@ -54,7 +54,7 @@ class KernelGram(CountedGram):
     """Users with n items weigh n^-power per pair."""
     reach: float = 4.0
     """Places in time at which a near pair counts 1 / e."""
-    near_share: float = 0.2
+    near_share: float = 0.07
     """What the weights of near pairs count. 0: no time."""
     near_ridge: float = 20.0
     near_per_item: float = 0.3
@@ -103,7 +103,7 @@ class KernelGram(CountedGram):
     @classmethod
     def films(cls, **fields: Any) -> KernelGram:
         """Return KernelGram for data with ratings and genres, as tuned on ML-1M validation."""
-        return cls(**{"liking": 0.1, "ties": 2.0, **fields})
+        return cls(**{"unlike": 0.7, "liking": 0.05, "ties": 2.0, **fields})
 
     @property
     def counting(self) -> PairKernel:
