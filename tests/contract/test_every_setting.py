@@ -21,6 +21,7 @@ from graphs import tiny_subgraphs
 from rescind import methods
 from rescind.core import params
 from rescind.core.federation import Federation
+from rescind.core.labels import Labels
 from rescind.core.method import Method, Unlearner
 from rescind.core.records import Erase, Event, Withdraw
 from rescind.core.run_state import RoundResult
@@ -61,6 +62,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "batch_size": {"loss": "bpr"},
     "effort": {"epochs": 4, "interval": 1},
     "ridge_power": {"ridge_per_item": 1.0},
+    "usual_rating": {"liking": 0.5},
+    "years": {"ties": 1.0},
     "radius": {"forget_rate": 1.0},
 }
 """Settings that matter only together with others; the test also finds single partners by itself."""
@@ -69,6 +72,12 @@ SMALLER = {
     "mend_after": 0,
 }  # fmt: skip
 """Fewer clients and rounds than the defaults, so that a story takes milliseconds."""
+
+
+LABELS = Labels(
+    titles=tuple(f"Film {i} ({1990 + i})" for i in range(18)),
+    genres=tuple("War" if i % 3 else "Comedy|War" for i in range(18)),
+)
 
 
 def small(cls: type, **given: Any) -> Any:
@@ -115,10 +124,13 @@ def watched(fed: Federation, seen: list[str]) -> Federation:
 
 
 def begin(method: Method) -> Federation:
-    """Return a small federation in which some people lend."""
+    """Return a small federation in which some people lend, with ratings, genres and years."""
     nodes = method.model.task == "nodes"
     holdings = tiny_subgraphs(clients=9) if nodes else tiny_holdings(clients=9, items=14)
-    fed = Federation.start(holdings, method, keep_every=None)
+    if not nodes:
+        stars = (holdings.records.item * 3 + holdings.records.client) % 10 + 1
+        holdings = replace(holdings, records=replace(holdings.records, rating=stars.short()))
+    fed = Federation.start(holdings, method, labels=LABELS, keep_every=None)
     if nodes:
         return fed
     groups = draw_groups(fed.world.sizes.clients, fed.clock, (1, 1, 1))

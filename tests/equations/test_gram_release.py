@@ -22,7 +22,7 @@ from rescind.forgetting.claims import EPSILON, NEXT, PUBLISHED, sum_digest
 from rescind.methods.additive import _additive as gram_events
 from rescind.methods.additive import _release as gram_release
 from rescind.methods.additive import gram as gram_method
-from rescind.methods.additive._pairs import mirrored, weight_of
+from rescind.methods.additive._pairs import EQUAL, mirrored, weight_of
 from rescind.methods.additive._release import factors, noise_ridge, noisy, sensitivity
 from rescind.methods.additive._solve import Ridge, inverse_of, weights_of
 from rescind.methods.additive.gram import Gram
@@ -55,10 +55,23 @@ def test_the_weight_of_long_histories_is_bounded():
     assert int(weight_of(torch.tensor(10**6), 1)) == 1, "everybody counts"
 
 
-@pytest.mark.parametrize("longest", [1, 3, 6])
+def test_equal_people_have_parts_of_the_norm_one():
+    for n in (1, 2, 7, 50, 300):
+        weight = int(weight_of(torch.tensor(n), EQUAL)) / 4096
+        norm = weight * math.sqrt(n * (n + 1) / 2)
+        assert 1 - n / 4096 < norm <= 1
+    assert sensitivity(EQUAL, 4000, parts=1) == 1.0
+    # Of the same norm, a bound of one item leaves long histories at 0.71.
+    assert sensitivity(1, 4000, parts=1) == 1.0
+    assert int(weight_of(torch.tensor(100), 1)) < 0.71 * int(weight_of(torch.tensor(100), EQUAL))
+
+
+@pytest.mark.parametrize("longest", [1, 3, 6, EQUAL])
 @pytest.mark.parametrize("cross", [False, True])
 def test_nobody_moves_the_released_half_by_more_than_the_sensitivity(longest, cross):
-    fed = lending(Gram(longest_history=longest, cross=cross)).run(1)
+    equal = longest == EQUAL
+    method = Gram(longest_history=0 if equal else longest, equal_people=equal, cross=cross)
+    fed = lending(method).run(1)
     bound = fed.method.server_reach(fed.world)
     norms = []
     for client in range(9):
@@ -83,6 +96,7 @@ def test_the_sensitivity_is_reached_by_somebody_and_grows_with_parts_and_blocks(
 DIALS = [
     Gram(min_count=3),
     Gram(longest_history=2),
+    Gram(equal_people=True),
     Gram(min_count=2, longest_history=3, cross=True),
     Gram(min_count=3, forgetting=0.5),
 ]

@@ -23,6 +23,8 @@ class Lot:
     clients: int
     time: Tensor | None = None
     """[n] when each item came, for learners that read the order (`Method.ordered`); else None."""
+    rating: Tensor | None = None
+    """[n] twice the rating of each item, for the same learners; None if nothing is rated."""
 
     def __len__(self) -> int:
         return len(self.owner)
@@ -41,6 +43,12 @@ class Lot:
     def first(self) -> Tensor:
         """Return the position of each client's first item. [C]"""
         return jagged.starts(self.count)
+
+    def only(self, entry: Tensor, owner: Tensor, clients: int) -> Lot:
+        """Return some entries under new owners. entry: [n] bool    owner: [entries]"""
+        time = None if self.time is None else self.time[entry]
+        rating = None if self.rating is None else self.rating[entry]
+        return Lot(owner, self.item[entry], clients, time, rating)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rescind.core import params
+from rescind.core.about import about_items
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.executor import Executor, InProcess, Vault
@@ -100,6 +101,7 @@ class Federation:
         # Given holdings may already have shared records and members who left.
         lent = data.records[data.lent].to(world.members.device)
         world = replace(world, members=vault.holdings.members, shared=lent.sorted(), block=data.now)
+        world = replace(world, about=about_items(labels or Labels()))
         state = _move_to(method.server_init(world, clock), vault)
         fed = cls(world, method, RunState(state, vault), clock, executor, labels or Labels())
         return replace(fed, past=History.begin(vault.holdings), keep_every=keep_every)

@@ -171,17 +171,22 @@ class Holdings:
         raise ConfigError(f"there is no lot '{name}'. Use own, unshared, known, valid or test.")
 
     @cached_property
-    def _times(self) -> dict[str, Tensor]:
+    def _known_marks(self) -> dict[str, tuple[Tensor, Tensor | None]]:
         return {}
 
-    def _time(self, name: str) -> Tensor:
-        """Return when each item of a lot of training records came: its earliest record. [n]"""
-        if name not in self._times:
+    def _marks(self, name: str) -> tuple[Tensor, Tensor | None]:
+        """Return when each item of a lot of training records first came, and its best rating."""
+        if name not in self._known_marks:
             records = self.records[self._mask(name, self.now)]
             pairs, place = torch.unique(records.pairs(), return_inverse=True)
-            latest = torch.full_like(pairs, torch.iinfo(pairs.dtype).max)
-            self._times[name] = latest.scatter_reduce_(0, place, records.time, "amin")
-        return self._times[name]
+            time = torch.full_like(pairs, torch.iinfo(pairs.dtype).max)
+            time.scatter_reduce_(0, place, records.time, "amin")
+            rating = None
+            if records.rating is not None:
+                best = torch.full_like(pairs, torch.iinfo(pairs.dtype).min)
+                rating = best.scatter_reduce_(0, place, records.rating.long(), "amax")
+            self._known_marks[name] = time, rating
+        return self._known_marks[name]
 
     def cohort(
         self,
@@ -193,7 +198,7 @@ class Holdings:
     ) -> Cohort:
         """Return these clients as a cohort, with training items and optionally held-out items.
 
-        ordered: training items also have their times
+        ordered: training items also have their times and ratings
         """
         name = "known" if self.task == "next_item" and held == "test" else "own"
         own = self.of_clients(name, ids, block, ordered)
@@ -230,8 +235,10 @@ class Holdings:
                 return lot  # often the same clients: those who train, those who are measured
         first, count, item = self.lot(name, block)
         owner, place = jagged.take(first, count, ids)
-        time = self._time(name)[place] if ordered else None
-        lot = Lot(owner, item[place], len(ids), time)
+        lot = Lot(owner, item[place], len(ids))
+        if ordered:
+            time, rating = self._marks(name)
+            lot = replace(lot, time=time[place], rating=None if rating is None else rating[place])
         cached[:] = [(ids, lot), *cached][:LOTS]
         return lot
 

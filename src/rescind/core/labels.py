@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -36,17 +36,20 @@ class Named(Protocol):
 
 @dataclass(frozen=True)
 class Labels:
-    """Original ids of users and items, and titles. Without ids, an index is its own id."""
+    """Original ids of users and items, titles and genres. Without ids, an index is its own id."""
 
     users: tuple[str, ...] = ()
     items: tuple[str, ...] = ()
     titles: tuple[str, ...] = ()
+    genres: tuple[str, ...] = ()
+    """Words about each item, separated by "|". Public, like titles."""
 
     @classmethod
     def of(cls, dataset: Named) -> Labels:
-        """Read the ids and titles of a dataset."""
-        titles = () if dataset.titles is None else tuple(map(str, dataset.titles))
-        return cls(tuple(map(str, dataset.users)), tuple(map(str, dataset.items)), titles)
+        """Read the ids and titles of a dataset, and genres if it has any."""
+        genres = getattr(dataset, "genres", None)
+        columns = (dataset.users, dataset.items, dataset.titles, genres)
+        return cls(*(() if column is None else tuple(map(str, column)) for column in columns))
 
     @cached_property
     def _clients(self) -> dict[str, int]:
@@ -77,7 +80,7 @@ class Labels:
         if not self.users:
             return self
         users = (*self.users[:client], left(client), *self.users[client + 1 :])
-        return Labels(users, self.items, self.titles)
+        return replace(self, users=users)
 
     def without_items(self, items: Iterable[int]) -> Labels:
         """Return the labels without ids and titles of items that nobody has any more."""
@@ -85,8 +88,11 @@ class Labels:
         if not gone or not self.items:
             return self
         ids = tuple(removed(i) if i in gone else name for i, name in enumerate(self.items))
-        titles = tuple("" if i in gone else title for i, title in enumerate(self.titles))
-        return Labels(self.users, ids, titles)
+        titles, genres = (
+            tuple("" if i in gone else text for i, text in enumerate(column))
+            for column in (self.titles, self.genres)
+        )
+        return Labels(self.users, ids, titles, genres)
 
     def named(self, error: ConsentError) -> ConsentError:
         """Return the error with original ids added, if there are any."""

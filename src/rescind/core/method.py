@@ -103,7 +103,7 @@ class Method(Unlearner):
     additive: ClassVar[bool] = False
     """True: the model is a function of a sum over people, from which one can be subtracted."""
     ordered: ClassVar[bool] = False
-    """True: devices read the order in time of their items (`Lot.time`)."""
+    """True: devices read the order in time of their items, and ratings (`Lot.time`)."""
     logs: ClassVar[bool] = False
     """True: devices keep rows of their own updates (`client_log`)."""
     unit: ClassVar[float] = 1.0

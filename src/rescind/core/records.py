@@ -36,10 +36,18 @@ class Records:
     """[n] index of the item, or of the node."""
     time: Tensor
     """[n] seconds, 0 if the source has no times."""
+    rating: Tensor | None = None
+    """[n] int16: twice the rating, 0 for none; None if no record has one. Not in digests."""
 
     @classmethod
-    def of(cls, client: Column, item: Column, time: Column | None = None) -> Records:
-        """Make records from columns of any integer type."""
+    def of(
+        cls,
+        client: Column,
+        item: Column,
+        time: Column | None = None,
+        rating: Tensor | None = None,
+    ) -> Records:
+        """Make records from columns of any integer type. rating: as people gave it, any number"""
         clients, items = _column(client), _column(item)
         times = torch.zeros_like(clients) if time is None else _column(time)
         if not len(clients) == len(items) == len(times):
@@ -57,7 +65,15 @@ class Records:
                 f"items must be below {_ITEMS} and clients below {_CLIENTS}; the largest given are "
                 f"{int(items.max())} and {int(clients.max())}. Renumber them from 0."
             )
-        return cls(clients, items, times)
+        if rating is None:
+            return cls(clients, items, times)
+        halves = torch.as_tensor(rating).double().mul(2).round()
+        if len(halves) != len(clients) or not bool((halves.abs() < 2**15).all()):
+            raise DataError(
+                f"{len(clients)} records have {len(halves)} ratings, or one that is not a number "
+                f"below {2**14}. Give one rating per record, or none at all."
+            )
+        return cls(clients, items, times, halves.to(torch.int16))
 
     @classmethod
     def none(cls) -> Records:
@@ -69,14 +85,24 @@ class Records:
 
     def __getitem__(self, chosen: Tensor | slice) -> Records:
         """Select records by position, by mask or by slice."""
-        return Records(self.client[chosen], self.item[chosen], self.time[chosen])
+        rating = None if self.rating is None else self.rating[chosen]
+        return Records(self.client[chosen], self.item[chosen], self.time[chosen], rating)
 
     def __add__(self, other: Records) -> Records:
+        rating = None
+        if self.rating is not None or other.rating is not None:
+            rating = torch.cat([records._ratings() for records in (self, other)])
         return Records(
             torch.cat([self.client, other.client]),
             torch.cat([self.item, other.item]),
             torch.cat([self.time, other.time]),
+            rating,
         )
+
+    def _ratings(self) -> Tensor:
+        """Return twice each rating, 0 for none. [n] int16"""
+        none = torch.zeros_like(self.item, dtype=torch.int16)
+        return none if self.rating is None else self.rating
 
     def pairs(self) -> Tensor:
         """Return each record's (client, item) as one number; computed once. [n]"""
@@ -146,7 +172,8 @@ class Records:
         same = made() if known is not None and known.same(cut) else None
         if same is not None:
             return same
-        left = Records(cut(self.client), cut(self.item), cut(self.time))
+        rating = None if self.rating is None else cut(self.rating)
+        left = Records(cut(self.client), cut(self.item), cut(self.time), rating)
         if self.__dict__.get("_by_client"):
             left.__dict__["_by_client"] = True
         if "per_item" in self.__dict__:
@@ -163,7 +190,8 @@ class Records:
 
     def to(self, device: str | torch.device) -> Records:
         """Copy the records to another device."""
-        return Records(self.client.to(device), self.item.to(device), self.time.to(device))
+        rating = None if self.rating is None else self.rating.to(device)
+        return Records(self.client.to(device), self.item.to(device), self.time.to(device), rating)
 
     def digest(self, key: bytes = b"") -> str:
         """Return a digest that ignores order; with a key, only its holder can recompute it."""

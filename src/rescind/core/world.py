@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from rescind.core.holdings import Holdings, with_member
 from rescind.core.jagged import Cut
+from rescind.core.params import Params
 from rescind.core.records import (
     Arrive,
     Erase,
@@ -65,6 +66,8 @@ class World:
     hosted: tuple[tuple[int, Holdings], ...] = ()
     """(client number, data) of clients whose data the server itself holds."""
     block: int = 0
+    about: Params = field(default_factory=dict)
+    """What is publicly known about items (`about_items`). Not in the digest."""
 
     @classmethod
     def initial(cls, task: str, sizes: Sizes, announced: Announced) -> World:

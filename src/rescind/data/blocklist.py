@@ -150,10 +150,12 @@ class Blocklist:
         kept = dataset.select(~gone)
         users = _unnamed(kept.users, dataset.user[gone], kept.user, left)
         items = _unnamed(kept.items, dataset.item[gone], kept.item, removed)
-        titles = kept.titles
-        if titles is not None:
-            titles = np.where(items == kept.items, titles, "")
-        return replace(kept, users=users, items=items, titles=titles)
+        about = {"titles": kept.titles, "genres": kept.genres}
+        named: dict[str, Any] = {
+            name: None if texts is None else np.where(items == kept.items, texts, "")
+            for name, texts in about.items()
+        }
+        return replace(kept, users=users, items=items, **named)
 
     def without_erased(self, holdings: Holdings) -> Holdings:
         """Return holdings without erased records and people who left; numbers stand for ids."""

@@ -45,9 +45,8 @@ class Canonical:
     ) -> Dataset:
         """Build a dataset; unknown times are 0, unknown original item ids the numbers of items."""
         user, item = (self.interactions[c].astype(np.int64) for c in ("user", "item"))
-        time, ids, titles = self.column("timestamp"), self.items.get("source_id"), None
-        if "title" in self.items:
-            titles = self.items["title"].astype(str)
+        time, ids = self.column("timestamp"), self.items.get("source_id")
+        about = {n: self.items[n].astype(str) for n in ("title", "genres") if n in self.items}
         return Dataset(
             name=name,
             user=user,
@@ -56,7 +55,8 @@ class Canonical:
             time=np.zeros(len(user), dtype=np.int64) if time is None else time,
             users=users,
             items=(np.arange(int(item.max(initial=-1)) + 1) if ids is None else ids).astype(str),
-            titles=titles,
+            titles=about.get("title"),
+            genres=about.get("genres"),
             split=split,
             terms=terms,
             source=source,

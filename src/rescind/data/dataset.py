@@ -45,6 +45,8 @@ class Dataset:
     """Original id of each item, as text."""
     titles: Strings | None = None
     """Name of each item, empty if unknown. Not part of the digest."""
+    genres: Strings | None = None
+    """Public words about each item, separated by "|", empty if unknown. Not part of the digest."""
     split: Labels | None = None
     """Split published with the data: 0 train, 1 valid, 2 test."""
     block: Labels | None = None
@@ -70,11 +72,13 @@ class Dataset:
             object.__setattr__(self, name, np.ascontiguousarray(column, dtype=dtype))
         for index, ids in (("user", self.users), ("item", self.items)):
             _check_range(self.name, index, getattr(self, index), len(ids))
-        if self.titles is not None and len(self.titles) != len(self.items):
-            raise DataError(
-                f"dataset '{self.name}' has {len(self.titles)} titles for {len(self.items)} items. "
-                "Give one title per item, empty if unknown."
-            )
+        for about in ("titles", "genres"):
+            known = getattr(self, about)
+            if known is not None and len(known) != len(self.items):
+                raise DataError(
+                    f"dataset '{self.name}' has {len(known)} {about} for {len(self.items)} items. "
+                    "Give one text per item, empty if unknown."
+                )
 
     def __len__(self) -> int:
         return len(self.user)
@@ -92,7 +96,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """Return `sha256:...` over rows and original ids, without titles, terms and source."""
+        """Return `sha256:...` over rows and original ids; not titles, genres, terms, source."""
         state = hashlib.sha256()
         for name, dtype in _COLUMNS.items():
             _feed(state, name, getattr(self, name), dtype)
@@ -121,8 +125,9 @@ class Dataset:
         user_old, user = _renumber(self.user, len(self.users), order)
         item_old, item = _renumber(self.item, len(self.items), order)
         users, items = self.users[user_old], self.items[item_old]
-        titles = None if self.titles is None else self.titles[item_old]
-        return replace(self, user=user, item=item, users=users, items=items, titles=titles)
+        about = {n: getattr(self, n) for n in ("titles", "genres")}
+        left: dict[str, Any] = {n: None if c is None else c[item_old] for n, c in about.items()}
+        return replace(self, user=user, item=item, users=users, items=items, **left)
 
     def on_devices(self, seed: int) -> Holdings:
         """Give each user their records, with the published split or a random 8:1:1 split."""
@@ -134,12 +139,13 @@ class Dataset:
 
         split = self.split if self.split is not None else random_split(self, seed)
         user, item, time = (torch.tensor(column) for column in (self.user, self.item, self.time))
-        records = Records.of(user, item, time)
+        rating = None if self.rating is None else torch.tensor(self.rating)
+        records = Records.of(user, item, time, rating)
         sizes = len(self.users), len(self.items)
         return Holdings.of(records, torch.tensor(split), *sizes, self.task)
 
     def labels(self) -> names.Labels:
-        """Return the original ids and titles."""
+        """Return the original ids, titles and genres."""
         from rescind.core.labels import Labels
 
         return Labels.of(self)

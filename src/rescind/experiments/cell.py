@@ -35,6 +35,8 @@ class DataSettings:
     split: Literal["given", "random", "last"] = "given"
     """The published split of the dataset, if it has one; "random": always 8:1:1; "last": the task
     of the next item, where the last item of a user is test and the one before it valid."""
+    order: bool = False
+    """Times become places in each user's history, also where the file has the order alone."""
     users: int | None = None
     """Synthetic only: number of users."""
     items: int | None = None

@@ -124,7 +124,7 @@ def prepare(settings: DataSettings, erased_too: bool = False) -> Dataset:
             f"'{settings.name}' is a graph for node classification; this recipe ranks items. "
             f"Choose one of the interaction datasets (rescind data list)."
         )
-    if settings.split == "last":
+    if settings.split == "last" or settings.order:
         dataset = in_order(dataset)  # filters count distinct pairs
     if settings.min_user is not None:
         dataset = min_user(dataset, settings.min_user)

@@ -62,7 +62,9 @@ class Stream:
         if split is None:
             split = block_split(dataset, dataset.block, seed)
         block = torch.tensor(dataset.block).long()
-        records = Records.of(*map(torch.tensor, (dataset.user, dataset.item, dataset.time)))
+        rating = None if dataset.rating is None else torch.tensor(dataset.rating)
+        user, item, time = map(torch.tensor, (dataset.user, dataset.item, dataset.time))
+        records = Records.of(user, item, time, rating)
         kind, last = torch.tensor(split), int(block.max()) if len(block) else 0
         parts = ((records[block == n], kind[block == n]) for n in range(last + 1))
         return cls.arriving(parts, Labels.of(dataset))

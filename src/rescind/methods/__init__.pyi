@@ -3,6 +3,7 @@ from rescind.core.method import Method, Unlearner
 from rescind.methods.additive.blend import Blend as Blend
 from rescind.methods.additive.gram import Gram as Gram
 from rescind.methods.additive.graph_gram import GraphGram as GraphGram
+from rescind.methods.additive.kernel_gram import KernelGram as KernelGram
 from rescind.methods.additive.local_gram import LocalGram as LocalGram
 from rescind.methods.additive.local_seq_gram import LocalSeqGram as LocalSeqGram
 from rescind.methods.additive.seq_gram import SeqGram as SeqGram

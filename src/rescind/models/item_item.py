@@ -43,12 +43,15 @@ class ItemWeights(_NothingPrivate):
     def public(self, sizes: Sizes, clock: Clock) -> Params:
         return {"weights": torch.zeros(sizes.items, sizes.items)}
 
-    def of_lot(self, public: Params, lot: Lot) -> Tensor:
-        """Compute x B for every client, with x its own items. [C, I]"""
+    def of_lot(self, public: Params, lot: Lot, each: Tensor | None = None) -> Tensor:
+        """Compute x B for every client, with x its own items. each: [n] x, else ones. [C, I]"""
         weights = public["weights"]
         if not len(lot):
             return weights.new_zeros(lot.clients, len(weights))
-        return functional.embedding_bag(lot.item, weights, lot.first, mode="sum")
+        x = None if each is None else each.to(weights)
+        return functional.embedding_bag(
+            lot.item, weights, lot.first, mode="sum", per_sample_weights=x
+        )
 
 
 @dataclass(frozen=True)

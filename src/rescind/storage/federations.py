@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from rescind.core import files, params
+from rescind.core.about import about_items
 from rescind.core.clock import Clock
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.federation import Federation
@@ -61,9 +62,7 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
     devices, device_facts = packing.pack_vault(fed.now.vault)
     held, held_facts = packing.pack_holdings(fed.now.vault.holdings)
     devices, device_facts = {**devices, **held}, {**device_facts, **held_facts, "format": FORMAT}
-    labels: Facts = {
-        k: list(v) for k, v in vars(fed.labels).items() if k in ("users", "items", "titles")
-    }
+    labels: Facts = {k: list(getattr(fed.labels, k)) for k in fields_of(Labels)}
     facts["labels"] = _labels_digest(labels)
     past, past_facts = _pack_past(fed)
     sides = [params.digest(server), facts, params.digest(devices), device_facts, labels]
@@ -142,14 +141,15 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
     hosts = [_unpack(drawer(n, server), f, "cpu") for n, f in facts["hosts"].items()]
     clients = [f["client"] for f in facts["hosts"].values()]
     hosted = tuple(zip(clients, (v.holdings for v in hosts), strict=True))
-    world = replace(world, block=facts["block"], hosted=hosted)
+    known = Labels(**{k: tuple(v) for k, v in labels.items()})
+    world = replace(world, block=facts["block"], hosted=hosted, about=about_items(known))
     return Federation(
         world=world,
         method=method,
         now=RunState(packing.unpack_state(server, facts, device), vault, tuple(hosts)),
         clock=Clock(facts["seed"]),
         executor=executor,
-        labels=Labels(**{k: tuple(v) for k, v in labels.items()}),
+        labels=known,
         events=tuple((kind, digest, at) for kind, digest, at in facts["events"]),
         past=_read_past(folder / "past.safetensors", facts, vault) if facts.get("past") else None,
         keep_every=facts.get("keep_every"),

@@ -107,14 +107,15 @@ def unpack_holdings(tensors: Params, facts: Facts) -> Holdings:
     held = drawer("held", tensors)
     parts = cast(Facts, drawer("graph", tensors))
     graph = Graph(**parts, **facts["graph"]) if "graph" in facts else None
-    records = Records(held["client"], held["item"], held["time"])
+    records = Records(held["client"], held["item"], held["time"], held.get("rating"))
     rest: Facts = {name: held[name] for name in ("split", "block", "lent", "members")}
     rest |= {name: facts[name] for name in ("items", "now", "task")}
     return Holdings(records=records, graph=graph, **rest)
 
 
 def columns(records: Records) -> dict[str, Tensor]:
-    return {"client": records.client, "item": records.item, "time": records.time}
+    always = {"client": records.client, "item": records.item, "time": records.time}
+    return always if records.rating is None else {**always, "rating": records.rating}
 
 
 def under(name: str, values: Params) -> dict[str, Tensor]:

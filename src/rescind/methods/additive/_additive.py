@@ -16,7 +16,6 @@ from torch import Tensor
 
 from rescind.core import params
 from rescind.core.claims import AFTER, BEFORE, EPSILON, NEXT, OPEN, PUBLISHED, Claims
-from rescind.core.cohort import Lot
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.memory import keep_freed_memory
 from rescind.core.method import Method
@@ -171,6 +170,8 @@ class Additive(Dial, Method):
             form += f", of items that {self.min_count:,} people or more have"
         if self.longest_history:
             form += f", histories counting as {self.longest_history:,} items at most"
+        if self.equal_people:
+            form += ", every history of the same norm"
         noise = f"noise of {self.noise:g} times what one person can change" if self.noise else ""
         return f"{form}; {noise or 'no noise'}"
 
@@ -280,7 +281,7 @@ def rebuilt(method: Additive, fed: Federation) -> dict[str, Tensor]:
         ids = torch.tensor([number], device=everyone.device)
         parts += _kept(method, vault, ids, torch.ones_like(ids, dtype=torch.bool), fed.world.block)
     if not method.cross:
-        parts += exchange.parts_of_loans(Lent.of(own), method.longest_history)
+        parts += exchange.parts_of_loans(Lent.of(own), method.bound)
     return method.server_added(parts, fed.world)
 
 
@@ -296,9 +297,8 @@ def _kept(method: Additive, vault: Vault, ids: Tensor, counted: Tensor, now: int
     parts = Parts.none(ids.device)
     for block, lot in lots.items():
         mine = counted[lot.owner]
-        time = None if lot.time is None else lot.time[mine]
-        inside = Lot(lot.owner[mine], lot.item[mine], lot.clients, time)
-        parts += Parts.of(inside, 1, ids, torch.full_like(ids, block), method.longest_history)
+        inside = lot.only(mine, lot.owner[mine], lot.clients)
+        parts += Parts.of(inside, 1, ids, torch.full_like(ids, block), method.bound)
     return parts
 
 

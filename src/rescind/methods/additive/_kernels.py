@@ -181,3 +181,30 @@ def unpack_square(total: Any, column: int, factor: float, full: Any) -> None:
             full[i, j] += factor * total[j * j + i, column]
             full[j, i] += factor * total[j * j + j + i, column]
         full[j, j] += factor * total[j * j + 2 * j, column]
+
+
+@njit(cache=True)
+def add_each_near_pair(
+    total: Any, owners: Any, first: Any, item: Any, rank: Any, rating: Any, weight: Any, sign: Any,
+    near: Any, rated: Any,
+) -> None:  # fmt: skip
+    """Add every pair i >= j of each owner's items, and count the owners of each pair.
+
+    The same pairs as `_near_pairs.near_pairs` lists.
+
+    first: [owners + 1] start of each owner's items    rank: [n] twice the place in time
+    total: [I (I + 1) / 2, 2]    near: [k], rated: [m]    owners: as total, or empty: not counted
+    """
+    counted, last, most = len(owners) > 0, len(near) - 1, len(rated) - 1
+    one, whole = 4096, 4096 * 4096
+    for owner in range(len(weight)):
+        for k in range(first[owner], first[owner + 1]):
+            row = item[k] * (item[k] + 1) // 2
+            for p in range(first[owner], k + 1):
+                far = weight[owner] * rated[min(abs(rating[k] - rating[p]), most)]
+                close = near[min(abs(rank[k] - rank[p]), last)]
+                place = row + item[p]
+                total[place, 0] += sign[owner] * ((far * one + whole // 2) // whole)
+                total[place, 1] += sign[owner] * ((far * close + whole // 2) // whole)
+                if counted:
+                    owners[place] += 1

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -42,6 +43,34 @@ class Nearness:
     def weight(self, count: Tensor) -> Tensor:
         """Return round(4096 / n^power). It depends on the user's own items only. [n] int64"""
         return torch.round(UNIT / count.clamp(min=1).double() ** self.power).long()
+
+    def cells(self, items: int) -> int:
+        return items**2
+
+    def items(self, total: Tensor) -> int:
+        return items_of(total)
+
+    def pairs(self, lot: Lot) -> tuple[Tensor, Tensor, Tensor]:
+        return ordered_pairs(lot, self)
+
+    def add(self, total: Tensor, lot: Lot, sign: Tensor, owners: Tensor | None = None) -> None:
+        add_sequences(total, lot, sign, self, owners)
+
+
+class Counting(Protocol):
+    """What each pair of a user's items counts: two whole numbers, in a table of pairs."""
+
+    def cells(self, items: int) -> int:
+        """Return the number of stored pairs of a catalogue."""
+
+    def items(self, total: Tensor) -> int:
+        """Return the number of items of a table."""
+
+    def pairs(self, lot: Lot) -> tuple[Tensor, Tensor, Tensor]:
+        """Return every pair that counts: (owner, place in the table, value [n, 2])."""
+
+    def add(self, total: Tensor, lot: Lot, sign: Tensor, owners: Tensor | None = None) -> None:
+        """Add them to a table in place, or subtract them; `owners` counts the people of a pair."""
 
 
 @lru_cache(maxsize=8)
@@ -88,14 +117,15 @@ def ordered_pairs(lot: Lot, near: Nearness) -> tuple[Tensor, Tensor, Tensor]:
     return lot.owner[one], shell(lot.item[one], lot.item[two]), value[some]
 
 
-def ordered_sums(lot: Lot, sign: Tensor, items: int, near: Nearness) -> tuple[Tensor, Tensor]:
-    """Return the sum of `ordered_pairs`, and the owners of each pair. [I^2, 2], [I^2] int64
+def ordered_sums(lot: Lot, sign: Tensor, items: int, near: Counting) -> tuple[Tensor, Tensor]:
+    """Return the sum of all pairs, and the owners of each. [cells, 2], [cells] int64
 
     sign: [owners]
     """
-    total = torch.zeros(items**2, 2, dtype=torch.int64, device=lot.item.device)
-    owners = torch.zeros(items**2, dtype=torch.int64, device=lot.item.device)
-    add_sequences(total, lot, sign, near, owners)
+    size, device = near.cells(items), lot.item.device
+    total = torch.zeros(size, 2, dtype=torch.int64, device=device)
+    owners = torch.zeros(size, dtype=torch.int64, device=device)
+    near.add(total, lot, sign, owners)
     return total, owners
 
 
@@ -163,15 +193,15 @@ def next_weights(pairs: Tensor, ridge: Ridge, temper: Temper, back: float = 0.0)
 
 
 def client_rows(
-    parts: Parts, cohort: Cohort, sum_key: Callable[[int], str], near: Nearness
+    parts: Parts, cohort: Cohort, sum_key: Callable[[int], str], near: Counting
 ) -> Update:
-    """Encode each device's differences as ordered pairs, by sum key."""
+    """Encode each device's differences as pairs, by sum key."""
     groups = by_sum(parts, sum_key).items()
     return Update(len(cohort), {name: _merged(mine, cohort.items, near) for name, mine in groups})
 
 
 def client_total(
-    parts: Parts, cohort: Cohort, sum_key: Callable[[int], str], near: Nearness
+    parts: Parts, cohort: Cohort, sum_key: Callable[[int], str], near: Counting
 ) -> Sum:
     """Compute the sum of `client_rows` at once; only devices with several parts are merged."""
     totals, touched, up = {}, {}, 0
@@ -186,11 +216,11 @@ def client_total(
     return Sum(totals, float(len(cohort)), len(cohort), touched, up=up)
 
 
-def _merged(parts: Parts, items: int, near: Nearness) -> Rows:
+def _merged(parts: Parts, items: int, near: Counting) -> Rows:
     """Return every pair of every device once, with the sum of its parts."""
-    part, place, value = ordered_pairs(parts.lot, near)
-    size = max(items**2, 1)
+    part, place, value = near.pairs(parts.lot)
+    size = max(near.cells(items), 1)
     key, where = torch.unique(parts.client[part] * size + place, return_inverse=True)
     signed = value * parts.weight.sign()[part].unsqueeze(1)
     total = signed.new_zeros(len(key), 2).index_add_(0, where, signed)
-    return Rows(key // size, key % size, total.int(), items**2)
+    return Rows(key // size, key % size, total.int(), near.cells(items))

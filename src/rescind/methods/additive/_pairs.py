@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -23,6 +23,8 @@ ROWS = 512
 """Rows processed at a time; changes speed and memory only."""
 AT_ONCE = 2**18
 """Maximum clients per round, so that int32 holds their sum: 2**18 * 2 * 4096 = 2**31."""
+EQUAL = -1
+"""Stands for a bound: all users have parts of the same norm (`weight_of`)."""
 Count = TypeVar("Count", int, Tensor)
 
 
@@ -56,16 +58,18 @@ class Parts:
         """Make one weighted part per owner with items. client, block: [owners]"""
         full = lot.count > 0
         place = torch.cumsum(full, 0) - 1
-        inside = Lot(place[lot.owner], lot.item, int(full.sum()), lot.time)
+        inside = replace(lot, owner=place[lot.owner], clients=int(full.sum()))
         weight = sign * weight_of(lot.count[full], longest)
         return cls(inside, weight, client[full], block[full])
 
     def __add__(self, other: Parts) -> Parts:
         owner = torch.cat([self.lot.owner, other.lot.owner + len(self)])
-        times = [part.lot.time for part in (self, other) if part.lot.time is not None]
-        time = torch.cat(times) if times else None  # no parts have no times
-        item = torch.cat([self.lot.item, other.lot.item])
-        lot = Lot(owner, item, len(self) + len(other), time)
+        lots = (self.lot, other.lot)
+        marks = ([lot.time for lot in lots], [lot.rating for lot in lots])
+        known = [[mark for mark in pair if mark is not None] for pair in marks]
+        time, rating = (torch.cat(pair) if pair else None for pair in known)  # no parts: no marks
+        item = torch.cat([lot.item for lot in lots])
+        lot = Lot(owner, item, len(self) + len(other), time, rating)
         rest = ((self.weight, other.weight), (self.client, other.client), (self.block, other.block))
         return Parts(lot, *(torch.cat(pair) for pair in rest))
 
@@ -75,9 +79,7 @@ class Parts:
             return self
         place = torch.cumsum(chosen, 0) - 1
         entry = chosen[self.lot.owner]
-        time = None if self.lot.time is None else self.lot.time[entry]
-        owner, item = place[self.lot.owner[entry]], self.lot.item[entry]
-        lot = Lot(owner, item, int(chosen.sum()), time)
+        lot = self.lot.only(entry, place[self.lot.owner[entry]], int(chosen.sum()))
         return Parts(lot, self.weight[chosen], self.client[chosen], self.block[chosen])
 
 
@@ -85,11 +87,14 @@ def weight_of(count: Tensor, longest: int = 0) -> Tensor:
     """Return round(4096 / sqrt(n)) for n items, 0 for none. [n] int64
 
     It depends on the user's own items only, so no other weight changes when the user leaves.
-    longest: for n > longest, floor(4096 sqrt(longest) / n) bounds one user's part; 0: no bound
+    longest: for n > longest, floor(4096 sqrt(longest) / n) bounds one user's part; 0: no bound;
+    EQUAL: floor(4096 sqrt(2 / (n (n + 1)))), so that every part has the norm 1 at most
     """
     n = count.clamp(min=1).double()
     weight = torch.round(UNIT / torch.sqrt(n))
-    if longest:
+    if longest == EQUAL:
+        weight = torch.floor(UNIT * torch.sqrt(2 / (n * (n + 1)))).clamp(min=1)
+    elif longest:
         bounded = torch.floor(UNIT * math.sqrt(longest) / n).clamp(min=1)  # 0 would drop the user
         weight = torch.where(count > longest, bounded, weight)
     return torch.where(count > 0, weight, 0.0).to(torch.int64)

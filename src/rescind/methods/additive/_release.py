@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -19,7 +19,7 @@ from rescind.core.guards import Gaussian
 from rescind.core.params import Params
 from rescind.core.update import Sum
 from rescind.errors import ConfigError
-from rescind.methods.additive._pairs import UNIT, half, mirrored, weight_of
+from rescind.methods.additive._pairs import EQUAL, UNIT, half, mirrored, weight_of
 from rescind.methods.additive._solve import WEIGHTS, Temper, must_be, weights_of
 
 FORMS = {
@@ -50,9 +50,12 @@ class Dial:
     longest_history: int = 0
     """Histories with more items weigh floor(4096 sqrt(longest) / n) per pair instead of
     round(4096 / sqrt(n)), which bounds what one user can change. 0: no bound."""
+    equal_people: bool = False
+    """Every history weighs floor(4096 sqrt(2 / (n (n + 1)))) per pair, so that all have the same
+    norm, 1, in the sum: the best use of noise. Replaces `longest_history`."""
     noise: float = 0.0
     """Gaussian noise on every release: standard deviation divided by `sensitivity`. Needs
-    `longest_history`. 0: no noise."""
+    `equal_people` or `longest_history`. 0: no noise."""
     delta: float = 1e-5
     """Delta of the stated epsilon; choose it well below 1 / users."""
     servers: int = 1
@@ -76,16 +79,27 @@ class Dial:
             "release_every": (self.release_every >= 1, "1 or more"),
         }
         must_be(self, allowed)
-        if self.noise and not self.longest_history:
+        if self.equal_people and self.longest_history:
+            raise ConfigError(
+                f"{name}.equal_people and longest_history = {self.longest_history} both bound what "
+                f"one user can change. Set only one of them."
+            )
+        if self.noise and not self.bound:
             raise ConfigError(
                 f"{name}.noise = {self.noise:g} needs longest_history, which bounds how much one "
-                f"user can change the sum. Set longest_history to a value from 1 to 100."
+                f"user can change the sum. Set longest_history to a value from 1 to 100, or "
+                f"equal_people."
             )
         if self.noise and self.min_count:
             raise ConfigError(
                 f"{name}.min_count = {self.min_count} uses exact counts, which the noise does not "
                 f"cover, so epsilon would not hold. Set only one of noise and min_count."
             )
+
+    @property
+    def bound(self) -> int:
+        """Return how one user's part is bounded: `longest` of `weight_of`."""
+        return EQUAL if self.equal_people else self.longest_history
 
     @property
     def quiet(self) -> bool:
@@ -98,11 +112,12 @@ def sensitivity(longest: int, items: int, parts: int, blocks: int = 1) -> float:
 
     A part of n items has the same weight w_n at its n (n + 1) / 2 pairs i >= j and 0 elsewhere, so
     its norm is w_n sqrt(n (n + 1) / 2). For n <= longest, w_n = round(4096 / sqrt(n)); above, w_n =
-    floor(4096 sqrt(longest) / n), so w_n n <= 4096 sqrt(longest). This takes the exact maximum over
-    all n <= items. A user has at most `parts` parts in a block (lent, kept) without common items
-    and so without common pairs: their squares add. Over blocks norms add. So sums with and without
-    any one user are at most this far apart, if devices follow the protocol. The upper half repeats
-    the lower one.
+    floor(4096 sqrt(longest) / n), so w_n n <= 4096 sqrt(longest). With equal people the norm is 1
+    at most, but for n > 5,792, where w_n = 1. This takes the exact maximum over all n <= items. A
+    user has at most `parts` parts in a block (lent, kept) without common items and so without
+    common pairs: their squares add. Over blocks norms add. So sums with and without any one user
+    are at most this far apart, if devices follow the protocol. The upper half repeats the lower
+    one.
     """
     each = torch.arange(1, items + 1)
     norms = weight_of(each, longest).double() / UNIT * half(each).double().sqrt()
@@ -183,6 +198,16 @@ class Release:
         if self.form == "neighbours":
             return neighbours(weights, self.size)
         return factors(weights, self.size) if self.form == "factors" else weights
+
+
+@dataclass(frozen=True)
+class Solved(Release):
+    """Weights that are computed from the sums when they are first read."""
+
+    weights: Callable[[], Tensor] = field(kw_only=True)
+
+    def of(self, inverse: Tensor) -> Tensor:
+        return self.weights()
 
 
 class Published(Mapping[str, Tensor]):

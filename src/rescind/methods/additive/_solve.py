@@ -124,19 +124,24 @@ TUNED: dict[str, Any] = {
 """Best HR@20 + NDCG@20 on ML-1M validation, mean of three seeds."""
 
 
-def inverse_of(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) -> Tensor:
+def inverse_of(
+    grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge, ties: Tensor | None = None
+) -> Tensor:
     """Compute the lower half of C = (G / 4096 + ridge)^-1, Cholesky in float64. [I (I + 1) / 2]
 
     G is the sum of factor * half in the given order, so the same integers give the same bits.
+    ties: half of a matrix that is added to the ridge
     """
     if grams[0][0].device.type == "cpu":
-        return _inverted(_ridged(grams, items, ridge), items)  # no other reference: can be freed
-    factor, failed = torch.linalg.cholesky_ex(mirrored(_ridged(grams, items, ridge)))
+        return _inverted(_ridged(grams, items, ridge, ties), items)  # no other reference: freed
+    factor, failed = torch.linalg.cholesky_ex(mirrored(_ridged(grams, items, ridge, ties)))
     must_have_inverse(int(failed))
     return halved(torch.cholesky_inverse(factor))
 
 
-def _ridged(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) -> Tensor:
+def _ridged(
+    grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge, ties: Tensor | None
+) -> Tensor:
     """Return G / 4096 with the ridge on its diagonal. [I (I + 1) / 2]"""
     gram = torch.zeros(0)
     for total, factor in grams:
@@ -144,7 +149,7 @@ def _ridged(grams: Sequence[tuple[Tensor, float]], items: int, ridge: Ridge) -> 
         gram = gram.add_(part) if gram.numel() else part
     own = half(torch.arange(1, items + 1, device=gram.device)) - 1  # the diagonal in the half
     gram[own] += ridge.of(gram[own])
-    return gram
+    return gram if ties is None else gram.add_(ties)
 
 
 def _inverted(gram: Tensor, items: int) -> Tensor:

@@ -148,6 +148,5 @@ def _pieces(lot: Lot, sign: Tensor) -> list[tuple[Lot, Tensor]]:
         inside = piece == number
         entry = inside[lot.owner]
         owner = (torch.cumsum(inside, 0) - 1)[lot.owner[entry]]
-        time = None if lot.time is None else lot.time[entry]
-        out.append((Lot(owner, lot.item[entry], int(inside.sum()), time), sign[inside]))
+        out.append((lot.only(entry, owner, int(inside.sum())), sign[inside]))
     return out

@@ -119,7 +119,7 @@ class Gram(Solving, Additive):
 
     def server_reach(self, world: World) -> float:
         parts = 1 if self.cross else 2
-        return sensitivity(self.longest_history, world.sizes.items, parts, world.block + 1)
+        return sensitivity(self.bound, world.sizes.items, parts, world.block + 1)
 
     def server_published(self, state: ServerState, world: World, people: int) -> ServerState:
         """Make a new release, or keep the old one while too few users have changed since."""
@@ -172,7 +172,7 @@ class Gram(Solving, Additive):
         own = {**state.own, **flags}
         people = [total.who for total in sums.values()]
         if not self.cross:
-            lent, moved = Lent.of(state.own).follow(world, lenders, self.longest_history)
+            lent, moved = Lent.of(state.own).follow(world, lenders, self.bound)
             people.append(moved.client)
             own |= lent.packed()
             parts = parts + moved
@@ -301,14 +301,14 @@ class Gram(Solving, Additive):
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
         """Return current minus counted items of each device: as pairs, or as items if alone."""
-        parts, private = exchange.client_parts(public, private, cohort, self.longest_history)
+        parts, private = exchange.client_parts(public, private, cohort, self.bound)
         return exchange.client_rows(parts, cohort, self.sum_key, self.min_count > 0), private
 
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
         """Return the sum of `client_train` over all clients, by integer products."""
-        parts, after = exchange.client_parts(public, private, cohort, self.longest_history)
+        parts, after = exchange.client_parts(public, private, cohort, self.bound)
         if exchange.alone(cohort.role):
             return exchange.client_items(parts, cohort).fold(cohort.weight), after
         return exchange.client_total(parts, cohort, self.sum_key, self.min_count > 0), after

@@ -130,7 +130,7 @@ class LocalGram(Gram):
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
         """Return current minus counted items of each device, with weights."""
-        parts, private = client_parts(public, private, cohort, self.longest_history)
+        parts, private = client_parts(public, private, cohort, self.bound)
         return client_items(parts, cohort), private
 
     def client_sum(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -11,25 +10,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.params import Params
 from rescind.core.state import Private
-from rescind.core.update import Sum, Update
-from rescind.core.world import World
-from rescind.errors import ConfigError
 from rescind.methods.additive import _ordered as ordered
-from rescind.methods.additive._exchange import BLOCK, Sums, client_parts
+from rescind.methods.additive._counted_gram import CountedGram
+from rescind.methods.additive._exchange import BLOCK
 from rescind.methods.additive._notes import ORDER, Notes, ranks
 from rescind.methods.additive._ordered import Nearness
-from rescind.methods.additive._pairs import UNIT, Parts, sum_dtype
-from rescind.methods.additive._release import Published, Release
+from rescind.methods.additive._pairs import UNIT
 from rescind.methods.additive._solve import WEIGHTS, Ridge, Temper, must_be
-from rescind.methods.additive.gram import Gram
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeqGram(Gram):
+class SeqGram(CountedGram):
     """Gram of ordered pairs: what a user has next, learnt from what came after what.
 
     Two sums over users, in integers: near and far, F_ij = sum of w_u exp(-places between i and j /
@@ -51,7 +45,6 @@ class SeqGram(Gram):
     """
 
     paper: ClassVar[str] = "ours; ridge regression of what follows, on sums that can be taken back"
-    ordered: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = ("sequences",)
 
     ridge: float = 30.0
@@ -109,12 +102,7 @@ class SeqGram(Gram):
             "far_recent": (self.far_recent > 0, "above 0"),
         }
         must_be(self, allowed)
-        plain = self.release == "dense" and not (self.min_count or self.longest_history)
-        if not plain or self.servers > 1 or not self.quiet:
-            raise ConfigError(
-                "SeqGram publishes all weights of one exact sum. Remove release, min_count, "
-                "longest_history, servers, noise and release_every, or use Gram."
-            )
+        self.check_plain()
 
     @classmethod
     def tuned(cls, **fields: Any) -> SeqGram:
@@ -131,6 +119,10 @@ class SeqGram(Gram):
         return Nearness((self.near, self.far), self.power)
 
     @property
+    def counting(self) -> Nearness:
+        return self.nearness
+
+    @property
     def scales(self) -> tuple[Scale, Scale]:
         """Return how the near and the far pairs are solved, if each is solved by itself."""
         far = replace(self.ridges, same=self.far_ridge)
@@ -144,24 +136,7 @@ class SeqGram(Gram):
 
     # -- server side -----------------------------------------------------------------------------
 
-    def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
-        self.must_fit(world.sizes.items)
-        own = {self.sum_key(world.block): self.server_zero(world)}
-        return own, self.server_public(own, world)
-
-    def server_zero(self, world: World) -> Tensor:  # [I^2, 2]
-        kind = sum_dtype(world.sizes.clients, world.block + 1)
-        return torch.zeros(world.sizes.items**2, 2, dtype=kind, device=world.members.device)
-
-    def server_public(self, own: Params, world: World) -> Params:
-        """Return what is broadcast: the block, and the weights, computed when first read."""
-        block = torch.tensor([world.block], device=world.members.device)
-        sums = {name: total for name, total in own.items() if name.startswith("gram/")}
-        release = Solved(weights=lambda: self.server_weights(sums))
-        counted = torch.stack([total.any() for total in sums.values()]).nonzero()
-        return Published(counted, world.sizes.items, {BLOCK: block}, release)  # empty: no weights
-
-    def server_weights(self, own: Params) -> Tensor:
+    def server_weights(self, own: Params, about: Params | None = None) -> Tensor:
         """Solve for B. [I, I] float32, or [2, I, I] for two time scales"""
         if self.far_share:
             grams = self.server_grams(own)
@@ -186,61 +161,7 @@ class SeqGram(Gram):
         rare = 1 / (each + self.ridge)
         return self.temper.rescale(weights, rare.unsqueeze(1), rare)
 
-    def server_received(self, sums: Sums, world: World) -> tuple[Parts, dict[str, Tensor]]:
-        """Return no parts: a device that answers alone sends pairs, too."""
-        totals = dict[str, Tensor]()
-        for total in sums.values():
-            for name, value in total.totals.items():
-                summed = value.long()
-                totals[name] = totals[name] + summed if name in totals else summed
-        return Parts.none(world.members.device), totals
-
-    def server_moved(
-        self, own: Params, parts: Parts, totals: Params, world: World
-    ) -> dict[str, Tensor]:
-        kind = sum_dtype(world.sizes.clients, world.block + 1)
-        return {name: (own[name].long() + total).to(kind) for name, total in totals.items()}
-
-    def server_added(self, parts: Parts, world: World) -> dict[str, Tensor]:
-        items, blocks = world.sizes.items, torch.unique(parts.block).tolist()
-        every = range(world.block + 1) if self.forgetting < 1 else (world.block,)
-        total = {self.sum_key(block): self.server_zero(world) for block in {*blocks, *every}}
-        for block in blocks:
-            mine = parts.only(parts.block == block)
-            summed, _ = ordered.ordered_sums(mine.lot, mine.weight.sign(), items, self.nearness)
-            total[self.sum_key(block)] += summed.to(self.server_zero(world).dtype)
-        return total
-
-    def server_items(self, own: Params) -> int:
-        return max(
-            ordered.items_of(total) for name, total in own.items() if name.startswith("gram/")
-        )
-
-    def server_grown(self, own: Params, world: World) -> dict[str, Tensor]:
-        self.must_fit(world.sizes.items)
-        names = {name for name in own if name.startswith("gram/")}
-        grown = dict(own)
-        for name in {*names, self.sum_key(world.block)}:
-            grown[name] = self.server_zero(world)
-            if name in names:
-                grown[name][: len(own[name])] = own[name]
-        return grown
-
     # -- client side -----------------------------------------------------------------------------
-
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
-        """Return current minus counted items of each device, as ordered pairs."""
-        parts, private = client_parts(public, private, cohort, notes=self.notes)
-        return ordered.client_rows(parts, cohort, self.sum_key, self.nearness), private
-
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
-        """Return the sum of `client_train` over all clients, in a compiled loop."""
-        parts, private = client_parts(public, private, cohort, notes=self.notes)
-        return ordered.client_total(parts, cohort, self.sum_key, self.nearness), private
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         items, lot = cohort.items, cohort.own
@@ -292,16 +213,6 @@ class Scale:
 
     ridge: Ridge
     temper: Temper
-
-
-@dataclass(frozen=True)
-class Solved(Release):
-    """Weights that are computed from the sums when they are first read."""
-
-    weights: Callable[[], Tensor] = field(kw_only=True)
-
-    def of(self, inverse: Tensor) -> Tensor:
-        return self.weights()
 
 
 def _added(weights: Tensor, lot: Lot, each: Tensor) -> Tensor:
