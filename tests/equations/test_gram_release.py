@@ -22,8 +22,8 @@ from rescind.forgetting.claims import EPSILON, NEXT, PUBLISHED, sum_digest
 from rescind.methods.additive import _additive as gram_events
 from rescind.methods.additive import _release as gram_release
 from rescind.methods.additive import gram as gram_method
-from rescind.methods.additive._pairs import EQUAL, mirrored, weight_of
-from rescind.methods.additive._release import factors, noise_ridge, noisy, sensitivity
+from rescind.methods.additive._pairs import EQUAL, halved, mirrored, weight_of
+from rescind.methods.additive._release import above_noise, factors, noise_ridge, noisy, sensitivity
 from rescind.methods.additive._solve import Ridge, inverse_of, weights_of
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
@@ -89,6 +89,31 @@ def test_the_sensitivity_is_reached_by_somebody_and_grows_with_parts_and_blocks(
     assert sensitivity(5, 30, 2) == pytest.approx(math.sqrt(2) * by_hand)
     assert sensitivity(5, 30, 2, 3) == pytest.approx(3 * math.sqrt(2) * by_hand)
     assert sensitivity(0, 30, 1) > by_hand, "without a bound it is larger"
+
+
+def test_what_is_above_the_noise_keeps_its_directions():
+    vector, _ = torch.linalg.qr(
+        torch.randn(9, 9, generator=torch.Generator().manual_seed(1)).double()
+    )
+    value = torch.tensor([40.0, 9.0, 5.5, 5.0, 2.0, 0.5, 0.0, -1.0, -3.0]).double()
+    released = halved((vector * value) @ vector.T * 4096)
+    found = mirrored(above_noise(released, floor=5.0, ridge=2.0))
+    kept = torch.tensor([35.0, 4.0, 0.5, 0, 0, 0, 0, 0, 0]).double()
+    assert_close(
+        found, torch.linalg.inv((vector * kept) @ vector.T + 2 * torch.eye(9)), atol=1e-9, rtol=0
+    )
+    flat = mirrored(above_noise(released, floor=40.0, ridge=2.0))  # nothing is above
+    assert_close(flat, torch.eye(9).double() / 2, atol=1e-9, rtol=0)
+
+
+def test_a_floor_is_used_in_the_release_and_needs_noise():
+    fed = lending(Gram(equal_people=True, noise=1e-9, noise_floor=0.5, ridge=2.0)).run(1)
+    exact = lending(Gram(equal_people=True, ridge=2.0)).run(1)
+    both = (f.now.state.public["weights"] for f in (fed, exact))
+    assert_close(*both, atol=1e-6, rtol=0)
+    for wrong in ({}, {"noise": 1.0, "longest_history": 3, "ridge_per_item": 0.5}):
+        with pytest.raises(ConfigError, match="needs noise above 0 and ridge"):
+            Gram(noise_floor=0.5, **wrong)
 
 
 # -- counting and bounding are forgotten exactly, too ---------------------------------------------

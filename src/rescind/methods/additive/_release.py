@@ -19,7 +19,7 @@ from rescind.core.guards import Gaussian
 from rescind.core.params import Params
 from rescind.core.update import Sum
 from rescind.errors import ConfigError
-from rescind.methods.additive._pairs import EQUAL, UNIT, half, mirrored, weight_of
+from rescind.methods.additive._pairs import EQUAL, UNIT, half, halved, mirrored, weight_of
 from rescind.methods.additive._solve import WEIGHTS, Temper, must_be, weights_of
 
 FORMS = {
@@ -56,6 +56,10 @@ class Dial:
     noise: float = 0.0
     """Gaussian noise on every release: standard deviation divided by `sensitivity`. Needs
     `equal_people` or `longest_history`. 0: no noise."""
+    noise_floor: float = 0.0
+    """Subtracted from every eigenvalue of a noisy sum (those below become 0), as a fraction of the
+    largest that noise has: better than a ridge, and an eigenvalue decomposition for each release.
+    0: the largest that noise has is added to the ridge instead."""
     delta: float = 1e-5
     """Delta of the stated epsilon; choose it well below 1 / users."""
     servers: int = 1
@@ -74,6 +78,7 @@ class Dial:
             "min_count": (self.min_count >= 0, "0 or more"),
             "longest_history": (self.longest_history >= 0, "0 or more"),
             "noise": (0 <= self.noise < math.inf, "0 or above and finite"),
+            "noise_floor": (0 <= self.noise_floor <= 1, "from 0 to 1"),
             "delta": (0 < self.delta < 1, "between 0 and 1"),
             "servers": (self.servers in (1, 2), "1 or 2"),
             "release_every": (self.release_every >= 1, "1 or more"),
@@ -139,6 +144,16 @@ def noisy(total: Tensor, noise: float, moved: float) -> Tensor:
 def noise_ridge(noise: float, moved: float, items: int) -> float:
     """Return the extra ridge that keeps a noisy sum positive definite."""
     return EDGE * noise * moved * math.sqrt(items)
+
+
+def above_noise(released: Tensor, floor: float, ridge: float) -> Tensor:
+    """Compute the lower half of (S + ridge)^-1, S the noisy sum less `floor` in every direction.
+
+    Noise spreads over all directions alike, up to its largest eigenvalue (Wigner 1955); people
+    agree on few. S keeps the eigenvectors and what their eigenvalues have above the floor.
+    """
+    value, vector = torch.linalg.eigh(mirrored(released) / UNIT)
+    return halved((vector / ((value - floor).clamp(min=0) + ridge)) @ vector.T)
 
 
 # -- forms ----------------------------------------------------------------------------------------

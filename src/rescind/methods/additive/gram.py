@@ -21,7 +21,14 @@ from rescind.methods.additive import _exchange as exchange
 from rescind.methods.additive._additive import Additive
 from rescind.methods.additive._exchange import BLOCK, LEAVE, OWNERS, Lent, Sums, owners_in
 from rescind.methods.additive._pairs import AT_ONCE, Parts, add_pairs, half, items_of, sum_dtype
-from rescind.methods.additive._release import Published, Release, noise_ridge, noisy, sensitivity
+from rescind.methods.additive._release import (
+    Published,
+    Release,
+    above_noise,
+    noise_ridge,
+    noisy,
+    sensitivity,
+)
 from rescind.methods.additive._solve import TUNED, WEIGHTS, Solving, changed, cleared, inverse_of
 from rescind.models.item_item import ItemWeights
 
@@ -58,6 +65,11 @@ class Gram(Solving, Additive):
             )
         self.check_solving()
         self.check_dial()
+        if self.noise_floor and (not self.noise or self.ridge_per_item):
+            raise ConfigError(
+                f"{type(self).__name__}.noise_floor = {self.noise_floor:g} needs noise above 0 and "
+                f"ridge_per_item = 0; got {self.noise:g} and {self.ridge_per_item:g}."
+            )
 
     @classmethod
     def tuned(cls, **fields: Any) -> Gram:
@@ -110,6 +122,8 @@ class Gram(Solving, Additive):
         moved = self.server_reach(world)
         total = torch.stack([total.double() * factor for total, factor in grams]).sum(0)
         released, more = noisy(total, self.noise, moved), noise_ridge(self.noise, moved, items)
+        if self.noise_floor:
+            return above_noise(released, self.noise_floor * more, self.ridge)
         while True:
             try:
                 ridge = replace(self.ridges, same=self.ridge + more)
