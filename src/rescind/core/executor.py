@@ -30,7 +30,6 @@ from rescind.core.records import (
     Records,
     Unshare,
     Withdraw,
-    concerned,
 )
 from rescind.core.state import Log, Private
 from rescind.core.tasks import Metric, Question
@@ -249,8 +248,6 @@ class InProcess:
         if isinstance(event, Arrive):
             vault = self._end_block(method, public, vault)
         holdings = vault.holdings.apply(event)
-        if isinstance(event, Unshare | Erase | Withdraw):
-            holdings = holdings.with_lots_of(vault.holdings, concerned(event))
         vault = replace(vault, holdings=holdings)
         if isinstance(event, Arrive | Join):
             new = torch.arange(holdings.clients, device=self.device)

@@ -7,7 +7,6 @@ are the only way to change data or consent; they are frozen and compared by dige
 from __future__ import annotations
 
 import hashlib
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,13 +15,12 @@ from operator import index
 import torch
 from torch import Tensor
 
-from rescind.core.jagged import Cut
+from rescind.core.table import Table
 from rescind.errors import DataError
 
 _CLIENT_SHIFT = 31  # items < 2**31, clients < 2**32: a pair is one int64
 _ITEMS, _CLIENTS = 2**31, 2**32
-FEW = 64
-"""Records of up to this many clients are looked up instead of searched for; speed only."""
+_COLUMNS = ("client", "item", "time")
 Column = Tensor | Sequence[int]
 
 
@@ -64,8 +62,29 @@ class Records:
         """Return an empty set of records."""
         return cls.of([], [])
 
+    @classmethod
+    def on(cls, table: Table) -> Records:
+        """Return the records of a table; its columns are merged when they are first read."""
+        records = object.__new__(cls)
+        records.__dict__["table"] = table
+        return records
+
+    def __getattr__(self, name: str) -> Tensor:
+        """Read a column of a table."""
+        if name not in _COLUMNS or "table" not in self.__dict__:
+            raise AttributeError(name)
+        self.__dict__.update({n: self.__dict__["table"].columns[n] for n in _COLUMNS})
+        return self.__dict__[name]
+
+    @cached_property
+    def table(self) -> Table | None:
+        """The records as a table, in which a change costs little; None if not sorted by client."""
+        if not bool((self.client[1:] >= self.client[:-1]).all()):
+            return None
+        return Table({name: getattr(self, name) for name in _COLUMNS})
+
     def __len__(self) -> int:
-        return len(self.client)
+        return len(self.client) if "client" in self.__dict__ else len(self.__dict__["table"])
 
     def __getitem__(self, chosen: Tensor | slice) -> Records:
         """Select records by position, by mask or by slice."""
@@ -88,73 +107,49 @@ class Records:
 
     def among(self, other: Records) -> Tensor:
         """Return which records have a (client, item) pair that is in `other`. [n] bool"""
-        found = torch.zeros_like(self.client, dtype=torch.bool)
-        found[self.find(other)] = True
-        return found
-
-    def find(self, other: Records) -> Tensor:
-        """Return where the records are whose (client, item) pair is in `other`. [k] sorted"""
-        if other.client.device != self.client.device:
-            other = other.to(self.client.device)
+        other = other.to(self.client.device)
         if len(self) < len(other):
-            other = other.of_clients(torch.unique(self.client), exactly=False)
-        rows = self._rows_of(torch.unique(other.client)) if len(other) <= len(self) else None
-        if rows is None:
-            return torch.isin(self.pairs(), other.pairs()).nonzero().squeeze(1)
-        return rows[torch.isin(self[rows].pairs(), other.pairs())]
+            other = other.of_clients(torch.unique(self.client))
+        return torch.isin(self.pairs(), other.pairs())
 
-    def rows_of(self, clients: Tensor) -> Tensor:
-        """Return where the records of some clients are. [k] sorted"""
-        rows = self._rows_of(clients)
-        if rows is None:
-            return torch.isin(self.client, clients.to(self.client)).nonzero().squeeze(1)
-        return rows
+    def matching(self, other: Records) -> Records:
+        """Return the records whose (client, item) pair is in `other`."""
+        mine = self.of_clients(torch.unique(other.client))
+        return mine[mine.among(other)]
 
-    def of_clients(self, clients: Tensor, exactly: bool = True) -> Records:
-        """Return the records of some clients. exactly: else all, if a search would take longer"""
-        rows = self.rows_of(clients) if exactly else self._rows_of(clients)
-        return self if rows is None else self[rows]
+    def of_clients(self, clients: Tensor) -> Records:
+        """Return the records of some clients. clients: sorted"""
+        if self.table is None:
+            return self[torch.isin(self.client, clients.to(self.client))]
+        _, rows = self.table.take(clients)
+        return Records(*(rows[name] for name in _COLUMNS))
 
-    def _rows_of(self, clients: Tensor) -> Tensor | None:
-        """Look up the records of a few clients, sorted; None if they must be searched for."""
-        if len(clients) > FEW or not self._by_client:
-            return None
-        edges = torch.stack([clients, clients + 1], 1).to(self.client)
-        ranges = torch.searchsorted(self.client, edges).tolist()
-        none = torch.zeros(0, dtype=torch.int64)
-        return torch.cat([none, *(torch.arange(begin, end) for begin, end in ranges)])
+    def without(self, other: Records) -> Records:
+        """Return the records whose (client, item) pair is not in `other`."""
+        if self.table is None:
+            return self[~self.among(other)]
+        clients = torch.unique(other.client)
+        mine = self.of_clients(clients)
+        gone = mine.among(other)
+        return self.with_clients(clients, mine[~gone]) if bool(gone.any()) else self
 
-    @cached_property
+    def without_client(self, client: int) -> Records:
+        """Return the records of the other clients."""
+        if self.table is None:
+            return self[self.client != client]
+        clients = torch.tensor([client])
+        mine = self.of_clients(clients)
+        return self.with_clients(clients, mine[:0]) if len(mine) else self
+
+    def with_clients(self, clients: Tensor, records: Records) -> Records:
+        """Return records sorted by client with other ones of some clients, likewise sorted."""
+        assert self.table is not None
+        return Records.on(self.table.put(clients, {n: getattr(records, n) for n in _COLUMNS}))
+
+    @property
     def per_item(self) -> Tensor:
         """Return the number of records of each item, up to the largest. [items]"""
-        return torch.bincount(self.item)
-
-    @cached_property
-    def _by_client(self) -> bool:
-        """Return whether records are on the CPU and sorted by client."""
-        on_cpu = self.client.device.type == "cpu"
-        return on_cpu and bool((self.client[1:] >= self.client[:-1]).all())
-
-    def without(self, cut: Cut) -> Records:
-        """Return the records that stay. The same cut gives the same object while it is in use.
-
-        So the devices and the past of a federation go on holding the same records in memory.
-        """
-        if not len(cut.kept):
-            return self
-        known, made = self.__dict__.get("_cut", (None, None))
-        same = made() if known is not None and known.same(cut) else None
-        if same is not None:
-            return same
-        left = Records(cut(self.client), cut(self.item), cut(self.time))
-        if self.__dict__.get("_by_client"):
-            left.__dict__["_by_client"] = True
-        if "per_item" in self.__dict__:
-            gone = self.item[cut.begin : cut.begin + len(cut.kept)][~cut.kept]
-            fewer = torch.bincount(gone, minlength=len(self.per_item))
-            left.__dict__["per_item"] = self.per_item - fewer
-        self.__dict__["_cut"] = (cut, weakref.ref(left))
-        return left
+        return torch.bincount(self.item) if self.table is None else self.table.tally("item")
 
     def sorted(self) -> Records:
         """Sort by client, then item, then time."""
@@ -163,7 +158,14 @@ class Records:
 
     def to(self, device: str | torch.device) -> Records:
         """Copy the records to another device."""
+        if self._device == torch.device(device):
+            return self
         return Records(self.client.to(device), self.item.to(device), self.time.to(device))
+
+    @property
+    def _device(self) -> torch.device:
+        table = self.__dict__.get("table")
+        return self.client.device if table is None else table.device
 
     def digest(self, key: bytes = b"") -> str:
         """Return a digest that ignores order; with a key, only its holder can recompute it."""
