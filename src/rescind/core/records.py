@@ -7,6 +7,7 @@ are the only way to change data or consent; they are frozen and compared by dige
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -144,7 +145,15 @@ class Records:
     def with_clients(self, clients: Tensor, records: Records) -> Records:
         """Return records sorted by client with other ones of some clients, likewise sorted."""
         assert self.table is not None
-        return Records.on(self.table.put(clients, {n: getattr(records, n) for n in _COLUMNS}))
+        after = Records.on(self.table.put(clients, {n: getattr(records, n) for n in _COLUMNS}))
+        after.__dict__["_from"] = (weakref.ref(self), clients)
+        return after
+
+    @property
+    def changed_from(self) -> tuple[Records | None, Tensor]:
+        """Records that were the same but for some clients, while they are in use; and those."""
+        before, clients = self.__dict__.get("_from", (lambda: None, torch.zeros(0)))
+        return before(), clients
 
     @property
     def per_item(self) -> Tensor:
