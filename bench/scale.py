@@ -134,7 +134,7 @@ def _arithmetic(fed: Federation) -> float:
     from rescind.methods.additive import _additive as additive
 
     method, now = fed.method, fed.now
-    who = torch.tensor([fed.world.sizes.clients - 1])
+    who = (now.state.own["counted"] >= 0).nonzero().squeeze(1)[-1:]
     sums, _ = additive._answers(method, fed, now.vault, who, additive.LEAVE)
     return clocked(lambda: method.server_absorb(now.state, sums, fed.world, who[:0]))[0]
 
