@@ -16,6 +16,7 @@ def _large():
     """Treat every table as a large one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(versions, "SMALL", 0)
+        patch.setattr(versions, "FEW", 1)
         yield
 
 

@@ -214,8 +214,10 @@ class Federation:
 
     def _sample_members(self, users: int | None) -> Tensor | None:
         """Return a sample of the members, the same in every round; None means all members."""
+        if users is None:
+            return None
         ids = self.world.members.nonzero().squeeze(1)
-        if users is None or users >= len(ids):
+        if users >= len(ids):
             return None
         order = torch.argsort(self.clock.at(0).bits("validation sample", ids), stable=True)
         return ids[order[:users]].sort().values

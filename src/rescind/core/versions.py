@@ -15,6 +15,8 @@ from rescind.core.params import Params
 
 LINKS = 16
 """Steps between versions that a read follows; after more it gets a table of its own. Speed only."""
+FEW = 32
+"""A table has to have this many times the rows in which a version differs from it. Speed only."""
 SMALL = 2**16
 """Numbers in a table that is copied without further thought. Speed only."""
 
@@ -31,8 +33,10 @@ class Version:
         self._other: Version = self
 
     def _differ(self, other: Version, ids: Tensor, rows: Tensor) -> Version:
-        order = torch.argsort(ids)
-        self._table, self._other, self._ids, self._rows = None, other, ids[order], rows[order]
+        if not bool((ids[1:] > ids[:-1]).all()):
+            order = torch.argsort(ids)
+            ids, rows = ids[order], rows[order]
+        self._table, self._other, self._ids, self._rows = None, other, ids, rows
         return self
 
     def _path(self) -> tuple[Tensor, list[Version]]:
@@ -59,6 +63,9 @@ class Version:
             self._table, self._other, self._seen, self._written = table, self, False, 0
         return self._table
 
+    def __len__(self) -> int:
+        return len(self._path()[0])
+
     def read(self, ids: Tensor) -> Tensor:
         """Return a copy of some rows."""
         table, links = self._path()
@@ -75,7 +82,8 @@ class Version:
     def write(self, ids: Tensor, rows: Tensor) -> Version:
         """Return a version with other values of some rows. ids: each once"""
         after, (nearest, links) = Version(rows), self._path()
-        few = nearest.numel() > SMALL and 2 * len(ids) < len(nearest)
+        differ = len(ids) + sum(len(link._ids) for link in links)
+        few = nearest.numel() > SMALL and differ * FEW < len(nearest)
         if few and len(links) < LINKS and (links or self._seen):
             return after._differ(self, ids, rows.to(nearest))
         table = self._own()
@@ -108,17 +116,31 @@ class Versions(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._of)
 
+    def rows(self, name: str) -> Version:
+        """Return a table whose rows are read without the rest."""
+        return self._of[name]
+
     def read(self, ids: Tensor) -> dict[str, Tensor]:
         """Return the rows of some clients."""
         return {name: version.read(ids) for name, version in self._of.items()}
 
+    def with_(self, values: Params) -> Versions:
+        """Return the values with other tables."""
+        after = Versions(values)
+        after._of = {**self._of, **after._of}
+        return after
+
     def write(self, ids: Tensor, values: Params, clients: int) -> Versions:
         """Return the values with other rows of some clients; a new name starts as zeros."""
-        after = Versions({})
-        after._of = dict(self._of)
+        after = self.with_({})
         for name, value in values.items():
             if name not in after._of:
                 zeros = value.new_zeros((clients, *value.shape[1:]))
                 after._of[name] = Version(zeros, seen=False)
             after._of[name] = after._of[name].write(ids, value)
         return after
+
+
+def with_tables(values: Params, new: Params) -> Params:
+    """Return values with other tables; versions stay versions."""
+    return values.with_(new) if isinstance(values, Versions) else {**values, **new}
