@@ -250,9 +250,9 @@ class InProcess:
             vault = _reset(vault, method, gone, clock.at(0))
             vault = replace(vault, log=vault.log.without(gone))
         if isinstance(event, Anew):
-            vault = _reset(vault, method, torch.unique(event.records.client), clock)
+            vault = _reset(vault, method, event.records.clients, clock)
         if isinstance(event, Erase | Unshare):
-            gone = torch.unique(event.records.client).to(self.device)
+            gone = event.records.clients.to(self.device)
             vault = replace(vault, log=vault.log.without(gone))
         return vault
 

@@ -278,7 +278,7 @@ class Holdings:
 
     def _find(self, records: Records, verb: str) -> tuple[Tensor, Holdings]:
         """Return the clients of a request, and their part; raise if a pair is not held."""
-        clients = torch.unique(records.client)
+        clients = records.clients
         mine = self.part(clients)
         _check_among(records, mine.records, _NOT_HELD, verb)
         return clients, mine
@@ -320,7 +320,7 @@ class Holdings:
 
     def without_loans(self, records: Records) -> Holdings:
         """Return the holdings with these records not shared. No consent check."""
-        clients = torch.unique(records.client)
+        clients = records.clients
         mine = self.part(clients)
         lent = mine.lent & ~mine.records.among(records)
         return self._with(clients, replace(mine, lent=lent), loans_only=True)
@@ -337,7 +337,7 @@ class Holdings:
 
     def _cut(self, records: Records, **changes: Any) -> Holdings:
         """Return the holdings without the rows of some records, and with other fields changed."""
-        clients = torch.unique(records.client)
+        clients = records.clients
         mine = self.part(clients)
         return self._with(clients, mine.keep(~mine.records.among(records)), **changes)
 

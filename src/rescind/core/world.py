@@ -84,7 +84,7 @@ class World:
         match event:
             case Share(records):
                 new = records.to(device)
-                clients = torch.unique(new.client)
+                clients = new.clients
                 mine = shared.of_clients(clients)
                 mine = (mine + new[~new.among(mine)]).sorted()
                 return replace(world, shared=shared.with_clients(clients, mine))

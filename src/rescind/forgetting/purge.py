@@ -105,7 +105,7 @@ def _copies(fed: Federation, request: Request) -> Iterator[tuple[str, Records]]:
     """Yield every place with records that a request may concern; of an Unshare, lent ones."""
 
     def of(holdings: Holdings) -> Records:
-        mine = holdings.part(torch.unique(request.records.client))
+        mine = holdings.part(request.records.clients)
         return mine.records[mine.lent] if isinstance(request.event, Unshare) else mine.records
 
     yield "the server's copy", fed.world.shared
