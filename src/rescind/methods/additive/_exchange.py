@@ -271,7 +271,7 @@ class Lent:
                 return self.follow(world, longest=longest)  # other clients' loans changed, too
         at = torch.searchsorted(old, new).clamp_(max=max(len(old) - 1, 0))
         known = old[at] == new if len(old) else torch.zeros_like(new, dtype=torch.bool)
-        new_block = torch.full_like(new, world.block)
+        new_block = torch.full_like(new, world.block, dtype=self.block.dtype)
         new_block[known] = old_block[at[known]]
         block = torch.cat([self.block[:begin], new_block, self.block[end:]])
         parts = _difference(old[was], old_block[was], new[here], new_block[here], longest)
