@@ -72,7 +72,8 @@ class History:
     def begin(cls, origin: Holdings, base: RestorePoint | None = None) -> History:
         """Start an empty history."""
         first = torch.full((origin.clients,), NEVER, dtype=torch.int32)
-        return cls(origin, first.to(origin.members.device), base)
+        # Events then need not carry its lots on.
+        return cls(origin.without_lots(), first.to(origin.members.device), base)
 
     def after_event(self, at: int, event: Event, after: Holdings, here: RestorePoint) -> History:
         """Return the history after one more event, which follows round `at`."""

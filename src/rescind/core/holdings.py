@@ -153,6 +153,13 @@ class Holdings:
         after.__dict__["_lots"] = self._lots.after(table, clients, rows, after.clients, loans_only)
         return after
 
+    def without_lots(self) -> Holdings:
+        """Return the same holdings, whose lots are made when they are asked for."""
+        after = object.__new__(type(self))
+        made = {"table": self.table} | self.__dict__
+        after.__dict__.update({name: value for name, value in made.items() if name != "_lots"})
+        return after
+
     # -- lots and cohorts ------------------------------------------------------------------------
 
     @cached_property
@@ -423,8 +430,7 @@ def _check_among(wanted: Records, known: Records, message: str, verb: str = "") 
 
 def with_member(members: Tensor, client: int, value: bool) -> Tensor:
     """Return the flags with one client's set, longer if its index is new. [clients] bool"""
-    longer = members.new_zeros(max(len(members), client + 1))
-    longer[: len(members)] = members
+    longer = torch.cat([members, members.new_zeros(max(client + 1 - len(members), 0))])
     longer[client] = value
     return longer
 
