@@ -27,7 +27,7 @@ from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
 from rescind.models.ncf import NCF
 from rescind.models.pfedrec import PFedRec
-from rescind_papers.bench import continual
+from rescind_papers.bench import continual, scale
 from rescind_papers.bench import speed as bench
 from rescind_papers.bench.yardsticks import (
     Batches,
@@ -240,3 +240,22 @@ def test_a_process_of_its_own_gives_its_number_or_its_error():
     assert 0 < bench.in_child("first_call", "mf") < 60
     with pytest.raises(RuntimeError, match="KeyError"):
         bench.in_child("first_call", "nothing")
+
+
+def test_growth_is_an_exponent_and_noise_is_no_growth():
+    assert scale.exponent([1.0, 10.0], [100, 1000]) == pytest.approx(1)
+    assert scale.exponent([1.0, 1.0, 0.5], [100, 500, 1000]) == 0
+    assert scale.bound("save") > 1 > scale.bound("apply Share")
+
+
+@pytest.mark.parametrize("kind", ["Share", "Unshare", "Erase", "Withdraw"])
+def test_synthetic_people_can_ask_for_every_change(kind):
+    data = scale.federation(40)
+    assert data.clients == 40
+    fed = Federation.start(data, FedShare()).apply(scale.loans(data, 20))
+    asked = list(scale.events(fed, kind, 3))
+    assert [type(event).__name__ for event in asked] == [kind] * 3
+    for event in asked:
+        took, after = scale.clocked(lambda event=event: fed.apply(event))
+        assert took >= 0
+        assert len(after.events) == 2

@@ -30,12 +30,12 @@ from rescind.core.records import (
     Records,
     Unshare,
     Withdraw,
-    concerned,
 )
 from rescind.core.state import Log, Private
 from rescind.core.tasks import Metric, Question
 from rescind.core.tasks.metrics import masked_lot
 from rescind.core.update import Rows, Sum
+from rescind.core.versions import Versions
 from rescind.core.world import Announced
 from rescind.errors import ConfigError
 
@@ -54,21 +54,14 @@ class Vault:
         return Announced(self.holdings.available, self.holdings.keeps)
 
     def read(self, ids: Tensor) -> Private:
-        return Private({n: v[ids] for n, v in self.private.items()}, self.log.of(ids))
+        return Private(Versions.of(self.private).read(ids), self.log.of(ids))
 
     def write(self, chunks: list[tuple[Tensor, Private]]) -> Vault:
         """Return the vault with new state of some clients; a new name starts as zeros."""
-        values = dict(self.private)
-        fresh: set[str] = set()
-        for ids, private in chunks:
-            for name, value in private.values.items():
-                if name not in values:
-                    values[name] = value.new_zeros((self.holdings.clients, *value.shape[1:]))
-                elif name not in fresh:
-                    values[name] = values[name].clone()
-                fresh.add(name)
-                values[name][ids] = value.to(values[name].dtype)
-        return replace(self, private=values)
+        private = Versions.of(self.private)
+        for ids, mine in chunks:
+            private = private.write(ids, mine.values, self.holdings.clients)
+        return replace(self, private=private)
 
     @property
     def nbytes(self) -> int:
@@ -249,21 +242,17 @@ class InProcess:
         if isinstance(event, Arrive):
             vault = self._end_block(method, public, vault)
         holdings = vault.holdings.apply(event)
-        if isinstance(event, Unshare | Erase | Withdraw):
-            holdings = holdings.with_lots_of(vault.holdings, concerned(event))
         vault = replace(vault, holdings=holdings)
         if isinstance(event, Arrive | Join):
-            new = torch.arange(holdings.clients, device=self.device)
-            vault = _add_clients(vault, method.client_init(new, clock.at(0)).values)
+            vault = _add_clients(vault, method, clock.at(0))
         if isinstance(event, Withdraw):
             gone = torch.tensor([event.client], device=self.device)
-            first = method.client_init(gone, clock.at(0)).values
-            blank = {n: first.get(n, torch.zeros_like(v[gone])) for n, v in vault.private.items()}
-            vault = replace(vault.write([(gone, Private(blank))]), log=vault.log.without(gone))
+            vault = _reset(vault, method, gone, clock.at(0))
+            vault = replace(vault, log=vault.log.without(gone))
         if isinstance(event, Anew):
-            vault = _reset(vault, method, torch.unique(event.records.client), clock)
+            vault = _reset(vault, method, event.records.clients, clock)
         if isinstance(event, Erase | Unshare):
-            gone = torch.unique(event.records.client).to(self.device)
+            gone = event.records.clients.to(self.device)
             vault = replace(vault, log=vault.log.without(gone))
         return vault
 
@@ -313,19 +302,21 @@ def _undo_refused(before: Private, after: Private, kept: Tensor) -> Private:
 
 
 def _reset(vault: Vault, method: Method, clients: Tensor, clock: Clock) -> Vault:
-    first = method.client_init(clients.to(vault.holdings.members.device), clock).values
-    private = dict(vault.private)
-    for name, value in vault.private.items():
-        private[name] = value.clone()
-        private[name][clients] = first[name].to(value) if name in first else 0
-    return replace(vault, private=private)
+    """Set the private values of some clients to their first values, or to zeros."""
+    clients = clients.to(vault.holdings.members.device)
+    first, old = method.client_init(clients, clock).values, vault.read(clients).values
+    values = {name: first.get(name, torch.zeros_like(value)) for name, value in old.items()}
+    return vault.write([(clients, Private(values))])
 
 
-def _add_clients(vault: Vault, first: Params) -> Vault:
+def _add_clients(vault: Vault, method: Method, clock: Clock) -> Vault:
     """Add new clients with their initial values, or zeros for values made by devices later."""
-    values = {}
+    known, device = max(map(len, vault.private.values()), default=0), vault.holdings.members.device
+    new = torch.arange(known, vault.holdings.clients, device=device)
+    if not len(new):
+        return vault
+    first, values = method.client_init(new, clock).values, {}
     for name, value in vault.private.items():
-        zeros = value.new_zeros((vault.holdings.clients - len(value), *value.shape[1:]))
-        new = first[name][len(value) :] if name in first else zeros
-        values[name] = torch.cat([value, new.to(value)])
+        zeros = value.new_zeros((len(new), *value.shape[1:]))
+        values[name] = torch.cat([value, first.get(name, zeros).to(value)])
     return replace(vault, private=values)

@@ -162,9 +162,9 @@ class Federation:
             known = held if len(held) else lent  # no holdings here if devices are remote
             records = known.of_clients(people)
         elif isinstance(event, EraseEdges):
-            records = held[:0]
+            records = Records.none()
         else:
-            records = held[held.find(event.records)] if len(held) else event.records
+            records = held.matching(event.records) if len(held) else event.records
         first: int | None = 1 if self.now.state.round else None  # if there is no history
         if self.past is not None:
             first = self.past.influence(event, self.now.state.round)
@@ -216,8 +216,10 @@ class Federation:
 
     def _sample_members(self, users: int | None) -> Tensor | None:
         """Return a sample of the members, the same in every round; None means all members."""
+        if users is None:
+            return None
         ids = self.world.members.nonzero().squeeze(1)
-        if users is None or users >= len(ids):
+        if users >= len(ids):
             return None
         order = torch.argsort(self.clock.at(0).bits("validation sample", ids), stable=True)
         return ids[order[:users]].sort().values
@@ -420,7 +422,7 @@ class Federation:
     def lent(self, user: str | int) -> Records:
         """Return the records that a user, given by original id, shares now."""
         client = self.labels.client(user, self.world.sizes.clients)
-        return self.world.shared[self.world.shared.client == client]
+        return self.world.shared.of_clients(torch.tensor([client]))
 
     def records(self, user: str | int, items: Sequence[str | int]) -> Records:
         """Return records of one user from original ids of user and items."""

@@ -20,6 +20,7 @@ from rescind.core.params import Params
 from rescind.core.plan import Batch, Plan, Work
 from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.update import Rows, Sum, Update, total_of
+from rescind.core.versions import with_tables
 from rescind.core.world import World
 from rescind.errors import ConfigError
 
@@ -70,8 +71,9 @@ class GradientMethod(Method):
         """Move by the weighted mean of all updates, through the server's optimiser."""
         mean = self.server_mean(sums)
         rate = self.server_rate * self.server_pace(clock.round)
-        public, own = server_move(state.public, state.own, mean, self.server_optimiser, rate)
-        return state.next(public, own)
+        kept = {name: state.own[name] for name in state.own if name.startswith("server/")}
+        public, kept = server_move(state.public, kept, mean, self.server_optimiser, rate)
+        return state.next(public, with_tables(state.own, kept))
 
     def server_pace(self, round_: int) -> float:
         """Return the factor of the server's rates in a round: from 1 down to .02."""

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rescind.core.holdings import Holdings
-from rescind.core.jagged import Cut
 from rescind.core.params import Params, nbytes
 from rescind.core.records import (
     Arrive,
@@ -73,7 +72,8 @@ class History:
     def begin(cls, origin: Holdings, base: RestorePoint | None = None) -> History:
         """Start an empty history."""
         first = torch.full((origin.clients,), NEVER, dtype=torch.int32)
-        return cls(origin, first.to(origin.members.device), base)
+        # Events then need not carry its lots on.
+        return cls(origin.without_lots(), first.to(origin.members.device), base)
 
     def after_event(self, at: int, event: Event, after: Holdings, here: RestorePoint) -> History:
         """Return the history after one more event, which follows round `at`."""
@@ -126,8 +126,9 @@ class History:
         if not isinstance(event, Withdraw | Unshare | Erase):
             return None
         start = 0 if self.base is None else self.base.round
-        lent = self.origin.lent[_named(self.origin.records, event)]
-        rounds = [start + 1] if bool(lent.any()) else []
+        origin = self.origin.part(concerned(event))
+        lent = _named(origin.records[origin.lent], event)
+        rounds = [start + 1] if len(lent) else []
         for at, past in self.story:
             shared = isinstance(past, Share) and len(_named(past.records, event)) > 0
             if shared or isinstance(past, Host):
@@ -148,19 +149,26 @@ class History:
         return sum(p.nbytes for p in self.points) + (self.base.nbytes if self.base else 0)
 
 
-def _named(records: Records, request: Withdraw | Unshare | Erase) -> Tensor:
-    """Return where the records are that a request names. [k] sorted"""
+def _named(records: Records, request: Withdraw | Unshare | Erase) -> Records:
+    """Return the records that a request names."""
     if isinstance(request, Withdraw):
-        return records.rows_of(concerned(request))
+        return records.of_clients(concerned(request))
     if isinstance(request, EraseEdges):  # the nodes at its ends stay
-        return torch.zeros(0, dtype=torch.int64, device=records.client.device)
-    return records.find(request.records)
+        return Records.none()
+    return records.matching(request.records)
+
+
+def _left(records: Records, request: Withdraw | Unshare | Erase) -> Records:
+    """Return the records that a request does not name."""
+    if isinstance(request, Withdraw):
+        return records.without_client(request.client)
+    return records if isinstance(request, EraseEdges) else records.without(request.records)
 
 
 def _without(event: Event, request: Withdraw | Unshare | Erase) -> Event | None:
     """Return a past event without what a request names; None if it is empty then."""
     if isinstance(event, Share | Unshare):
-        left = event.records.without(Cut.of(_named(event.records, request)))
+        left = _left(event.records, request)
         if left is event.records:
             return event
         return type(event)(left) if len(left) else None

@@ -6,16 +6,17 @@ Holdings stay on the client side. The server gets no reference to them.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rescind.core import jagged
+from rescind.core import jagged, lots
 from rescind.core.cohort import Cohort, Graph, Lot
+from rescind.core.lots import Lots
 from rescind.core.records import (
-    FEW,
     Arrive,
     Erase,
     EraseEdges,
@@ -27,19 +28,24 @@ from rescind.core.records import (
     Unshare,
     Withdraw,
 )
-from rescind.errors import ConfigError, ConsentError, DataError
+from rescind.core.table import Table
+from rescind.errors import ConsentError, DataError
 
-TRAIN, VALID, TEST = 0, 1, 2
-SPLITS = {"train": TRAIN, "valid": VALID, "test": TEST}
-LOTS = 2
-"""Number of cohorts whose items are cached, of each kind."""
+TRAIN, VALID, TEST, SPLITS = lots.TRAIN, lots.VALID, lots.TEST, lots.SPLITS
 GRAPHS = 4
 """Number of cohorts whose subgraphs are cached: two roles, and two for evaluation."""
 
 
+_MARKS = ("split", "block", "lent")
+
+
 @dataclass(frozen=True)
 class Holdings:
-    """The data of all clients. Immutable: `apply` returns new holdings."""
+    """The data of all clients. Immutable: `apply` returns new holdings.
+
+    An event changes the rows of the clients it names. Old and new holdings share the other rows in
+    a table; its columns are merged when they are read.
+    """
 
     records: Records
     """Sorted by client."""
@@ -90,6 +96,8 @@ class Holdings:
 
     def to(self, device: str | torch.device) -> Holdings:
         """Copy the holdings to another device."""
+        if self.members.device == torch.device(device):
+            return self
         return replace(
             self,
             records=self.records.to(device),
@@ -100,93 +108,75 @@ class Holdings:
             graph=None if self.graph is None else self.graph.to(device),
         )
 
-    # -- lots and cohorts ------------------------------------------------------------------------
+    # -- rows of some clients --------------------------------------------------------------------
 
-    def lot(self, name: str, block: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the distinct items of all clients: (first [clients], count [clients], item [n]).
-
-        name: "own" (training records), "unshared" (training records that are not shared), "known"
-        (training and validation records: the history before the test item), "valid", "test".
-        `block` is ignored for training records: only the current block has any.
-        """
-        key = (name, block if block is not None and name in ("valid", "test") else self.now)
-        if key not in self._lots:
-            self._lots[key] = self._build(*key)
-        return self._lots[key]
+    def __getattr__(self, name: str) -> Any:
+        """Read the columns of a table."""
+        if "table" not in self.__dict__ or name not in ("records", *_MARKS):
+            raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
+        made = Records.on(self.table) if name == "records" else self.table.columns[name]
+        self.__dict__[name] = made
+        return made
 
     @cached_property
-    def _last(self) -> dict[tuple[str, int], list[tuple[Tensor, Lot]]]:
-        return {}
+    def table(self) -> Table:
+        """All records with their marks, sorted by client."""
+        return Table(self.records.columns() | {name: getattr(self, name) for name in _MARKS})
+
+    def part(self, clients: Tensor) -> Holdings:
+        """Return holdings with the records of these clients only, without the graph."""
+        _, rows = self.table.take(clients)
+        return Holdings(
+            records=Records.from_rows(rows),
+            split=rows["split"],
+            block=rows["block"],
+            lent=rows["lent"],
+            members=self.members,
+            items=self.items,
+            now=self.now,
+            task=self.task,
+        )
+
+    def _with(
+        self, clients: Tensor, part: Holdings, loans_only: bool = False, **changes: Any
+    ) -> Holdings:
+        """Return the holdings with the records of some clients as in `part`, and other fields.
+
+        loans_only: records are the same as before, except for what is shared
+        """
+        after = object.__new__(type(self))
+        kept = (f.name for f in fields(self) if f.name not in ("records", *_MARKS))
+        after.__dict__.update({name: getattr(self, name) for name in kept} | changes)
+        rows = part.table.columns
+        after.__dict__["table"] = table = self.table.put(clients, rows)
+        after.__dict__["_lots"] = self._lots.after(table, clients, rows, after.clients, loans_only)
+        return after
+
+    def without_lots(self) -> Holdings:
+        """Return the same holdings, whose lots are made when they are asked for."""
+        after = object.__new__(type(self))
+        made = {"table": self.table} | self.__dict__
+        after.__dict__.update({name: value for name, value in made.items() if name != "_lots"})
+        return after
+
+    # -- lots and cohorts ------------------------------------------------------------------------
+
+    @cached_property
+    def _lots(self) -> Lots:
+        return Lots(self.table, self.now, self.clients)
 
     @cached_property
     def _graphs(self) -> list[tuple[Tensor, Graph]]:
         return []
 
-    @cached_property
-    def _lots(self) -> dict[tuple[str, int], tuple[Tensor, Tensor, Tensor]]:
-        return {}
+    def lot(self, name: str, block: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the items of all clients: (first [clients], count [clients], item [n]).
 
-    def _build(
-        self, name: str, block: int, rows: Tensor | slice = slice(None)
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Make a lot. rows: only of these records"""
-        records = self.records if isinstance(rows, slice) else self.records[rows]
-        pairs = torch.unique(records[self._mask(name, block, rows)].pairs())
-        client, item = pairs >> 31, pairs & (2**31 - 1)
-        count = jagged.counts(client, self.clients)
-        return jagged.starts(count), count, item
-
-    def with_lots_of(self, before: Holdings, clients: Tensor) -> Holdings:
-        """Take over the lots that were made before a change of these clients; return itself.
-
-        Only their items are listed anew, so that one client costs little in a large federation.
+        name: see `lots.Kind`    block: of held-out items; None: the current one
         """
-        if len(clients) > FEW or before.clients != self.clients:
-            return self
-        rows, clients = self.records.rows_of(clients), clients.to(self.members.device)
-        for key, (first, count, item) in before._lots.items():
-            start, many, new = self._build(*key, rows)
-            pieces, end = [], 0
-            for client in clients.tolist():
-                begin, here = int(first[client]), int(start[client])
-                pieces += [item[end:begin], new[here : here + int(many[client])]]
-                end = begin + int(count[client])
-            after = count.index_copy(0, clients, many[clients])
-            self._lots[key] = (jagged.starts(after), after, torch.cat([*pieces, item[end:]]))
-        return self
-
-    def _mask(self, name: str, block: int, rows: Tensor | slice = slice(None)) -> Tensor:
-        """Return which of these records are in a lot; training records are of the current block."""
-        split, came = self.split[rows], self.block[rows]
-        now = came == self.now
-        match name:
-            case "own":
-                return now & (split == TRAIN)
-            case "unshared":
-                return now & (split == TRAIN) & ~self.lent[rows]
-            case "known":
-                return now & (split != TEST)
-            case "valid" | "test":
-                return (came == block) & (split == SPLITS[name])
-        raise ConfigError(f"there is no lot '{name}'. Use own, unshared, known, valid or test.")
-
-    @cached_property
-    def _known_marks(self) -> dict[str, tuple[Tensor, Tensor | None]]:
-        return {}
-
-    def _marks(self, name: str) -> tuple[Tensor, Tensor | None]:
-        """Return when each item of a lot of training records first came, and its best rating."""
-        if name not in self._known_marks:
-            records = self.records[self._mask(name, self.now)]
-            pairs, place = torch.unique(records.pairs(), return_inverse=True)
-            time = torch.full_like(pairs, torch.iinfo(pairs.dtype).max)
-            time.scatter_reduce_(0, place, records.time, "amin")
-            rating = None
-            if records.rating is not None:
-                best = torch.full_like(pairs, torch.iinfo(pairs.dtype).min)
-                rating = best.scatter_reduce_(0, place, records.rating.long(), "amax")
-            self._known_marks[name] = time, rating
-        return self._known_marks[name]
+        columns = self._lots.all(self._lots.kind(name, block)).columns
+        count = jagged.counts(columns["client"], self.clients)
+        return jagged.starts(count), count, columns["item"]
 
     def cohort(
         self,
@@ -228,33 +218,22 @@ class Holdings:
         self, name: str, ids: Tensor, block: int | None = None, ordered: bool = False
     ) -> Lot:
         """Return the lot of these clients."""
-        key = (f"{name}, ordered" if ordered else name, self.now if block is None else block)
-        cached = self._last.setdefault(key, [])
-        for cached_ids, lot in cached:
-            if torch.equal(cached_ids, ids):
-                return lot  # often the same clients: those who train, those who are measured
-        first, count, item = self.lot(name, block)
-        owner, place = jagged.take(first, count, ids)
-        lot = Lot(owner, item[place], len(ids))
-        if ordered:
-            time, rating = self._marks(name)
-            lot = replace(lot, time=time[place], rating=None if rating is None else rating[place])
-        cached[:] = [(ids, lot), *cached][:LOTS]
-        return lot
+        return self._lots.of(self._lots.kind(name, block, ordered), ids)
 
     @property
     def available(self) -> Tensor:
         """Return which members have training records now. [clients] bool"""
-        return self.members & (self.lot("own")[1] > 0)
+        return self.members & self._lots.owners(self._lots.kind("own"))
 
     @property
     def keeps(self) -> Tensor:
         """Return which members have training records that are not shared. [clients] bool"""
-        return self.members & (self.lot("unshared")[1] > 0)
+        return self.members & self._lots.owners(self._lots.kind("unshared"))
 
     def holders(self, split: str, block: int | None = None) -> Tensor:
         """Return members with a held-out item of a block (None: the current one). [n] ids"""
-        return (self.members & (self.lot(split, block)[1] > 0)).nonzero()[:, 0]
+        owners = self._lots.owners(self._lots.kind(split, block))
+        return (self.members & owners).nonzero()[:, 0]
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -262,18 +241,21 @@ class Holdings:
         """Return the holdings after an event; raise `ConsentError` if it is not allowed."""
         match event:
             case Share(records):
-                found = self._find(records, "shared") & (self.split == TRAIN)
+                clients, mine = self._find(records, "shared")
+                trained = mine.split == TRAIN
                 # Sharing a held-out record would leak test data to the server.
-                _check_among(records, self.records[self.split == TRAIN], _HELD_OUT)
-                return replace(self, lent=self.lent | found)
+                _check_among(records, mine.records[trained], _HELD_OUT)
+                lent = mine.lent | (trained & mine.records.among(records))
+                return self._with(clients, replace(mine, lent=lent), loans_only=True)
             case Unshare(records):
-                found = self._find(records, "unshared")
-                lent = self.records.rows_of(torch.unique(records.client))
-                _check_among(records, self.records[lent[self.lent[lent]]], _NOT_SHARED)
-                after = replace(self, lent=self.lent & ~found)
+                clients, mine = self._find(records, "unshared")
+                _check_among(records, mine.records[mine.lent], _NOT_SHARED)
+                after = replace(mine, lent=mine.lent & ~mine.records.among(records))
                 # Of earlier blocks a device keeps only the list of shared records.
-                current = (self.split != TRAIN) | (self.block == self.now)
-                return after._cut((~(current | after.lent)).nonzero().squeeze(1))
+                stays = (mine.split != TRAIN) | (mine.block == self.now) | after.lent
+                if bool(stays.all()):
+                    return self._with(clients, after, loans_only=True)
+                return self._with(clients, after.keep(stays))
             case EraseEdges():
                 self._check_edges(event)
                 return self.erased(event)
@@ -287,22 +269,25 @@ class Holdings:
                         f"{int(self.members.sum())} members among {self.clients} clients.",
                         client=client,
                     )
-                members = with_member(self.members, client, False)
-                return replace(self.without_client(client), members=members)
+                return self._without(client, members=with_member(self.members, client, False))
             case Join(client):
                 if not 0 <= client <= self.clients:
                     free = f"the next free index is {self.clients}"
                     raise ConsentError(f"client {client} cannot join: {free}.")
-                return replace(self, members=with_member(self.members, client, True))
+                members = with_member(self.members, client, True)
+                none = torch.zeros(0, dtype=torch.int64)
+                return self._with(none, self.part(none), loans_only=True, members=members)
             case Arrive():
                 return self._arrive(event)
             case _:
                 return self
 
-    def _find(self, records: Records, verb: str) -> Tensor:
-        """Return which records are requested; raise if a pair is not held. [n] bool"""
-        _check_among(records, self.records, _NOT_HELD, verb)
-        return self.records.among(records)
+    def _find(self, records: Records, verb: str) -> tuple[Tensor, Holdings]:
+        """Return the clients of a request, and their part; raise if a pair is not held."""
+        clients = records.clients
+        mine = self.part(clients)
+        _check_among(records, mine.records, _NOT_HELD, verb)
+        return clients, mine
 
     def _check_edges(self, event: EraseEdges) -> None:
         """Raise `ConsentError` unless the client has all these edges."""
@@ -329,8 +314,7 @@ class Holdings:
             return replace(self, graph=replace(graph, edge=graph.edge[:, ~gone]))
         nodes = Records(graph.owner, graph.index, torch.zeros_like(graph.owner))
         label = torch.where(nodes.among(named), -1, graph.label)
-        left = self.keep(~self.records.among(named))
-        return replace(left, graph=replace(graph, label=label))
+        return self._cut(named, graph=replace(graph, label=label))
 
     def without(self, records: Records) -> Holdings:
         """Return the holdings without these records. No consent check."""
@@ -338,31 +322,32 @@ class Holdings:
         if graph is not None:  # with a node go its features, label and edges
             nodes = Records(graph.owner, graph.index, torch.zeros_like(graph.owner))
             graph = graph.keep(~nodes.among(records))
-        return replace(self._cut(self.records.find(records)), graph=graph)
+        return self._cut(records, graph=graph)
 
     def without_loans(self, records: Records) -> Holdings:
         """Return the holdings with these records not shared. No consent check."""
-        return replace(self, lent=self.lent & ~self.records.among(records))
+        clients = records.clients
+        mine = self.part(clients)
+        lent = mine.lent & ~mine.records.among(records)
+        return self._with(clients, replace(mine, lent=lent), loans_only=True)
 
     def without_client(self, client: int) -> Holdings:
         """Return the holdings without the data of one client."""
-        graph = self.graph
+        return self._without(client)
+
+    def _without(self, client: int, **changes: Any) -> Holdings:
+        graph, clients = self.graph, torch.tensor([client])
         if graph is not None:
             graph = graph.keep(graph.owner != client)
-        return replace(self._cut(self.records.rows_of(torch.tensor([client]))), graph=graph)
+        return self._with(clients, self.part(clients).keep(slice(0)), graph=graph, **changes)
 
-    def _cut(self, gone: Tensor) -> Holdings:
-        """Return the holdings without some records. gone: [k] positions, sorted"""
-        cut = jagged.Cut.of(gone)
-        return replace(
-            self,
-            records=self.records.without(cut),
-            split=cut(self.split),
-            block=cut(self.block),
-            lent=cut(self.lent),
-        )
+    def _cut(self, records: Records, **changes: Any) -> Holdings:
+        """Return the holdings without the rows of some records, and with other fields changed."""
+        clients = records.clients
+        mine = self.part(clients)
+        return self._with(clients, mine.keep(~mine.records.among(records)), **changes)
 
-    def keep(self, mask: Tensor) -> Holdings:
+    def keep(self, mask: Tensor | slice) -> Holdings:
         """Keep only these records; members and graph do not change. mask: [n] bool, or positions"""
         return replace(
             self,
@@ -444,8 +429,7 @@ def _check_among(wanted: Records, known: Records, message: str, verb: str = "") 
 
 def with_member(members: Tensor, client: int, value: bool) -> Tensor:
     """Return the flags with one client's set, longer if its index is new. [clients] bool"""
-    longer = members.new_zeros(max(len(members), client + 1))
-    longer[: len(members)] = members
+    longer = torch.cat([members, members.new_zeros(max(client + 1 - len(members), 0))])
     longer[client] = value
     return longer
 

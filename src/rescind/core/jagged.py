@@ -70,39 +70,14 @@ def take(first: Tensor, count: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
 
     first, count: [owners] of the flat array    chosen: [C] owners, in the wanted order
     """
-    count = count[chosen]
+    return spread(first[chosen], count[chosen])
+
+
+def spread(first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Return every row of some ranges: (the range it is in, its position). first, count: [C]"""
     owner = owners_of(count)
     place = torch.arange(len(owner), device=owner.device) - starts(count)[owner]
-    return owner, first[chosen][owner] + place
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Rows that leave a long table. What lies before and after them is copied as a whole."""
-
-    begin: int
-    """The first row that leaves."""
-    kept: Tensor
-    """[m] bool: which rows stay, from the first one that leaves to the last; empty: all stay"""
-
-    @classmethod
-    def of(cls, gone: Tensor) -> Cut:
-        """Make a cut from the positions of the rows that leave, sorted. [k]"""
-        begin, end = (int(gone[0]), int(gone[-1]) + 1) if len(gone) else (0, 0)
-        kept = torch.ones(end - begin, dtype=torch.bool, device=gone.device)
-        kept[gone - begin] = False
-        return cls(begin, kept)
-
-    def __call__(self, column: Tensor) -> Tensor:
-        """Return the rows of a column that stay."""
-        if not len(self.kept):
-            return column
-        end = self.begin + len(self.kept)
-        return torch.cat([column[: self.begin], column[self.begin : end][self.kept], column[end:]])
-
-    def same(self, other: Cut) -> bool:
-        """Return whether two cuts leave the same rows."""
-        return self.begin == other.begin and torch.equal(self.kept, other.kept)
+    return owner, first[owner] + place
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from itertools import chain
+from typing import Any, Protocol, overload
 
 from rescind.errors import ConsentError, DataError, suggest
 
@@ -23,6 +24,49 @@ def removed(item: int) -> str:
     return f"(removed {item})"
 
 
+_CHUNK = 1024  # names that are copied when one of them changes
+
+
+class Names(Sequence[str]):
+    """A long list of names, of which one can be replaced at little cost. A value."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        starts = range(0, len(names), _CHUNK)
+        self._chunks = [tuple(names[start : start + _CHUNK]) for start in starts]
+        self._length = len(names)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        index = range(self._length)[index]
+        return self._chunks[index // _CHUNK][index % _CHUNK]
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._chunks)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Names | tuple) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def replaced(self, index: int, name: str) -> Names:
+        """Return the names with another one at an index."""
+        at, place = divmod(index, _CHUNK)
+        chunk = self._chunks[at]
+        after = Names(())
+        after._chunks, after._length = list(self._chunks), self._length
+        after._chunks[at] = (*chunk[:place], name, *chunk[place + 1 :])
+        return after
+
+
 class Named(Protocol):
     """Data with original ids of users and items."""
 
@@ -38,7 +82,7 @@ class Named(Protocol):
 class Labels:
     """Original ids of users and items, titles and genres. Without ids, an index is its own id."""
 
-    users: tuple[str, ...] = ()
+    users: Sequence[str] = ()
     items: tuple[str, ...] = ()
     titles: tuple[str, ...] = ()
     genres: tuple[str, ...] = ()
@@ -79,8 +123,14 @@ class Labels:
         """Return the labels without the id of a user who left."""
         if not self.users:
             return self
-        users = (*self.users[:client], left(client), *self.users[client + 1 :])
-        return replace(self, users=users)
+        users = self.users if isinstance(self.users, Names) else Names(self.users)
+        after = replace(self, users=users.replaced(client, left(client)))
+        # The index goes with the newer labels, so that it forgets the id, too.
+        if (known := self.__dict__.pop("_clients", None)) is not None:
+            known.pop(self.users[client], None)
+            known[left(client)] = client
+            after.__dict__["_clients"] = known
+        return after
 
     def without_items(self, items: Iterable[int]) -> Labels:
         """Return the labels without ids and titles of items that nobody has any more."""
@@ -109,7 +159,7 @@ class Labels:
         return self.titles[item] if item < len(self.titles) else ""
 
 
-def _name(known: tuple[str, ...], index: int) -> str:
+def _name(known: Sequence[str], index: int) -> str:
     """Return the original id, or "#" and the index if it was added later without an id."""
     if index < len(known):
         return known[index]

@@ -9,20 +9,19 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import index
 
 import torch
 from torch import Tensor
 
-from rescind.core.jagged import Cut
+from rescind.core.table import Columns, Table
 from rescind.errors import DataError
 
 _CLIENT_SHIFT = 31  # items < 2**31, clients < 2**32: a pair is one int64
 _ITEMS, _CLIENTS = 2**31, 2**32
-FEW = 64
-"""Records of up to this many clients are looked up instead of searched for; speed only."""
+_COLUMNS = ("client", "item", "time")
 Column = Tensor | Sequence[int]
 
 
@@ -36,7 +35,7 @@ class Records:
     """[n] index of the item, or of the node."""
     time: Tensor
     """[n] seconds, 0 if the source has no times."""
-    rating: Tensor | None = None
+    rating: Tensor | None = field(default_factory=lambda: None)  # no class attribute
     """[n] int16: twice the rating, 0 for none; None if no record has one. Not in digests."""
 
     @classmethod
@@ -80,8 +79,48 @@ class Records:
         """Return an empty set of records."""
         return cls.of([], [])
 
+    @classmethod
+    def on(cls, table: Table) -> Records:
+        """Return the records of a table; its columns are merged when they are first read."""
+        records = object.__new__(cls)
+        records.__dict__["table"] = table
+        return records
+
+    @classmethod
+    def from_rows(cls, rows: Columns) -> Records:
+        """Return the records of some rows of a table."""
+        return cls(*(rows.get(name) for name in (*_COLUMNS, "rating")))  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Tensor:
+        """Read a column of a table."""
+        if name not in (*_COLUMNS, "rating") or "table" not in self.__dict__:
+            raise AttributeError(name)
+        columns = self.__dict__["table"].columns
+        self.__dict__.update({n: columns.get(n) for n in (*_COLUMNS, "rating")})
+        return self.__dict__[name]
+
+    @cached_property
+    def table(self) -> Table | None:
+        """The records as a table, in which a change costs little; None if not sorted by client."""
+        if not bool((self.client[1:] >= self.client[:-1]).all()):
+            return None
+        return Table(self.columns())
+
+    def columns(self) -> dict[str, Tensor]:
+        """Return the columns by name; ratings if there are any."""
+        rated = {} if self.rating is None else {"rating": self.rating}
+        return {name: getattr(self, name) for name in _COLUMNS} | rated
+
+    @cached_property
+    def clients(self) -> Tensor:
+        """The clients that have records. [k] sorted"""
+        if self.table is None:
+            return torch.unique(self.client)
+        found: Tensor = torch.unique_consecutive(self.client)
+        return found
+
     def __len__(self) -> int:
-        return len(self.client)
+        return len(self.client) if "client" in self.__dict__ else len(self.__dict__["table"])
 
     def __getitem__(self, chosen: Tensor | slice) -> Records:
         """Select records by position, by mask or by slice."""
@@ -114,84 +153,79 @@ class Records:
 
     def among(self, other: Records) -> Tensor:
         """Return which records have a (client, item) pair that is in `other`. [n] bool"""
-        found = torch.zeros_like(self.client, dtype=torch.bool)
-        found[self.find(other)] = True
-        return found
-
-    def find(self, other: Records) -> Tensor:
-        """Return where the records are whose (client, item) pair is in `other`. [k] sorted"""
-        if other.client.device != self.client.device:
-            other = other.to(self.client.device)
+        other = other.to(self.client.device)
         if len(self) < len(other):
-            other = other.of_clients(torch.unique(self.client), exactly=False)
-        rows = self._rows_of(torch.unique(other.client)) if len(other) <= len(self) else None
-        if rows is None:
-            return torch.isin(self.pairs(), other.pairs()).nonzero().squeeze(1)
-        return rows[torch.isin(self[rows].pairs(), other.pairs())]
+            other = other.of_clients(self.clients)
+        return _isin(self.pairs(), other.pairs())
 
-    def rows_of(self, clients: Tensor) -> Tensor:
-        """Return where the records of some clients are. [k] sorted"""
-        rows = self._rows_of(clients)
-        if rows is None:
-            return torch.isin(self.client, clients.to(self.client)).nonzero().squeeze(1)
-        return rows
+    def matching(self, other: Records) -> Records:
+        """Return the records whose (client, item) pair is in `other`."""
+        mine = self.of_clients(other.clients)
+        return mine[mine.among(other)]
 
-    def of_clients(self, clients: Tensor, exactly: bool = True) -> Records:
-        """Return the records of some clients. exactly: else all, if a search would take longer"""
-        rows = self.rows_of(clients) if exactly else self._rows_of(clients)
-        return self if rows is None else self[rows]
+    def of_clients(self, clients: Tensor) -> Records:
+        """Return the records of some clients. clients: sorted"""
+        if self.table is None:
+            return self[torch.isin(self.client, clients.to(self.client))]
+        return Records.from_rows(self.table.take(clients)[1])
 
-    def _rows_of(self, clients: Tensor) -> Tensor | None:
-        """Look up the records of a few clients, sorted; None if they must be searched for."""
-        if len(clients) > FEW or not self._by_client:
-            return None
-        edges = torch.stack([clients, clients + 1], 1).to(self.client)
-        ranges = torch.searchsorted(self.client, edges).tolist()
-        none = torch.zeros(0, dtype=torch.int64)
-        return torch.cat([none, *(torch.arange(begin, end) for begin, end in ranges)])
+    def without(self, other: Records) -> Records:
+        """Return the records whose (client, item) pair is not in `other`."""
+        if self.table is None:
+            return self[~self.among(other)]
+        clients = other.clients
+        mine = self.of_clients(clients)
+        gone = mine.among(other)
+        return self.with_clients(clients, mine[~gone]) if bool(gone.any()) else self
 
-    @cached_property
+    def without_client(self, client: int) -> Records:
+        """Return the records of the other clients."""
+        if self.table is None:
+            return self[self.client != client]
+        clients = torch.tensor([client])
+        mine = self.of_clients(clients)
+        return self.with_clients(clients, mine[:0]) if len(mine) else self
+
+    def with_clients(self, clients: Tensor, records: Records) -> Records:
+        """Return records sorted by client with other ones of some clients, likewise sorted.
+
+        They have ratings if these have: the server, which begins without any, gets none.
+        """
+        assert self.table is not None
+        rows = {**records.columns(), "rating": records._ratings()}
+        after = Records.on(self.table.put(clients, rows))
+        after.__dict__["_from"] = (weakref.ref(self), clients)
+        return after
+
+    @property
+    def changed_from(self) -> tuple[Records | None, Tensor]:
+        """Records that were the same but for some clients, while they are in use; and those."""
+        before, clients = self.__dict__.get("_from", (lambda: None, torch.zeros(0)))
+        return before(), clients
+
+    @property
     def per_item(self) -> Tensor:
         """Return the number of records of each item, up to the largest. [items]"""
-        return torch.bincount(self.item)
-
-    @cached_property
-    def _by_client(self) -> bool:
-        """Return whether records are on the CPU and sorted by client."""
-        on_cpu = self.client.device.type == "cpu"
-        return on_cpu and bool((self.client[1:] >= self.client[:-1]).all())
-
-    def without(self, cut: Cut) -> Records:
-        """Return the records that stay. The same cut gives the same object while it is in use.
-
-        So the devices and the past of a federation go on holding the same records in memory.
-        """
-        if not len(cut.kept):
-            return self
-        known, made = self.__dict__.get("_cut", (None, None))
-        same = made() if known is not None and known.same(cut) else None
-        if same is not None:
-            return same
-        rating = None if self.rating is None else cut(self.rating)
-        left = Records(cut(self.client), cut(self.item), cut(self.time), rating)
-        if self.__dict__.get("_by_client"):
-            left.__dict__["_by_client"] = True
-        if "per_item" in self.__dict__:
-            gone = self.item[cut.begin : cut.begin + len(cut.kept)][~cut.kept]
-            fewer = torch.bincount(gone, minlength=len(self.per_item))
-            left.__dict__["per_item"] = self.per_item - fewer
-        self.__dict__["_cut"] = (cut, weakref.ref(left))
-        return left
+        return torch.bincount(self.item) if self.table is None else self.table.tally("item")
 
     def sorted(self) -> Records:
         """Sort by client, then item, then time."""
+        if bool((self.pairs()[1:] > self.pairs()[:-1]).all()):
+            return self
         order = torch.argsort(self.time, stable=True)
         return self[order[torch.argsort(self.pairs()[order], stable=True)]]
 
     def to(self, device: str | torch.device) -> Records:
         """Copy the records to another device."""
+        if self._device == torch.device(device):
+            return self
         rating = None if self.rating is None else self.rating.to(device)
         return Records(self.client.to(device), self.item.to(device), self.time.to(device), rating)
+
+    @property
+    def _device(self) -> torch.device:
+        table = self.__dict__.get("table")
+        return self.client.device if table is None else table.device
 
     def digest(self, key: bytes = b"") -> str:
         """Return a digest that ignores order; with a key, only its holder can recompute it."""
@@ -200,6 +234,16 @@ class Records:
         for column in (ordered.client, ordered.item, ordered.time):
             hasher.update(column.cpu().numpy().astype("<i8").tobytes())
         return "blake2b:" + hasher.hexdigest()
+
+
+def _isin(values: Tensor, known: Tensor) -> Tensor:
+    """Return which values are known; of many faster than `torch.isin`, which sorts them all."""
+    if len(known) < 1000:
+        return torch.isin(values, known)
+    if not bool((known[1:] >= known[:-1]).all()):
+        known = known.sort().values
+    at = torch.searchsorted(known, values).clamp_(max=len(known) - 1)
+    return known[at] == values
 
 
 def _column(values: Column) -> Tensor:
@@ -320,4 +364,4 @@ def concerned(event: Event) -> Tensor:
     if isinstance(event, Withdraw):
         return torch.tensor([event.client])
     assert isinstance(event, Unshare | Erase)
-    return torch.unique(event.records.client)
+    return event.records.clients

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from rescind.core.holdings import Holdings, with_member
-from rescind.core.jagged import Cut
 from rescind.core.params import Params
 from rescind.core.records import (
     Arrive,
@@ -88,22 +87,24 @@ class World:
         match event:
             case Share(records):
                 new = records.to(device)
-                return replace(world, shared=(shared + new[~new.among(shared)]).sorted())
+                clients = new.clients
+                mine = shared.of_clients(clients)
+                mine = (mine + new[~new.among(mine)]).sorted()
+                return replace(world, shared=shared.with_clients(clients, mine))
             case Erase(records):
                 hosted = tuple((n, data.erased(event)) for n, data in self.hosted)
                 edges = isinstance(event, EraseEdges)
-                left = shared if edges else shared.without(Cut.of(shared.find(records)))
+                left = shared if edges else shared.without(records)
                 return replace(world, shared=left, hosted=hosted)
             case Unshare(records):
                 hosted = tuple((n, data.without(records)) for n, data in self.hosted)
-                left = shared.without(Cut.of(shared.find(records)))
-                return replace(world, shared=left, hosted=hosted)
+                return replace(world, shared=shared.without(records), hosted=hosted)
             case Withdraw(client) if self.concerns_hosted_only(event):
                 return replace(world, hosted=tuple(h for h in self.hosted if h[0] != client))
             case Withdraw(client):
                 members = with_member(self.members, client, False)
                 hosted = tuple((n, data.without_client(client)) for n, data in self.hosted)
-                left = shared.without(Cut.of(shared.rows_of(torch.tensor([client]))))
+                left = shared.without_client(client)
                 return replace(world, members=members, shared=left, hosted=hosted)
             case Join(client):
                 if any(number == client for number, _ in self.hosted):

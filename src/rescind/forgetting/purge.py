@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from rescind.core import params
 from rescind.core.federation import Federation
@@ -81,11 +80,8 @@ def traces(
     the same values where the records had no influence
     """
     found: dict[str, int] = {}
-    for place, records, lent in _copies(fed):
-        rows = records.find(request.records)
-        if isinstance(request.event, Unshare) and lent is not None:
-            rows = rows[lent[rows]]
-        found[place] = len(rows)
+    for place, records in _copies(fed, request):
+        found[place] = len(records.matching(request.records))
     if made:
         found |= _same_rows(fed, before, request)
         old = {params.digest(s.values) for s in _made_with(before, request)}
@@ -105,23 +101,24 @@ def traces(
     return {place: count for place, count in found.items() if count}
 
 
-def _copies(fed: Federation) -> Iterator[tuple[str, Records, Tensor | None]]:
-    """Yield every place that holds records: (name, records, which of them are lent; None: all)."""
+def _copies(fed: Federation, request: Request) -> Iterator[tuple[str, Records]]:
+    """Yield every place with records that a request may concern; of an Unshare, lent ones."""
 
-    def of(holdings: Holdings) -> tuple[Records, Tensor]:
-        return holdings.records, holdings.lent
+    def of(holdings: Holdings) -> Records:
+        mine = holdings.part(request.records.clients)
+        return mine.records[mine.lent] if isinstance(request.event, Unshare) else mine.records
 
-    yield "the server's copy", fed.world.shared, None
-    yield "devices", *of(fed.now.vault.holdings)
+    yield "the server's copy", fed.world.shared
+    yield "devices", of(fed.now.vault.holdings)
     for number, data in fed.world.hosted:
-        yield f"hosted client {number}", data.records, None
+        yield f"hosted client {number}", data.records
     for vault in fed.now.hosted:
-        yield "hosted devices", vault.holdings.records, None
+        yield "hosted devices", vault.holdings.records
     if fed.past is not None:
-        yield "the past", *of(fed.past.origin)
+        yield "the past", of(fed.past.origin)
         for _, event in fed.past.story:
             if isinstance(event, Share | Unshare):
-                yield "the story", event.records, None
+                yield "the story", event.records
 
 
 def _same_rows(fed: Federation, before: Federation, request: Request) -> dict[str, int]:

@@ -37,7 +37,7 @@ from rescind.methods.continual.finetune import FineTune
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
-from rescind_papers.bench import continual
+from rescind_papers.bench import continual, scale
 from rescind_papers.bench.yardsticks import Opening, alternate, naive, plain_step, touch, twin_round
 
 if TYPE_CHECKING:
@@ -301,8 +301,21 @@ def everything(quick: bool = False, say: Say = lambda _: None) -> Iterator[Figur
                 yield from (linear(data, method, COHORTS, form, 3) for form in forms)
                 yield from memory("ml-1m", {}, 1500.0)
     yield from streams(quick)
+    if not quick:
+        yield from growth([5_000, 80_000])
     if not quick and len(forms) > 1:
         yield from first_calls(3.0)
+
+
+def growth(people: list[int]) -> Iterator[Figure]:
+    """Fit the cost of single changes against the size of the federation."""
+    scale.measured(people[0] // 5)  # compile first
+    figures = [scale.measured(size) for size in people]
+    for name in figures[0]:
+        took = [figure[name] for figure in figures]
+        beside = {f"ms_{size}": 1000 * t for size, t in zip(people, took, strict=True)}
+        most, value = scale.bound(name), scale.exponent(took, people)
+        yield Figure(f"{name}, growth with people", value, "exponent", most, beside=beside)
 
 
 def streams(quick: bool) -> Iterator[Figure]:

@@ -13,6 +13,7 @@ from torch.nn import functional
 from rescind.core.clock import Clock
 from rescind.core.optim import FIRST, SECOND, TINY, server_move
 from rescind.core.params import Params
+from rescind.core.versions import Versions
 from rescind.core.world import World
 from rescind.methods._lent_graph.graph import SharedGraph, by_kernel, flat
 from rescind.models.lightgcn import uniform
@@ -93,11 +94,28 @@ class GraphSteps:
 
         user: [clients, d]; only sharers' rows are used    more: extra loss term
         """
-        tables = {"user": user.index_select(0, graph.sharers), "item": item}
-        kept = {
+        rows = {
             n: grown(v, user).index_select(0, graph.sharers) if _of_users(n, v) else v
             for n, v in moments.items()
         }
+        mine = user.index_select(0, graph.sharers)
+        mine, item, kept = self.run_rows(graph, mine, item, rows, clock, more)
+        for name, value in kept.items():
+            if _of_users(name, value):
+                kept[name] = _rows_put(moments.get(name), graph.sharers, value, user)
+        return _rows_put(user, graph.sharers, mine, user), item, kept
+
+    def run_rows(
+        self,
+        graph: SharedGraph,
+        user: Tensor,
+        item: Tensor,
+        moments: Params,
+        clock: Clock,
+        more: Term | None = None,
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Take the steps as in `run`. user, moments of users: [sharers, d]"""
+        tables, kept = {"user": user, "item": item}, dict(moments)
         for step in range(self.steps):
             leaves = {n: v.detach().requires_grad_() for n, v in tables.items()}
             seen = graph.propagate(leaves["user"], leaves["item"], self.layers)
@@ -109,10 +127,7 @@ class GraphSteps:
             down = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
             grads = {n: g for n, g in zip(leaves, down, strict=True) if g is not None}
             tables, kept = moved_down(tables, kept, grads, self.optimiser, self.rate)
-        for name, value in kept.items():
-            if _of_users(name, value):
-                kept[name] = _rows_put(moments.get(name), graph.sharers, value, user)
-        return _rows_put(user, graph.sharers, tables["user"], user), tables["item"], kept
+        return tables["user"], tables["item"], kept
 
 
 class _Pairs(torch.autograd.Function):
@@ -178,6 +193,11 @@ def _of_users(name: str, value: Tensor) -> bool:
     return name.endswith("/user") and value.dim() == 2
 
 
+def of_users(name: str) -> bool:
+    """Return whether a value of the server has rows of clients: its users, or their moments."""
+    return name == "user" or name.endswith(("/first/user", "/second/user"))
+
+
 def server_rows(own: Params, world: World, dim: int, spread: float, clock: Clock) -> Tensor:
     """Return the server's row of each client, initialised for new clients. [clients, d]
 
@@ -190,11 +210,13 @@ def server_rows(own: Params, world: World, dim: int, spread: float, clock: Clock
     return new if known is None else torch.cat([known, new.to(known)])
 
 
-def grown_rows(own: Params, world: World, spread: float, clock: Clock) -> dict[str, Tensor]:
+def grown_rows(own: Params, world: World, spread: float, clock: Clock) -> Params:
     """Extend the server's values to new clients: initial rows and zero moments."""
+    if isinstance(own, Versions) and len(own.rows("user")) == world.sizes.clients:
+        return own
     user = own["user"]
     if len(user) == world.sizes.clients:
-        return dict(own)
+        return own
     out = {**own, "user": server_rows(own, world, user.shape[1], spread, clock)}
     for name, value in own.items():
         if _of_users(name, value):

@@ -310,7 +310,9 @@ def affected(
     none = torch.zeros(0, dtype=torch.int64, device=world.members.device)
     if isinstance(event, Arrive):
         return method.server_sample(state, world, fed.clock.at(state.round)), none
-    counted = exchange.grown_flags(state.own, world)["counted"]
+    counted = state.own["counted"]
+    if len(counted) < world.sizes.clients:
+        counted = exchange.grown_flags(state.own, world)["counted"]
     if isinstance(event, Withdraw) and not fed.world.concerns_hosted_only(event):
         ids = none.new_tensor([event.client])
         return ids[counted[ids] >= 0], ids

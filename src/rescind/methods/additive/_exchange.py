@@ -7,6 +7,7 @@ are kept (`late/block`). A note is one bit per item, or its place in time (`Note
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -135,15 +136,16 @@ def client_block_end(
     return private.with_(**{f"late/{name}": late}) if bool(late.any()) else private
 
 
-def client_erased(
-    private: Params, records: Records, now: int, notes: Notes = BITS
-) -> dict[str, Tensor]:
+def client_erased(private: Params, records: Records, now: int, notes: Notes = BITS) -> Params:
     """Mark erased items of earlier blocks for subtraction.
 
     An erasure means all copies of a pair, also those counted in an earlier block.
     """
+    earlier = [n for n in private if n.startswith("sent/") and int(n[-4:]) < now]
+    if not earlier:
+        return private
     values = dict(private)
-    for name in [n for n in private if n.startswith("sent/") and int(n[-4:]) < now]:
+    for name in earlier:
         sent, late = private[name], private.get(f"late/{name[-4:]}")
         pairs = torch.unique(records.pairs())
         lot = Lot(pairs >> _CLIENT, pairs & (2**_CLIENT - 1), len(sent))
@@ -234,34 +236,59 @@ class Lent:
 
         lenders: clients whose loans may have changed; None compares all
         """
-        now = world.shared.pairs()
-        same = torch.equal(now, self.pair)
-        if not same and not bool((now[1:] > now[:-1]).all()):  # a pair lent twice is one loan
-            now = torch.unique(now)
-            same = torch.equal(now, self.pair)
-        if same:
-            return self, Parts.none(now.device)
-        if lenders is None:
+        if self._counts(world.shared):
+            return self, Parts.none(self.pair.device)
+        now, (before, changed) = None, world.shared.changed_from
+        if before is not None and len(changed) and self._counts(before):
+            lenders = changed.to(self.pair.device)  # the loans of others are those counted
+        else:
+            now = world.shared.pairs()
+            if not bool((now[1:] > now[:-1]).all()):  # a pair lent twice is one loan
+                now = torch.unique(now)
+            if torch.equal(now, self.pair):
+                return self._for(world.shared), Parts.none(now.device)
+        if lenders is None and now is not None:
             gone, came = self.pair[~torch.isin(self.pair, now)], now[~torch.isin(now, self.pair)]
             lenders = torch.unique(torch.cat([gone, came]) >> _CLIENT)
-        if not len(lenders):
+        if lenders is None or not len(lenders):
             return self.follow(world, longest=longest)
         # Pairs are sorted by client, so only this range can differ.
         edges = torch.stack([lenders.min(), lenders.max() + 1]) << _CLIENT
         begin, end = torch.searchsorted(self.pair, edges).tolist()
-        first, last = torch.searchsorted(now, edges).tolist()
-        old, old_block, new = self.pair[begin:end], self.block[begin:end], now[first:last]
-        was, here = (torch.isin(p >> _CLIENT, lenders) for p in (old, new))
-        outside = ((self.pair[:begin], now[:first]), (self.pair[end:], now[last:]))
-        if not all(torch.equal(a, b) for a, b in (*outside, (old[~was], new[~here]))):
-            return self.follow(world, longest=longest)  # other clients' loans changed, too
+        old, old_block = self.pair[begin:end], self.block[begin:end]
+        was = torch.isin(old >> _CLIENT, lenders)
+        if now is None:
+            mine = torch.unique(world.shared.of_clients(lenders).pairs())
+            new = torch.cat([old[~was], mine]).sort().values
+            now = torch.cat([self.pair[:begin], new, self.pair[end:]])
+            here = torch.isin(new >> _CLIENT, lenders)
+        else:
+            first, last = torch.searchsorted(now, edges).tolist()
+            new = now[first:last]
+            here = torch.isin(new >> _CLIENT, lenders)
+            outside = ((self.pair[:begin], now[:first]), (self.pair[end:], now[last:]))
+            if not all(torch.equal(a, b) for a, b in (*outside, (old[~was], new[~here]))):
+                return self.follow(world, longest=longest)  # other clients' loans changed, too
         at = torch.searchsorted(old, new).clamp_(max=max(len(old) - 1, 0))
         known = old[at] == new if len(old) else torch.zeros_like(new, dtype=torch.bool)
-        new_block = torch.full_like(new, world.block)
+        new_block = torch.full_like(new, world.block, dtype=self.block.dtype)
         new_block[known] = old_block[at[known]]
         block = torch.cat([self.block[:begin], new_block, self.block[end:]])
         parts = _difference(old[was], old_block[was], new[here], new_block[here], longest)
-        return Lent(now, block), parts
+        return Lent(now, block)._for(world.shared), parts
+
+    def _counts(self, shared: Records) -> bool:
+        """Return whether it is known that these are the loans of some shared records."""
+        known = _COUNTED.get(shared)
+        return known is not None and known() is self.pair
+
+    def _for(self, shared: Records) -> Lent:
+        """Note that these are the loans of some shared records."""
+        _COUNTED[shared] = weakref.ref(self.pair)
+        return self
+
+
+_COUNTED: weakref.WeakKeyDictionary[Records, weakref.ref[Tensor]] = weakref.WeakKeyDictionary()
 
 
 def parts_of_loans(lent: Lent, longest: int = 0) -> Parts:

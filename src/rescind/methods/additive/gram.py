@@ -89,7 +89,7 @@ class Gram(Solving, Additive):
         }
         own, public = self.server_empty(world)
         none = torch.zeros(0, dtype=torch.int64, device=device)
-        return ServerState(public, {**own, **flags, **Lent(none, none).packed()})
+        return ServerState(public, {**own, **flags, **Lent(none, none.short()).packed()})
 
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
         """Return (own, public) for G = 0. C is solved once a client is counted."""

@@ -19,11 +19,18 @@ from rescind.core.method import Method
 from rescind.core.model import Model
 from rescind.core.state import ServerState
 from rescind.core.update import Sum
+from rescind.core.versions import Versions
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods._lent_graph import steps as graph_steps
 from rescind.methods._lent_graph.graph import SharedGraph, graph_of
-from rescind.methods._lent_graph.steps import GraphSteps, Term, grown_rows, server_rows
+from rescind.methods._lent_graph.steps import (
+    GraphSteps,
+    Term,
+    grown_rows,
+    of_users,
+    server_rows,
+)
 from rescind.methods.sharing._infonce import infonce
 from rescind.methods.sharing._server_rerun import with_sum
 from rescind.models.bag import Bag
@@ -162,10 +169,14 @@ def refined(
     state: ServerState, graph: SharedGraph, steps: GraphSteps, clock: Clock, term: Term | None
 ) -> ServerState:
     """Take the server's steps on a graph, with an extra loss term."""
-    user, item = state.own["user"], state.public["item"]
-    moments = graph_steps.under(REFINE, state.own)
-    user, item, moments = steps.run(graph, user, item, moments, clock, term)
-    own = {**state.own, "user": user, **graph_steps.prefixed(REFINE, moments)}
+    own, item, ids = Versions.of(state.own), state.public["item"], graph.sharers
+    mine = {name: own.rows(name).read(ids) if of_users(name) else own[name] for name in own}
+    moments = graph_steps.under(REFINE, mine)
+    user, item, moments = steps.run_rows(graph, mine["user"], item, moments, clock, term)
+    moved = {"user": user, **graph_steps.prefixed(REFINE, moments)}
+    rows = {name: value for name, value in moved.items() if of_users(name)}
+    own = own.with_({name: value for name, value in moved.items() if name not in rows})
+    own = own.write(ids, rows, len(own.rows("user")))
     return replace(state, public={**state.public, "item": item}, own=own)
 
 
