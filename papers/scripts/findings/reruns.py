@@ -87,6 +87,8 @@ def compared(name: str, cell: Cell, old: dict[str, Any], new: dict[str, Any]) ->
         "seed": cell.run.seed,
         "made on": old["versions"]["machine"],
         "run again on": platform.machine(),
+        "made with torch": old["versions"]["torch"].partition("+")[0],
+        "run again with": new["versions"]["torch"].partition("+")[0],
         "headline digits": all(f"{old['test'][m]:.4f}" == f"{new['test'][m]:.4f}" for m in shown),
         "every number": not apart,
         "numbers": len(both),
