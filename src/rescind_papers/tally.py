@@ -111,8 +111,10 @@ def _worse(found: Sequence[Row]) -> str:
 def _again(lines: Sequence[Mapping[str, Any]]) -> str:
     headline, whole = (sum(row[k] for row in lines) for k in ("headline digits", "every number"))
     moved = sum(row["made on"] != row["run again on"] for row in lines)
+    other = sum(row["made with torch"] != row["run again with"] for row in lines)
     return (
         f"4. **Run again.** Of {len(lines)} committed result lines drawn at random, {headline} are "
         f"equal in every headline digit and {whole} in every number when run again; {moved} of "
-        "them had been made on another kind of processor, others with several threads."
+        f"them had been made on another kind of processor, {other} with another version of torch, "
+        "others with several threads."
     )
