@@ -408,6 +408,16 @@ def test_a_catalogue_that_does_not_fit_is_refused_with_its_size():
         begin(Gram(max_items=15)).apply(next_block(clients=10, items=16))
 
 
+def test_a_catalogue_that_memory_does_not_hold_is_refused_before_it_is_taken(monkeypatch):
+    monkeypatch.setattr(gram_method, "free_memory", lambda: 14 * 14 * 30 - 1)
+    with pytest.raises(ConfigError, match=r"14 items take .* are free\. Use .*LocalGram"):
+        begin(Gram())
+    monkeypatch.setattr(gram_method, "free_memory", lambda: 14 * 14 * 30)
+    begin(Gram())
+    monkeypatch.setattr(gram_method, "free_memory", lambda: None)  # the system does not tell
+    begin(Gram())
+
+
 # -- bending the weights --------------------------------------------------------------------------
 
 

@@ -1,10 +1,11 @@
-"""Keep freed memory for the next large table. Changes speed only."""
+"""How much memory is free, and freed memory kept for the next large table."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 from contextlib import suppress
+from pathlib import Path
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # malloc.h of glibc
 
@@ -23,3 +24,13 @@ def keep_freed_memory(largest: int = 2**28, most: int = 2**29) -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(_MMAP_THRESHOLD, largest)
         libc.mallopt(_TRIM_THRESHOLD, most)
+
+
+def free_memory() -> int | None:
+    """Return the bytes that programs can still take, or None where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:  # not Linux
+        return None
+    known = dict(line.split(":", 1) for line in lines)
+    return 1024 * int(known["MemAvailable"].split()[0]) if "MemAvailable" in known else None

@@ -125,12 +125,7 @@ class Ranker(Settings, ABC):
         return self
 
     def _must_fit(self, items: Collection[Id]) -> None:
-        method = self._method()
-        if len(items) > method.max_items:
-            raise ConfigError(
-                f"{type(self).__name__} stores every pair of items: {len(items):,} items are more "
-                f"than max_items = {method.max_items:,}. Raise it if memory allows."
-            )
+        self._method().must_fit(len(items))
 
     def _add(self, records: Frame) -> Self:
         self._change(self._ledger.with_(records))

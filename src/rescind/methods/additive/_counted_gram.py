@@ -56,7 +56,7 @@ class CountedGram(Gram):
     # -- server side -----------------------------------------------------------------------------
 
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
-        self.must_fit(world.sizes.items)
+        self.must_fit(world.sizes.items, world.members.device.type)
         own = {self.sum_key(world.block): self.server_zero(world)}
         return own, self.server_public(own, world)
 
@@ -104,7 +104,7 @@ class CountedGram(Gram):
         )
 
     def server_grown(self, own: Params, world: World) -> dict[str, Tensor]:
-        self.must_fit(world.sizes.items)
+        self.must_fit(world.sizes.items, world.members.device.type)
         names = {name for name in own if name.startswith("gram/")}
         grown = dict(own)
         for name in {*names, self.sum_key(world.block)}:

@@ -12,6 +12,7 @@ from torch import Tensor
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.federation import Federation
+from rescind.core.memory import free_memory
 from rescind.core.params import Params
 from rescind.core.state import Private, ServerState
 from rescind.core.update import Sum, Update
@@ -31,6 +32,9 @@ from rescind.methods.additive._release import (
 )
 from rescind.methods.additive._solve import TUNED, WEIGHTS, Solving, changed, cleared, inverse_of
 from rescind.models.item_item import ItemWeights
+
+PAIR_BYTES = 30
+"""Memory for each pair (i, j) of items at the most, measured: sum, inverse, and a solve."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +98,7 @@ class Gram(Solving, Additive):
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
         """Return (own, public) for G = 0. C is solved once a client is counted."""
         items, device = world.sizes.items, world.members.device
-        self.must_fit(items)
+        self.must_fit(items, device.type)
         own = {
             self.sum_key(world.block): self.server_zero(world),
             "inverse": torch.zeros(0, dtype=torch.float64, device=device),
@@ -274,7 +278,7 @@ class Gram(Solving, Additive):
     def server_grown(self, own: Params, world: World) -> dict[str, Tensor]:
         """Extend the sum by new items, and by a new block if blocks decay."""
         items, old = world.sizes.items, own["inverse"]
-        self.must_fit(items)
+        self.must_fit(items, old.device.type)
         grown = dict(own)
         names = {name for name in own if name.startswith("gram/")}
         for name in {*names, self.sum_key(world.block)}:
@@ -293,12 +297,20 @@ class Gram(Solving, Additive):
             grown[OWNERS] = torch.cat([counts, counts.new_zeros(items - len(counts))])
         return grown
 
-    def must_fit(self, items: int) -> None:
+    def must_fit(self, items: int, device: str = "cpu") -> None:
+        """Raise before memory is taken, if every pair of items needs more than there is."""
+        need, free = PAIR_BYTES * items * items, free_memory() if device == "cpu" else None
         if items > self.max_items:
             raise ConfigError(
-                f"Gram stores every pair of items: {items} items take "
-                f"{items * items * 12 / 1e9:.1f} GB, and max_items is {self.max_items}. Raise "
-                f"max_items if memory allows, or use LocalGram, which stores neighbours only."
+                f"{type(self).__name__} stores every pair of items: {items:,} items take about "
+                f"{need / 1e9:.1f} GB, and max_items is {self.max_items:,}. Raise max_items if "
+                f"memory allows, or use rs.methods.LocalGram, which stores neighbours only."
+            )
+        if free is not None and need > free:
+            raise ConfigError(
+                f"{type(self).__name__} stores every pair of items: {items:,} items take about "
+                f"{need / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free. Use "
+                f"rs.methods.LocalGram, which stores neighbours only, or more memory."
             )
 
     def sum_key(self, block: int) -> str:
