@@ -187,12 +187,12 @@ def draw(shelf: Shelf, path: Path) -> None:
 
 def _times(ax: Axes, every: Sequence[Task]) -> None:
     """Draw the time to forget one contributor, in the colours of the bars."""
-    for who, mark in ((PAPERS, "D"), (OURS, "o")):
+    for who, mark, above in ((PAPERS, "D", 7), (OURS, "o", -15)):
         points = [(n, t.by[who].cost.ms) for n, t in enumerate(every) if who in t.by]
         known = [(n, ms) for n, ms in points if ms is not None]
         for n, ms in known:
             ax.annotate(f"{ms:,.0f}" if ms >= 10 else f"{ms:.2g}", (n, ms), fontsize=9,
-                        textcoords="offset points", xytext=(0, 7), ha="center")  # fmt: skip
+                        textcoords="offset points", xytext=(0, above), ha="center")  # fmt: skip
         ax.scatter(*zip(*known, strict=True), color=BARS[who][1], marker=mark)
     ax.set_yscale("log")
     ax.margins(x=0.2, y=0.3)
