@@ -98,7 +98,7 @@ def test_every_committed_retraining_is_a_coin_to_two_hundredths():
         wanted = asked.get(line["digest"])
         if wanted is not None and wanted.name in found and wanted.pairs == 32:
             found[wanted.name].append(line["forget"]["ulira"]["AUC"])
-    assert len(found["Retrain"]) == len(found["no-op"]) == 4  # two graphs, two learners
+    assert len(found["Retrain"]) == len(found["no-op"]) == 6  # two graphs, three learners
     assert all(auc == pytest.approx(0.5, abs=0.02) for auc in found["Retrain"])
     assert min(found["no-op"]) > 0.7
 

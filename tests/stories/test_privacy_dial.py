@@ -129,7 +129,7 @@ def test_labels_of_the_cells_with_noise_state_their_epsilon():
     noisy = [c for c in recipe.cells if isinstance(c.method, Gram) and c.method.noise]
     assert noisy
     for cell in noisy:
-        stated = float(cell.name.rsplit("epsilon ", 1)[1])
+        stated = float(cell.name.rsplit("epsilon ", 1)[1].partition(",")[0])
         method = cell.method
         assert isinstance(method, Gram)
         assert epsilon_of(method.noise, method.delta) == pytest.approx(stated, rel=0.01)

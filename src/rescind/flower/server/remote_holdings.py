@@ -104,6 +104,12 @@ class RemoteHoldings(Holdings):
             f"measure, or query if the silo allows it."
         )
 
+    def of_clients(
+        self, name: str, ids: Tensor, block: int | None = None, ordered: bool = False
+    ) -> NoReturn:
+        """Not available on the server."""
+        self.lot(name, block)
+
     def holders(self, split: str, block: int | None = None) -> Tensor:
         """Return all members, because only silos know which have held-out data. [n] ids"""
         empty = split == "valid" and block is None and not int(self.validated.sum())
