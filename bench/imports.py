@@ -18,13 +18,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 from pyarrow import csv, parquet
+
+from rescind.core.clock import Clock
+from rescind.data import import_file
 
 ROOT = Path(__file__).resolve().parents[1]
 AT_MOST = 3
@@ -39,14 +44,13 @@ FILES = {
 
 def make(path: Path, rows: int) -> None:
     """Write a table of ratings of rows // 100 people."""
-    draw = np.random.default_rng(0)
-    user = draw.integers(0, rows // 100, rows)
-    item = np.minimum(draw.pareto(1.0, rows) * 300, rows // 200).astype(np.int64)
+    draw = partial(Clock(0).uniform, ids=torch.arange(rows))
+    item = 300 / (1 - draw("item").numpy()) - 300  # few items have most of the rows
     columns: dict[str, Any] = {
-        "user": user,
-        "item": item,
-        "rating": draw.integers(1, 11, rows) / 2,
-        "time": 1_400_000_000 + draw.integers(0, 10**8, rows),
+        "user": (rows // 100 * draw("user")).long().numpy(),
+        "item": np.minimum(item, rows // 200).astype(np.int64),
+        "rating": (1 + (10 * draw("rating")).floor().numpy()) / 2,
+        "time": 1_400_000_000 + (10**8 * draw("time")).long().numpy(),
     }
     if path.stem == "texts":
         for name, first in (("user", "A"), ("item", "B0")):
@@ -74,8 +78,6 @@ def peak() -> int:
 
 def measure(path: Path) -> dict[str, float]:
     """Import a file, and read it with Arrow."""
-    from rescind.data import import_file
-
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     read = csv.read_csv if path.suffix == ".csv" else parquet.read_table

@@ -53,7 +53,7 @@ def read_ids(cells: Sequence[str], ids: dict[str, int], text_ids: bool) -> NDArr
 def check_ids(ids: Sequence[str], text_ids: bool) -> None:
     """Check different ids; one that is invalid, or has space around it, raises BadCell."""
     shortest, longest = min(map(len, ids)), max(map(len, ids))
-    if 0 < shortest and longest <= 18 and (text := "".join(ids)).isascii() and text.isdigit():
+    if shortest > 0 and longest <= 18 and (text := "".join(ids)).isascii() and text.isdigit():
         return
     for index, cell in enumerate(ids):
         why = _id_problem(cell, text_ids)

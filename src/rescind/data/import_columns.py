@@ -28,6 +28,7 @@ from rescind.data.import_cells import (
 _BLOCK = 2**22
 _WINDOW = 2**16  # a line break in each: no line is longer than the csv module reads
 _ROWS = 2**18
+_LONGEST = 4 * LONGEST_ID  # bytes
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -119,7 +120,7 @@ def _check_bytes(path: Path, quotes: bool, header: bool, hexadecimal: bool) -> N
             ends = joined.count(b"\r", 0, -1) if b"\r" in joined else 0
             windows = range(0, len(block) - _WINDOW + 1, _WINDOW)
             if (
-                any(pair in joined for pair in unusual)
+                any(one[-1:] in joined and one in joined for one in unusual)  # one byte is fast
                 or (quotes and block.find(b'"', start) >= 0)
                 or ends != (joined.count(b"\r\n") if ends else 0)
                 or any(block.find(b"\n", at, at + _WINDOW) < 0 for at in windows)
@@ -134,42 +135,41 @@ def _check_bytes(path: Path, quotes: bool, header: bool, hexadecimal: bool) -> N
 
 
 def _columns(batches: Any, names: list[str], most: int, wanted: Wanted) -> Columns:
-    """Read batches of the columns that `names` calls as `wanted.positions` does, in its order."""
-    import pyarrow as pa
-
+    """Read batches. names: the column of each role in the batches"""
+    if len(set(names)) < len(wanted.positions):  # one column has two roles
+        raise _Unusual
     parts: dict[str, list[Any]] = {role: [] for role in wanted.positions}
     done = 0
-    if len(set(names)) < len(parts):  # one column has two roles
-        raise _Unusual
     for batch in batches:
         done += batch.num_rows
         if done > most:
             raise _Unusual
         for (role, held), name in zip(parts.items(), names, strict=True):
-            column = batch.column(name)
-            if column.null_count:
-                raise _Unusual
-            if role == "rating":
-                held.append(_ratings(column))
-            elif role == "time":
-                held.append(_times(column, wanted.unit))
-            else:
-                held.append(column)
+            held.append(_checked(role, batch.column(name), wanted.unit))
     if not done:
         raise _Unusual
-    rows: dict[str, NDArray[Any]] = {}
     ids: dict[str, list[str]] = {}
+    rows: dict[str, NDArray[Any]] = {}
     for role in wanted.positions:
-        held = parts.pop(role)
+        held = parts.pop(role)  # so that no column is held twice
         if role in ("rating", "time"):
             rows[role] = np.concatenate(held)
         else:
-            rows[role], ids[role] = _numbered(pa.chunked_array(held))
+            rows[role], ids[role] = _numbered(held)
     for role in ("user", "item"):
         check_ids(ids[role], wanted.text_ids)
     if "split" in ids:
         rows["split"] = read_splits([cell.strip() for cell in ids["split"]])[rows["split"]]
     return Columns(rows, ids["user"], ids["item"])
+
+
+def _checked(role: str, column: Any, unit: str) -> Any:
+    """Return ratings and times as numbers that were checked, other columns as they are."""
+    if column.null_count:
+        raise _Unusual
+    if role == "rating":
+        return _ratings(column)
+    return _times(column, unit) if role == "time" else column
 
 
 def _ratings(column: Any) -> NDArray[np.float32]:
@@ -197,11 +197,12 @@ def _times(column: Any, unit: str) -> NDArray[np.int64]:
     return check_times(values // _PER_SECOND[unit], unit)
 
 
-def _numbered(column: Any) -> tuple[NDArray[np.int32], list[str]]:
+def _numbered(parts: list[Any]) -> tuple[NDArray[np.int32], list[str]]:
     """Number whole numbers or texts by first appearance; return the numbers and the texts."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    column = pa.chunked_array(parts)
     kind = column.type
     if pa.types.is_integer(kind):
         values = column.to_numpy()
@@ -211,20 +212,16 @@ def _numbered(column: Any) -> tuple[NDArray[np.int32], list[str]]:
         column = column.dictionary_encode()
     elif not (pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type)):
         raise _Unusual
-    one = column.unify_dictionaries().combine_chunks()
-    if isinstance(one, pa.ChunkedArray):  # of one chunk, or of none
-        one = one.chunk(0)
-    distinct = one.dictionary
-    if distinct.null_count:
-        raise _Unusual
-    if pa.types.is_string(distinct.type) and pc.max(pc.binary_length(distinct)).as_py() > (
-        4 * LONGEST_ID
-    ):
+    column = column.unify_dictionaries()
+    distinct = column.chunk(0).dictionary
+    is_text = pa.types.is_string(distinct.type)
+    if distinct.null_count or (is_text and pc.max(pc.binary_length(distinct)).as_py() > _LONGEST):
         raise _Unusual
     texts = [str(value) for value in distinct.to_pylist()]
-    numbers, found = _by_appearance(one.indices.to_numpy(), len(texts))
     if len(set(texts)) < len(texts):
         raise _Unusual
+    codes = np.concatenate([part.indices.to_numpy() for part in column.chunks])
+    numbers, found = _by_appearance(codes, len(texts))
     return numbers, [texts[n] for n in found.tolist()]
 
 

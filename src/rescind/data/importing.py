@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rescind.core.files import locked
 from rescind.data import canonical
+from rescind.data.arrays import Ints
 from rescind.data.blocklist import Blocklist
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import ENTRIES
@@ -276,18 +277,23 @@ def _sort(columns: dict[str, NDArray[Any]], in_order: bool = False) -> dict[str,
     """
     if in_order:
         user = columns["user"]
-        order = order_by([user])
+        order = _order_by([user])
         places = np.empty(len(user), dtype=np.int64)
         places[order] = rank_in_owner(user[order]) + 1
         columns["time"] = places
-    order = order_by([columns[role] for role in ("user", "time", "item") if role in columns])
-    ordered = {role: columns.pop(role)[order] for role in list(columns)}
+    if "time" in columns:
+        order = _order_by([columns["user"], columns["time"]])
+        ordered = {role: columns.pop(role)[order] for role in ("user", "time")}
+        _order_equal(order, ordered["user"], ordered["time"], columns["item"])
+    else:
+        order, ordered = _order_by([columns["user"], columns["item"]]), {}
+    ordered |= {role: columns.pop(role)[order] for role in list(columns)}
     out = {name: ordered.get(name) for name in ("user", "item", "rating")}
     out["timestamp"] = ordered.get("time")
     return out | ({"split": ordered["split"]} if "split" in ordered else {})
 
 
-def order_by(keys: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+def _order_by(keys: Sequence[Ints]) -> Ints:
     """Return the order of rows by the first key, then the next, then the row, as np.lexsort does.
 
     numpy sorts plain numbers many times faster than rows. So each key, from the last to the first,
@@ -301,7 +307,7 @@ def order_by(keys: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
         return places
     if max(int(key.max()) for key in keys) >> (63 - bits):
         return np.lexsort(keys[::-1])
-    order: NDArray[np.int64] | None = None
+    order: Ints | None = None
     for key in reversed(keys):
         packed = (key if order is None else key[order]).astype(np.int64)
         packed <<= bits
@@ -313,7 +319,21 @@ def order_by(keys: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
     return order
 
 
-def _are_sorted(keys: Sequence[NDArray[Any]]) -> bool:
+def _order_equal(order: Ints, user: Ints, time: Ints, item: Ints) -> None:
+    """Order rows of the same user and time by item, in place. They are few in most files.
+
+    user, time: [n], ordered    item: [n], in the order of the file
+    """
+    same = np.zeros(len(order) + 1, dtype=bool)
+    same[1:-1] = (user[1:] == user[:-1]) & (time[1:] == time[:-1])
+    rows = np.flatnonzero(same[1:] | same[:-1])
+    if len(rows):
+        group = np.cumsum(~same[rows])
+        equal = order[rows]
+        order[rows] = equal[_order_by([group, item[equal]])]
+
+
+def _are_sorted(keys: Sequence[Ints]) -> bool:
     equal = np.ones(max(len(keys[0]) - 1, 0), dtype=bool)
     for key in keys:
         before, after = key[:-1], key[1:]
