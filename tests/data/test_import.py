@@ -305,6 +305,7 @@ def assert_same(fast, careful):
 
 
 NUMBERS = st.integers(0, 2**63 - 1) | st.integers(0, 5)
+ZEROS = st.integers(0, 5) | st.sampled_from(["00", "01", "007"])
 WORDS = st.sampled_from(["7", "07", "anna", "Jörg", "a b", "x'y", "-", "1.x", "語", "-7k", "n.a."])
 COLUMNS = {
     "rating": st.floats(-1e38, 1e38) | st.integers(-5, 5),
@@ -318,7 +319,7 @@ KINDS = {"csv": ",", "tsv": "\t", "inter": "\t", "txt": " "}
 @st.composite
 def plain_tables(draw, extra=tuple(COLUMNS)):
     """Draw column names and rows."""
-    ids = draw(st.sampled_from([NUMBERS, WORDS]))
+    ids = draw(st.sampled_from([NUMBERS, ZEROS.map(str), WORDS]))
     held = {"user": ids, "item": ids}
     held |= {name: COLUMNS[name] for name in extra if draw(st.booleans())}
     names = draw(st.permutations(list(held)))
@@ -379,6 +380,17 @@ def test_plain_parquet_is_read_as_cell_by_cell(tmp_path_factory, table, coded, u
         fast, careful = read_plainly(path)
     assert fast is not None
     assert_same(fast, careful())
+
+
+@pytest.mark.parametrize("user", ["7", "07", "0", "00", str(2**63 - 1), "7x", " 7", "+7", "0x7"])
+@pytest.mark.parametrize("at", [0, 40, 41, 42, 43, 44])
+def test_an_id_is_read_as_a_number_only_if_it_is_written_as_one(save, monkeypatch, user, at):
+    path = save("item,user\n" + "1,2\n" * at + f"3,{user}\n3,2\n{user},4\n")
+    monkeypatch.setattr(import_columns, "_BLOCK", 64)  # the id lies in one block, or in two
+    fast, careful = read_plainly(path, text_ids=True)
+    assert (fast is None) == (user == " 7")
+    if fast:
+        assert_same(fast, careful())
 
 
 @pytest.mark.parametrize(

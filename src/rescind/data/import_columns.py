@@ -66,23 +66,33 @@ def plain_text(
     import pyarrow as pa
     from pyarrow import csv
 
-    text = pa.dictionary(pa.int32(), pa.string())
-    types = {"rating": pa.float64(), "time": pa.int64()}
     names = [str(n) for n in range(len(first))]
-    read = {names[at]: types.get(role, text) for role, at in wanted.positions.items()}
-    try:
-        _check_bytes(path, quotes, header, hexadecimal="time" in wanted.positions)
-        if not separator.isascii() or separator in '"\r\n':
-            return None
+    text = pa.dictionary(pa.int32(), pa.string())
+
+    def read(ids: Any) -> Columns:
+        types = {"user": ids, "item": ids, "rating": pa.float64(), "time": pa.int64()}
+        kinds = {names[at]: types.get(role, text) for role, at in wanted.positions.items()}
         batches = csv.open_csv(
             path,
             csv.ReadOptions(block_size=_BLOCK, column_names=names, skip_rows=int(header)),
             csv.ParseOptions(delimiter=separator, quote_char=False),
             csv.ConvertOptions(
-                column_types=read, include_columns=list(read), null_values=[], check_utf8=False
+                column_types=kinds, include_columns=list(kinds), null_values=[], check_utf8=False
             ),
         )
-        columns = _columns(batches, list(read), most, wanted)
+        return _columns(batches, list(kinds), most, wanted)
+
+    if not separator.isascii() or separator in '"\r\n':
+        return None
+    try:
+        timed = "time" in wanted.positions
+        if _check_bytes(path, separator.encode(), quotes, header, timed):
+            try:
+                columns = read(pa.int64())
+            except pa.ArrowInvalid:
+                columns = read(text)
+        else:
+            columns = read(text)
     except (_Unusual, BadCell, pa.ArrowException, UnicodeDecodeError):
         return None
     again = header and first[wanted.positions["user"]] in set(columns.users)
@@ -105,33 +115,51 @@ def plain_parquet(path: Path, names: Sequence[str], most: int, wanted: Wanted) -
         return None
 
 
-def _check_bytes(path: Path, quotes: bool, header: bool, hexadecimal: bool) -> None:
+def _check_bytes(path: Path, separator: bytes, quotes: bool, header: bool, timed: bool) -> bool:
     """Look once at every byte, also of columns that nobody asked for.
 
-    header: the first line was read    hexadecimal: Arrow reads 0x10 as a time
+    header: the first line was read    timed: there is a time, and Arrow would read 0x10 as one
+
+    returns: whether every whole number is written as `str` writes it, so that ids may be read as
+    numbers
     """
     decode = codecs.getincrementaldecoder("utf-8")().decode
-    unusual = [b"\0", *([b"0x", b"0X"] if hexadecimal else [])]
-    before, read = b"", not header
+    unusual = [b"\0", *([b"0x", b"0X"] if timed else [])]
+    before, begun, as_written = b"\n", False, True
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
-            start = 0 if read else block.find(b"\n")
-            joined = before + block  # a pair of characters may lie in two blocks
+            joined = before + block  # two or three characters may lie in two blocks
             ends = joined.count(b"\r", 0, -1) if b"\r" in joined else 0
             windows = range(0, len(block) - _WINDOW + 1, _WINDOW)
             if (
                 any(one[-1:] in joined and one in joined for one in unusual)  # one byte is fast
-                or (quotes and block.find(b'"', start) >= 0)
+                or (
+                    quotes
+                    and block.find(b'"', 0 if begun or not header else block.find(b"\n")) >= 0
+                )
                 or ends != (joined.count(b"\r\n") if ends else 0)
                 or any(block.find(b"\n", at, at + _WINDOW) < 0 for at in windows)
-                or (not before and block.startswith(codecs.BOM_UTF8))
+                or (not begun and block.startswith(codecs.BOM_UTF8))
             ):
                 raise _Unusual
             decode(block)
-            before, read = block[-1:], True
+            as_written = as_written and _as_written(joined, separator)
+            before, begun = joined[-2:], True
         decode(b"", final=True)
-    if before == b"\r":
+    if before.endswith(b"\r"):
         raise _Unusual
+    return as_written
+
+
+def _as_written(text: bytes, separator: bytes) -> bool:
+    """Return whether no number has a sign, a space, another base, or a zero before its digits."""
+    if any(one in text for one in (b"+", b"-", b" ", b"\t", b"x", b"X") if one != separator):
+        return False
+    at = np.frombuffer(text, dtype=np.uint8)
+    begins = (at[:-2] == ord(separator)) | (at[:-2] == ord("\n"))
+    begins &= at[1:-1] == ord("0")
+    begins &= at[2:] - np.uint8(ord("0")) < 10  # below "0" it is large: unsigned
+    return not begins.any()
 
 
 def _columns(batches: Any, names: list[str], most: int, wanted: Wanted) -> Columns:
