@@ -1,8 +1,9 @@
 """Time `import_file` against what Arrow needs to read the same file, and measure its memory.
 
-    python bench/imports.py [--rows 2e6] [--write]      --write: recipes/findings/imports.json
+    python bench/imports.py [--rows 2e6] [--turns 3]
+    python bench/imports.py --rows 2e7 --write          writes recipes/findings/imports.json
 
-CPU seconds of one thread, the median of three turns. Each file is imported by a process of its own,
+CPU seconds of one thread, the median of the turns. Each file is imported by a process of its own,
 which also times Arrow, so that other load on the machine affects both. The rows are in no order,
 the worst case: an import sorts them by user and time. The memory is what the process needs at most,
 less what it needed before; the columns are those of the dataset it returns.
@@ -33,7 +34,6 @@ from rescind.data import import_file
 
 ROOT = Path(__file__).resolve().parents[1]
 AT_MOST = 3
-TURNS = 3
 FILES = {
     "CSV": "numbers.csv",
     "CSV, ids as text": "texts.csv",
@@ -76,7 +76,7 @@ def peak() -> int:
     return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
 
-def measure(path: Path) -> dict[str, float]:
+def measure(path: Path, turns: int) -> dict[str, float]:
     """Import a file, and read it with Arrow."""
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
@@ -96,16 +96,16 @@ def measure(path: Path) -> dict[str, float]:
     size = sum(column.nbytes for column in columns)
     kept.clear()
     arrow, ours = [], [first]
-    for _ in range(TURNS):
+    for _ in range(turns):
         arrow.append(seconds(lambda: read(path)))
-    ours += [seconds(import_it) for _ in range(TURNS - 1)]
+    ours += [seconds(import_it) for _ in range(turns - 1)]
     return {"arrow": median(arrow), "rescind": median(ours), "memory": held / size}
 
 
-def in_own_process(path: Path) -> dict[str, float]:
+def in_own_process(path: Path, turns: int) -> dict[str, float]:
     """Measure with an empty cache, in a process that has done nothing else."""
     here = {"RESCIND_CACHE": str(path.parent / "cache"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--measure", str(path)]
+    command = [sys.executable, __file__, "--measure", str(path), "--turns", str(turns)]
     done = subprocess.run(command, env=os.environ | here, stdout=subprocess.PIPE, check=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found
@@ -114,17 +114,18 @@ def in_own_process(path: Path) -> dict[str, float]:
 def main() -> None:
     words = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     words.add_argument("--rows", type=float, default=2e6)
+    words.add_argument("--turns", type=int, default=3)
     words.add_argument("--write", action="store_true", help="write recipes/findings/imports.json")
     words.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     given = words.parse_args()
     if given.measure:
-        print(json.dumps(measure(given.measure)))
+        print(json.dumps(measure(given.measure, given.turns)))
         return
     rows = []
     for form, name in FILES.items():
         with tempfile.TemporaryDirectory() as folder:
             make(Path(folder) / name, int(given.rows))
-            found = in_own_process(Path(folder) / name)
+            found = in_own_process(Path(folder) / name, given.turns)
         row = {
             f"import of {int(given.rows):,} rows": form,
             "Arrow reads it in": f"{found['arrow']:.2f} CPU s",

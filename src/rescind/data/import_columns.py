@@ -67,7 +67,7 @@ def plain_text(
     from pyarrow import csv
 
     names = [str(n) for n in range(len(first))]
-    text = pa.dictionary(pa.int32(), pa.string())
+    text = pa.string()
 
     def read(ids: Any) -> Columns:
         types = {"user": ids, "item": ids, "rating": pa.float64(), "time": pa.int64()}
@@ -192,12 +192,16 @@ def _columns(batches: Any, names: list[str], most: int, wanted: Wanted) -> Colum
 
 
 def _checked(role: str, column: Any, unit: str) -> Any:
-    """Return ratings and times as numbers that were checked, other columns as they are."""
+    """Return ratings and times as numbers that were checked, text as a dictionary."""
+    import pyarrow as pa
+
     if column.null_count:
         raise _Unusual
     if role == "rating":
         return _ratings(column)
-    return _times(column, unit) if role == "time" else column
+    if role == "time":
+        return _times(column, unit)
+    return column.dictionary_encode() if pa.types.is_string(column.type) else column
 
 
 def _ratings(column: Any) -> NDArray[np.float32]:
@@ -233,9 +237,13 @@ def _numbered(parts: list[Any]) -> tuple[NDArray[np.int32], list[str]]:
     column = pa.chunked_array(parts)
     kind = column.type
     if pa.types.is_integer(kind):
-        values = column.to_numpy()
-        if values.min() >= 0 and values.max() < len(values) + 2**20:  # a table of all is small
-            numbers, found = _by_appearance(values, int(values.max()) + 1)
+        low, high = pc.min_max(column).as_py().values()
+        if low >= 0 and high < len(column) + 2**20:  # a table of all numbers is small
+            values = np.concatenate([part.to_numpy() for part in parts], dtype=np.int32,
+                                    casting="unsafe")  # fmt: skip
+            parts.clear()
+            del column
+            numbers, found = _by_appearance(values, high + 1)
             return numbers, found.astype(str).tolist()
         column = column.dictionary_encode()
     elif not (pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type)):
