@@ -11,7 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rescind.data import describe, import_file, load, names
+from rescind.data import describe, import_columns, import_file, importing, load, names
+from rescind.data.import_columns import Wanted
+from rescind.data.import_tables import open_table
 from rescind.errors import ConfigError, DataError, RescindError
 
 GOOD = "user,item,rating,time\nanna,B2,4.5,1500000000\nbob,B1,3,1400000000\nanna,B1,5,1300000000\n"
@@ -281,3 +283,233 @@ def test_an_import_with_times_can_be_cut_into_blocks(save):
         load("mine", variant="f3crec")
     with pytest.raises(ConfigError, match="no argument 'users'"):
         load("mine", users=3)
+
+
+# Two readers, one result: whole columns if a file is plain, every cell if it is not.
+
+
+def read_plainly(path, columns=None, text_ids=False, unit="s", **settings):
+    """Return the columns that the fast reader finds, or None, and a call of the careful one."""
+    table = open_table(path, **settings)
+    header = settings.get("header", True)
+    wanted = Wanted(importing._find_columns(table, dict(columns or {}), header), text_ids, unit)
+    return table.plain(wanted), lambda: importing._read_cells(table, wanted)
+
+
+def assert_same(fast, careful):
+    assert (fast.users, fast.items) == (careful.users, careful.items)
+    assert fast.rows.keys() == careful.rows.keys()
+    for role, column in careful.rows.items():
+        assert fast.rows[role].dtype == column.dtype, role
+        assert fast.rows[role].tolist() == column.tolist(), role
+
+
+NUMBERS = st.integers(0, 2**63 - 1) | st.integers(0, 5)
+ZEROS = st.integers(0, 5) | st.sampled_from(["00", "01", "007"])
+WORDS = st.sampled_from(["7", "07", "anna", "Jörg", "a b", "x'y", "-", "1.x", "語", "-7k", "n.a."])
+COLUMNS = {
+    "rating": st.floats(-1e38, 1e38) | st.integers(-5, 5),
+    "time": st.integers(0, 1_700_000_000),
+    "split": st.sampled_from(["train", "valid", "Test", "0", "1"]),
+    "note": st.text("abé' ", max_size=3),
+}
+KINDS = {"csv": ",", "tsv": "\t", "inter": "\t", "txt": " "}
+
+
+@st.composite
+def plain_tables(draw, extra=tuple(COLUMNS)):
+    """Draw column names and rows."""
+    ids = draw(st.sampled_from([NUMBERS, ZEROS.map(str), WORDS]))
+    held = {"user": ids, "item": ids}
+    held |= {name: COLUMNS[name] for name in extra if draw(st.booleans())}
+    names = draw(st.permutations(list(held)))
+    rows = st.lists(st.tuples(*(held[name] for name in names)), min_size=1, max_size=40)
+    return names, draw(rows)
+
+
+any_file = settings(max_examples=150, deadline=None)
+
+
+@any_file
+@given(plain_tables(), st.sampled_from(["csv", "tsv", "inter"]), st.sampled_from(["\n", "\r\n"]),
+       st.booleans(), st.booleans())  # fmt: skip
+def test_plain_text_is_read_as_cell_by_cell(tmp_path_factory, table, kind, end, header, ended):
+    names, rows = table
+    lines = [names, *rows] if header else rows
+    text = end.join(KINDS[kind].join(map(str, row)) for row in lines) + end * ended
+    path = tmp_path_factory.mktemp("plain") / f"a.{kind}"
+    path.write_bytes(text.encode())
+    columns = {} if header else {n: str(at + 1) for at, n in enumerate(names) if n != "note"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_columns, "_BLOCK", 256)  # several blocks, with numbers of their own
+        fast, careful = read_plainly(path, columns, header=header)
+    assert fast is not None
+    assert_same(fast, careful())
+
+
+@any_file
+@given(plain_tables(extra=()))
+def test_plain_sequences_are_read_as_cell_by_cell(tmp_path_factory, table):
+    path = tmp_path_factory.mktemp("plain") / "a.txt"
+    path.write_text("".join(f"{str(u).replace(' ', '')} {str(i).replace(' ', '')}\n"
+                            for u, i in table[1]))  # fmt: skip
+    fast, careful = read_plainly(path)
+    assert fast is not None
+    assert_same(fast, careful())
+
+
+@any_file
+@given(plain_tables(), st.booleans(), st.sampled_from(["s", "ms", "us", "ns", "number"]),
+       st.sampled_from([None, "UTC"]))  # fmt: skip
+def test_plain_parquet_is_read_as_cell_by_cell(tmp_path_factory, table, coded, unit, zone):
+    names, rows = table
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    if "rating" in columns:
+        columns["rating"] = pa.array(map(float, columns["rating"]), pa.float32())
+    if "time" in columns and unit != "number":
+        times = pa.array(columns["time"], pa.timestamp("s", zone))
+        columns["time"] = times.cast(pa.timestamp(unit, zone))
+    if coded and isinstance(columns["user"][0], str):  # a dictionary in an order of its own
+        kinds = ["nobody", *sorted(set(columns["user"]), reverse=True)]
+        numbers = pa.array([kinds.index(user) for user in columns["user"]], pa.int32())
+        columns["user"] = pa.DictionaryArray.from_arrays(numbers, pa.array(kinds))
+    path = tmp_path_factory.mktemp("plain") / "a.parquet"
+    pq.write_table(pa.table(columns), path, row_group_size=17)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_columns, "_ROWS", 7)
+        fast, careful = read_plainly(path)
+    assert fast is not None
+    assert_same(fast, careful())
+
+
+@pytest.mark.parametrize("user", ["7", "07", "0", "00", str(2**63 - 1), "7x", " 7", "+7", "0x7"])
+@pytest.mark.parametrize("at", [0, 40, 41, 42, 43, 44])
+def test_an_id_is_read_as_a_number_only_if_it_is_written_as_one(save, monkeypatch, user, at):
+    path = save("item,user\n" + "1,2\n" * at + f"3,{user}\n3,2\n{user},4\n")
+    monkeypatch.setattr(import_columns, "_BLOCK", 64)  # the id lies in one block, or in two
+    fast, careful = read_plainly(path, text_ids=True)
+    assert (fast is None) == (user == " 7")
+    if fast:
+        assert_same(fast, careful())
+
+
+@pytest.mark.parametrize(
+    ("content", "settings"),
+    [
+        (GOOD, {}),
+        (GOOD.replace("user,item,rating,time", '"user","item","rating","time"'), {}),
+        (GOOD.replace(",", ";"), {"separator": ";"}),
+        (GOOD.split("\n", 1)[1], {"header": False}),
+        (GOOD.replace("00000\n", "00000000\n"), {"time_unit": "ms"}),
+        (GOOD.replace("bob", "-7").replace("anna", "null"), {"text_ids": True}),
+    ],
+)
+def test_a_plain_file_is_never_read_cell_by_cell(save, monkeypatch, content, settings):
+    path = save(content)
+    with monkeypatch.context() as patch:
+        patch.setattr(importing, "_read_cells", None)  # to call it would fail
+        fast = import_file(path, "fast", **settings)
+    monkeypatch.setattr("rescind.data.import_tables.plain_text", lambda *_: None)
+    assert import_file(path, "careful", **settings).digest == fast.digest
+
+
+FAR = GOOD + 60_000 * "anna,B1,3,1300000000\n"  # more than what is read to find the header
+UNUSUAL = {
+    "quote": (GOOD.replace("anna", '"anna"'), {}),
+    "blank cell": (GOOD.replace("4.5", ""), {}),
+    "space around an id": (GOOD.replace("bob", " bob"), {}),
+    "repeated header": (GOOD + GOOD, {}),
+    "header among users": (GOOD.replace("bob", "user"), {}),
+    "fraction as id": (GOOD.replace("bob", "1.0"), {}),
+    "signed id": (GOOD.replace("B1", "-1"), {}),
+    "missing id": (GOOD.replace("bob", "NaN"), {}),
+    "long id": (GOOD.replace("bob", "b" * 257), {}),
+    "control character": (GOOD.replace("bob", "b\x07b"), {}),
+    "bad UTF-8": ((FAR + "\xf6,B1,3,1\n").encode("latin-1"), {}),
+    "cut UTF-8": (FAR.encode() + b"eve,B1,3,1\xc3", {}),
+    "bad UTF-8 nobody asked for": (
+        FAR.replace("rating", "note").encode() + b"eve,B1,\xff,1\n",
+        {},
+    ),
+    "another encoding": (GOOD.encode("latin-1"), {"encoding": "latin-1"}),
+    "NUL": (FAR + "b\0b,B1,3,1\n", {}),
+    "byte order mark": ("\ufeff" + GOOD, {}),
+    "carriage return": (GOOD.replace("bob", "b\rob"), {}),
+    "carriage return at the end": (GOOD[:-1] + "\r", {}),
+    "too few cells": (GOOD + "eve,B1\n", {}),
+    "too many cells": (GOOD + "eve,B1,3,1300000000,1\n", {}),
+    "future time": (GOOD.replace("1500000000", "99999999999"), {}),
+    "time before 1970": (GOOD.replace("1500000000", "-5"), {}),
+    "time in base 16": (GOOD.replace("1500000000", "0x10"), {}),
+    "date": (GOOD.replace("1500000000", "2017-07-14"), {}),
+    "fraction of a second": (GOOD.replace("1500000000", "1500000000.5"), {}),
+    "nan rating": (GOOD.replace("4.5", "nan"), {}),
+    "huge rating": (GOOD.replace("4.5", "1e39"), {}),
+    "rating in base 16": (GOOD.replace("4.5", "0x10"), {}),
+    "rating with a line": (GOOD.replace("4.5", "1_0"), {}),
+    "unknown split": ("user,item,split\n1,2,train\n1,3,exam\n", {}),
+    "too many rows": (GOOD, {"max_rows": 2}),
+    "long line": (GOOD.replace("time", "note") + f"eve,B1,3,{'x' * 150_000}\n", {}),
+    "no rows": (table(), {}),
+    "one column, two roles": (GOOD, {"columns": {"user": "item"}}),
+    "separator of two bytes": (GOOD.replace(",", "é"), {"separator": "é"}),
+}
+
+
+@pytest.mark.parametrize(("content", "settings"), UNUSUAL.values(), ids=UNUSUAL)
+def test_whatever_is_unusual_is_read_cell_by_cell(save, monkeypatch, content, settings):
+    path = save(content)
+    assert read_plainly(path, **settings)[0] is None
+
+    def outcome():
+        try:
+            return import_file(path, "mine", replace=True, **settings).digest
+        except DataError as error:
+            return str(error)
+
+    found = outcome()
+    monkeypatch.setattr("rescind.data.import_tables.plain_text", lambda *_: None)
+    assert outcome() == found
+
+
+UNUSUAL_COLUMNS = {
+    "missing id": {"user": [1, None]},
+    "fraction as id": {"user": [1.0, 2.0]},
+    "truth as id": {"user": [True, False]},
+    "bytes as id": {"user": [b"a", b"b"]},
+    "negative id": {"user": [-1, 2]},
+    "huge id": {"user": pa.array([2**63, 2], pa.uint64())},
+    "space around an id": {"user": ["a", "b "]},
+    "long id": {"user": ["a", "b" * 5000]},
+    "missing rating": {"rating": [1.0, None]},
+    "nan rating": {"rating": [1.0, np.nan]},
+    "text as rating": {"rating": ["1", "2"]},
+    "future time": {"time": [1, 10**12]},
+    "fraction of a second": {"time": [1.5, 2.5]},
+    "local time": {"time": pa.array([1, 2], pa.timestamp("s", "CET"))},
+    "day": {"time": pa.array([1, 2], pa.date32())},
+    "unknown split": {"split": ["train", "exam"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("column", UNUSUAL_COLUMNS.values(), ids=UNUSUAL_COLUMNS)
+def test_unusual_parquet_is_read_cell_by_cell(tmp_path, column):
+    pq.write_table(pa.table({"user": [1, 2], "item": [3, 4], **column}), tmp_path / "a.parquet")
+    assert read_plainly(tmp_path / "a.parquet")[0] is None
+
+
+SMALL = st.integers(0, 3)
+
+
+@given(
+    st.lists(st.tuples(SMALL, SMALL | st.integers(0, 2**62), SMALL), max_size=60),
+    st.booleans(),
+    st.booleans(),
+)
+def test_rows_are_sorted_as_by_lexsort(rows, timed, sort_first):
+    rows = sorted(rows) if sort_first else rows
+    user, time, item = (np.asarray([row[n] for row in rows], dtype=np.int64) for n in range(3))
+    keys = (item, time, user) if timed else (item, user)
+    columns = {"user": user, "item": item, "rating": np.arange(len(rows))}  # the row itself
+    found = importing._sort(columns | ({"time": time} if timed else {}))
+    assert found["rating"].tolist() == np.lexsort(keys).tolist()

@@ -80,7 +80,7 @@ def test_a_cell_without_results_is_said(tmp_path):
     text = (SHELF.folder / FILE).read_text("utf-8")
     (tmp_path / FILE).write_text(text)
     shutil.copytree(SHELF.folder / "findings", tmp_path / "findings")
-    with pytest.raises(ConfigError, match="'additive/ml-1m: ml-1m/KernelGram, .*' has no res"):
+    with pytest.raises(ConfigError, match=r"'additive/ml-1m: ml-1m/KernelGram, .*' has no res"):
         tasks(Shelf(tmp_path))
 
 

@@ -158,7 +158,15 @@ def write_folder(folder: Path, data: Canonical, about: dict[str, Any] | None = N
         items = {"item": pa.array(np.arange(count, dtype=np.int32)), **items}
 
     def fill(target: Path) -> None:
-        pq.write_table(pa.table(columns), target / "interactions.parquet", compression="zstd")
+        # Differences of whole numbers, in few bits: as small as zstd, in a third of its time.
+        packed = {n: "DELTA_BINARY_PACKED" for n, c in columns.items() if n != "rating"}
+        pq.write_table(
+            pa.table(columns),
+            target / "interactions.parquet",
+            compression={n: "none" if n in packed else "zstd" for n in columns},
+            use_dictionary=["rating"],
+            column_encoding=packed,
+        )
         if items:
             pq.write_table(pa.table(items), target / "items.parquet", compression="zstd")
         if about is not None and data.users is not None:

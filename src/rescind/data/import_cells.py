@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_LONGEST_ID = 256
+LONGEST_ID = 256
 _MISSING = frozenset(("", "nan", "null", "none", "na", "n/a"))
 _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?")
 _SIGNED = re.compile(r"[+-]\d+")
@@ -50,10 +50,21 @@ def read_ids(cells: Sequence[str], ids: dict[str, int], text_ids: bool) -> NDArr
     return np.asarray(numbers, dtype=np.int32)
 
 
+def check_ids(ids: Sequence[str], text_ids: bool) -> None:
+    """Check different ids; one that is invalid, or has space around it, raises BadCell."""
+    shortest, longest = min(map(len, ids)), max(map(len, ids))
+    if shortest > 0 and longest <= 18 and (text := "".join(ids)).isascii() and text.isdigit():
+        return
+    for index, cell in enumerate(ids):
+        why = _id_problem(cell, text_ids)
+        if why or cell != cell.strip():
+            raise BadCell(index, why)
+
+
 def _id_problem(cell: str, text_ids: bool) -> str:
     """Return what is wrong with an id, or an empty text."""
-    if cell == "" or len(cell) > _LONGEST_ID:
-        return f"an id must have 1 to {_LONGEST_ID} characters; this one has {len(cell)}"
+    if cell == "" or len(cell) > LONGEST_ID:
+        return f"an id must have 1 to {LONGEST_ID} characters; this one has {len(cell)}"
     if _CONTROL.search(cell):
         return "an id must not contain control characters"
     if text_ids:
@@ -75,6 +86,11 @@ def read_ratings(cells: Sequence[str]) -> NDArray[np.float32]:
         values = np.asarray(cells, dtype=np.str_).astype(np.float64)
     except ValueError:
         values = np.asarray(_each(cells, float, "a rating must be a number"))
+    return check_ratings(values)
+
+
+def check_ratings(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return ratings in 32 bits; the first that is not finite there raises BadCell."""
     wrong = np.flatnonzero(~(np.abs(values) < _LARGEST_RATING))
     if len(wrong):
         why = "a rating must be a finite number; remove these rows, or the rating column"
@@ -84,7 +100,7 @@ def read_ratings(cells: Sequence[str]) -> NDArray[np.float32]:
 
 def read_times(cells: Sequence[str], unit: str) -> NDArray[np.int64]:
     """Return times in seconds, from Unix seconds (or milliseconds) or dates in UTC."""
-    scale, latest = {"s": 1, "ms": 1000}[unit], math.floor(time.time()) + _DAY
+    scale, latest = {"s": 1, "ms": 1000}[unit], _latest()
 
     def one(cell: str) -> int:
         for kind in (int, float):
@@ -102,9 +118,21 @@ def read_times(cells: Sequence[str], unit: str) -> NDArray[np.int64]:
     except (ValueError, OverflowError):
         why = "a time must be Unix seconds or a date such as 2024-05-01 12:00:00 (UTC)"
         values = np.asarray(_each(cells, one, why), dtype=np.int64)
-    wrong = np.flatnonzero((values < 0) | (values > latest))
+    return check_times(values, unit)
+
+
+def _latest() -> int:
+    return math.floor(time.time()) + _DAY
+
+
+def check_times(values: NDArray[np.int64], unit: str) -> NDArray[np.int64]:
+    """Return times in seconds; the first before 1970 or in the future raises BadCell.
+
+    unit: of the file, for the advice
+    """
+    wrong = np.flatnonzero((values < 0) | (values > _latest()))
     if len(wrong):
-        hint = "; for milliseconds pass --time-unit ms" if scale == 1 else ""
+        hint = "; for milliseconds pass --time-unit ms" if unit == "s" else ""
         early = values[wrong[0]] < 0
         why = "the time is before 1970" if early else f"the time is in the future{hint}"
         raise BadCell(int(wrong[0]), why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
+from rescind.data.import_columns import Columns, Wanted, plain_parquet, plain_text
 from rescind.data.sources.text_columns import place_of
 from rescind.errors import ConfigError, DataError, suggest
 
@@ -40,6 +42,8 @@ class Table:
     header: list[str]
     batches: Callable[[Collection[int]], Iterator[Batch]]
     """Reads the columns at these positions. The others may be left empty."""
+    plain: Callable[[Wanted], Columns | None]
+    """Reads whole columns at once; None if something is unusual, so that `batches` must read it."""
     unit: str
     """What row numbers count: line, or row."""
     in_order: bool = False
@@ -103,7 +107,13 @@ def open_table(
             _check_rows(path, done, max_rows or _MOST_ROWS)
             yield lines, columns
 
-    return Table(str(path), names, batches, "line", in_order=kind == "sequence")
+    def plain(wanted: Wanted) -> Columns | None:
+        if codecs.lookup(encoding).name != "utf-8":
+            return None
+        quotes, most = kind == "csv", max_rows or _MOST_ROWS
+        return plain_text(path, separator, quotes, first, header, most, wanted)
+
+    return Table(str(path), names, batches, plain, "line", in_order=kind == "sequence")
 
 
 def _check_rows(path: Path, rows: int, most: int) -> None:
@@ -244,13 +254,21 @@ def _parquet(path: Path, max_rows: int | None) -> Table:
                 "supported. Remove the column."
             )
     by_size = max(_FEW_ROWS, _ROWS_A_BYTE * path.stat().st_size)
-    _check_rows(path, about.num_rows, max_rows or min(_MOST_ROWS, by_size))
+    most = max_rows or min(_MOST_ROWS, by_size)
+    _check_rows(path, about.num_rows, most)
 
-    def batches(wanted: Collection[int]) -> Iterator[Batch]:
-        done, columns = 0, [names[at] for at in sorted(wanted)]
+    def check_columns(wanted: Collection[int]) -> None:
         for group in range(about.num_row_groups):
             for at in wanted:
                 _check_column(path, names[at], about.row_group(group).column(at))
+
+    def plain(wanted: Wanted) -> Columns | None:
+        check_columns(wanted.positions.values())
+        return plain_parquet(path, names, most, wanted)
+
+    def batches(wanted: Collection[int]) -> Iterator[Batch]:
+        done, columns = 0, [names[at] for at in sorted(wanted)]
+        check_columns(wanted)
         try:
             # Repeated text stays a dictionary, so that its length is known before it is repeated.
             text = [n for n in columns if _is_text(schema.field(n).type)]
@@ -266,7 +284,7 @@ def _parquet(path: Path, max_rows: int | None) -> Table:
             why = str(error).splitlines()[0]
             raise DataError(f"{path}, row {done + 1}: damaged ({why}).") from error
 
-    return Table(str(path), names, batches, "row")
+    return Table(str(path), names, batches, plain, "row")
 
 
 def _is_text(kind: Any) -> bool:

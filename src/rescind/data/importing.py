@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rescind.core.files import locked
 from rescind.data import canonical
+from rescind.data.arrays import Ints
 from rescind.data.blocklist import Blocklist
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import ENTRIES
 from rescind.data.dataset import Dataset
 from rescind.data.import_cells import BadCell, read_ids, read_ratings, read_splits, read_times
+from rescind.data.import_columns import Columns, Wanted
 from rescind.data.import_tables import Table, open_table
 from rescind.data.obtain import cache_folder
 from rescind.data.split import rank_in_owner
@@ -90,7 +93,7 @@ def import_file(
         raise ConfigError(f"max_rows must be at least 1, got {max_rows}.")
     table = open_table(Path(path), separator, encoding, header, max_rows)
     positions = _find_columns(table, dict(columns or {}), header)
-    stored = _read_cells(table, positions, text_ids, time_unit)
+    stored = _read(table, Wanted(positions, text_ids, time_unit))
     rows = len(stored.interactions["user"])
     if rows < 2:
         raise DataError(
@@ -224,16 +227,25 @@ def _find_columns(table: Table, given: dict[str, str], header: bool) -> dict[str
     return positions
 
 
-def _read_cells(table: Table, positions: dict[str, int], text_ids: bool, unit: str) -> Canonical:
-    """Check every cell, then sort the rows by user, time and item."""
+def _read(table: Table, wanted: Wanted) -> Canonical:
+    """Read and check the columns, then sort the rows by user, time and item."""
+    rows, users, items = table.plain(wanted) or _read_cells(table, wanted)
+    return Canonical(
+        _sort(rows, table.in_order), {"source_id": np.asarray(items)}, np.asarray(users)
+    )
+
+
+def _read_cells(table: Table, wanted: Wanted) -> Columns:
+    """Check every cell; the first invalid one is an error that names its place."""
+    positions = wanted.positions
     out: dict[str, array[Any]] = {role: array(_KINDS[role]) for role in positions}
     users: dict[str, int] = {}
     items: dict[str, int] = {}
     readers: dict[str, Callable[[list[str]], Any]] = {
-        "user": partial(read_ids, ids=users, text_ids=text_ids),
-        "item": partial(read_ids, ids=items, text_ids=text_ids),
+        "user": partial(read_ids, ids=users, text_ids=wanted.text_ids),
+        "item": partial(read_ids, ids=items, text_ids=wanted.text_ids),
         "rating": read_ratings,
-        "time": partial(read_times, unit=unit),
+        "time": partial(read_times, unit=wanted.unit),
         "split": read_splits,
     }
     for lines, columns in table.batches(positions.values()):
@@ -253,26 +265,82 @@ def _read_cells(table: Table, positions: dict[str, int], text_ids: bool, unit: s
                 f"{table.file}, {table.unit} {line}, column {at + 1} ('{table.header[at]}'): "
                 f"{shown!r} is not a valid {role}: {why}. Nothing was imported."
             )
-    ids = {"source_id": np.asarray(list(items))}
-    return Canonical(_sort(out, table.in_order), ids, np.asarray(list(users)))
+    rows = {role: np.asarray(column) for role, column in out.items()}
+    return Columns(rows, list(users), list(items))
 
 
-def _sort(columns: dict[str, array[Any]], in_order: bool = False) -> dict[str, Any]:
+def _sort(columns: dict[str, NDArray[Any]], in_order: bool = False) -> dict[str, Any]:
     """Sort the columns by user, time and item; rating and time are None if they are missing.
 
-    in_order: the order of rows is that of time
+    columns: emptied on the way, so that no column is held twice    in_order: the order of rows is
+    that of time
     """
     if in_order:
-        user = np.asarray(columns["user"])
-        order = np.argsort(user, kind="stable")
+        user = columns["user"]
+        order = _order_by([user])
         places = np.empty(len(user), dtype=np.int64)
         places[order] = rank_in_owner(user[order]) + 1
-        columns = {**columns, "time": array("q", places.tobytes())}
-    order = np.lexsort([columns[role] for role in ("item", "time", "user") if role in columns])
-    ordered = {role: np.asarray(column)[order] for role, column in columns.items()}
+        columns["time"] = places
+    if "time" in columns:
+        order = _order_by([columns["user"], columns["time"]])
+        ordered = {role: columns.pop(role)[order] for role in ("user", "time")}
+        _order_equal(order, ordered["user"], ordered["time"], columns["item"])
+    else:
+        order, ordered = _order_by([columns["user"], columns["item"]]), {}
+    ordered |= {role: columns.pop(role)[order] for role in list(columns)}
     out = {name: ordered.get(name) for name in ("user", "item", "rating")}
     out["timestamp"] = ordered.get("time")
     return out | ({"split": ordered["split"]} if "split" in ordered else {})
+
+
+def _order_by(keys: Sequence[Ints]) -> Ints:
+    """Return the order of rows by the first key, then the next, then the row, as np.lexsort does.
+
+    numpy sorts plain numbers many times faster than rows. So each key, from the last to the first,
+    is sorted as one number with the place of its row in the low bits.
+
+    keys: [n] each, whole numbers from 0
+    """
+    places = np.arange(len(keys[0]))
+    bits = len(places).bit_length()
+    if _are_sorted(keys):
+        return places
+    if max(int(key.max()) for key in keys) >> (63 - bits):
+        return np.lexsort(keys[::-1])
+    order: Ints | None = None
+    for key in reversed(keys):
+        packed = (key if order is None else key[order]).astype(np.int64)
+        packed <<= bits
+        packed |= places
+        packed.sort()
+        packed &= (1 << bits) - 1
+        order = packed if order is None else order[packed]
+    assert order is not None
+    return order
+
+
+def _order_equal(order: Ints, user: Ints, time: Ints, item: Ints) -> None:
+    """Order rows of the same user and time by item, in place. They are few in most files.
+
+    user, time: [n], ordered    item: [n], in the order of the file
+    """
+    same = np.zeros(len(order) + 1, dtype=bool)
+    same[1:-1] = (user[1:] == user[:-1]) & (time[1:] == time[:-1])
+    rows = np.flatnonzero(same[1:] | same[:-1])
+    if len(rows):
+        group = np.cumsum(~same[rows])
+        equal = order[rows]
+        order[rows] = equal[_order_by([group, item[equal]])]
+
+
+def _are_sorted(keys: Sequence[Ints]) -> bool:
+    equal = np.ones(max(len(keys[0]) - 1, 0), dtype=bool)
+    for key in keys:
+        before, after = key[:-1], key[1:]
+        if (equal & (after < before)).any():
+            return False
+        equal &= after == before
+    return True
 
 
 def _dataset(data: Canonical, name: str, terms: str) -> Dataset:
