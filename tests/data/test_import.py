@@ -513,3 +513,17 @@ def test_rows_are_sorted_as_by_lexsort(rows, timed, sort_first):
     columns = {"user": user, "item": item, "rating": np.arange(len(rows))}  # the row itself
     found = importing._sort(columns | ({"time": time} if timed else {}))
     assert found["rating"].tolist() == np.lexsort(keys).tolist()
+
+
+@pytest.mark.parametrize("block", range(1, 24))
+def test_a_zero_before_digits_is_seen_wherever_a_block_ends(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(import_columns, "_BLOCK", block)
+    for text, as_written in (("12,7\n07,15\n3,04\n", False), ("12,7\n7,15\n0,40\n", True)):
+        path = tmp_path / "rows.csv"
+        path.write_text(text)
+        found = import_columns._check_bytes(path, b",", quotes=True, header=False, timed=False)
+        assert found == as_written
+    for wrong in ("1,2\r3,4\n", "1,2\r\n3,4\r"):
+        path.write_bytes(wrong.encode())
+        with pytest.raises(import_columns._Unusual):
+            import_columns._check_bytes(path, b",", quotes=True, header=False, timed=False)
