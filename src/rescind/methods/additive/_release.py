@@ -171,8 +171,10 @@ def correlated(draws: Sequence[Tensor]) -> Tensor:
     z_s are float64 and never rounded. The parts of what R protects are not whole numbers, so with
     whole z_s the last digit of a release would tell sums apart.
     """
-    column = root(len(draws))[::-1]
-    return torch.stack([z * c for z, c in zip(draws, column, strict=True)]).sum(0)
+    total = torch.zeros_like(draws[-1])
+    for z, c in zip(reversed(draws), root(len(draws)), strict=True):
+        total.add_(z, alpha=c)
+    return total
 
 
 def noise_ridge(noise: float, moved: float, items: int) -> float:
@@ -235,7 +237,7 @@ class Release:
     rare: Tensor | None = None
     """[I] bool: hidden items."""
     noised: Callable[[], Tensor] | None = None
-    """Returns the lower half of C from a sum with fresh noise; replaces the exact C."""
+    """Returns the lower half of C from a sum with noise; replaces the exact C."""
     temper: Temper = Temper()
     """Rescaling of the weights before they are cut."""
 
