@@ -272,8 +272,6 @@ def test_learners_without_noise_refuse_it(cls):
 
 def test_one_release_is_as_noisy_as_fresh_noise():
     fed = lending(scheduled(1)).run(1)
-    draws = torch.cat(
-        [fed.method.server_draw(105, fed.world) for _ in range(40)]
-    )  # 4,200 numbers: the spread is within 5 %
+    draws = torch.cat([fed.method.server_draw(105, fed.world) for _ in range(40)])
     expected = 2.0 * fed.method.server_reach(fed.world) * 4096
     assert math.isclose(float(draws.std()), expected, rel_tol=0.06)

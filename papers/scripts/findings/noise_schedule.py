@@ -4,7 +4,7 @@ User-level epsilon 8 for the whole schedule, ML-1M, seed 0, test (minutes). A pe
 may be forgotten once; every release covers them. The noise of a sum does not grow with the people,
 the sum does: 24,160 and 96,640 people are scaled, the same data with the noise divided by 4 and 16.
 The ridge grows with the noise; its factor was chosen on validation of one release among 6,040
-people. Only the last release is measured, with noise of its size; `Gram(releases=12)` runs them all.
+people. Only the last release is measured, with noise of its size; `Gram(releases=12)` makes all.
 """
 
 from __future__ import annotations
