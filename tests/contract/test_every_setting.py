@@ -54,6 +54,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "release_size": {"release": "neighbours"},
     "noise": {"longest_history": 5},
     "delta": {"longest_history": 5, "noise": 1.0},
+    "releases": {"longest_history": 5, "noise": 1.0},
     "resolve_every": {"solve_above": 1.0},
     "negatives": {"loss": "bpr"},
     "calibrate": {"interval": 1},

@@ -9,7 +9,7 @@ import pytest
 
 from rescind.errors import ConfigError
 from rescind.privacy.accountant import epsilon_of
-from rescind.privacy.schedules import fresh_noise_of, noise_of, reach, root
+from rescind.privacy.schedules import fresh_noise_of, noise_of, over_blocks, reach, root
 
 
 def matrix(releases: int) -> np.ndarray:
@@ -47,6 +47,28 @@ def test_twelve_releases_cost_less_than_fresh_noise():
     assert fresh_noise_of(1.0, 12) == pytest.approx(3.46, abs=0.005)
     # Fresh noise of this size in each of twelve releases is the epsilon of one with noise 1.
     assert epsilon_of(fresh_noise_of(1.0, 12), 1e-5, 12) == pytest.approx(epsilon_of(1.0, 1e-5))
+
+
+def test_people_with_parts_in_several_blocks_reach_no_farther_than_stated():
+    # Every way to divide six releases into blocks; parts are all alike, the worst case.
+    r, releases, worst = matrix(6), 6, 0.0
+    for blocks in (1, 2, 3):
+        assert over_blocks(3.0, blocks) == pytest.approx(
+            3 / sum(1 / b for b in range(1, blocks + 1))
+        )
+        for starts in itertools.combinations(range(1, releases), blocks - 1):
+            begins = (0, *starts)
+            block = np.array([sum(t >= s for s in begins) for t in range(releases)])
+            for comes in itertools.product(*(range(b, releases) for b in begins)):
+                for gone in range(max(comes) + 1, releases + 1):
+                    x = np.zeros(releases + 1)
+                    for t in comes:
+                        x[t] += 1
+                        x[gone] -= 1
+                    moved = np.linalg.norm(r @ x[:releases] / (reach(releases) * block))
+                    assert moved <= 1 / over_blocks(1.0, blocks) + 1e-9
+                    worst = max(worst, moved)
+    assert worst > 1, "one block's bound would not hold for them"
 
 
 def test_one_release_costs_nothing_more():

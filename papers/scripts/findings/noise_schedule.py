@@ -4,8 +4,8 @@ User-level epsilon 8 for the whole schedule, ML-1M, seed 0, test (minutes). A pe
 may be forgotten once; every release covers them. The noise of a sum does not grow with the people,
 the sum does: 24,160 and 96,640 people are scaled, the same data with the noise divided by 4 and 16.
 Noise is met by a ridge or by a floor, whichever is better on validation at its size; their settings
-were chosen on validation of one release among 6,040 people. The schedule is computed, not run: the
-noise of its last release decides what is measured.
+were chosen on validation of one release among 6,040 people. Only the last release is measured, with
+noise of its size; `Gram(releases=12)` makes all.
 """
 
 from __future__ import annotations

@@ -8,9 +8,10 @@ from rescind.cli.options import Run
 
 
 def command(run: Run) -> None:
-    """Make the next release of a run now, independent of its schedule.
+    """Make the next release of a run now, whatever release_every says.
 
-    Devices receive the new weights. With noise, the release counts towards epsilon.
+    Devices receive the new weights. With fresh noise, the release counts towards epsilon; with a
+    schedule (releases = T), it is one of the T that epsilon states.
     """
     from rescind.storage.run_folder import check_finished, read_facts, working_on, write_facts
 

@@ -305,7 +305,7 @@ def _limits(fed: Federation, request: Request) -> list[str]:
 
 def _unaudited(audits: Audits, stale: bool) -> Finding:
     if stale:
-        why = "The published model was released before the request. Audit the next release."
+        why = "The published model was released before the request. Audit one made after it."
     elif audits == "none":
         why = "No audit was requested."
     else:

@@ -34,11 +34,13 @@ from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive._release import FORMS, Dial
 from rescind.privacy import shared_sums
 from rescind.privacy.accountant import epsilon_of
+from rescind.privacy.schedules import over_blocks
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
 
 keep_freed_memory()  # each change of a sum is a new table of all pairs
+NONE_LEFT = "no release left in the schedule"
 ALONE = 32
 """Up to this many devices answer an event one by one; more are summed, and the model solved."""
 
@@ -155,9 +157,16 @@ class Additive(Dial, Method):
         return count, since
 
     def pending(self, fed: Federation) -> int:
-        """Return how many more users must change before the next release; 0 if up to date."""
+        """Return how many more users must change before the next release; 0 if up to date.
+
+        1 or more if no release is left: then no number is enough (`spent`).
+        """
         _, since = self.released(fed)
-        return self.release_every - since if since else 0
+        return max(1, self.release_every - since) if since else 0
+
+    def spent(self, fed: Federation) -> bool:
+        """Return whether the schedule has no release left."""
+        return 0 < self.releases <= self.released(fed)[0]
 
     def settled(self, fed: Federation) -> bool:
         """Return whether the release is up to date and no device owes a difference."""
@@ -173,44 +182,63 @@ class Additive(Dial, Method):
         if self.equal_people:
             form += ", every history of the same norm"
         noise = f"noise of {self.noise:g} times what one person can change" if self.noise else ""
+        if self.releases:
+            noise += f", correlated over {self.releases:,} releases"
         return f"{form}; {noise or 'no noise'}"
 
     def published(self, fed: Federation) -> dict[str, Any]:
         """Return the privacy settings and the state of releases, for run.json."""
         count, since = self.released(fed)
-        more = self.release_every - since
+        more = self.pending(fed)
+        due = f"when {more} more changed" if more else "due"
         return {
             "what": self.release_form(),
             "servers": self.servers,
             "releases": count,
             "people_since": since,
-            "next": f"when {more} more changed" if self.pending(fed) else "due",
+            "next": NONE_LEFT if self.spent(fed) else due,
             **self.promise(fed),
         }
 
     def promise(self, fed: Federation) -> dict[str, Any]:
         """Return the epsilon of all releases so far; empty without noise.
 
-        Each release covers all counted users, so it is one more Gaussian mechanism.
+        Each release covers all counted users, so fresh noise is one more Gaussian mechanism. A
+        schedule is one mechanism, stated whole from its first release on.
         """
         if not self.noise:
             return {}
         count, _ = self.released(fed)
+        noise, times, over = self.noise, count, f"{count} releases of the weights"
+        if self.releases:
+            noise, times = over_blocks(noise, fed.world.block + 1), min(count, 1)
+            over = (
+                f"all {self.releases} releases of the schedule, {count} of them made, for people "
+                f"who come once in each block and are forgotten once. Who changes what they lend "
+                f"or keep in between counts as one more person for each change"
+            )
         return {
-            "epsilon": epsilon_of(self.noise, self.delta, count),
+            "epsilon": epsilon_of(noise, self.delta, times),
             "delta": self.delta,
-            "noise_multiplier": self.noise,
+            "noise_multiplier": noise,
             "sensitivity": self.server_reach(fed.world),
             "protects": (
-                f"Each person's whole contribution (user level), lent and kept, over {count} "
-                f"releases of the weights. Central: the server holds the exact sum, adds the noise "
-                f"and must keep the exact sum secret. The server sees what a person lent."
+                f"Each person's whole contribution (user level), lent and kept, over {over}. "
+                f"Central: the server holds the exact sum, adds the noise and must keep the exact "
+                f"sum{' and the noise' if self.releases else ''} secret. The server sees what a "
+                f"person lent."
             ),
         }
 
     def publish(self, fed: Federation) -> Federation:
         if not self.released(fed)[0]:
             raise ConfigError("no device is counted yet, so nothing can be released. Run a round.")
+        if self.spent(fed):
+            raise ConfigError(
+                f"{NONE_LEFT}: all {self.releases} of {type(self).__name__}.releases are made, and "
+                f"one more would exceed the stated epsilon. Start a new run for a new schedule; "
+                f"its epsilon counts in addition."
+            )
         state = self.server_published(fed.now.state, fed.world, self.release_every)
         return replace(fed, now=replace(fed.now, state=state))
 
@@ -232,21 +260,28 @@ class Additive(Dial, Method):
             )
         limits += self.exactness
         more, promised = self.pending(after), self.promise(after)
-        if more:
+        waits = f"due when {more} more people have changed something" if more else "made"
+        if more and self.spent(after):
+            waits = NONE_LEFT
             limits.append(
-                f"The release that devices have until the next one, which is due when {more} more "
-                f"people have changed something: it is older than this request and still holds "
-                f"the records."
+                "The release that devices have: it is older than this request and still holds the "
+                "records, and no release is left in the schedule. A new run makes a new one."
+            )
+        elif more:
+            limits.append(
+                f"The release that devices have until the next one, which is {waits}: it is older "
+                f"than this request and still holds the records."
             )
         plain = {
             OPEN: f"{len(left.owes)} owed, {len(left.lost)} lost",
             PUBLISHED: self.release_form(),
-            NEXT: f"due when {more} more people have changed something" if more else "made",
+            NEXT: waits,
         }
         if promised:
             spent, delta = promised["epsilon"], promised["delta"]
             count, _ = self.released(after)
-            plain[EPSILON] = f"{spent:.4g} at delta {delta:g}, {count} releases"
+            over = f"all {self.releases} releases, {count} made" if self.releases else ""
+            plain[EPSILON] = f"{spent:.4g} at delta {delta:g}, {over or f'{count} releases'}"
         return Claims(
             plain,
             bound={AFTER: sum_digest(after.now.state.own)},

@@ -49,8 +49,8 @@ class CountedGram(Gram):
         if not plain or self.servers > 1 or not self.quiet:
             raise ConfigError(
                 f"{type(self).__name__} publishes all weights of one exact sum. Remove release, "
-                f"min_count, longest_history, equal_people, servers, noise and release_every, or "
-                f"use Gram."
+                f"min_count, longest_history, equal_people, servers, noise, releases and "
+                f"release_every, or use Gram."
             )
 
     # -- server side -----------------------------------------------------------------------------

@@ -1,13 +1,13 @@
 """Releases of an additive learner: their form, schedule and noise.
 
-The exact sum stays on the server; devices are sent a release, a function of the sum and of fresh
-noise. These settings do not change how the sum forgets.
+The exact sum stays on the server; devices are sent a release, a function of the sum and of noise:
+fresh, or correlated over a schedule. These settings do not change how the sum forgets.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,7 +21,12 @@ from rescind.core.update import Sum
 from rescind.errors import ConfigError
 from rescind.methods.additive._pairs import EQUAL, UNIT, half, halved, mirrored, weight_of
 from rescind.methods.additive._solve import WEIGHTS, Temper, must_be, weights_of
+from rescind.privacy.schedules import root
 
+NOISE = "noise/"
+"""Names of what was drawn for each release of a schedule: the server's secret, like the sum."""
+LONGEST = 1000
+"""Releases of a schedule at most: each keeps 8 bytes per pair of items."""
 FORMS = {
     "dense": "all weights",
     "neighbours": "the {size} largest weights of each item",
@@ -60,6 +65,9 @@ class Dial:
     """Subtracted from every eigenvalue of a noisy sum (those below become 0), as a fraction of the
     largest that noise has: better than a ridge, and an eigenvalue decomposition for each release.
     0: the largest that noise has is added to the ridge instead."""
+    releases: int = 0
+    """Make this many releases at most, with noise correlated over them (`privacy.schedules`):
+    `noise` is then that of the whole schedule. 0: any number, each with fresh noise."""
     delta: float = 1e-5
     """Delta of the stated epsilon; choose it well below 1 / users."""
     servers: int = 1
@@ -79,6 +87,7 @@ class Dial:
             "longest_history": (self.longest_history >= 0, "0 or more"),
             "noise": (0 <= self.noise < math.inf, "0 or above and finite"),
             "noise_floor": (0 <= self.noise_floor <= 1, "from 0 to 1"),
+            "releases": (0 <= self.releases <= LONGEST, f"from 0 to {LONGEST:,}"),
             "delta": (0 < self.delta < 1, "between 0 and 1"),
             "servers": (self.servers in (1, 2), "1 or 2"),
             "release_every": (self.release_every >= 1, "1 or more"),
@@ -95,6 +104,11 @@ class Dial:
                 f"user can change the sum. Set longest_history to a value from 1 to 100, or "
                 f"equal_people."
             )
+        if self.releases and not self.noise:
+            raise ConfigError(
+                f"{name}.releases = {self.releases} is a schedule of noise, and noise is 0. Set "
+                f"noise above 0, or remove releases."
+            )
         if self.noise and self.min_count:
             raise ConfigError(
                 f"{name}.min_count = {self.min_count} uses exact counts, which the noise does not "
@@ -109,7 +123,7 @@ class Dial:
     @property
     def quiet(self) -> bool:
         """Return whether every change makes a release without noise."""
-        return not self.noise and self.release_every == 1
+        return not (self.noise or self.releases) and self.release_every == 1
 
 
 def sensitivity(longest: int, items: int, parts: int, blocks: int = 1) -> float:
@@ -137,8 +151,30 @@ def noisy(total: Tensor, noise: float, moved: float) -> Tensor:
 
     total: [I (I + 1) / 2] in units of 1 / 4096    moved: `sensitivity`
     """
+    return spread(total, noise, moved).round()
+
+
+def spread(total: Tensor, noise: float, moved: float) -> Tensor:
+    """Add the same noise without rounding, in float64."""
     sums = Sum({"gram": total.double()}, 1.0, 1)
-    return Gaussian(noise, moved * UNIT).total(sums).totals["gram"].round()
+    return Gaussian(noise, moved * UNIT).total(sums).totals["gram"]
+
+
+def drawn(own: Params) -> list[Tensor]:
+    """Return z_0, z_1, ...: what was drawn for each release of a schedule."""
+    return [own[name] for name in sorted(own) if name.startswith(NOISE)]
+
+
+def correlated(draws: Sequence[Tensor]) -> Tensor:
+    """Compute the noise of the last release of a schedule: the sum of c_(r - s) z_s over s <= r.
+
+    z_s are float64 and never rounded. The parts of what R protects are not whole numbers, so with
+    whole z_s the last digit of a release would tell sums apart.
+    """
+    total = torch.zeros_like(draws[-1])
+    for z, c in zip(reversed(draws), root(len(draws)), strict=True):
+        total.add_(z, alpha=c)
+    return total
 
 
 def noise_ridge(noise: float, moved: float, items: int) -> float:
@@ -201,7 +237,7 @@ class Release:
     rare: Tensor | None = None
     """[I] bool: hidden items."""
     noised: Callable[[], Tensor] | None = None
-    """Returns the lower half of C from a sum with fresh noise; replaces the exact C."""
+    """Returns the lower half of C from a sum with noise; replaces the exact C."""
     temper: Temper = Temper()
     """Rescaling of the weights before they are cut."""
 

@@ -77,10 +77,10 @@ class Blend(Gram, RankingMethod):
                 "Blend.aggregate must be clients, records or roots, got rows: devices send one "
                 "weight for all rows."
             )
-        if self.noise or self.release_every > 1:
+        if not self.quiet:
             raise ConfigError(
                 "Blend sends gradients in every round, so noise on releases of B gives no privacy "
-                "guarantee. Remove noise and release_every, or use Gram."
+                "guarantee. Remove noise, releases and release_every, or use Gram."
             )
         if self.servers != 1:
             raise ConfigError(

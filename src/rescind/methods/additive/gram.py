@@ -23,15 +23,20 @@ from rescind.methods.additive._additive import Additive
 from rescind.methods.additive._exchange import BLOCK, LEAVE, OWNERS, Lent, Sums, owners_in
 from rescind.methods.additive._pairs import AT_ONCE, Parts, add_pairs, half, items_of, sum_dtype
 from rescind.methods.additive._release import (
+    NOISE,
     Published,
     Release,
     above_noise,
+    correlated,
+    drawn,
     noise_ridge,
     noisy,
     sensitivity,
+    spread,
 )
 from rescind.methods.additive._solve import TUNED, WEIGHTS, Solving, changed, cleared, inverse_of
 from rescind.models.item_item import ItemWeights
+from rescind.privacy.schedules import noise_of
 
 PAIR_BYTES = 30
 """Memory for each pair (i, j) of items at the most, measured: sum, inverse, and a solve."""
@@ -121,11 +126,17 @@ class Gram(Solving, Additive):
         return Published(own["inverse"], world.sizes.items, {BLOCK: block}, release)
 
     def server_noised(self, own: Params, world: World) -> Tensor:
-        """Return the lower half of C from a sum with fresh noise. [I (I + 1) / 2]"""
+        """Return the lower half of C from a sum with noise. [I (I + 1) / 2]"""
         items, grams = world.sizes.items, self.server_grams(own)
-        moved = self.server_reach(world)
+        moved, noise = self.server_reach(world), self.noise
         total = torch.stack([total.double() * factor for total, factor in grams]).sum(0)
-        released, more = noisy(total, self.noise, moved), noise_ridge(self.noise, moved, items)
+        if self.releases:
+            draws = drawn(own)
+            noise = noise_of(noise, self.releases)[len(draws) - 1]
+            released = (total + correlated(draws)).round()
+        else:
+            released = noisy(total, noise, moved)
+        more = noise_ridge(noise, moved, items)
         if self.noise_floor:
             return above_noise(released, self.noise_floor * more, self.ridge)
         while True:
@@ -135,16 +146,25 @@ class Gram(Solving, Additive):
             except DataError:  # rare; depends on released values only
                 more *= 1.5
 
+    def server_draw(self, pairs: int, world: World) -> Tensor:
+        """Draw z_s of a schedule for this many pairs. [pairs] float64"""
+        none = torch.zeros(pairs, dtype=torch.float64, device=world.members.device)
+        return spread(none, noise_of(self.noise, self.releases)[0], self.server_reach(world))
+
     def server_reach(self, world: World) -> float:
         parts = 1 if self.cross else 2
         return sensitivity(self.bound, world.sizes.items, parts, world.block + 1)
 
     def server_published(self, state: ServerState, world: World, people: int) -> ServerState:
-        """Make a new release, or keep the old one while too few users have changed since."""
+        """Make a new release, or keep the old one: too few users have changed, or none is left."""
         before = state.own.get("released", state.own["counted"].new_zeros(2))
         releases, since = (int(n) for n in before)
         due = not releases or since + people >= self.release_every
+        due &= not self.releases or releases < self.releases
         own, old = state.own, state.public
+        if due and self.releases:  # drawn now, not when the weights are read: it is kept
+            draw = self.server_draw(half(world.sizes.items), world)
+            own = {**own, f"{NOISE}{releases:04d}": draw}
         public = self.server_public(own, world) if due else self.server_reuse(old, world)
         counted = [releases + 1, 0] if due else [releases, since + people]
         return replace(state, own={**own, "released": before.new_tensor(counted)}, public=public)
@@ -292,6 +312,9 @@ class Gram(Solving, Additive):
             new = torch.arange(items_of(old), items, device=old.device)
             grown["inverse"] = torch.cat([old, old.new_zeros(half(items) - len(old))])
             grown["inverse"][half(new + 1) - 1] = 1 / self.ridge
+        for name in (name for name in own if name.startswith(NOISE)):
+            more = self.server_draw(half(items) - len(own[name]), world)
+            grown[name] = torch.cat([own[name], more])
         if self.min_count:
             counts = own[OWNERS]
             grown[OWNERS] = torch.cat([counts, counts.new_zeros(items - len(counts))])

@@ -63,7 +63,7 @@ class LocalGram(Gram):
         if self.release != "dense" or self.min_count or self.servers > 1 or not self.quiet:
             raise ConfigError(
                 "LocalGram always publishes neighbours and needs single histories. Remove release, "
-                "min_count, servers, noise and release_every, or use Gram."
+                "min_count, servers, noise, releases and release_every, or use Gram."
             )
         if self.source == "shared" and self.cross:
             raise ConfigError(
