@@ -97,8 +97,8 @@ def client_sum(
     longest = samples + (0 if terms.replay is None else terms.replay.item.shape[1])
     numbers = scratch(table.dtype, samples, (waves + 1) * dim, waves, waves, items * waves, longest)
     numbers[0][::each] = 1  # labels
-    lengths = (BUCKETS + 2, samples, samples, longest, items)
-    places = [np.zeros(items, np.int32), *(np.empty(n, np.int64) for n in lengths)]
+    places = [np.zeros(items, np.int32), np.empty(BUCKETS + 2, np.int64)]
+    places += [np.empty(n, np.int32) for n in (samples, samples, longest, items)]
     places += [np.empty(samples, np.uint64), np.empty(samples, np.uint64)]
     places += [np.empty(SORT_BUCKETS + 1, np.int32), np.empty(items, np.int32)]
     clocks = [clock.step(epoch) for epoch in range(method.epochs)]
