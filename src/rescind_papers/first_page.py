@@ -127,13 +127,15 @@ def markdown(shelf: Shelf) -> str:
     rows = [[
         f"{t.name}: {t.data}, {t.measure}",
         *(t.by[who].words if who in t.by else "" for who in (PAPERS, CENTRAL)),
-        f"**{t.by[OURS].words}**",
+        t.by[OURS].words,
         *(_beside(t, n) for n in (1, 2, 3)),
         {True: "yes", False: "no", None: ""}[t.by[OURS].measured.get("as never there")],
     ] for t in every]  # fmt: skip
     notes = [
         "Costs: ours, and the papers' method in brackets. CPU ms: median of one thread until the "
-        f"model can be asked again (quartiles: {_spread(every)}).",
+        f"model can be asked again, solved anew (quartiles: {_spread(every)}).",
+        "Graph: ours and the papers' after one of ten clients left; centralised: all edges in one "
+        "place, nobody left.",
         f"Published for centralised learners: {_published(every)}.",
         *(f"Empty: {t.name}, {PAPERS}: {t.no_papers}." for t in every if t.no_papers),
     ]
@@ -144,7 +146,7 @@ def _spread(every: Sequence[Task]) -> str:
     """Return the quartiles of the time to forget, and how many contributors left."""
     found = [(t.name, t.by[OURS].measured) for t in every if t.by[OURS].measured]
     return "; ".join(
-        f"{name} {' to '.join(map(costs.number, m['CPU ms, quartiles']))} of {m['contributors']}"
+        f"{name} {' to '.join(map(costs.number, m['CPU ms, quartiles']))} of {m['contributors']} leavers"
         for name, m in found
     )
 
@@ -161,7 +163,7 @@ def _beside(task: Task, n: int) -> str:
     """Return one cost of ours, and that of the papers' method in brackets."""
     ours = task.by[OURS].cost.shown[n]
     theirs = task.by[PAPERS].cost.shown[n] if PAPERS in task.by else ""
-    return f"**{ours}** ({theirs})" if theirs else f"**{ours}**"
+    return f"{ours} ({theirs})" if theirs else ours
 
 
 # -- the picture ----------------------------------------------------------------------------------
