@@ -146,7 +146,8 @@ def _spread(every: Sequence[Task]) -> str:
     """Return the quartiles of the time to forget, and how many contributors left."""
     found = [(t.name, t.by[OURS].measured) for t in every if t.by[OURS].measured]
     return "; ".join(
-        f"{name} {' to '.join(map(costs.number, m['CPU ms, quartiles']))} of {m['contributors']} leavers"
+        f"{name} {' to '.join(map(costs.number, m['CPU ms, quartiles']))} "
+        f"of {m['contributors']} leavers"
         for name, m in found
     )
 

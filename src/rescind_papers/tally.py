@@ -115,5 +115,5 @@ def _again(lines: Sequence[Mapping[str, Any]]) -> str:
     return (
         f"4. **Run again.** Of {len(lines)} committed result lines drawn at random, {headline} are "
         f"equal in every headline digit and {whole} in every number when run again; {moved} of "
-        f"them had been made on another kind of processor and {other} with another version of torch."
+        f"them had been made on another kind of processor, {other} with another version of torch."
     )
