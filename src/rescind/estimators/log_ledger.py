@@ -99,7 +99,7 @@ class LogLedger(Ledger):
         if not known:
             return {}
         assert self.log is not None
-        owned = self._counted(self.log.of_users(known))
+        owned = self._counted(self.log.reopened().of_users(known))
         marks = {tuple(each) for each in self.marks[np.isin(self.marks[:, 0], self._hashed(known))]}
         for user in known:
             if user not in owned or tuple(self._marked({user: owned[user]})[0]) not in marks:
@@ -184,9 +184,9 @@ def summed(
     marks = np.concatenate(total.marks)
     marks = marks[np.argsort(marks[:, 0], kind="stable")]
     slot = {item: n for n, item in enumerate(items.to_pylist())}
-    owners: Ints = total.owners if total.owners is not None else np.zeros(0, np.int64)
+    owners: Ints = np.require(total.owners, requirements="W")
     book = LogLedger(model.timed, {}, slot, owners, log, key, marks)
-    return book, torch.from_numpy(total.total)
+    return book, torch.from_numpy(np.require(total.total, requirements="W"))
 
 
 def _united(items: Any, more: Any) -> Any:

@@ -74,18 +74,23 @@ class Columns:
 
 @dataclass(frozen=True)
 class Log:
-    """Parquet files of one schema."""
+    """Parquet files of one schema, as they were when they were opened."""
 
+    source: Any
     dataset: Any
     columns: Columns
 
     @classmethod
     def opened(cls, source: Any, columns: Mapping[str, str] | None, timed: bool) -> Log:
         """Find the files and columns, or raise. source: see `is_log`; a path may be a pattern"""
-        dataset = source if hasattr(source, "get_fragments") else _dataset(source)
+        dataset = _again(source) if hasattr(source, "get_fragments") else _dataset(source)
         names = roles_of(dataset.schema.names, columns or {}, RECORD, () if timed else ("time",))
         names = {role: name for role, name in names.items() if timed or role != "time"}
-        return cls(dataset, Columns(dataset.schema, names))
+        return cls(source, dataset, Columns(dataset.schema, names))
+
+    def reopened(self) -> Log:
+        """Return the log with the files that are there now: Arrow remembers their footers."""
+        return self.opened(self.source, self.columns.names, "time" in self.columns.names)
 
     def pieces(self) -> list[Piece]:
         """Return the log in pieces of whole row groups, or raise if it is empty."""
@@ -129,6 +134,18 @@ def _grouped(groups: Iterable[Any]) -> Iterator[tuple[list[int], int]]:
             rows += group.num_rows
     if chosen:
         yield chosen, rows
+
+
+def _again(dataset: Any) -> Any:
+    """Return a dataset with footers that are read anew, where it is a dataset of files."""
+    import pyarrow.dataset
+
+    if not isinstance(dataset, pyarrow.dataset.FileSystemDataset):
+        return dataset
+    return pyarrow.dataset.dataset(
+        dataset.files, schema=dataset.schema, format=dataset.format,
+        filesystem=dataset.filesystem, partitioning=dataset.partitioning,
+    )  # fmt: skip
 
 
 def _dataset(source: str | Path | Iterable[str | Path]) -> Any:

@@ -81,9 +81,9 @@ class Total:
         self.rows += part.rows
         self.marks.append(part.marks)
         if self.owners is None:
-            self.owners, self.total = part.owners.copy(), part.total
-            if not self.total.flags.writeable:  # an engine may hand out what it keeps
-                self.total = self.total.copy()
+            self.owners, self.total = part.owners, part.total
+        elif len(self.marks) == 2:  # a part is never written into: an engine may hand it out again
+            self.owners, self.total = self.owners + part.owners, self.total + part.total
         else:
             self.owners += part.owners
             self.total += part.total
