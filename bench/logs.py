@@ -1,13 +1,13 @@
 """Time `rs.Gram().fit` on logs in Parquet files, and engines side by side.
 
     python bench/logs.py --rows 1000000 10000000 100000000 --write    # this process, out of core
-    python bench/logs.py --engines --rows 20000000 --write    # Dask, Ray, DuckDB, Polars; and killed
+    python bench/logs.py --engines --rows 20000000 --write     # Dask, Ray, DuckDB, Polars
 
 A log is made in a temporary folder (about 12 MB per million rows) and removed: 20 rows per user in
 no order, some of them twice, of 2,000 items by a power law. Each fit runs in a process of its own.
-CPU is that of the process and its workers. Memory is the largest sum of their private pages (Linux),
-sampled ten times a second. An engine's start and imports count; compiled code is cached on disk.
-`--write` fills docs/performance.md.
+CPU is that of the process and its workers. Memory is the largest sum of their private pages,
+sampled twice a second (Linux). An engine's start and imports count; compiled code is cached on
+disk. `--write` fills docs/performance.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from apart import answer_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 EACH, ITEMS, GROUP, FILE = 20, 2000, 2**20, 10_000_000
@@ -96,10 +96,11 @@ def watched() -> Iterator[Row]:
     before = {pid: cpu_seconds(pid) for pid in family()}
 
     def look() -> None:
-        while not over.wait(0.1):
+        while not over.wait(0.5):
             pids = family()
             last.update({pid: cpu_seconds(pid) for pid in pids})
             found["peak"] = max(found["peak"], sum(map(private_bytes, pids)))
+            found["looking"] = time.thread_time()
 
     start = sum(map(private_bytes, family()))
     begin, thread = time.perf_counter(), threading.Thread(target=look)
@@ -112,7 +113,7 @@ def watched() -> Iterator[Row]:
         over.set()
         thread.join()
         ended = {pid: max(spent - before.get(pid, 0.0), 0.0) for pid, spent in last.items()}
-        found["cpu"] = sum(ended.values())
+        found["cpu"] = sum(ended.values()) - found.get("looking", 0.0)
         found["start"] = start
 
 
@@ -142,11 +143,11 @@ def dask(log: Path, kill: bool = False) -> Row:
 
     killed: list[int] = []
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
-    with watched() as found:
-        with LocalCluster(host="127.0.0.1", **options) as cluster, Client(cluster) as client:
-            if kill:
-                _kill_later(list(client.run(os.getpid).values()), log, killed)
-            digest = fitted(log, client)
+    options["host"] = "127.0.0.1"
+    with watched() as found, LocalCluster(**options) as cluster, Client(cluster) as client:
+        if kill:
+            _kill_later(list(client.run(os.getpid).values()), log, killed)
+        digest = fitted(log, client)
     return {**found, "digest": digest, "killed": len(killed)}
 
 
@@ -253,23 +254,9 @@ KILLED = "Dask, both workers killed"
 def apart(name: str, log: Path, patience: float) -> Row:
     """Measure one engine in a process of its own; a failure is a row, too."""
     answer = log.parent / "answer.json"
-    answer.unlink(missing_ok=True)
-    command = [sys.executable, __file__, "--one", name, str(log), str(answer)]
-    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command, env={**os.environ, **quiet}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        output, _ = process.communicate(timeout=patience)
-    except subprocess.TimeoutExpired:
-        output = f"no result after {patience:.0f} s"
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
-    if answer.is_file():
-        return json.loads(answer.read_text(encoding="utf-8"))
-    return {"failed": (output.strip().splitlines() or ["no output"])[-1][:100]}
+    return answer_of(
+        [sys.executable, __file__, "--one", name, str(log), str(answer)], answer, patience
+    )
 
 
 def sizes(counts: list[int], patience: float) -> str:

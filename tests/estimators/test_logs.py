@@ -247,6 +247,32 @@ def test_people_and_records_are_forgotten_and_added_as_in_memory(tmp_path, learn
     assert len(model._ledger.marks) == len(known.users)
 
 
+@pytest.mark.parametrize("learner", [rs.Gram, rs.SeqGram])
+def test_a_saved_model_forgets_with_its_log(tmp_path, learner):
+    table = rows()
+    one = pyarrow.table({"user": [500], "item": [-8], "time": [1]})
+    folder, path = (
+        written(tmp_path / "log", pyarrow.concat_tables([table, one])),
+        tmp_path / "model",
+    )
+    known = learner().fit(table)
+    gone = [user for user in known.users if user > 2]
+    learner().fit(folder).forget([500]).save(path)  # the slot of an item is left empty
+    written(folder, table)
+    assert path.stat().st_mode & 0o077 == 0
+    again = learner.load(path, log=folder)
+    assert again.digest() == known.digest()
+    assert again.recommend(7) == known.recommend(7)
+    assert again.forget(gone).digest() == known.forget(gone).digest()
+    alone = learner.load(path)
+    assert alone.recommend(history=[1, 2]) == learner().fit(table).recommend(history=[1, 2])
+    with pytest.raises(DataError, match=r"load\(path, log="):
+        alone.forget([7])
+    known.save(path)
+    with pytest.raises(ConfigError, match="needs no log"):
+        learner.load(path, log=folder)
+
+
 def test_a_log_that_no_longer_fits_the_model_is_refused(tmp_path):
     table = rows()
     model = rs.Gram().fit(written(tmp_path, table))

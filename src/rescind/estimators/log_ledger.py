@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,7 +24,9 @@ from rescind.estimators.engines import executor_of, results
 from rescind.estimators.frames import Frame, Id, Ints
 from rescind.estimators.ledger import Change, Ledger, Owned, distinct
 from rescind.estimators.logs import Log
+from rescind.estimators.settings import ids_as_bytes, ids_from_bytes
 from rescind.estimators.shuffle import (
+    Learner,
     Marks,
     Total,
     groups,
@@ -34,9 +36,6 @@ from rescind.estimators.shuffle import (
     scatter,
     write_items,
 )
-
-if TYPE_CHECKING:
-    from rescind.estimators.ranker import Ranker
 
 PARTITION = 2**21
 """Rows of a partition, about; changes speed and memory only."""
@@ -98,7 +97,11 @@ class LogLedger(Ledger):
         known = self._known(users)
         if not known:
             return {}
-        assert self.log is not None
+        if self.log is None:
+            raise DataError(
+                f"the records of user {known[0]!r} are in the log, which is not known here. Name "
+                f"it: load(path, log=...)."
+            )
         owned = self._counted(self.log.reopened().of_users(known))
         marks = {tuple(each) for each in self.marks[np.isin(self.marks[:, 0], self._hashed(known))]}
         for user in known:
@@ -151,11 +154,15 @@ class LogLedger(Ledger):
     def _marked(self, owned: Mapping[Id, Owned]) -> Marks:
         """Return the marks of users with these records. [n, 2]"""
         lot = self.lot(owned.values())
-        return np.stack([self._hashed(owned), marks_of(lot, self.key)], axis=1)
+        used = set(lot.item.tolist())
+        item = {slot: item for item, slot in self.slot.items() if slot in used}
+        names = np.zeros(self.slots, np.uint64)
+        names[list(item)] = self._hashed(item.values())
+        return np.stack([self._hashed(owned), marks_of(lot, names, self.key)], axis=1)
 
 
 def summed(
-    model: Ranker,
+    model: Learner,
     source: Any,
     columns: Mapping[str, str] | None,
     engine: Any,
@@ -189,6 +196,34 @@ def summed(
     return book, torch.from_numpy(np.require(total.total, requirements="W"))
 
 
+def packed(model: Learner) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return what a file holds of a model that was fitted on a log: the sum, and marks of users."""
+    book, made = model._ledger, model._from_sum()
+    assert isinstance(book, LogLedger)
+    tensors = {
+        "items": ids_as_bytes(made["items"]),
+        "owners": torch.from_numpy(book.owners[made["slot"]]),
+        "marks": torch.from_numpy(book.marks.view(np.int64)),
+        "total": model._in_order(made["slot"]),
+    }
+    return tensors, {**model._notes(), "key": str(book.key)}
+
+
+def unpacked(
+    tensors: Mapping[str, Tensor],
+    notes: Mapping[str, str],
+    source: Any,
+    columns: Mapping[str, str] | None,
+    timed: bool,
+) -> LogLedger:
+    """Return who has what from a file of `packed`. source: the log, or None"""
+    log = None if source is None else Log.opened(source, columns, timed)
+    slot = {item: n for n, item in enumerate(ids_from_bytes(tensors["items"]))}
+    owners = tensors["owners"].numpy().copy()
+    marks = tensors["marks"].numpy().view(np.uint64)
+    return LogLedger(timed, {}, slot, owners, log, int(notes["key"]), marks)
+
+
 def _united(items: Any, more: Any) -> Any:
     """Return the distinct items of two Arrow arrays, sorted."""
     import pyarrow
@@ -197,7 +232,7 @@ def _united(items: Any, more: Any) -> Any:
     return both.unique().sort()
 
 
-def _at_a_time(model: Ranker, items: int) -> int:
+def _at_a_time(model: Learner, items: int) -> int:
     """Return how many sums may wait for being added: half of the free memory holds them."""
     free = free_memory()
     size = 8 * int(np.prod(model._shape(items)))

@@ -107,7 +107,7 @@ class Log:
     def of_users(self, users: Sequence[Id]) -> Frame:
         """Read all rows of some users: one pass over the log."""
         import pyarrow
-        import pyarrow.compute as compute
+        from pyarrow import compute
 
         column = self.dataset.schema.field(self.columns.names["user"])
         kind = getattr(column.type, "value_type", column.type)

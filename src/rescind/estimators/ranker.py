@@ -27,7 +27,7 @@ from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
 from rescind.estimators.frames import Frame, Id, Ints, in_order, plain_id, read
 from rescind.estimators.ledger import Change, Ledger, Owned, ids_of
-from rescind.estimators.log_ledger import summed
+from rescind.estimators.log_ledger import packed, summed, unpacked
 from rescind.estimators.logs import is_log
 from rescind.estimators.settings import Settings, ids_as_bytes, ids_from_bytes
 from rescind.methods.additive.gram import Gram
@@ -341,9 +341,10 @@ class Ranker(Settings, ABC):
         """Write settings and records to one file, which only its owner may read. No pickle.
 
         Sums and weights are functions of these and are not stored. Records are in the order of
-        their ids: the file is that of a new `fit` on what remains.
+        their ids: the file is that of a new `fit` on what remains. After a fit on a log, the sum
+        and 16 bytes per user are stored instead of records.
         """
-        params.save(Path(path), *self._packed())
+        params.save(Path(path), *(self._packed() if self._ledger.whole else packed(self)))
 
     def _packed(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         items, place = self._ledger.order()
@@ -356,9 +357,20 @@ class Ranker(Settings, ABC):
         return tensors, self._notes()
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a saved estimator, and count its records again."""
-        made, tensors = cls._stored(Path(path))
+    def load(
+        cls, path: str | Path, *, log: Any = None, columns: Mapping[str, str] | None = None
+    ) -> Self:
+        """Read a saved estimator, and count its records again.
+
+        log: after a fit on a log, the log as the model knows it, to forget people of it
+        """
+        made, tensors, notes = cls._stored(Path(path))
+        if "marks" in tensors:
+            made._ledger = unpacked(tensors, notes, log, columns, cls.timed)
+            made._sum, made._counted_by = tensors["total"], made._counting()
+            return made
+        if log is not None:
+            raise ConfigError(f"{path} holds its own records and needs no log. Leave log out.")
         time = tensors["time"].numpy() if cls.timed else None
         ids = (ids_from_bytes(tensors["users"]), tensors["user"].numpy())
         return made._add(

@@ -17,25 +17,46 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numba import njit
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rescind.core.cohort import Lot
 from rescind.errors import DataError
 from rescind.estimators.frames import Ints
-from rescind.estimators.ledger import distinct
+from rescind.estimators.ledger import Ledger, distinct
 from rescind.estimators.logs import Columns, Piece
 
-if TYPE_CHECKING:
-    from rescind.estimators.ranker import Ranker
-
+Hashes = NDArray[np.uint64]
 Marks = NDArray[np.uint64]
 """[users, 2] a hash of the user's id, and one of the records: enough to recognise both again."""
 _ITEMS = "items.arrow"
+
+
+class Learner(Protocol):
+    """What an estimator that ranks has to say about its sum."""
+
+    timed: ClassVar[bool]
+    _sum: Tensor
+    _ledger: Ledger
+
+    def get_params(self) -> dict[str, Any]: ...
+
+    def _must_fit(self, items: Any) -> None: ...
+
+    def _shape(self, slots: int) -> tuple[int, ...]: ...
+
+    def _count(self, lot: Lot, sign: int) -> None: ...
+
+    def _in_order(self, slot: Ints) -> Tensor: ...
+
+    def _from_sum(self) -> dict[str, Any]: ...
+
+    def _notes(self) -> dict[str, str]: ...
 
 
 class Scattered(NamedTuple):
@@ -135,10 +156,11 @@ def write_items(spill: Path, items: Any) -> None:
 
 
 def part_of(
-    model: Ranker, spill: Path, pieces: int, number: int, partitions: Sequence[int], key: int
+    model: Learner, spill: Path, pieces: int, number: int, partitions: Sequence[int], key: int
 ) -> Part:
     """Sum the users of some partitions. model: an estimator without records, for its settings"""
-    items, files = _opened(spill, pieces)
+    names, files = _opened(spill, pieces, key)
+    items = len(names)
     model = type(model)(**model.get_params())  # in one process, every part has its own
     model._sum = torch.zeros(model._shape(items), dtype=torch.int64)
     owners, marks, rows = np.zeros(items, np.int64), [], 0
@@ -149,16 +171,16 @@ def part_of(
             continue
         model._count(lot, 1)
         owners += np.bincount(lot.item.numpy(), minlength=items)
-        marks.append(np.stack([hashes(users, key), marks_of(lot, key)], axis=1))
+        marks.append(np.stack([hashes(users, key), marks_of(lot, names, key)], axis=1))
     found = np.concatenate([np.zeros((0, 2), np.uint64), *marks])
     return Part(number, rows, owners, found, model._sum.numpy())
 
 
-def _opened(spill: Path, pieces: int) -> tuple[int, list[tuple[Any, Ints]]]:
-    """Return the number of items, and each file with the slots of its items."""
+def _opened(spill: Path, pieces: int, key: int) -> tuple[Hashes, list[tuple[Any, Ints]]]:
+    """Return the hash of each item, and each file with the slots of its items."""
     import pyarrow
-    import pyarrow.compute as compute
     import pyarrow.ipc
+    from pyarrow import compute
 
     items = pyarrow.ipc.open_file(pyarrow.memory_map(str(spill / _ITEMS))).get_batch(0)["item"]
     files = []
@@ -167,7 +189,7 @@ def _opened(spill: Path, pieces: int) -> tuple[int, list[tuple[Any, Ints]]]:
         own = file.get_batch(0)["item"].dictionary
         slot = compute.index_in(own, value_set=items).to_numpy(zero_copy_only=False)
         files.append((file, slot.astype(np.int64)))
-    return len(items), files
+    return hashes(items, key), files
 
 
 def _whole_users(files: list[tuple[Any, Ints]], partition: int) -> tuple[int, Any, Lot]:
@@ -194,7 +216,7 @@ def _file(spill: Path, number: int) -> Path:
 # -- hashes ----------------------------------------------------------------------------------------
 
 
-def hashes(ids: Any, key: int) -> NDArray[np.uint64]:
+def hashes(ids: Any, key: int) -> Hashes:
     """Return a number for each id, equal for equal ids and any other key. ids: an Arrow array"""
     import pyarrow
 
@@ -206,12 +228,11 @@ def hashes(ids: Any, key: int) -> NDArray[np.uint64]:
     return _hash_text(text, ends, np.uint64(key))
 
 
-def marks_of(lot: Lot, key: int) -> NDArray[np.uint64]:
-    """Return a hash of the records of each owner of a lot. [owners]"""
-    time = lot.item if lot.time is None else lot.time
-    return _hash_rows(
-        lot.owner.numpy(), lot.item.numpy(), time.numpy(), lot.clients, np.uint64(key)
-    )
+def marks_of(lot: Lot, names: Hashes, key: int) -> Hashes:
+    """Return a hash of the records of each owner of a lot. [owners]    names: by item of the lot"""
+    time = torch.zeros_like(lot.item) if lot.time is None else lot.time
+    name = names[lot.item.numpy()]
+    return _hash_rows(lot.owner.numpy(), name, time.numpy(), lot.clients, np.uint64(key))
 
 
 @njit(cache=True, inline="always")
@@ -247,11 +268,10 @@ def _hash_text(text: Any, ends: Any, key: Any) -> Any:
 
 
 @njit(cache=True)
-def _hash_rows(owner: Any, item: Any, time: Any, owners: int, key: Any) -> Any:
-    out = np.full(owners, key, np.uint64)
-    for n in range(len(owner)):
-        made = _mix(out[owner[n]] ^ np.uint64(item[n]))
-        out[owner[n]] = _mix(made ^ np.uint64(time[n]))
+def _hash_rows(owner: Any, name: Any, time: Any, owners: int, key: Any) -> Any:
+    out = np.zeros(owners, np.uint64)
+    for n in range(len(owner)):  # a sum: the order of items does not count
+        out[owner[n]] += _mix(_mix(name[n] ^ np.uint64(time[n])) ^ key)
     return out
 
 
