@@ -7,7 +7,7 @@ may run more than once and end in any order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from typing import Any, TypeVar
 
 from rescind.errors import ConfigError, DataError, RescindError
@@ -48,7 +48,7 @@ def results(
             yield from (future.result() for future in done)
     except RescindError:
         raise
-    except (Exception, CancelledError) as error:
+    except Exception as error:
         raise DataError(
             f"the engine gave up: {type(error).__name__}: {error}. Nothing was learnt. Start its "
             f"workers again, or fit with engine=None."
