@@ -7,7 +7,8 @@
 People have 20 records each, of 2,000 items by a power law, as in bench/scale.py. Every figure is
 measured in a process of its own, with one thread: CPU seconds (frameworks with worker processes:
 wall seconds of a round), and the memory that the process took in all. What takes too long is
-measured with fewer people and multiplied, which is marked; what cannot run says why.
+measured with fewer people and multiplied, which is marked; what cannot run says why. `--only` some
+of them: the other lines of the page stay.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -168,6 +168,12 @@ PARTIES = {
 }
 
 
+def peak_memory() -> int:
+    """Return the most memory this process has held (Linux; `getrusage` includes the parent's)."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])
+
+
 # -- the table -------------------------------------------------------------------------------------
 
 
@@ -226,11 +232,22 @@ def line(key: str, people: list[int], python: str, patience: float) -> str:
     return made
 
 
-def table(people: list[int], python: str, patience: float, only: list[str]) -> str:
-    """Measure all parties."""
+def table(people: list[int], rows: dict[str, str]) -> str:
+    """Return the table of rows by party, in the order of the parties."""
     sizes = " | ".join(f"{size:,} people" for size in people)
     lines = [f"| seconds | {sizes} | growth | memory |", "|---" * (len(people) + 3) + "|"]
-    return "\n".join([*lines, *(line(key, people, python, patience) for key in only)])
+    return "\n".join([*lines, *(rows[key] for key in PARTIES if key in rows)])
+
+
+def kept(people: list[int]) -> dict[str, str]:
+    """Return the rows that stand on the page, if they have the same columns."""
+    page = PAGE.read_text(encoding="utf-8")
+    lines = (
+        page.split("<!-- bench/beside.py -->\n")[1].split("<!-- end -->")[0].strip().splitlines()
+    )
+    same = lines[:2] == table(people, {}).splitlines()
+    found = {key: f"| {party.name} |" for key, party in PARTIES.items()}
+    return {k: row for row in lines for k, head in found.items() if same and row.startswith(head)}
 
 
 def main() -> None:
@@ -245,7 +262,7 @@ def main() -> None:
     if given.one:
         key, path, answer = given.one
         found = PARTIES[key].measure(Path(path))
-        found["peak"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        found["peak"] = peak_memory()
         Path(answer).write_text(json.dumps(found), encoding="utf-8")
         return
     write(given.people, given.peers, given.write, given.patience, given.only)
@@ -257,9 +274,9 @@ def write(
     """Measure, and write the table into the page if `page`. only: some parties, else all"""
     from rescind_papers.pages import write_block
 
-    made = table(people, python, patience, list(only) or list(PARTIES))
+    rows = {key: line(key, people, python, patience) for key in only or PARTIES}
     if page:
-        write_block(PAGE, "bench/beside.py", made)
+        write_block(PAGE, "bench/beside.py", table(people, {**kept(people), **rows}))
 
 
 if __name__ == "__main__":

@@ -336,6 +336,21 @@ def test_a_log_that_cannot_be_read_is_told(tmp_path, made, told):
         rs.Gram().fit(written(tmp_path, made(rows())))
 
 
+def test_files_may_differ_in_bits_but_not_in_kind(tmp_path):
+    table = rows()
+    small = table.set_column(0, "user", table["user"].cast(pyarrow.int8()))
+    for first, second in ((small, table), (table, small)):
+        written(tmp_path, first, files=1)
+        pyarrow.parquet.write_table(second, tmp_path / "1.parquet")
+        assert rs.Gram().fit(tmp_path).digest() == rs.Gram().fit(table).digest()
+    text = table.set_column(0, "user", table["user"].cast(pyarrow.string()))
+    for first, second in ((text, table), (table, text)):
+        written(tmp_path, first, files=1)
+        pyarrow.parquet.write_table(second, tmp_path / "1.parquet")
+        with pytest.raises(DataError, match=r"'user' is .* in .*1.parquet and not in other files"):
+            rs.Gram().fit(tmp_path)
+
+
 def test_wrong_sources_and_engines_are_told(tmp_path):
     (tmp_path / "text.parquet").write_text("no Parquet")
     for source, told in (

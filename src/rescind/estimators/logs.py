@@ -83,9 +83,10 @@ class Log:
     @classmethod
     def opened(cls, source: Any, columns: Mapping[str, str] | None, timed: bool) -> Log:
         """Find the files and columns, or raise. source: see `is_log`; a path may be a pattern"""
-        dataset = _again(source) if hasattr(source, "get_fragments") else _dataset(source)
+        dataset = source if hasattr(source, "get_fragments") else _dataset(source)
         names = roles_of(dataset.schema.names, columns or {}, RECORD, () if timed else ("time",))
         names = {role: name for role, name in names.items() if timed or role != "time"}
+        dataset = _again(dataset, _wide(dataset.schema, names))
         return cls(source, dataset, Columns(dataset.schema, names))
 
     def reopened(self) -> Log:
@@ -97,12 +98,25 @@ class Log:
         made: list[Piece] = []
         for fragment in self.dataset.get_fragments():
             if not hasattr(fragment, "row_groups"):
-                raise DataError(f"{fragment} is not Parquet. Write the log as Parquet files.")
+                raise DataError("the dataset is not in Parquet files. Write the log as such.")
+            self._must_agree(fragment)
             for chosen, rows in _grouped(fragment.row_groups):
                 made.append(Piece(len(made), fragment.subset(row_group_ids=chosen), rows))
         if not made:
             raise DataError("the log has no rows. Name files with records.")
         return made
+
+    def _must_agree(self, fragment: Any) -> None:
+        """Raise if a file has text where others have numbers: Arrow would convert one of them."""
+        own = fragment.physical_schema
+        for name in (self.columns.names["user"], self.columns.names["item"]):
+            if name in own.names and _is_text(own.field(name)) != _is_text(
+                self.columns.schema.field(name)
+            ):
+                raise DataError(
+                    f"the column '{name}' is {own.field(name).type} in {fragment.path} and not in "
+                    f"other files. Ids are compared with their type: write all files alike."
+                )
 
     def of_users(self, users: Sequence[Id]) -> Frame:
         """Read all rows of some users: one pass over the log."""
@@ -110,8 +124,7 @@ class Log:
         from pyarrow import compute
 
         column = self.dataset.schema.field(self.columns.names["user"])
-        kind = getattr(column.type, "value_type", column.type)
-        text = not pyarrow.types.is_integer(kind)
+        kind, text = getattr(column.type, "value_type", column.type), _is_text(column)
         wanted = pyarrow.array([each for each in users if isinstance(each, str) == text], kind)
         where = compute.field(column.name).cast(kind).isin(wanted)
         rows = self.columns.read(self.dataset, filter=where)
@@ -119,6 +132,21 @@ class Log:
         ids = [each.dictionary.to_pylist() for each in (user, item)]
         code = [each.indices.to_numpy().astype(np.int64) for each in (user, item)]
         return Frame(ids[0], code[0], ids[1], code[1], rows.time)
+
+
+def _is_text(column: Any) -> bool:
+    return "string" in str(getattr(column.type, "value_type", column.type))
+
+
+def _wide(schema: Any, names: Mapping[str, str]) -> Any:
+    """Return the schema with whole numbers of 64 bits as ids, so that files with fewer bits fit."""
+    import pyarrow
+
+    for name in (names["user"], names["item"]):
+        column, at = schema.field(name), schema.get_field_index(name)
+        if pyarrow.types.is_integer(column.type):
+            schema = schema.set(at, column.with_type(pyarrow.int64()))
+    return schema
 
 
 def _grouped(groups: Iterable[Any]) -> Iterator[tuple[list[int], int]]:
@@ -136,14 +164,14 @@ def _grouped(groups: Iterable[Any]) -> Iterator[tuple[list[int], int]]:
         yield chosen, rows
 
 
-def _again(dataset: Any) -> Any:
-    """Return a dataset with footers that are read anew, where it is a dataset of files."""
+def _again(dataset: Any, schema: Any) -> Any:
+    """Return a dataset of files with this schema, and with footers that are read anew."""
     import pyarrow.dataset
 
     if not isinstance(dataset, pyarrow.dataset.FileSystemDataset):
         return dataset
     return pyarrow.dataset.dataset(
-        dataset.files, schema=dataset.schema, format=dataset.format,
+        dataset.files, schema=schema, format=dataset.format,
         filesystem=dataset.filesystem, partitioning=dataset.partitioning,
     )  # fmt: skip
 
