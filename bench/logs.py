@@ -332,9 +332,9 @@ def main() -> None:
         block, body = "bench/logs.py --engines", engines(
             given.rows[0], [*ENGINES, KILLED], given.patience
         )  # fmt: skip
-        body += f"\n\n{given.rows[0]:,} rows."
+        body += f"\n\n{given.rows[0]:,} rows,"
     else:
-        block, body = "bench/logs.py", sizes(given.rows, given.patience)
+        block, body = "bench/logs.py", sizes(given.rows, given.patience) + "\n\nMeasured on"
     body += f" {os.cpu_count()} cores, {time.strftime('%Y-%m-%d', time.gmtime())}."
     print(body)
     if given.write:

@@ -46,7 +46,7 @@ def main() -> None:
         text = before + BEGIN + made + END + rest.split(END)[1]
         PAGE.write_text(text, encoding="utf-8")
     if given.peers:
-        write_beside(given.people, given.peers, given.write)
+        write_beside([*given.people, 10 * given.people[-1]], given.peers, given.write)
 
 
 if __name__ == "__main__":

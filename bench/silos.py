@@ -228,7 +228,7 @@ def main() -> None:
 def _conditions(rounds: int) -> str:
     load_, cores = os.getloadavg()[1], os.cpu_count()
     return (
-        f"Mean of {rounds} rounds after one that warms up; made by bench/silos.py on "
+        f"Mean of {rounds} rounds after one that warms up (ML-1M; else of one); bench/silos.py, "
         f"{datetime.now(UTC):%Y-%m-%d}, {cores} cores, load {load_:.0f} while it ran."
     )
 
