@@ -124,7 +124,7 @@ def fitted(log: Path, engine: Any = None) -> str:
     """Fit and return the digest."""
     import rescind as rs
 
-    return rs.Gram().fit(log, engine=engine).digest()
+    return rs.Gram().fit(log, engine=engine, spill=log.parent).digest()
 
 
 def in_process(log: Path) -> Row:
@@ -154,7 +154,7 @@ def dask(log: Path, kill: bool = False) -> Row:
 def _kill_later(workers: list[int], log: Path, killed: list[int]) -> None:
     """End one worker while pieces are written, and another one while parts are summed."""
     rows = sum(1 for _ in log.glob("*.parquet")) * FILE
-    folder = Path(tempfile.gettempdir())
+    folder = log.parent  # where `fitted` has its temporary files
 
     def wait_and_kill() -> None:
         for pid, name, many in (
@@ -241,8 +241,9 @@ def digest_of(sums: Any) -> str:
     return params.digest({"items": ids_as_bytes(items.tolist()), "Gram": torch.from_numpy(half)})
 
 
+HERE = "this process"
 ENGINES: dict[str, Callable[[Path], Row]] = {
-    "this process": in_process, "Dask, 2 workers": dask, "Ray, 2 workers": ray,
+    HERE: in_process, "Dask, 2 workers": dask, "Ray, 2 workers": ray,
     "DuckDB, 2 threads": duckdb, "Polars, 2 threads": polars,
 }  # fmt: skip
 KILLED = "Dask, both workers killed"
@@ -269,7 +270,7 @@ def sizes(counts: list[int], patience: float) -> str:
             log.mkdir()
             write_log(log, rows)
             size = sum(path.stat().st_size for path in log.iterdir())
-            row = found[rows] = apart("this process", log, patience)
+            row = found[rows] = apart(HERE, log, patience)
         if "failed" in row:
             lines.append(f"| {rows:,} | {rows // EACH:,} | {row['failed']} | | | | |")
             continue
@@ -291,34 +292,52 @@ def sizes(counts: list[int], patience: float) -> str:
     return "\n".join(lines)
 
 
-def engines(rows: int, names: list[str], patience: float) -> str:
-    """Measure engines on one log; the digest tells whether the sums are equal."""
-    lines = ["| engine | CPU s | wall s | memory added, MB | same sum |", "|---" * 5 + "|"]
+def engines(rows: int, names: list[str], patience: float) -> Iterator[tuple[str, str]]:
+    """Measure engines on one log; yield name and row. The digest tells whether sums are equal."""
     with tempfile.TemporaryDirectory() as name:
         log = Path(name) / "log"
         log.mkdir()
         write_log(log, rows)
-        first: str | None = None
+        first = apart(HERE, log, patience)
         for engine in names:
-            row = apart(engine, log, patience)
+            row = first if engine == HERE else apart(engine, log, patience)
             if "failed" in row:
-                lines.append(f"| {engine} | {row['failed']} | | | |")
+                made = f"| {engine} | {row['failed']} | | | |"
             else:
-                first = first or row["digest"]
                 told = f"; {row['killed']} killed" if row.get("killed") else ""
-                lines.append(
+                made = (
                     f"| {engine} | {row['cpu']:,.1f} | {row['wall']:,.1f} | "
                     f"{(row['peak'] - row['start']) / 1e6:,.0f} | "
-                    f"{'yes' if row['digest'] == first else 'NO'}{told} |"
+                    f"{'yes' if row['digest'] == first['digest'] else 'NO'}{told} |"
                 )
-            print(lines[-1], flush=True)
-    return "\n".join(lines)
+            print(made, flush=True)
+            yield engine, made
+
+
+def write_engines(rows: int, names: list[str], patience: float, page: bool) -> None:
+    """Measure engines; put each row on the page when it is there. Other engines' rows stay."""
+    from rescind_papers.pages import write_block
+
+    block = "bench/logs.py --engines"
+    head = ["| engine | CPU s | wall s | memory added, MB | same sum |", "|---" * 5 + "|"]
+    where = f"{rows:,} rows, {os.cpu_count()} cores, {time.strftime('%Y-%m-%d', time.gmtime())}."
+    for name, row in engines(rows, names, patience):
+        if page:
+            text = PAGE.read_text(encoding="utf-8").split(f"<!-- {block} -->\n")[1]
+            old = text.split("<!-- end -->")[0].splitlines() if where in text else []
+            known = {engine: line for engine in [*ENGINES, KILLED] for line in old
+                     if line.startswith(f"| {engine} |")}  # fmt: skip
+            known[name] = row
+            lines = [known[engine] for engine in [*ENGINES, KILLED] if engine in known]
+            write_block(PAGE, block, "\n".join([*head, *lines, "", where]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--engines", action="store_true", help="compare engines at the first size")
+    every = [*ENGINES, KILLED]
+    parser.add_argument("--only", nargs="+", choices=every, default=every, help="some engines")
     parser.add_argument("--patience", type=float, default=600.0, help="seconds for one fit")
     parser.add_argument("--write", action="store_true", help="fill the page")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
@@ -329,18 +348,14 @@ def main() -> None:
         Path(answer).write_text(json.dumps(made), encoding="utf-8")
         return
     if given.engines:
-        block, body = "bench/logs.py --engines", engines(
-            given.rows[0], [*ENGINES, KILLED], given.patience
-        )  # fmt: skip
-        body += f"\n\n{given.rows[0]:,} rows,"
-    else:
-        block, body = "bench/logs.py", sizes(given.rows, given.patience) + "\n\nMeasured on"
-    body += f" {os.cpu_count()} cores, {time.strftime('%Y-%m-%d', time.gmtime())}."
-    print(body)
+        write_engines(given.rows[0], given.only, given.patience, given.write)
+        return
+    body = sizes(given.rows, given.patience)
+    body += f"\n\nMeasured on {os.cpu_count()} cores, {time.strftime('%Y-%m-%d', time.gmtime())}."
     if given.write:
         from rescind_papers.pages import write_block
 
-        write_block(PAGE, block, body)
+        write_block(PAGE, "bench/logs.py", body)
 
 
 if __name__ == "__main__":
