@@ -133,11 +133,11 @@ def round_of(name: str) -> Callable[[Path], Found]:
 
         torch.set_num_threads(1)
         spent = []
-        for rounds in (1, 3):  # the difference leaves out what starts and compiles
+        for rounds in (1, 1, 3):  # the first compiles; the difference of the others is two rounds
             with watched() as found:
                 peers.PARTIES[name](path / "world.npz", rounds)
             spent.append(found["cpu"])
-        return {"seconds": max(spent[1] - spent[0], 0.0) / 2}
+        return {"seconds": max(spent[2] - spent[1], 0.01) / 2}  # the system counts in 0.01 s
 
     return measure
 
@@ -164,7 +164,9 @@ PARTIES = {
     "ease": Party("plain EASE: scipy and numpy", ease, "records"),
     "als": Party("implicit, ALS, 32 factors, 15 iterations", als, "records", 100_000, scaled=True),
     "item_item": Party("implicit, item-item by cosine, 20 neighbours", item_item, "records"),
-    "rescind": Party("rescind, a round of FedMF", round_of("rescind"), "world"),
+    "rescind": Party(
+        "rescind, a round of FedMF", round_of("rescind"), "world", 100_000, scaled=True
+    ),
     "pfl": Party("pfl, the same round", round_of("pfl"), "world", 1000, scaled=True),
     "flower": Party(
         "Flower, one node per user, the same round", round_of("flower"), "world", 100, scaled=True
