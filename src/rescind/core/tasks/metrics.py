@@ -6,7 +6,9 @@ the totals reach the server, which divides at the end.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,11 +21,30 @@ from rescind.errors import ConfigError
 KERNEL_TYPES = (torch.float32, torch.float64)
 
 
-def top_k(scores: Tensor, masked: Lot | None, k: int) -> Tensor:
+@dataclass(frozen=True)
+class InParts:
+    """The scores of a cohort, computed for a few clients at a time: they never leave the cache."""
+
+    parts: Callable[[], Iterable[Tensor]]
+    """Compute the scores of the first clients, of the next ones, and so on. [c, I] each"""
+
+
+Scores = Tensor | InParts
+
+
+def top_k(scores: Scores, masked: Lot | None, k: int) -> Tensor:
     """Return the k best unmasked items of each row, best first; ties: lower item first. [C, k]
 
     Missing entries are -1 (a user with fewer than k unmasked items). NaN ranks last.
     """
+    if isinstance(scores, InParts):
+        tops: list[Tensor] = []
+        begin = 0
+        for part in scores.parts():
+            end = begin + len(part)
+            tops.append(top_k(part, None if masked is None else masked.part(begin, end), k))
+            begin = end
+        return torch.cat(tops)
     if fast.compiled() and k and scores.device.type == "cpu" and scores.dtype in KERNEL_TYPES:
         return _top_k_compiled(scores, masked, k)
     most = torch.finfo(scores.dtype).max
@@ -74,6 +95,7 @@ class Ranking:
     """Items to exclude: "own" (training items), and "valid" if listed."""
     block: int | None = None
     """The block whose held-out items are used; None: the current one."""
+    only_lists: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.split not in ("valid", "test"):
@@ -81,7 +103,7 @@ class Ranking:
         if not self.k or min(self.k) < 1:
             raise ConfigError(f"Ranking.k needs list lengths of at least 1, got {self.k}.")
 
-    def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
+    def totals(self, scores: Scores, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
         """Return totals by name, and the number of clients in them."""
         if cohort.held is None:
             raise ConfigError("Ranking needs a cohort with held-out items.")
@@ -136,7 +158,7 @@ class Owners:
     block: int | None = None
     wants_scores = False
 
-    def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
+    def totals(self, scores: Scores, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
         """Count the owners of each item."""
         return {"owners": torch.bincount(cohort.own.item, minlength=cohort.items)}, len(cohort)
 
