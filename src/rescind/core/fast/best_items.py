@@ -40,9 +40,9 @@ def _write(  # noqa: PLR0912 - one pass, and a call between loops would hinder t
             line[masked[at]] = lowest
         for group in range(groups):
             top[group] = lowest
-        for begin in range(0, groups * PER, groups):
+        for each in range(PER):
             for group in range(groups):
-                here, most = line[begin + group], top[group]
+                here, most = line[each * groups + group], top[group]
                 top[group] = here if here > most else most  # never NaN
         for place in range(k):
             value[place] = lowest
@@ -60,7 +60,8 @@ def _write(  # noqa: PLR0912 - one pass, and a call between loops would hinder t
         for group in range(groups):
             if top[group] < least or top[group] == lowest:
                 continue
-            for item in range(group, groups * PER, groups):
+            for each in range(PER):
+                item = each * groups + group
                 here = line[item]
                 if here < least or not here > lowest:
                     continue
