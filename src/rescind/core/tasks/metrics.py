@@ -6,6 +6,7 @@ the totals reach the server, which divides at the end.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,6 +20,8 @@ from rescind.core.params import Params
 from rescind.errors import ConfigError
 
 KERNEL_TYPES = (torch.float32, torch.float64)
+FEW = 2**18
+"""Scores that torch ranks sooner than numba is loaded."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,9 @@ def top_k(scores: Scores, masked: Lot | None, k: int) -> Tensor:
             tops.append(top_k(part, None if masked is None else masked.part(begin, end), k))
             begin = end
         return torch.cat(tops)
-    if fast.compiled() and k and scores.device.type == "cpu" and scores.dtype in KERNEL_TYPES:
+    pays = "numba" in sys.modules or scores.numel() > FEW
+    on_cpu = scores.device.type == "cpu" and scores.dtype in KERNEL_TYPES
+    if pays and k and on_cpu and fast.compiled():
         return _top_k_compiled(scores, masked, k)
     most = torch.finfo(scores.dtype).max
     scores = torch.nan_to_num(scores, nan=-torch.inf, posinf=most, neginf=-torch.inf)
