@@ -79,8 +79,8 @@ class Table:
         if fresh:
             count[[at for at, _ in fresh]] = 0
         if not fresh and bool((begin[1:] == (begin + count)[:-1]).all()):  # they lie in a row
-            rows = slice(int(begin[0]), int(begin[-1] + count[-1])) if len(ids) else slice(0)
-            return jagged.owners_of(count), {n: c[rows] for n, c in self._base.items()}
+            near = slice(int(begin[0]), int(begin[-1] + count[-1])) if len(ids) else slice(0)
+            return jagged.owners_of(count), {n: c[near] for n, c in self._base.items()}
         owner, place = jagged.spread(begin, count)
         rows = {name: column[place] for name, column in self._base.items()}
         if not fresh:
