@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 from rescind.core import params
 from rescind.core.labels import NameChunk
 from rescind.core.params import Params
-from rescind.core.table import PIECE, Columns, Piece, Table
+from rescind.core.table import PIECE, Piece, Table
 from rescind.core.versions import Version
 from rescind.storage.content import SIZE, Store
 
@@ -68,12 +68,23 @@ class Writer:
         groups |= {apart: [apart]} if apart else {}
         found: dict[str, list[bytes]] = {group: [] for group in groups}
         for number, piece in enumerate(table.pieces()):
-            rows = cache(partial(table.rows_of_piece, number))
-            for group, names in groups.items():
-                made = known(self.store, piece, group, partial(_encoded, rows, names))
-                found[group].append(made)
-        for group, names_of_files in found.items():
-            self._name(f"{name}/{group}", names_of_files, {"people": PIECE})
+            names = _saved(self.store, piece, groups)
+            if len(names) < len(groups):
+                names = self._write_piece(table, number, groups)
+                _KNOWN[piece] = names
+            for group, one in names.items():
+                found[group].append(one)
+        for group, files in found.items():
+            self._name(f"{name}/{group}", files, {"people": PIECE})
+
+    def _write_piece(
+        self, table: Table, number: int, groups: Mapping[str, list[str]]
+    ) -> dict[str, bytes]:
+        rows = table.rows_of_piece(number)
+        return {
+            group: self.store.put(params.to_bytes({name: rows[name] for name in names}))
+            for group, names in groups.items()
+        }
 
     def add_rows(self, name: str, version: Version) -> None:
         """Add a table with one row per client."""
@@ -92,9 +103,10 @@ class Writer:
         self.large[name] = facts
 
 
-def _encoded(rows: Callable[[], Columns], names: list[str]) -> bytes:
-    columns = rows()
-    return params.to_bytes({name: columns[name] for name in names})
+def _saved(store: Store, token: _Token, groups: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the names of files that hold what an object stands for, if they are there."""
+    names = _KNOWN.get(token, {})
+    return {group: names[group] for group in groups if group in names and store.has(names[group])}
 
 
 def _encoded_rows(version: Version, number: int) -> bytes:
