@@ -3,7 +3,8 @@
     title = "..."
     [data]     name = "ml-1m"                      what `rescind data` knows; more keys below
     [sharing]  ratio = [1, 2, 7]  part = 0.3       optional: simulated people lend records
-    [method]   name = "FedAvg"  negatives = 4      fields of the class, one to one
+    [method]   name = "FedAvg"  negatives = 4      fields of the class, one to one; "auto": Gram,
+                                                   or LocalGram above 16,000 items
     [method.model]  name = "LightGCN"
     [guards]   clip = 1.0  gaussian = 0.8          optional: fields of `GuardSettings`
     [run]      rounds = 150                        fields of `RunSettings`
@@ -233,6 +234,7 @@ def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, 
 
 def _learner(method: Mapping[str, Any]) -> type:
     name = str(method.get("name", "FedAvg"))
+    name = "AutoGram" if name == "auto" else name
     if name in classes(*UNLEARNERS).keys() - classes(*METHODS).keys():
         raise ConfigError(f"{name} only forgets: name it under [forget], and a learner here.")
     return find(*METHODS, name)

@@ -48,6 +48,10 @@ from rescind.privacy.schedules import noise_of
 
 PAIR_BYTES = 30
 """Memory for each pair (i, j) of items at the most, measured: sum, inverse, and a solve."""
+DENSE_ITEMS = 16_000
+"""Where nobody chose, larger catalogues keep neighbours, not all pairs (`AutoGram`, `rs.Gram`).
+16,000 items take 7.7 GB (`PAIR_BYTES`), what a computer with 16 GB has free. A fixed number: the
+result must not depend on the machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
