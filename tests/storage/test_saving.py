@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -213,6 +214,20 @@ def test_a_changed_or_missing_file_is_named(trained: Federation, tmp_path: Path,
     path.unlink()
     with pytest.raises(DataError, match=path.name):
         load_federation(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    trained: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    save_federation(trained, tmp_path)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DataError, match="No space left on device"):
+        save_federation(trained.apply(Withdraw(WHO)), tmp_path)
+    monkeypatch.undo()
+    assert everything(load_federation(tmp_path)) == everything(trained)
 
 
 def test_two_saves_at_once_are_refused(trained: Federation, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from rescind.core.records import Records
 from rescind.core.run_state import RunState
 from rescind.core.settings import fields_of, find, from_table, to_table
 from rescind.core.world import Sizes, World
-from rescind.errors import ConfigError
+from rescind.errors import ConfigError, DataError
 from rescind.storage import packing, whole
 from rescind.storage.content import Store
 from rescind.storage.lists import Reader, Writer
@@ -69,25 +69,34 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
     until the new one is complete; what it would have removed goes with the next save.
     """
     folder = Path(folder)
-    files.make_folder(folder)
-    with files.locked(folder):
-        stores = {name: Store(folder / name, suffix) for name, suffix in SIDES.items()}
-        facts, server = _facts(fed), Writer(stores["server"])
-        _add_server(fed, server, facts)
-        sides = {"devices": _write_devices(fed, stores["devices"])}
-        sides["labels"] = write_labels(fed.labels, stores["labels"])
-        for store in stores.values():
-            store.sync()
-        facts |= {"large": server.large, "lists": {n: name.hex() for n, name in sides.items()}}
-        params.save(
-            folder / HEAD, server.tensors, as_notes(facts)
-        )  # from now on the new one counts
-        for store in stores.values():
-            store.sweep()
-        for old in whole.FILES:
-            (folder / old).unlink(missing_ok=True)
-        files.sweep(folder)
+    try:
+        files.make_folder(folder)
+        with files.locked(folder):
+            _save(fed, folder)
+    except OSError as error:
+        raise DataError(
+            f"cannot save into {folder}: {error.strerror or error}. Free some space or choose "
+            f"another folder, then save again; until then it holds the old federation or the new "
+            f"one."
+        ) from None
     return folder
+
+
+def _save(fed: Federation, folder: Path) -> None:
+    stores = {name: Store(folder / name, suffix) for name, suffix in SIDES.items()}
+    facts, server = _facts(fed), Writer(stores["server"])
+    _add_server(fed, server, facts)
+    sides = {"devices": _write_devices(fed, stores["devices"])}
+    sides["labels"] = write_labels(fed.labels, stores["labels"])
+    for store in stores.values():
+        store.sync()
+    facts |= {"large": server.large, "lists": {n: name.hex() for n, name in sides.items()}}
+    params.save(folder / HEAD, server.tensors, as_notes(facts))  # from now on the new one counts
+    for store in stores.values():
+        store.sweep()
+    for old in whole.FILES:
+        (folder / old).unlink(missing_ok=True)
+    files.sweep(folder)
 
 
 def _facts(fed: Federation) -> Facts:
