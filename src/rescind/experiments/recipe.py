@@ -213,6 +213,8 @@ def _place(tables: Table, axis: str, value: Any) -> None:
 def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, str]) -> Cell:
     try:
         method, sharing = dict(tables.get("method", {})), tables.get("sharing")
+        if method.get("name") == "auto":
+            method["name"] = "AutoGram"
         run = {**tables.get("run", {}), "seed": seed}
         learns = from_table(_learner(method), method, {"model": MODELS})
         if learns.model.task == "nodes":
@@ -234,7 +236,6 @@ def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, 
 
 def _learner(method: Mapping[str, Any]) -> type:
     name = str(method.get("name", "FedAvg"))
-    name = "AutoGram" if name == "auto" else name
     if name in classes(*UNLEARNERS).keys() - classes(*METHODS).keys():
         raise ConfigError(f"{name} only forgets: name it under [forget], and a learner here.")
     return find(*METHODS, name)
