@@ -22,8 +22,8 @@ BEGIN, END = "<!-- scale: python bench/scale.py --write -->\n", "<!-- end of sca
 def table(people: list[int]) -> str:
     """Measure at each size; return a table with CPU milliseconds, growth and bounds."""
     torch.set_num_threads(1)
-    measured(1000)  # compile, and allocate once
-    figures = [measured(size) for size in people]
+    measured([1000], 1)  # compile, and allocate once
+    figures = measured(people)
     sizes = " | ".join(f"{size:,} people" for size in people)
     lines = [f"| CPU ms | {sizes} | growth | at most |", "|---|" + "---|" * (len(people) + 2)]
     for name in figures[0]:

@@ -17,9 +17,11 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.records import Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.errors import ConfigError
+from rescind.methods.additive import auto_gram
 from rescind.methods.additive._local_ridge import Near, SparseGram
 from rescind.methods.additive._pairs import square
 from rescind.methods.additive._solve import Ridge
+from rescind.methods.additive.auto_gram import AutoGram
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.local_gram import LocalGram
 from rescind.models.item_item import LocalWeights
@@ -228,3 +230,21 @@ def test_the_control_counts_what_was_lent_and_asks_nobody():
         assert not bool((after.now.state.own["counted"] >= 0).any())
     with pytest.raises(ConfigError, match="nothing would be counted"):
         LocalGram(source="shared", cross=True)
+
+
+# -- chosen by the size of the catalogue ----------------------------------------------------------
+
+
+def test_auto_gram_is_gram_or_local_gram_by_the_number_of_items(monkeypatch, caplog):
+    assert type(begin(AutoGram(ridge=3.0)).method) is Gram
+    assert not caplog.records, "the control"
+    monkeypatch.setattr(auto_gram, "DENSE_ITEMS", 13)
+    chosen = begin(AutoGram(ridge=3.0)).method
+    assert chosen == LocalGram(ridge=3.0)
+    assert "LocalGram is used" in caplog.text
+
+
+def test_a_gram_that_was_named_still_refuses(monkeypatch):
+    monkeypatch.setattr(auto_gram, "DENSE_ITEMS", 13)
+    with pytest.raises(ConfigError, match=r"use rs\.methods\.LocalGram"):
+        begin(Gram(max_items=13))

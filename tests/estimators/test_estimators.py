@@ -12,7 +12,8 @@ import torch
 from sklearn.base import clone
 
 import rescind as rs
-from rescind.core.holdings import TEST, TRAIN
+from rescind.core.holdings import TEST, TRAIN, Holdings
+from rescind.core.labels import Labels
 from rescind.core.tasks.metrics import Ranking
 from rescind.errors import ConfigError, DataError
 from rescind.methods.additive._solve import WEIGHTS
@@ -153,6 +154,58 @@ def test_too_many_items_are_refused_before_anything_changes():
     with pytest.raises(ConfigError, match=r"5 items take .* max_items is 4"):
         model.add([("ann", "new")])
     assert model.items == ["w", "x", "y", "z"]
+
+
+# -- large catalogues: neighbours instead of all pairs --------------------------------------------
+
+
+def large(**settings) -> rs.Gram:
+    return rs.Gram(dense_items=3, **settings)
+
+
+def test_a_large_catalogue_is_learnt_as_local_gram_does_and_this_is_said(caplog):
+    dense = rs.Gram().fit(RECORDS)
+    assert not caplog.records, "the control"
+    model = large().fit(RECORDS)
+    assert "4 items are more than 3" in caplog.text
+    assert "LocalGram" in caplog.text
+    users, items = model.users, model.items
+    client, item = ([known.index(r[n]) for r in RECORDS] for n, known in enumerate((users, items)))
+    records = rs.Records.of(client, item)
+    held = Holdings.of(records, torch.zeros(len(records)), len(users), len(items))
+    method = rs.methods.LocalGram(cross=True)
+    fed = rs.Federation.start(held, method, labels=Labels(tuple(users), tuple(items))).run(1)
+    for user in users:
+        known = {each.item: each.score for each in fed.recommend(user)}
+        assert dict(model.recommend(user)) == pytest.approx(known, rel=1e-6)
+    assert model.recommend(users[0]) != dense.recommend(users[0]), "the control"
+
+
+def test_a_large_catalogue_forgets_bit_for_bit_also_across_the_limit():
+    model = large().fit(RECORDS)
+    model.recommend("ann")
+    left = [r for r in RECORDS if r[0] != "bob"]
+    assert model.forget(users=["bob"]).digest() == large().fit(left).digest()
+    assert model.recommend("ann") == large().fit(left).recommend("ann")
+    fewer = [r for r in RECORDS if r[1] in ("x", "y", "z")]
+    model = large().fit(RECORDS).forget(items=["w"])
+    assert model.digest() == rs.Gram().fit(fewer).digest(), "three items: every pair again"
+    more = rs.Gram(dense_items=3).fit(fewer).add(RECORDS)
+    assert more.digest() == large().fit(RECORDS).digest()
+
+
+def test_a_large_catalogue_is_saved_and_its_neighbours_are_written(tmp_path):
+    model = large().fit(RECORDS)
+    model.save(tmp_path / "model")
+    assert rs.Gram.load(tmp_path / "model").recommend("ann") == model.recommend("ann")
+    model.write_neighbours(tmp_path / "near.parquet", k=2)
+    table = pyarrow.parquet.read_table(tmp_path / "near.parquet").to_pylist()
+    assert table
+    assert all(row["weight"] > 0 for row in table)
+    assert max(sum(row["item"] == i for row in table) for i in model.items) <= 2
+    score = {r["neighbour"]: r["weight"] for r in table if r["item"] == "w"}
+    alone = dict(model.recommend(history=["w"]))
+    assert {n: alone[n] for n in score} == pytest.approx(score)
 
 
 # -- forgetting -----------------------------------------------------------------------------------

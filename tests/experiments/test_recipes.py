@@ -123,3 +123,34 @@ def test_popularity_with_a_backbone_is_refused(tmp_path):
     recipe.write_text('[axes]\nmodel = ["MF"]\nmethod = ["Popularity"]\nseed = [0]\n')
     with pytest.raises(ConfigError, match="Popularity counts items and takes no model, got MF"):
         read(recipe)
+
+
+AUTO = """
+title = "A method chosen by the size of the catalogue"
+[data]
+name = "synthetic"
+users = 30
+items = 25
+interactions = 300
+[method]
+name = "auto"
+[run]
+rounds = 1
+"""
+
+
+def test_auto_is_gram_or_local_gram_and_the_run_says_which(tmp_path, monkeypatch, caplog):
+    from rescind.experiments.learning_run import run_cell
+    from rescind.methods.additive import auto_gram
+
+    path = tmp_path / "auto.toml"
+    path.write_text(AUTO)
+    (cell,) = read(path).cells
+    small = run_cell(cell, tmp_path / "small")
+    assert small.facts["configuration"]["method"]["name"] == "Gram"
+    assert "LocalGram is used" not in caplog.text, "the control"
+    monkeypatch.setattr(auto_gram, "DENSE_ITEMS", 20)
+    large = run_cell(cell, tmp_path / "large")
+    assert large.facts["configuration"]["method"]["name"] == "LocalGram"
+    assert large.facts["digest"] == cell.digest, "so that a table finds its line"
+    assert "LocalGram is used" in caplog.text

@@ -208,18 +208,18 @@ def _there(here: Path, said: Path, kind: str, number: int) -> bool:
 def outcome(folder: Path) -> dict[str, Any]:
     """Everything that must not depend on having been killed: facts, and the model bit by bit."""
     facts = json.loads((folder / "run.json").read_text())
-    model = {}
-    for name in ("server", "devices"):
-        tensors, notes = params.load(folder / "model" / f"{name}.safetensors")
-        model[name] = {n: params.digest({n: v}) for n, v in tensors.items()}
-        model[f"{name} notes"] = _lasting(json.loads(notes["facts"]))
-    model["labels"] = _lasting(json.loads((folder / "model" / "labels.json").read_text()))
+    tensors, notes = params.load(folder / "model" / "server.safetensors")
+    model = {
+        "server": {n: params.digest({n: v}) for n, v in tensors.items()},
+        "notes": _lasting(json.loads(notes["facts"])),
+        "files": files(folder / "model"),  # named by their content
+    }
     return {"facts": {k: v for k, v in facts.items() if k not in TIDES}, "model": model}
 
 
 def _lasting(notes: dict[str, Any]) -> dict[str, Any]:
-    """Notes without digests of events, keyed anew in every run, and the stamp over them."""
-    kept = {k: v for k, v in notes.items() if k != "stamp"}
+    """Notes without digests of events, keyed anew in every run."""
+    kept = dict(notes)
     if "events" in kept:
         kept["events"] = [(kind, at) for kind, _, at in kept["events"]]
     return kept

@@ -245,7 +245,7 @@ def test_a_process_of_its_own_gives_its_number_or_its_error():
 def test_growth_is_an_exponent_and_noise_is_no_growth():
     assert scale.exponent([1.0, 10.0], [100, 1000]) == pytest.approx(1)
     assert scale.exponent([1.0, 1.0, 0.5], [100, 500, 1000]) == 0
-    assert scale.bound("save") > 1 > scale.bound("apply Share")
+    assert scale.bound("first save") > 1 > scale.bound("save after one event")
 
 
 @pytest.mark.parametrize("kind", ["Share", "Unshare", "Erase", "Withdraw"])

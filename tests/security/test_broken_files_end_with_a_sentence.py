@@ -238,13 +238,14 @@ BROKEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("file", ["model/labels.json", "run.json", "withheld.json"])
+@pytest.mark.parametrize("file", ["model/labels/*.json", "run.json", "withheld.json"])
 def test_a_run_with_a_broken_file_is_refused_in_words(ask, finished, tmp_path, file):
     run = tmp_path / "copy"
     shutil.copytree(finished, run)
+    path = next(run.glob(file), run / file)
+    named = path.stem
     for content in BROKEN:
-        (run / file).write_bytes(content)
-        named = Path(file).stem
+        path.write_bytes(content)
         refused(ask("forget", run, "--withdraw", "1", "--audits", "none"), named)
 
 

@@ -107,7 +107,7 @@ def test_receipts_of_other_requests_survive(table: Path, tmp_path: Path) -> None
 
 def test_an_item_that_only_they_had_loses_its_name(table: Path, tmp_path: Path) -> None:
     run_cell(CELL, tmp_path / "one")
-    assert holding(tmp_path / "one", ONLY_THEIRS) == ["labels.json"], "the control"
+    assert len(holding(tmp_path / "one", ONLY_THEIRS)) == 1, "the control"
     new = answer(tmp_path / "one", "withdraw", CANARY, audits="none").folder
     assert holding(new, ONLY_THEIRS) == holding(new, CANARY) == []
     names = load_federation(new / "model").labels.items
@@ -175,16 +175,16 @@ def test_the_command_writes_a_receipt(
 def test_files_with_data_can_be_read_by_their_owner_only(table: Path, tmp_path: Path) -> None:
     run_cell(CELL, tmp_path / "one")
     folders = (imported_folder() / "mine", tmp_path / "one" / "model")
-    for path in (p for folder in folders for p in folder.iterdir()):
+    for path in (p for folder in folders for p in folder.rglob("*") if p.is_file()):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
 def test_swapped_ids_are_noticed(table: Path, tmp_path: Path) -> None:
     run_cell(CELL, tmp_path / "one")
-    path = tmp_path / "one" / "model" / "labels.json"
-    labels = json.loads(path.read_text())
-    users = labels["users"]
+    (name,) = holding(tmp_path / "one" / "model" / "labels", CANARY)
+    path = tmp_path / "one" / "model" / "labels" / name
+    users = json.loads(path.read_text())
     users[3], users[4] = users[4], users[3]
-    path.write_text(json.dumps(labels))
+    path.write_text(json.dumps(users))
     with pytest.raises(DataError, match="the wrong person could be erased"):
         answer(tmp_path / "one", "withdraw", CANARY, audits="none")

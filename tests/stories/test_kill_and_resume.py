@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -30,12 +29,10 @@ from killing import (
     touches,
 )
 from rescind.core import params
-from rescind.core.records import Withdraw
 from rescind.errors import DataError
 from rescind.experiments.learning_run import append_facts
 from rescind.experiments.recipe import read
 from rescind.storage.checkpoints import Checkpoints, resume
-from rescind.storage.federations import load_federation, save_federation
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +108,7 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(nurse, long, sign, 
 DEATHS = [
     ("write", "checkpoints/", 0, "half"),
     ("replace", "checkpoints/", 1, "before"),
-    ("replace", "devices.safetensors", 0, "before"),
+    ("replace", "model/devices/", 0, "before"),
     ("replace", "server.safetensors", 0, "before"),
     ("write", ".run.json", 0, "half"),
     ("unlink", "checkpoints/round", -1, "before"),
@@ -249,41 +246,16 @@ def other(nurse: Nursery, whole: Yardstick) -> tuple[list[tuple[str, str]], dict
     return book, outcome(nurse.here / "other")["facts"]["model"]
 
 
-@pytest.mark.parametrize(
-    "name", ["labels.json", "devices.safetensors", "server.safetensors", "run.json"]
-)
-def test_a_new_run_over_an_old_one_never_leaves_a_silent_mix(nurse, whole, other, cut, name):
+@pytest.mark.parametrize("name", ["model/devices/", "server.safetensors", "run.json"])
+def test_a_new_run_over_an_old_one_leaves_the_old_or_the_new(nurse, whole, other, cut, name):
     shutil.copytree(whole.folder, cut)
     book, model = other
-    assert saved(cut) not in (None, model)
+    old = saved(cut)
+    assert old not in (None, model)
     at = place(book, "replace", name)
     assert nurse.run(*OTHER, "--out", "cut", at=at, how="after").code == -signal.SIGKILL
-    assert saved(cut) == (None if name in ("labels.json", "devices.safetensors") else model)
+    assert saved(cut) == (old if name == "model/devices/" else model)
     assert (cut / "run.json").exists() == (name == "run.json")
-
-
-def test_a_save_cut_off_after_somebody_left_is_refused_even_though_no_weight_moved(
-    tiny_fed, tmp_path, monkeypatch
-):
-    save_federation(tiny_fed, tmp_path)
-    real, calls = os.replace, []
-
-    def cut_off(source, target):
-        calls.append(target)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        real(source, target)
-
-    monkeypatch.setattr(os, "replace", cut_off)
-    gone = tiny_fed.apply(Withdraw(2))
-    assert params.digest(gone.now.state.public) == params.digest(tiny_fed.now.state.public)
-    with pytest.raises(KeyboardInterrupt):
-        save_federation(gone, tmp_path)
-    with pytest.raises(DataError, match="do not belong together"):
-        load_federation(tmp_path)
-    monkeypatch.undo()
-    save_federation(gone, tmp_path)
-    assert not bool(load_federation(tmp_path).world.members[2])
 
 
 # -- no space -------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from pathlib import Path
 from rescind.errors import DataError
 
 
-def write_atomically(path: Path, data: bytes, private: bool = False) -> None:
+def write_atomically(path: Path, data: bytes, private: bool = False, durable: bool = True) -> None:
     """Write a temporary file, sync, rename, sync the folder: readers see the old or new file.
 
-    private: only its owner may read it (mode 600)
+    private: only its owner may read it (mode 600)    durable: False leaves syncing the folder to
+    the caller, who writes many files
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -33,6 +34,8 @@ def write_atomically(path: Path, data: bytes, private: bool = False) -> None:
             f"cannot write {path}: {error.strerror or error}. "
             f"Free some space or choose another folder; the old file is unchanged."
         ) from None
+    if not durable:
+        return
     try:
         sync_folder(path.parent)
     except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol, overload
@@ -27,13 +27,26 @@ def removed(item: int) -> str:
 _CHUNK = 1024  # names that are copied when one of them changes
 
 
+class NameChunk:
+    """Some names in order. Lists that have the same object have the same names there."""
+
+    __slots__ = ("__weakref__", "names")
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+
 class Names(Sequence[str]):
     """A long list of names, of which one can be replaced at little cost. A value."""
 
     def __init__(self, names: Sequence[str]) -> None:
         starts = range(0, len(names), _CHUNK)
-        self._chunks = [tuple(names[start : start + _CHUNK]) for start in starts]
+        self._chunks = [NameChunk(tuple(names[start : start + _CHUNK])) for start in starts]
         self._length = len(names)
+
+    @property
+    def chunks(self) -> Sequence[NameChunk]:
+        return self._chunks
 
     def __len__(self) -> int:
         return self._length
@@ -46,10 +59,10 @@ class Names(Sequence[str]):
         if isinstance(index, slice):
             return tuple(self)[index]
         index = range(self._length)[index]
-        return self._chunks[index // _CHUNK][index % _CHUNK]
+        return self._chunks[index // _CHUNK].names[index % _CHUNK]
 
     def __iter__(self) -> Iterator[str]:
-        return chain.from_iterable(self._chunks)
+        return chain.from_iterable(chunk.names for chunk in self._chunks)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Names | tuple) and tuple(self) == tuple(other)
@@ -60,10 +73,10 @@ class Names(Sequence[str]):
     def replaced(self, index: int, name: str) -> Names:
         """Return the names with another one at an index."""
         at, place = divmod(index, _CHUNK)
-        chunk = self._chunks[at]
+        chunk = self._chunks[at].names
         after = Names(())
         after._chunks, after._length = list(self._chunks), self._length
-        after._chunks[at] = (*chunk[:place], name, *chunk[place + 1 :])
+        after._chunks[at] = NameChunk((*chunk[:place], name, *chunk[place + 1 :]))
         return after
 
 
@@ -103,6 +116,12 @@ class Labels:
     def _items(self) -> dict[str, int]:
         return {name: index for index, name in enumerate(self.items)}
 
+    @cached_property
+    def in_chunks(self) -> dict[str, Names]:
+        """Each column as a list that shares what did not change with older labels."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {n: c if isinstance(c, Names) else Names(c) for n, c in columns.items()}
+
     def client(self, user: str | int, clients: int) -> int:
         """Return the index of a user; raise `DataError` if unknown."""
         return _find(str(user), self._clients, clients, "user")
@@ -123,8 +142,8 @@ class Labels:
         """Return the labels without the id of a user who left."""
         if not self.users:
             return self
-        users = self.users if isinstance(self.users, Names) else Names(self.users)
-        after = replace(self, users=users.replaced(client, left(client)))
+        after = replace(self, users=self.in_chunks["users"].replaced(client, left(client)))
+        after.__dict__["in_chunks"] = {**self.in_chunks, "users": after.users}
         # The index goes with the newer labels, so that it forgets the id, too.
         if (known := self.__dict__.pop("_clients", None)) is not None:
             known.pop(self.users[client], None)
@@ -142,7 +161,7 @@ class Labels:
             tuple("" if i in gone else text for i, text in enumerate(column))
             for column in (self.titles, self.genres)
         )
-        return Labels(self.users, ids, titles, genres)
+        return Labels(self.in_chunks["users"], ids, titles, genres)
 
     def named(self, error: ConsentError) -> ConsentError:
         """Return the error with original ids added, if there are any."""

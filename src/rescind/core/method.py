@@ -123,6 +123,10 @@ class Method(Unlearner):
                 name = f"{type(self.model).__name__}.{size}"
                 raise ConfigError(f"{name} must be from 1 to {WIDEST:,}, got {value}.")
 
+    def for_items(self, items: int) -> Method:
+        """Return the method that is used with this many items. Default: this one."""
+        return self
+
     def check_above_zero(self, *fields: str) -> None:
         """Raise `ConfigError` unless these fields are None or above 0."""
         for field in fields:

@@ -80,6 +80,15 @@ def to_bytes(params: Params, notes: Mapping[str, str] | None = None) -> bytes:
     return save_bytes(values, dict(notes or {}))
 
 
+def from_bytes(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Decode safetensors bytes into tensors and notes. The caller has checked their digest."""
+    from safetensors.torch import load as load_bytes
+
+    length = int.from_bytes(data[:8], "little")
+    notes: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    return load_bytes(data), notes
+
+
 def save(path: Path, params: Params, notes: Mapping[str, str] | None = None) -> None:
     """Write a safetensors file atomically, mode 600, with a digest of its content inside."""
     notes = dict(notes or {})

@@ -17,6 +17,32 @@ from rescind.core import jagged
 Columns = Mapping[str, Tensor]
 MOST = 1024
 """Changed clients whose rows lie beside the columns; more are merged into them. Speed only."""
+PIECE = 2048
+"""Clients in a piece, the unit in which tables are saved. Speed only."""
+
+
+class Piece:
+    """Stands for the rows of `PIECE` clients: tables that have the same object have the same rows.
+
+    Whoever saved a piece can remember where, and need not look at its rows again.
+    """
+
+    __slots__ = ("__weakref__",)
+
+
+def renewed(pieces: list[Piece], clients: Tensor) -> list[Piece]:
+    """Return the pieces after a change of some clients."""
+    after = list(pieces)
+    for number in torch.unique(clients // PIECE).tolist() if after else ():
+        if number < len(after):
+            after[number] = Piece()
+    return after
+
+
+def more_pieces(pieces: list[Piece], clients: int) -> list[Piece]:
+    """Return the pieces of this many clients, new ones at the end. Changes the list."""
+    pieces += [Piece() for _ in range(len(pieces), -(-clients // PIECE))]
+    return pieces
 
 
 class _Base(dict[str, Tensor]):
@@ -38,6 +64,7 @@ class Table:
         self._changed: dict[int, Columns] = {}
         self._tallies: dict[str, Tensor] = {}
         self._length = len(columns["client"])
+        self._pieces: list[Piece] = []
 
     def __len__(self) -> int:
         return self._length
@@ -105,10 +132,30 @@ class Table:
             theirs = {c: Table(rows).of_one(c) for c in clients.tolist()}
             after._changed = {**self._changed, **theirs}
             after._length = len(self) - len(self.take(clients)[0]) + len(rows["client"])
+        after._pieces = renewed(self._pieces, clients)
         for name, tally in self._tallies.items():
             fewer = _counted(tally, self.take(clients)[1][name], -1)
             after._tallies[name] = _counted(fewer, rows[name], 1)
         return after
+
+    def pieces(self) -> list[Piece]:
+        """Return what stands for the rows of the first `PIECE` clients, of the next, and so on."""
+        column = self._base["client"]
+        last = max([int(column[-1]) if len(column) else -1, *self._changed])
+        return more_pieces(self._pieces, last + 1)
+
+    def rows_of_piece(self, number: int) -> Columns:
+        """Return the rows of one piece, without merging the others."""
+        low, high = number * PIECE, (number + 1) * PIECE
+        column = self._base["client"]
+        edges = torch.tensor([low, high], dtype=column.dtype, device=column.device)
+        begin, end = torch.searchsorted(column, edges).tolist()
+        rows = _Base({name: column[begin:end] for name, column in self._base.items()})
+        inside = sorted(client for client in self._changed if low <= client < high)
+        if not inside:
+            return rows
+        new = {n: torch.cat([self._changed[client][n] for client in inside]) for n in rows}
+        return _merged(rows, torch.tensor(inside, device=column.device), new)
 
     def tally(self, name: str) -> Tensor:
         """Return how many rows have each value of a column, up to the largest."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rescind.core.params import Params
+from rescind.core.table import PIECE, Piece, more_pieces, renewed
 
 LINKS = 16
 """Steps between versions that a read follows; after more it gets a table of its own. Speed only."""
@@ -31,6 +32,7 @@ class Version:
         self._written = 0
         """Rows written into the table since it was copied."""
         self._other: Version = self
+        self._pieces: list[Piece] = []
 
     def _differ(self, other: Version, ids: Tensor, rows: Tensor) -> Version:
         if not bool((ids[1:] > ids[:-1]).all()):
@@ -79,9 +81,20 @@ class Version:
                 rows[known] = link._rows[at[known]]
         return rows
 
+    def pieces(self) -> list[Piece]:
+        """Return what stands for the first `PIECE` rows, for the next, and so on."""
+        return more_pieces(self._pieces, len(self))
+
+    def rows_of_piece(self, number: int) -> Tensor:
+        """Return a copy of the rows of one piece."""
+        device = self._path()[0].device
+        first = number * PIECE
+        return self.read(torch.arange(first, min(first + PIECE, len(self)), device=device))
+
     def write(self, ids: Tensor, rows: Tensor) -> Version:
         """Return a version with other values of some rows. ids: each once"""
         after, (nearest, links) = Version(rows), self._path()
+        after._pieces = renewed(self._pieces, ids)
         differ = len(ids) + sum(len(link._ids) for link in links)
         few = nearest.numel() > SMALL and differ * FEW < len(nearest)
         if few and len(links) < LINKS and (links or self._seen):

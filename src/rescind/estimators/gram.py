@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -10,12 +12,19 @@ from numba import njit
 from torch import Tensor
 
 from rescind.core.cohort import Lot
-from rescind.estimators.frames import Ints
+from rescind.core.params import Params
+from rescind.estimators.frames import Id, Ints
+from rescind.estimators.local_form import local_sum, local_weights, strongest
 from rescind.estimators.ranker import Ranker
 from rescind.methods.additive import gram
 from rescind.methods.additive._pairs import add_pairs, half, mirrored, weight_of
 from rescind.methods.additive._solve import TUNED, inverse_of, weights_of
-from rescind.models.item_item import ItemWeights
+from rescind.methods.additive.auto_gram import why_local
+from rescind.methods.additive.gram import DENSE_ITEMS
+from rescind.methods.additive.local_gram import LocalGram
+from rescind.models.item_item import ItemWeights, LocalWeights, must_fit
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -40,8 +49,11 @@ class Gram(Ranker):
     own_power: float = 0.0
     shown_power: float = 0.0
     sharpen: float = 1.0
-    max_items: int = 20_000
-    """Largest catalogue allowed: 8 bytes per pair, and 12 more while solving."""
+    dense_items: int = DENSE_ITEMS
+    """Largest catalogue of which every pair is kept (30 bytes each while solving). A larger one
+    keeps the 200 nearest neighbours of each item, as `rs.methods.LocalGram` does."""
+    max_items: int = 1_000_000
+    """Largest catalogue allowed."""
 
     @classmethod
     def tuned(cls, **settings: Any) -> Gram:
@@ -49,18 +61,37 @@ class Gram(Ranker):
         return cls(**{**TUNED, **settings})
 
     def _method(self) -> gram.Gram:
-        return gram.Gram(cross=True, **self._checked())
+        given = {n: v for n, v in self._checked().items() if n != "dense_items"}
+        if not self._is_large(len(self._ledger.slot)):
+            return gram.Gram(cross=True, **given)
+        return _as_local(given)
+
+    def _is_large(self, items: int) -> bool:
+        """Return whether there are too many items to keep all pairs."""
+        return items > self.dense_items
+
+    def _must_fit(self, items: Collection[Id]) -> None:
+        given = {n: v for n, v in self._checked().items() if n != "dense_items"}
+        if not self._is_large(len(items)):
+            gram.Gram(cross=True, **given).must_fit(len(items))
+            return
+        must_fit(len(items), self.max_items, "Gram")
+        if not self._is_large(len(self._ledger.slot)):  # it was dense until now
+            log.warning("%s", why_local(len(items), self.dense_items))
 
     def _counting(self) -> Any:
-        return ()
+        return self._is_large(len(self._ledger.slot))
 
     def _shape(self, slots: int) -> tuple[int, ...]:
-        return (half(slots),)
+        return (0,) if slots and self._counting() else (half(slots),)
 
     def _count(self, lot: Lot, sign: int) -> None:
-        add_pairs(self._sum, lot, sign * weight_of(lot.count))
+        if not self._counting():  # neighbours are made of the records, at the next use
+            add_pairs(self._sum, lot, sign * weight_of(lot.count))
 
     def _in_order(self, slot: Ints) -> Tensor:
+        if self._counting():
+            return local_sum(self._ledger, self._made["place"], len(slot))
         out = self._sum.new_empty(half(len(slot)))
         _take_pairs(self._sum.numpy(), slot, out.numpy())
         return out
@@ -69,11 +100,41 @@ class Gram(Ranker):
         if not len(total):
             return torch.zeros(0, 0)
         settings, items = self._method(), len(self._ledger.slot)
+        if isinstance(settings, LocalGram):
+            return local_weights(total, items, settings)
         inverse = inverse_of([(total, 1.0)], items, settings.ridges)
         return weights_of(mirrored(inverse), settings.temper)
 
     def _scores(self, weights: Tensor, lot: Lot) -> Tensor:
+        if self._counting():
+            return LocalWeights().of_lot(self._neighbours(weights), lot)
         return ItemWeights().of_lot({"weights": weights}, lot)
+
+    def _neighbours(self, weights: Tensor) -> Params:
+        """Return the weights as a federation publishes them; the same objects every time."""
+        if "public" not in self._made:
+            lists = {"neighbour": weights[0].int(), "weight": weights[1].float()}
+            self._made["public"] = lists
+        found: Params = self._made["public"]
+        return found
+
+    def _strongest(self, weights: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        if not self._counting():
+            return super()._strongest(weights, k)
+        return strongest(self._neighbours(weights), k)
+
+
+def _as_local(given: dict[str, Any]) -> LocalGram:
+    """Return LocalGram with the settings that differ from the defaults of `rs.Gram`.
+
+    Those of `Gram.tuned` were found for all pairs; LocalGram has its own.
+    """
+    usual = {field.name: field.default for field in fields(Gram)}
+    changed = {n: v for n, v in given.items() if v != usual[n]}
+    if TUNED.items() <= changed.items():
+        rest = {n: v for n, v in changed.items() if n not in TUNED}
+        return LocalGram.tuned(cross=True, **rest)
+    return LocalGram(cross=True, **changed)
 
 
 @njit(cache=True)

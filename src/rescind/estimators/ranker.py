@@ -309,6 +309,13 @@ class Ranker(Settings, ABC):
             total = total + Sum(totals, float(people), people)
         return metric.finish(total.totals, total.weight)
 
+    def _strongest(self, weights: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the k largest weights of each item above 0: (item, neighbour, weight)."""
+        items = weights.shape[-1]
+        value, place = weights.reshape(-1, items, items).sum(0).topk(k, dim=1)
+        row, column = (value > 0).nonzero().unbind(1)
+        return row, place[row, column], value[row, column]
+
     def write_neighbours(self, path: str | Path, k: int = 50) -> None:
         """Write the k items that each item speaks for most as Parquet: item, neighbour, weight.
 
@@ -318,17 +325,15 @@ class Ranker(Settings, ABC):
         import pyarrow.parquet
 
         items = self._from_sum()["items"]
-        weights = self._weights().reshape(-1, len(items), len(items)).sum(0)
         if len({type(each) for each in items}) > 1:
             raise DataError("ids of items are text and numbers, but a Parquet column has one type.")
-        value, place = weights.topk(min(k, len(weights)), dim=1)
-        row, column = (value > 0).nonzero().unbind(1)
+        row, column, value = self._strongest(self._weights(), min(k, len(items)))
         named = np.array(items, dtype=object)
         table = pyarrow.table(
             {
                 "item": pyarrow.array(named[row].tolist()),
-                "neighbour": pyarrow.array(named[place[row, column]].tolist()),
-                "weight": pyarrow.array(value[row, column].numpy()),
+                "neighbour": pyarrow.array(named[column].tolist()),
+                "weight": pyarrow.array(value.numpy()),
             }
         )
         made = io.BytesIO()

@@ -271,6 +271,13 @@ class Cell:
             "settings": self.settings,
         }
 
+    def as_used(self, method: Method) -> Table:
+        """Return the configuration of run.json with the method that was used in the end.
+
+        It differs if the method chose another one for the data (`Method.for_items`).
+        """
+        return {"configuration": replace(self, method=method).configuration}
+
     def made(self, line: Mapping[str, Any]) -> bool:
         """Return whether a result was made with these settings, including defaults.
 

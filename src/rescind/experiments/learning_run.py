@@ -255,6 +255,7 @@ def _run_cell(
     seen = Last(until)
     trained, stopped = _train(cell, fed, seen, meter, (meter, seen, checkpoints, *watch))
     facts = _facts(cell, dataset, trained, seen.until, meter)
+    facts |= cell.as_used(trained.method)
     facts["privacy"]["stopped"] = stopped
     trained = meter.ledger(trained)
     save_federation(trained, folder / "model")
@@ -355,7 +356,9 @@ def _facts(
         "groups": _by_group(fed, cell.run.k) if len(fed.world.shared) else {},
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         **meter.costs(),
-        "privacy": cell.promise(meter.most_often(), fed.world.sizes.clients)
+        "privacy": replace(cell, method=fed.method).promise(
+            meter.most_often(), fed.world.sizes.clients
+        )
         | fed.method.promise(fed),
         "published": fed.method.published(fed),
         "kept_bytes": {"server": server_bytes(fed), "devices": vault.nbytes},

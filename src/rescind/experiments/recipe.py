@@ -3,7 +3,8 @@
     title = "..."
     [data]     name = "ml-1m"                      what `rescind data` knows; more keys below
     [sharing]  ratio = [1, 2, 7]  part = 0.3       optional: simulated people lend records
-    [method]   name = "FedAvg"  negatives = 4      fields of the class, one to one
+    [method]   name = "FedAvg"  negatives = 4      fields of the class, one to one; "auto": Gram,
+                                                   or LocalGram above 16,000 items
     [method.model]  name = "LightGCN"
     [guards]   clip = 1.0  gaussian = 0.8          optional: fields of `GuardSettings`
     [run]      rounds = 150                        fields of `RunSettings`
@@ -212,6 +213,8 @@ def _place(tables: Table, axis: str, value: Any) -> None:
 def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, str]) -> Cell:
     try:
         method, sharing = dict(tables.get("method", {})), tables.get("sharing")
+        if method.get("name") == "auto":
+            method["name"] = "AutoGram"
         run = {**tables.get("run", {}), "seed": seed}
         learns = from_table(_learner(method), method, {"model": MODELS})
         if learns.model.task == "nodes":

@@ -14,6 +14,7 @@ from typing import Any
 from rescind.core import files, params
 from rescind.core.executor import Executor, InProcess
 from rescind.core.federation import Federation
+from rescind.core.method import Method
 from rescind.core.run_state import EarlyStop
 from rescind.core.tasks.metrics import Ranking
 from rescind.data import Dataset
@@ -161,8 +162,13 @@ class StreamCheckpointFiles(StreamCheckpoints):
                 )
             self._count(facts["meter"], self.cell.run.checkpoint_every)
             log.info("going on in block %d", len(facts["done"]))
-            return replace(fed, method=self.cell.method), tuple(map(_block, facts["done"]))
+            return replace(fed, method=self._method(fed)), tuple(map(_block, facts["done"]))
         return None
+
+    def _method(self, fed: Federation) -> Method:
+        """Return the method with the settings of now; one that chose another stays so."""
+        given = self.cell.method
+        return fed.method if given.for_items(0) is not given else given
 
     def begins(self, fed: Federation, done: Sequence[Block]) -> None:
         """Save the start of a block if it is not there yet, and remove older blocks."""

@@ -24,10 +24,20 @@ def one_cell(recipe: str, cell: str | None, changes: tuple[str, ...] = ()) -> tu
             "guards.epsilon is not allowed over silos: only a run in one process can keep a "
             "privacy budget. Remove it; run.json reports the epsilon of the noise on the silos."
         )
+    _check_method(chosen)
     _check_forget(chosen)
     if chosen.data.variant:
         _check_stream(chosen)
     return found.path, chosen
+
+
+def _check_method(cell: Cell) -> None:
+    """Refuse a method that is chosen by the number of items, which silos do not know."""
+    if cell.method.for_items(0) is not cell.method:
+        raise ConfigError(
+            f"{type(cell.method).__name__} is chosen when the data is known. Over silos, name the "
+            f"method: --set method.name=Gram, or LocalGram for a large catalogue."
+        )
 
 
 def _check_forget(cell: Cell) -> None:

@@ -1,5 +1,6 @@
 # Written by python -m rescind_papers.stubs: one line for each class that is found.
 from rescind.core.method import Method, Unlearner
+from rescind.methods.additive.auto_gram import AutoGram as AutoGram
 from rescind.methods.additive.blend import Blend as Blend
 from rescind.methods.additive.gram import Gram as Gram
 from rescind.methods.additive.graph_gram import GraphGram as GraphGram

@@ -142,14 +142,14 @@ class LocalWeights(_NothingPrivate):
         """Compute x B for every client, with x its own items. [C, I]"""
         from scipy.sparse import csr_array
 
-        weights = _by_source(public)
+        weights = by_source(public)
         first = torch.cat([lot.first, lot.first.new_tensor([len(lot)])]).cpu().numpy()
         ones, item = torch.ones(len(lot), dtype=public["weight"].dtype).numpy(), lot.item.cpu()
         owns = csr_array((ones, item.numpy(), first), shape=(lot.clients, weights.shape[0]))
         return torch.from_numpy((owns @ weights).toarray()).to(public["weight"].device)
 
 
-def _by_source(public: Params) -> Any:
+def by_source(public: Params) -> Any:
     """Return the weights as sparse rows of the owned items, cached per weight tensor."""
     from scipy.sparse import csc_array, csr_array
 

@@ -38,8 +38,8 @@ KINDS: dict[str, type[Event]] = {
 REQUESTS = (Unshare, Erase, EraseLabels, EraseEdges, Withdraw)
 
 
-def pack_event(event: Event) -> Packed:
-    """Return an event as tensors and facts."""
+def pack_event(event: Event, rows: bool = True) -> Packed:
+    """Return an event as tensors and facts. rows: with its records"""
     facts: Facts = {"kind": type(event).__name__}
     tensors: dict[str, Tensor] = {}
     if facts["kind"] not in KINDS:
@@ -47,7 +47,7 @@ def pack_event(event: Event) -> Packed:
     for field in fields(event):
         value = getattr(event, field.name)
         if isinstance(value, Records):
-            tensors |= columns(value)
+            tensors |= columns(value) if rows else {}
         elif isinstance(value, Holdings):
             held, facts[field.name] = packing.pack_holdings(value)
             tensors |= held

@@ -19,10 +19,11 @@ from rescind.core.records import Records
 from rescind.core.run_state import RunState
 from rescind.core.state import Log, Memory, ServerState, Snapshot
 from rescind.core.update import Rows
+from rescind.core.versions import Versions
 from rescind.errors import DataError
 
 FORMAT = 2
-"""Version of saved federations and checkpoints."""
+"""Version of checkpoints."""
 Facts = dict[str, Any]
 Packed = tuple[dict[str, Tensor], Facts]
 
@@ -73,9 +74,14 @@ def unpack_state(tensors: Params, facts: Facts, device: str) -> ServerState:
 
 def pack_vault(vault: Vault) -> Packed:
     """Pack private values and logs, without the holdings."""
-    tensors = under("private", vault.private)
+    tensors, facts = pack_log(vault.log)
+    return tensors | under("private", vault.private), facts
+
+
+def pack_log(log: Log) -> Packed:
+    tensors: dict[str, Tensor] = {}
     rounds = []
-    for number, (at, name, rows) in enumerate(vault.log.entries):
+    for number, (at, name, rows) in enumerate(log.entries):
         parts = {"owner": rows.owner, "index": rows.index, "value": rows.value}
         tensors |= under(f"log{number}", parts)
         rounds.append([at, name, rows.size])
@@ -87,14 +93,14 @@ def unpack_vault(tensors: Params, facts: Facts, holdings: Holdings, device: str)
     for number, (at, name, size) in enumerate(facts["log"]):
         rows = params.to(drawer(f"log{number}", tensors), device)
         entries.append((at, name, Rows(rows["owner"], rows["index"], rows["value"], size)))
-    private = params.to(drawer("private", tensors), device)
+    private = Versions(params.to(drawer("private", tensors), device))
     return Vault(holdings.to(device), private, Log(tuple(entries)))
 
 
-def pack_holdings(holdings: Holdings) -> Packed:
-    held = {"split": holdings.split, "block": holdings.block, "lent": holdings.lent}
-    held |= columns(holdings.records) | {"members": holdings.members}
-    tensors = under("held", held)
+def pack_holdings(holdings: Holdings, rows: bool = True) -> Packed:
+    """Pack holdings. rows: with their table"""
+    held = dict(holdings.table.columns) if rows else {}
+    tensors = under("held", {**held, "members": holdings.members})
     facts: Facts = {"items": holdings.items, "now": holdings.now, "task": holdings.task}
     if holdings.graph is not None:
         parts = vars(holdings.graph)
@@ -119,8 +125,8 @@ def columns(records: Records) -> dict[str, Tensor]:
 
 
 def under(name: str, values: Params) -> dict[str, Tensor]:
-    """Return the values with `name|` in front of each key."""
-    return {f"{name}|{each}": value.detach() for each, value in values.items()}
+    """Return the values with `name|` in front of each key, the same objects if possible."""
+    return {f"{name}|{n}": v.detach() if v.requires_grad else v for n, v in values.items()}
 
 
 def drawer(name: str, tensors: Params) -> dict[str, Tensor]:
@@ -133,10 +139,13 @@ def as_notes(facts: Mapping[str, Any]) -> dict[str, str]:
     return {"facts": json.dumps(facts)}
 
 
-def read_packed(path: Path) -> tuple[dict[str, Tensor], Facts]:
+def read_packed(
+    path: Path, formats: tuple[int, ...] = (FORMAT,)
+) -> tuple[dict[str, Tensor], Facts]:
     """Read tensors and facts of a file; raise if another version wrote it."""
     tensors, notes = params.load(path)
     facts: Facts = json.loads(notes["facts"])
-    if (found := facts.get("format")) != FORMAT:
-        raise DataError(f"{path} has format {found}, this version reads {FORMAT}. Rerun with it.")
+    if (found := facts.get("format")) not in formats:
+        known = " and ".join(map(str, formats))
+        raise DataError(f"{path} has format {found}, this version reads {known}. Rerun with it.")
     return tensors, facts

@@ -12,6 +12,8 @@ from typing import Any
 from rescind.core import files
 from rescind.errors import DataError
 
+HEAD = "server.safetensors"
+"""The file of a saved federation that names all others."""
 MOVED = "moved.json"
 UNSIGNED = "unsigned"
 """Holds the receipt of a new run until the old run is purged."""
@@ -69,10 +71,10 @@ def check_finished(run: Path) -> None:
 def model_in(run: Path) -> Path:
     """Return where a federation was saved: RUN/model or the folder itself; raise if in neither."""
     folder = run / "model" if (run / "model").is_dir() else run
-    if not (folder / "server.safetensors").is_file():
+    if not (folder / HEAD).is_file():
         hint = _replaced_by(folder) or _replaced_by(folder.parent)
         raise DataError(
-            f"{folder} holds no saved federation (server.safetensors is missing). "
+            f"{folder} holds no saved federation ({HEAD} is missing). "
             + (hint or "Give the folder of a finished run.")
         )
     return folder

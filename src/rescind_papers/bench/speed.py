@@ -309,8 +309,8 @@ def everything(quick: bool = False, say: Say = lambda _: None) -> Iterator[Figur
 
 def growth(people: list[int]) -> Iterator[Figure]:
     """Fit the cost of single changes against the size of the federation."""
-    scale.measured(people[0] // 5)  # compile first
-    figures = [scale.measured(size) for size in people]
+    scale.measured([people[0] // 5], 1)  # compile first
+    figures = scale.measured(people)
     for name in figures[0]:
         took = [figure[name] for figure in figures]
         beside = {f"ms_{size}": 1000 * t for size, t in zip(people, took, strict=True)}

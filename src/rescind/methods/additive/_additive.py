@@ -128,11 +128,13 @@ class Additive(Dial, Method):
         absent = torch.isin(asked, asked.new_tensor(list(away)))
         flags = exchange.grown_flags(state.own, after.world)
         if leaving:
-            flags["lost"][asked[absent]] = True
-            flags["counted"][lenders], flags["owes"][lenders] = -1, False
+            flags["lost"] = exchange.flagged(flags["lost"], asked[absent], True)
+            flags["counted"] = exchange.flagged(flags["counted"], lenders, -1)
+            flags["owes"] = exchange.flagged(flags["owes"], lenders, False)
             sums, _ = _answers(self, fed, fed.now.vault, asked[~absent], LEAVE)
         else:
-            flags["owes"][asked[absent]] = not arriving  # a new block is not a debt
+            # A new block is not a debt.
+            flags["owes"] = exchange.flagged(flags["owes"], asked[absent], not arriving)
             if isinstance(event, Erase):
                 records = event.records.to(asked.device)
                 noted = self.client_erased(vault.private, records, after.world.block)

@@ -19,6 +19,7 @@ from rescind.core.cohort import Cohort, Lot
 from rescind.core.params import Params
 from rescind.core.records import Records
 from rescind.core.state import REFERENCE, Private
+from rescind.core.table import PIECE
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
 from rescind.methods.additive._notes import BITS, Notes
@@ -215,19 +216,39 @@ def from_parts(sums: Sums, device: torch.device) -> Parts:
 
 @dataclass(frozen=True)
 class Lent:
-    """The counted loans: each pair with the block in which it was lent."""
+    """The counted loans: each pair with the block in which it was lent.
 
-    pair: Tensor
-    """[n] sorted"""
-    block: Tensor
-    """[n]"""
+    They lie in pieces of some thousand clients, so that a change copies one piece, not all loans.
+    """
+
+    pieces: tuple[Tensor, ...]
+    """[2, n] each: pairs, sorted, and their blocks."""
+
+    @classmethod
+    def none(cls, device: torch.device) -> Lent:
+        return cls((torch.zeros((2, 0), dtype=torch.int64, device=device),))
 
     @classmethod
     def of(cls, own: Params) -> Lent:
-        return cls(own["lent/pair"], own["lent/block"])
+        if "lent/pair" in own:  # as they were kept in version 0.1: all in one piece
+            whole = torch.stack([own["lent/pair"], own["lent/block"].long()])
+            return cls(_in_pieces(whole))
+        return cls(tuple(own[name] for name in sorted(own) if name.startswith(LOANS)))
 
-    def packed(self) -> dict[str, Tensor]:
-        return {"lent/pair": self.pair, "lent/block": self.block}
+    def into(self, own: Params) -> dict[str, Tensor]:
+        """Return the server's values with these loans."""
+        others = {name: value for name, value in own.items() if not name.startswith(LOANS)}
+        return others | {f"{LOANS}{n:06d}": piece for n, piece in enumerate(self.pieces)}
+
+    @property
+    def pair(self) -> Tensor:
+        """All pairs. [n] sorted"""
+        return torch.cat([piece[0] for piece in self.pieces])
+
+    @property
+    def block(self) -> Tensor:
+        """The block of each pair. [n]"""
+        return torch.cat([piece[1] for piece in self.pieces])
 
     def follow(
         self, world: World, lenders: Tensor | None = None, longest: int = 0
@@ -236,65 +257,88 @@ class Lent:
 
         lenders: clients whose loans may have changed; None compares all
         """
+        device = self.pieces[0].device
         if self._counts(world.shared):
-            return self, Parts.none(self.pair.device)
-        now, (before, changed) = None, world.shared.changed_from
+            return self, Parts.none(device)
+        before, changed = world.shared.changed_from
         if before is not None and len(changed) and self._counts(before):
-            lenders = changed.to(self.pair.device)  # the loans of others are those counted
-        else:
-            now = world.shared.pairs()
-            if not bool((now[1:] > now[:-1]).all()):  # a pair lent twice is one loan
-                now = torch.unique(now)
-            if torch.equal(now, self.pair):
-                return self._for(world.shared), Parts.none(now.device)
-        if lenders is None and now is not None:
-            gone, came = self.pair[~torch.isin(self.pair, now)], now[~torch.isin(now, self.pair)]
+            return self._moved(world, changed.to(device), longest)
+        now, old = world.shared.pairs(), self.pair
+        if not bool((now[1:] > now[:-1]).all()):  # a pair lent twice is one loan
+            now = torch.unique(now)
+        if torch.equal(now, old):
+            return self._for(world.shared), Parts.none(device)
+        if lenders is None or not _same_for_others(old, now, lenders):
+            gone, came = old[~torch.isin(old, now)], now[~torch.isin(now, old)]
             lenders = torch.unique(torch.cat([gone, came]) >> _CLIENT)
-        if lenders is None or not len(lenders):
-            return self.follow(world, longest=longest)
-        # Pairs are sorted by client, so only this range can differ.
-        edges = torch.stack([lenders.min(), lenders.max() + 1]) << _CLIENT
-        begin, end = torch.searchsorted(self.pair, edges).tolist()
-        old, old_block = self.pair[begin:end], self.block[begin:end]
-        was = torch.isin(old >> _CLIENT, lenders)
-        if now is None:
-            mine = torch.unique(world.shared.of_clients(lenders).pairs())
-            new = torch.cat([old[~was], mine]).sort().values
-            now = torch.cat([self.pair[:begin], new, self.pair[end:]])
-            here = torch.isin(new >> _CLIENT, lenders)
-        else:
-            first, last = torch.searchsorted(now, edges).tolist()
-            new = now[first:last]
-            here = torch.isin(new >> _CLIENT, lenders)
-            outside = ((self.pair[:begin], now[:first]), (self.pair[end:], now[last:]))
-            if not all(torch.equal(a, b) for a, b in (*outside, (old[~was], new[~here]))):
-                return self.follow(world, longest=longest)  # other clients' loans changed, too
-        at = torch.searchsorted(old, new).clamp_(max=max(len(old) - 1, 0))
-        known = old[at] == new if len(old) else torch.zeros_like(new, dtype=torch.bool)
-        new_block = torch.full_like(new, world.block, dtype=self.block.dtype)
-        new_block[known] = old_block[at[known]]
-        block = torch.cat([self.block[:begin], new_block, self.block[end:]])
-        parts = _difference(old[was], old_block[was], new[here], new_block[here], longest)
-        return Lent(now, block)._for(world.shared), parts
+        return self._moved(world, lenders, longest)
+
+    def _moved(self, world: World, lenders: Tensor, longest: int) -> tuple[Lent, Parts]:
+        """Return the loans after a change of some lenders, and the parts that changed."""
+        lenders, pieces = torch.unique(lenders), list(self.pieces)
+        mine = torch.unique(world.shared.of_clients(lenders).pairs())
+        none = pieces[0][:, :0]
+        old, new = [none], [none]
+        pieces += [none] * (int(lenders.max()) // PIECE + 1 - len(pieces))
+        for number in torch.unique(lenders // PIECE).tolist():
+            edges = lenders.new_tensor([number * PIECE, (number + 1) * PIECE])
+            first, last = torch.searchsorted(lenders, edges).tolist()
+            begin, end = torch.searchsorted(mine, edges << _CLIENT).tolist()
+            piece = pieces[number]
+            theirs = torch.isin(piece[0] >> _CLIENT, lenders[first:last])
+            now = _with_blocks(mine[begin:end], piece, world.block)
+            old.append(piece[:, theirs])
+            new.append(now)
+            both = torch.cat([piece[:, ~theirs], now], dim=1)
+            pieces[number] = both[:, torch.argsort(both[0])]
+        parts = _difference(torch.cat(old, dim=1), torch.cat(new, dim=1), longest)
+        return Lent(tuple(pieces))._for(world.shared), parts
 
     def _counts(self, shared: Records) -> bool:
         """Return whether it is known that these are the loans of some shared records."""
-        known = _COUNTED.get(shared)
-        return known is not None and known() is self.pair
+        known = _COUNTED.get(shared, ())
+        same = len(known) == len(self.pieces)
+        return same and all(k() is piece for k, piece in zip(known, self.pieces, strict=True))
 
     def _for(self, shared: Records) -> Lent:
         """Note that these are the loans of some shared records."""
-        _COUNTED[shared] = weakref.ref(self.pair)
+        _COUNTED[shared] = tuple(weakref.ref(piece) for piece in self.pieces)
         return self
 
 
-_COUNTED: weakref.WeakKeyDictionary[Records, weakref.ref[Tensor]] = weakref.WeakKeyDictionary()
+LOANS = "lent/"
+"""Prefix of the server's values with the counted loans."""
+_COUNTED: weakref.WeakKeyDictionary[Records, tuple[weakref.ref[Tensor], ...]]
+_COUNTED = weakref.WeakKeyDictionary()
+
+
+def _in_pieces(loans: Tensor) -> tuple[Tensor, ...]:
+    """Return loans of all clients in pieces. loans: [2, n], sorted"""
+    last = int(loans[0, -1] >> _CLIENT) if loans.shape[1] else 0
+    edges = torch.arange(1, last // PIECE + 1, device=loans.device) * PIECE << _CLIENT
+    ends = torch.searchsorted(loans[0].contiguous(), edges).tolist()
+    return tuple(part.contiguous() for part in torch.tensor_split(loans, ends, dim=1))
+
+
+def _same_for_others(old: Tensor, new: Tensor, lenders: Tensor) -> bool:
+    """Return whether two lists of pairs are equal but for the pairs of some lenders."""
+    left = [pair[~torch.isin(pair >> _CLIENT, lenders)] for pair in (old, new)]
+    return torch.equal(*left)
+
+
+def _with_blocks(pair: Tensor, known: Tensor, block: int) -> Tensor:
+    """Return pairs with their blocks: as known, else the current one. [2, n]"""
+    blocks = torch.full_like(pair, block)
+    if known.shape[1]:
+        at = torch.searchsorted(known[0].contiguous(), pair).clamp_(max=known.shape[1] - 1)
+        blocks = torch.where(known[0][at] == pair, known[1][at], blocks)
+    return torch.stack([pair, blocks])
 
 
 def parts_of_loans(lent: Lent, longest: int = 0) -> Parts:
     """Return the parts of all counted loans."""
-    none = lent.pair[:0]
-    return _difference(none, none, lent.pair, lent.block, longest)
+    now = torch.cat(lent.pieces, dim=1)
+    return _difference(now[:, :0], now, longest)
 
 
 def owners_in(parts: Parts, items: int) -> Tensor:
@@ -303,10 +347,9 @@ def owners_in(parts: Parts, items: int) -> Tensor:
     return each.new_zeros(items).index_add_(0, parts.lot.item, each)
 
 
-def _difference(
-    old: Tensor, old_block: Tensor, new: Tensor, new_block: Tensor, longest: int
-) -> Parts:
-    """Return the parts of each changed (client, block): minus before, plus after."""
+def _difference(before: Tensor, after: Tensor, longest: int) -> Parts:
+    """Return the parts of each changed (client, block): minus before, plus after. [2, n] each"""
+    (old, old_block), (new, new_block) = before, after
     was, now = ((p >> _CLIENT << 16) + b for p, b in ((old, old_block), (new, new_block)))
     gone, came = ~torch.isin(old, new), ~torch.isin(new, old)
     moved = torch.unique(torch.cat([was[gone], now[came]]))
@@ -321,13 +364,21 @@ def _difference(
 
 
 def grown_flags(own: Params, world: World) -> dict[str, Tensor]:
-    """Return flags, extended to new clients: last block counted, owes, lost. [clients]"""
+    """Return flags, extended to new clients: last block counted, owes, lost. [clients]
+
+    Others have them, too: change them with `flagged`.
+    """
     flags = {}
     for name, first in {"counted": -1, "owes": False, "lost": False}.items():
         old = own[name]
         more = max(world.sizes.clients - len(old), 0)
-        flags[name] = torch.cat([old, old.new_full((more,), first)])
+        flags[name] = torch.cat([old, old.new_full((more,), first)]) if more else old
     return flags
+
+
+def flagged(flag: Tensor, ids: Tensor, value: int | bool) -> Tensor:
+    """Return a flag with another value for some clients; the same object if it has it already."""
+    return flag.index_fill(0, ids, value) if bool((flag[ids] != value).any()) else flag
 
 
 @dataclass(frozen=True)

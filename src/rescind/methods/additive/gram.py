@@ -20,7 +20,15 @@ from rescind.core.world import World
 from rescind.errors import ConfigError, DataError
 from rescind.methods.additive import _exchange as exchange
 from rescind.methods.additive._additive import Additive
-from rescind.methods.additive._exchange import BLOCK, LEAVE, OWNERS, Lent, Sums, owners_in
+from rescind.methods.additive._exchange import (
+    BLOCK,
+    LEAVE,
+    OWNERS,
+    Lent,
+    Sums,
+    flagged,
+    owners_in,
+)
 from rescind.methods.additive._pairs import AT_ONCE, Parts, add_pairs, half, items_of, sum_dtype
 from rescind.methods.additive._release import (
     NOISE,
@@ -40,6 +48,10 @@ from rescind.privacy.schedules import noise_of
 
 PAIR_BYTES = 30
 """Memory for each pair (i, j) of items at the most, measured: sum, inverse, and a solve."""
+DENSE_ITEMS = 16_000
+"""Where nobody chose, larger catalogues keep neighbours, not all pairs (`AutoGram`, `rs.Gram`).
+16,000 items take 7.7 GB (`PAIR_BYTES`), what a computer with 16 GB has free. A fixed number: the
+result must not depend on the machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,15 +102,14 @@ class Gram(Solving, Additive):
     def server_init(self, world: World, clock: Clock) -> ServerState:
         device, clients = world.members.device, world.sizes.clients
         flags = {
-            "counted": torch.full((clients,), -1, dtype=torch.int64, device=device),
+            "counted": torch.full((clients,), -1, dtype=torch.int16, device=device),
             "owes": torch.zeros(clients, dtype=torch.bool, device=device),
             "lost": torch.zeros(clients, dtype=torch.bool, device=device),
             "rounds": torch.full((1,), -1, dtype=torch.int64, device=device),
             "released": torch.zeros(2, dtype=torch.int64, device=device),  # releases, users since
         }
         own, public = self.server_empty(world)
-        none = torch.zeros(0, dtype=torch.int64, device=device)
-        return ServerState(public, {**own, **flags, **Lent(none, none.short()).packed()})
+        return ServerState(public, Lent.none(device).into({**own, **flags}))
 
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
         """Return (own, public) for G = 0. C is solved once a client is counted."""
@@ -157,7 +168,7 @@ class Gram(Solving, Additive):
 
     def server_published(self, state: ServerState, world: World, people: int) -> ServerState:
         """Make a new release, or keep the old one: too few users have changed, or none is left."""
-        before = state.own.get("released", state.own["counted"].new_zeros(2))
+        before = state.own.get("released", state.own["rounds"].new_zeros(2))
         releases, since = (int(n) for n in before)
         due = not releases or since + people >= self.release_every
         due &= not self.releases or releases < self.releases
@@ -204,15 +215,15 @@ class Gram(Solving, Additive):
         for role, total in sums.items():
             # Leaving clients are not counted; hosted clients are asked in every round.
             if LEAVE not in role and not role.startswith("host"):
-                flags["counted"][total.who] = world.block
-                flags["owes"][total.who] = False
+                flags["counted"] = flagged(flags["counted"], total.who, world.block)
+                flags["owes"] = flagged(flags["owes"], total.who, False)
         parts, totals = self.server_received(sums, world)
         own = {**state.own, **flags}
         people = [total.who for total in sums.values()]
         if not self.cross:
             lent, moved = Lent.of(state.own).follow(world, lenders, self.bound)
             people.append(moved.client)
-            own |= lent.packed()
+            own = lent.into(own)
             parts = parts + moved
         if not len(parts) and not any(bool(total.any()) for total in totals.values()):
             return replace(state, own=own)
