@@ -21,6 +21,7 @@ from rescind.core.claims import Claims
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Mail
 from rescind.core.model import Model
+from rescind.core.named import Named
 from rescind.core.params import Params
 from rescind.core.records import Event, Records
 from rescind.core.request import Request
@@ -68,7 +69,7 @@ class Unlearner(ABC):
             raise ConfigError(f"{cls.__name__} has no setting '{name}'. {has}")
         return super().__new__(cls)
 
-    def unlearn(self, fed: Federation, request: Request | Event) -> Federation:
+    def unlearn(self, fed: Federation, request: Request | Event | Named) -> Federation:
         """Forget a request, given as such or as its event. Subclasses implement `forget`."""
         request = fed.request(request)
         if request.away and not self.works_without_devices:

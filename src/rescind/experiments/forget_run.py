@@ -252,7 +252,7 @@ def answer(
                 watched, event, method, audits,
                 previous=previous, data=_public_data(facts), folder=scratch, workers=workers,
                 progress=on_retrain, not_covered=_copies(facts, event),
-                away=[fed.labels.client(user, fed.world.sizes.clients) for user in away],
+                away=away,
             )  # fmt: skip
         after = replace(after, watch=())
         folder = begin(run, new, asked)

@@ -19,6 +19,7 @@ from rescind.audits.finding import Finding
 from rescind.core import params
 from rescind.core.federation import Federation
 from rescind.core.method import Method, Unlearner
+from rescind.core.named import Named
 from rescind.core.records import Event, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.core.settings import chosen, fields_of, to_table
@@ -86,7 +87,7 @@ class Evidence:
 
 def forget(
     fed: Federation,
-    event: Event,
+    event: Event | Named,
     method: Unlearner | None = None,
     audits: Audits = "standard",
     *,
@@ -95,7 +96,7 @@ def forget(
     folder: Path | None = None,
     workers: int = 2,
     progress: Callable[[int, int], Any] = lambda *_: None,
-    away: Sequence[int] = (),
+    away: Sequence[str | int] = (),
     not_covered: Sequence[str] = (),
 ) -> tuple[Federation, Evidence]:
     """Forget the records of an Unshare, Erase or Withdraw; return the model and the evidence.
@@ -103,9 +104,9 @@ def forget(
     method: an unlearner. Default: the federation's method
     previous: the bytes of the last receipt, to chain the new one to    data: digest of a public
     dataset    folder: where the audit keeps its retrained models    progress: called with
-    (finished, total) reference models    away: clients that cannot be reached; what they hold
-    stays, and the receipt states this    not_covered: further things the receipt must name, such
-    as copies of the data elsewhere
+    (finished, total) reference models    away: original ids of users who cannot be reached; what
+    they hold stays, and the receipt states this    not_covered: further things the receipt must
+    name, such as copies of the data elsewhere
 
     If the audit of an approximate unlearner does not pass, `Retrain` is used instead; for fewer
     than FEWEST records, which cannot be audited, it is used at once. An unlearner that claims to be
