@@ -54,6 +54,8 @@ class Unlearner(ABC):
     """The name of the way it forgets, as a receipt says it."""
     works_without_devices: ClassVar[bool] = False
     """True: a request can be answered while devices are away (`Request.away`)."""
+    answers: ClassVar[bool] = True
+    """False: a control of audits that leaves the model as it was. It cannot answer a request."""
     paper: ClassVar[str] = ""
     """Where it was published, for the tables."""
     presets: ClassVar[tuple[str, ...]] = ()

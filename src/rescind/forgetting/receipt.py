@@ -42,9 +42,9 @@ LARGEST = 1 << 20
 
 LEVELS = {
     "L0": "hidden and no longer used",
-    "L1": "the bytes are erased",
-    "L2": "the influence is removed approximately, or exactly as only the method claims; the "
-    "verdict says what an audit saw of it",
+    "L1": "the bytes are erased; it is not shown that their influence is gone from the model",
+    "L2": "the influence is removed approximately: an audit found none, or all rounds that can "
+    "still be repeated were trained again",
     "L3": "the influence is removed exactly: the model is one that never had the records",
 }
 """Levels of forgetting, the weakest first."""

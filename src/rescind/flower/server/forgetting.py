@@ -31,7 +31,7 @@ from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.journal import Journal
 from rescind.flower.server.receipts import facts_of, write_receipts
 from rescind.flower.server.storage import load_remote, save_remote
-from rescind.forgetting.pipeline import unlearn_and_purge
+from rescind.forgetting.pipeline import check_answers, unlearn_and_purge
 from rescind.storage.events import pack_events, unpack_events
 from rescind.storage.federations import UNLEARNERS
 
@@ -205,6 +205,7 @@ def unlearner(asked: RunRequest, cell: Cell) -> Unlearner | None:
     """Return the unlearner of the run request, or else of the cell; None: the learner itself."""
     if asked.unlearner:
         named: Unlearner = find(*UNLEARNERS, asked.unlearner)()
+        check_answers(named)
         return named
     return cell.forget.unlearner if cell.forget else None
 

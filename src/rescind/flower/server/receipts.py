@@ -20,13 +20,14 @@ from rescind.core.records import Event, Withdraw
 from rescind.core.request import Request
 from rescind.core.settings import to_table
 from rescind.forgetting import receipt
-from rescind.forgetting.pipeline import Forgotten
+from rescind.forgetting.pipeline import Forgotten, vouched
 from rescind.forgetting.purge import inventory
 from rescind.forgetting.receipt import Done
 
 UNAUDITED = (
-    "Audits need retrained models, which are made in one process (rescind audit). That the "
-    "forgetting is exact is claimed by the method."
+    "Audits need retrained models, which are made in one process (rescind audit). Level L3: the "
+    "rounds were made again, or the sum subtracted, by the platform's own code. Level L1: it is "
+    "not shown that the influence is gone."
 )
 ON_SILO = (
     "Records and private values on silos {silos}, which were not reached yet: they are removed "
@@ -37,10 +38,10 @@ COUNTED = "The number of records counts those that the server knew; silos remove
 
 def facts_of(before: Federation, request: Request, done: Forgotten) -> dict[str, Any]:
     """Return what a receipt will state about a request, as plain values for the server's disk."""
-    exact = done.unlearner.exact and before.past is not None and before.past.base is None
+    exact = vouched(done.unlearner) and before.past is not None and before.past.base is None
     return {
         "records": len(request.records),
-        "level": "L3" if exact else "L2",
+        "level": "L3" if exact else "L1",  # nothing is audited here, so nothing else is shown
         "world_before": before.world.digest(),
         "world_after": done.fed.world.digest(),
         "model_before": params.digest(before.now.state.public),
