@@ -15,7 +15,7 @@ from flower.grids import FIRST, InMemory, silos_of
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Records, Withdraw
 from rescind.errors import ConfigError
-from rescind.flower.run_request import RunRequest
+from rescind.flower.run_request import NamedRequest, RunRequest
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.serve import serve
 from rescind.flower.server.storage import load_remote, save_remote
@@ -183,7 +183,7 @@ def served(folder: Path, verb: str | None, **fields: Any) -> dict[str, Any]:
     (folder / "recipe.toml").write_text(RECIPE)
     asked = RunRequest(
         str(folder / "recipe.toml"), SILOS, str(folder / "out"), deadline=0.0, wait=0.0,
-        withdraw=GONE, unlearner="Retrain", **fields,
+        requests=(NamedRequest("withdraw", str(GONE)),), unlearner="Retrain", **fields,
     )  # fmt: skip
     source = RecipeData(asked.recipe)
     grid = Dying(
@@ -215,7 +215,7 @@ def test_a_request_over_silos_yields_a_signed_receipt(tmp_path: Path) -> None:
     assert not fits(signed.done.model_after, "sha256:another", key), "the control"
     assert signed.claims["silos that confirmed"] == "0, 1, 2"
     assert "world_before" not in json.dumps(facts)
-    assert not (tmp_path / "out" / "forgetting").exists()
+    assert not list((tmp_path / "out" / "forgetting").glob("waiting.txt"))
 
 
 @pytest.mark.parametrize("verb", ["keep", pytest.param("apply", marks=pytest.mark.slow)])

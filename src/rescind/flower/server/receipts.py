@@ -53,13 +53,17 @@ def facts_of(before: Federation, request: Request, done: Forgotten) -> dict[str,
 def write_receipts(
     folder: Path, fed: Federation, forgot: Sequence[dict[str, Any]], events: Sequence[Event]
 ) -> None:
-    """Write the receipts that are due, and their names to the facts of each request."""
-    previous = b""
-    for number, (one, event) in enumerate(zip(forgot, events, strict=True), 1):
-        first = folder / "receipts" / f"{number}.json"
+    """Write the receipts that are due, and their names to the facts of each request.
+
+    events: of the requests that are not complete yet, which are those with facts under "done"
+    """
+    due = [one for one in forgot if "done" in one]
+    for one, event in zip(due, events, strict=True):
+        first = folder / "receipts" / f"{one['number']}.json"
+        previous = _newest(folder, int(one["number"]) - 1)
         paths = [first]
         if one.get("stated") and not one["waiting"]:
-            paths.append(first.with_name(f"{number}-complete.json"))
+            paths.append(first.with_name(f"{first.stem}-complete.json"))
         for path in paths:
             if not path.is_file():
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,6 +73,20 @@ def write_receipts(
             waits = receipt.parse(previous).claims.get("silos waited for") != "none"
             one["stated"] = one.get("stated", waits)
             one["receipt"] = f"receipts/{path.name}"
+
+
+def last_receipt(folder: Path) -> int:
+    """Return the number of the last request with a receipt in a run's folder; 0 if none."""
+    numbers = (path.stem.partition("-")[0] for path in (folder / "receipts").glob("*.json"))
+    return max((int(n) for n in numbers if n.isdecimal()), default=0)
+
+
+def _newest(folder: Path, number: int) -> bytes:
+    """Return the last receipt of a request, to chain the next one to; empty if there is none."""
+    for name in (f"{number}-complete.json", f"{number}.json"):
+        if (folder / "receipts" / name).is_file():
+            return (folder / "receipts" / name).read_bytes()
+    return b""
 
 
 def _issued(fed: Federation, one: dict[str, Any], event: Event, previous: bytes) -> receipt.Issued:
