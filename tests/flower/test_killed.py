@@ -186,7 +186,8 @@ def assert_same(whole: World, killed: World) -> None:
     assert all(one["waiting"] == [] and one["traces"] == {} for one in other["forgot"])
     assert other["metrics"] == one["metrics"]
     assert other["client_rounds"] == one["client_rounds"]
-    assert {p.name for p in Path(killed.asked.out).iterdir()} == {"run.json", "model", "receipts"}
+    left = {"run.json", "model", "receipts", "forgetting"}
+    assert {p.name for p in Path(killed.asked.out).iterdir()} == left
     assert killed.events == whole.events  # each silo applied each event once
 
 
@@ -231,7 +232,8 @@ def test_a_server_killed_before_replies_come_gives_the_same_result(
 ) -> None:
     """One silo or both have done their work, but the server did not get the replies."""
     _, leaver = lenders(RECIPE, tmp_path)
-    request = {"erase": (leaver, _some_items(leaver, tmp_path)), "unlearner": unlearner}
+    erased = f"{leaver}:{','.join(map(str, _some_items(leaver, tmp_path)))}"
+    request = {"requests": _requests(None, [erased], None), "unlearner": unlearner}
     whole = World(tmp_path / "whole", RECIPE, 2, **request)
     assert whole.serve(resume=False)
     started = World(tmp_path / "started", RECIPE, 2, **request)
@@ -292,7 +294,8 @@ def assert_near(whole: World, killed: World, atol: float) -> None:
             assert theirs[fact] == mine[fact], fact
     assert other["silos"]["refused"] == one["silos"]["refused"] == {}
     assert killed.events.keys() == whole.events.keys()
-    assert {p.name for p in Path(killed.asked.out).iterdir()} == {"run.json", "model", "receipts"}
+    left = {"run.json", "model", "receipts", "forgetting"}
+    assert {p.name for p in Path(killed.asked.out).iterdir()} == left
 
 
 def _some_items(client: int, folder: Path) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
+    from rescind.core.labels import Labels
     from rescind.core.method import Unlearner
     from rescind.core.records import Event
     from rescind.core.run_state import RoundResult
@@ -67,6 +68,14 @@ def command(
             "the user leaves, and the receipt states it (Gram).",
         ),
     ] = None,
+    proofs: Annotated[
+        Path | None,
+        Option(
+            metavar="FOLDER",
+            help="Write a proof for each user of the request, with which they can check their own "
+            "part: rescind verify receipt.json --proof FILE. Send each to its user only.",
+        ),
+    ] = None,
     request: Annotated[
         Path | None,
         Option(
@@ -105,7 +114,7 @@ def command(
     check_requests(run, kind, sources)
     verdicts = []
     for source in sources:  # the next request is to the run that the last one left
-        done = _answer(run, kind, source, how, audits, out, workers, away or (), request)
+        done = _answer(run, kind, source, how, audits, out, workers, away or (), request, proofs)
         verdicts.append(_print(done))
         run = done.folder
     if any(verdict in FAILED for verdict in verdicts):
@@ -114,22 +123,25 @@ def command(
 
 def _answer(
     run: Path, kind: Kind, source: Source, how: Unlearner | None, audits: str, out: Path | None,
-    workers: int, away: Sequence[str], request: Path | None,
+    workers: int, away: Sequence[str], request: Path | None, proofs: Path | None,
 ) -> Answer:  # fmt: skip
-    """Answer one request, with a bar. request: where to write it for the requester"""
+    """Answer one request, with a bar. request, proofs: where to write them for the requesters"""
     from contextlib import ExitStack
 
     from rescind.core.files import write_atomically
+    from rescind.errors import ConfigError
     from rescind.experiments.forget_run import answer
     from rescind.reporting.progress import RoundBar
     from rescind.storage.events import event_text
 
     bars: list[RoundBar] = []
+    asked: list[tuple[Event, Labels]] = []
     with ExitStack() as stack:
 
         def on_start(fed: Federation, event: Event, count: int) -> None:
             emptied = "The old run is emptied when the new one is complete."
             typer.echo(f"{kind}: {count:,} records. {emptied}")
+            asked.append((event, fed.labels))
             if request is not None:
                 write_atomically(request, event_text(event).encode())
                 request.chmod(0o600)
@@ -139,10 +151,36 @@ def _answer(
         def on_round(moment: RoundResult) -> None:
             bars[0](moment)
 
-        return answer(
+        done = answer(
             run, kind, source, how, audits, out, workers,  # type: ignore[arg-type]
             watch=(on_round,), on_retrain=_retrains, on_start=on_start, away=away,
         )  # fmt: skip
+    if proofs is not None:
+        if not asked:
+            raise ConfigError(
+                f"this request was answered before, and nothing of it was kept, so no proofs can "
+                f"be made now. Its receipt and key are in {done.folder}."
+            )
+        write_proofs(proofs, asked[0], done.evidence.key)
+    return done
+
+
+def write_proofs(folder: Path, asked: tuple[Event, Labels], key: bytes) -> None:
+    """Write a proof for each user of a request, named by original id. key: the receipt's"""
+    from urllib.parse import quote
+
+    from rescind.core.files import make_folder, write_atomically
+    from rescind.forgetting.proofs import proof_text, proofs
+
+    event, labels = asked
+    make_folder(folder)
+    count = 0
+    for client, proof in proofs(event, key):
+        user = labels.user_id(client)
+        path = folder / f"{quote(user, safe='')}.json"
+        write_atomically(path, proof_text(proof, user).encode(), private=True)
+        count += 1
+    typer.echo(f"Written: {count} proofs in {folder}, each for one user only")
 
 
 def _print(done: Answer) -> str:

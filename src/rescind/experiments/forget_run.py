@@ -229,6 +229,7 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
     return {
         **facts,
         **quality,
+        "data": _data_left(facts["data"], after),
         "shared": len(after.world.shared),
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -245,6 +246,14 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
         "privacy": _privacy(facts, after),
         "published": after.method.published(after),
     }
+
+
+def _data_left(data: dict[str, Any], after: Federation) -> dict[str, Any]:
+    """Return what run.json says of private data: a digest of all of it would tell erased rows."""
+    if data.get("source") != "imported":
+        return data
+    held = after.now.vault.holdings
+    return {**data, "digest": held.digest(), "rows": len(held.records)}
 
 
 def _privacy(facts: dict[str, Any], after: Federation) -> dict[str, Any]:

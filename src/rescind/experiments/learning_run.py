@@ -256,6 +256,8 @@ def _run_cell(
     trained, stopped = _train(cell, fed, seen, meter, (meter, seen, checkpoints, *watch))
     facts = _facts(cell, dataset, trained, seen.until, meter)
     facts["privacy"]["stopped"] = stopped
+    if withheld and not isinstance(dataset, Dataset):  # parts of a graph are missing
+        facts["data"]["digest"] = trained.now.vault.holdings.digest()
     trained = meter.ledger(trained)
     save_federation(trained, folder / "model")
     write_facts(folder, facts)

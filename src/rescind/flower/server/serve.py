@@ -66,11 +66,14 @@ def serve(grid: Grid, asked: RunRequest, on_round: tuple[OnRound, ...] = ()) -> 
         fed, facts = learn(asked, cell, executor, folder, (in_the_log, *on_round))
         events = of_recipe(cell, fed, executor)
         progress = ForgetProgress(fed, facts, events, asked=("",) * len(events))
+        progress = with_requests(progress, asked, executor)
+        progress_files.write(progress)
     else:
         executor.meet(asked.wait)
+        queued, progress = progress, with_requests(progress, asked, executor)
+        if progress is not queued:  # the journal of a request under way goes with the old one
+            progress_files.write(progress)
         log.info("resumed after training; %d requests to answer", len(progress.events))
-    progress = with_requests(progress, asked, executor)
-    progress_files.write(progress)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # training is complete
     progress = answered(progress, cell, unlearner(asked, cell), executor, progress_files)
     fed, facts = progress.fed, progress.facts
