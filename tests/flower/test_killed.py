@@ -371,17 +371,17 @@ def test_other_requests_join_the_queue_of_a_killed_server(tmp_path: Path) -> Non
     assert [one["event"] for one in facts["forgot"]] == ["Unshare", "Withdraw"]
 
 
-def test_after_a_retraining_an_older_model_is_refused(tmp_path: Path) -> None:
+def test_after_a_request_an_older_state_of_the_server_is_refused(tmp_path: Path) -> None:
     """Retraining from the start also raises the epoch."""
-    _, leaver = lenders(RECIPE, tmp_path)
-    world = World(
-        tmp_path / "world",
-        RECIPE,
-        2,
-        requests=_requests(None, None, [str(leaver)]),
-        unlearner="Retrain",
-    )
+    one, two = lenders(RECIPE, tmp_path)
+    world = World(tmp_path / "world", RECIPE, 2, unlearner="Retrain")
     assert world.serve(resume=False)
+    older = shutil.copytree(world.forgetting, tmp_path / "older")
+    world.asked = replace(world.asked, requests=_requests(None, None, [str(one)]))
+    assert world.serve(resume=False)
+    shutil.rmtree(world.forgetting)
+    shutil.copytree(older, world.forgetting)  # restored from a backup, say
+    world.asked = replace(world.asked, requests=_requests(None, None, [str(two)]))
     with pytest.raises(ConsentError, match="epoch"):
         world.serve(resume=False)
 

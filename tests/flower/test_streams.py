@@ -291,16 +291,19 @@ def test_a_silo_that_missed_the_end_of_a_block_removes_it_before_it_trains(
 
 
 def test_a_client_leaves_after_the_last_block(recipe: Path, tmp_path: Path) -> None:
-    asked = asked_of(recipe, tmp_path, requests=(NamedRequest("withdraw", str(3)),))
+    asked = asked_of(recipe, tmp_path, requests=(NamedRequest("withdraw", "3"),))
     serve(silos(asked, tmp_path), asked)
     facts, _ = results(asked)
     (forgot,) = facts["forgot"]
     assert (forgot["event"], forgot["waiting"], forgot["traces"]) == ("Withdraw", [], {})
-    store = Store(tmp_path / "silo-1")
+    source = RecipeData(asked.recipe)
+    client = source.labels().client("3", source.sizes()[0])
+    assert client != 3, "the id of a user is not their number"
+    store = Store(tmp_path / f"silo-{client % 2}")
     kept = list((store.folder / HELD).glob("*.safetensors"))
     assert kept
     for path in kept:
-        assert not bool((store.held(int(path.stem, 16)).records.client == 3).any())
+        assert not bool((store.held(int(path.stem, 16)).records.client == client).any())
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def served(folder: Path, verb: str | None, **fields: Any) -> dict[str, Any]:
     (folder / "recipe.toml").write_text(RECIPE)
     asked = RunRequest(
         str(folder / "recipe.toml"), SILOS, str(folder / "out"), deadline=0.0, wait=0.0,
-        requests=(NamedRequest("withdraw", str(GONE)),), unlearner="Retrain", **fields,
+        unlearner="Retrain", **{"requests": (NamedRequest("withdraw", str(GONE)),), **fields},
     )  # fmt: skip
     source = RecipeData(asked.recipe)
     grid = Dying(
@@ -228,7 +228,7 @@ def test_a_receipt_names_the_silo_that_is_waited_for(verb: str, tmp_path: Path) 
     assert first.claims["silos waited for"] == str(GONE)
     assert any(f"silos {GONE}" in sentence for sentence in first.not_covered)
     with pytest.raises(ConfigError, match=r"silos \[1\] have not confirmed.*--resume"):
-        served(tmp_path, None)
+        served(tmp_path, None, requests=())
     facts = served(tmp_path, None, resume=True)
     (one,) = facts["forgot"]
     assert (one["waiting"], one["receipt"]) == ([], "receipts/1-complete.json")

@@ -11,7 +11,7 @@ import torch
 import rescind as rs
 from rescind.core import named, records
 from rescind.core.labels import Labels
-from rescind.errors import DataError
+from rescind.errors import ConsentError, DataError
 from worlds import tiny_holdings
 
 CLIENTS, ITEMS = 8, 12
@@ -93,3 +93,13 @@ def test_records_of_a_user_are_found_by_ids(fed):
     found = fed.records("7", ["film 3", "film 5"])
     assert torch.equal(found.client, torch.tensor([6, 6]))
     assert torch.equal(found.item, torch.tensor([3, 5]))
+
+
+def test_a_refusal_does_not_tell_what_somebody_holds(fed):
+    held = fed.now.vault.holdings.records
+    mine = set(held.item[held.client == 6].tolist())
+    other = next(i for i in range(ITEMS) if i not in mine)
+    with pytest.raises(ConsentError, match="does not hold item") as told:
+        fed.apply(rs.Erase(fed.records("7", [f"film {other}"])))
+    assert "[" not in str(told.value)
+    assert str(len(mine)) in str(told.value)

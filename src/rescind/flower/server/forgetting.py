@@ -171,7 +171,10 @@ def answered(
         if not progress.unsettled:
             try:
                 progress = _unlearn(progress, method or progress.fed.method, executor, saved)
-            except ConsentError as error:  # it would stand before all later requests for ever
+            except ConsentError as error:
+                if error.client is None:  # it is about the run, not about somebody's records
+                    raise
+                # It would stand before all later requests for ever.
                 progress = _without_next(progress, error)
                 saved.write(progress)
                 continue
