@@ -148,7 +148,7 @@ def read_proof(text: str) -> tuple[str, Proof]:
         if len(key) != SECRET_BYTES or len(way) > LONGEST or not sides:
             raise ValueError("its key or its way is damaged")
         return str(table["user"]), Proof(part, key, way)
-    except (KeyError, TypeError, ValueError) as error:
+    except (DataError, KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"not a proof ({error}). Give the file that came from rescind forget --proofs."
         ) from None
