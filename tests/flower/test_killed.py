@@ -382,7 +382,7 @@ def test_after_a_request_an_older_state_of_the_server_is_refused(tmp_path: Path)
     shutil.rmtree(world.forgetting)
     shutil.copytree(older, world.forgetting)  # restored from a backup, say
     world.asked = replace(world.asked, requests=_requests(None, None, [str(two)]))
-    with pytest.raises((ConsentError, DataError), match="epoch|it was removed"):
+    with pytest.raises((ConsentError, DataError), match=r"epoch|it was removed"):
         world.serve(resume=False)
 
 

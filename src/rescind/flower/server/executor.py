@@ -106,12 +106,6 @@ class FlowerExecutor:
         """Wait for the silos of a run that goes on. One is enough: the others catch up later."""
         self.line.wait(self._request("meet", Clock(0)), wait, least=1)
 
-    def find(self, users: list[str], items: list[str]) -> tuple[list[Facts], list[int]]:
-        """Ask the silos for numbers by original id. Return their replies, and who is missing."""
-        asked = self._request("find", Clock(0), {"users": users, "items": items})
-        replies, why = self.line.ask(dict.fromkeys(range(self.line.silos), asked))
-        return [reply.facts for reply in replies.values()], sorted(why)
-
     def lend(self, fed: Federation, ratio: tuple[int, int, int], part: float) -> Share:
         """Return what simulated clients on all silos lend. The event is not applied yet."""
         vault = fed.now.vault

@@ -10,11 +10,13 @@ import hashlib
 import json
 from collections.abc import Sequence
 
+from rescind.core.clock import Clock
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.flower.run_request import NamedRequest
 from rescind.flower.server.executor import FlowerExecutor
+from rescind.flower.server.requests import request
 from rescind.privacy.keys import erasure_key
 
 
@@ -30,7 +32,9 @@ def numbers(
     """Return the numbers of the users and items that requests name. Raises if one is unknown."""
     users = list(dict.fromkeys(one.user for one in wanted))
     items = list(dict.fromkeys(item for one in wanted for item in one.items))
-    replies, missing = executor.find(users, items)
+    letter = request(executor.run, "find", Clock(0), {"users": users, "items": items})
+    answers, why = executor.line.ask(dict.fromkeys(range(executor.line.silos), letter))
+    replies, missing = [reply.facts for reply in answers.values()], sorted(why)
     out: list[dict[str, int]] = []
     for kind, names, place in (("user", users, "found_users"), ("item", items, "found_items")):
         found: dict[str, int] = {}
