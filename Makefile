@@ -38,7 +38,7 @@ $(VENV)/installed: $(VENV)/made $(STATED)
 
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "installing the tools for tests and checks"
-	@$(PIP) --editable '.[dev,flower]'
+	@$(PIP) --editable '.[dev,flower,service,postgres]'
 	@touch $@
 
 $(VENV)/installed-docs: $(VENV)/installed-dev

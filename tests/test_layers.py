@@ -14,14 +14,15 @@ SRC = Path(__file__).parents[1] / "src"
 LAYERS = (
     {"errors", "_moved"},
     {"core"},
-    {"reporting", "privacy"},
+    {"reporting", "privacy", "proof"},
     {"data", "models"},
     {"audits"},
     {"methods"},
     {"storage", "estimators"},
     {"forgetting"},
     {"experiments"},
-    {"flower", "demo"},
+    {"flower", "demo", "ledger"},
+    {"service"},
     {"rescind_papers"},
     {"cli"},
 )

@@ -17,7 +17,16 @@ SPEED = "numba"
 """Optional: without it everything runs, but more slowly."""
 EXTRAS = {
     "flower": ("flwr",),
-    "service": ("fastapi", "uvicorn"),
+    "service": (
+        "fastapi",
+        "uvicorn",
+        "sqlalchemy",
+        "alembic",
+        "webauthn",
+        "limits",
+        "prometheus-client",
+    ),
+    "postgres": ("psycopg",),
     "graph": ("networkx",),
     "dev": ("pytest", "hypothesis", "ranx", "ruff", "mypy"),
     "docs": ("mkdocs-material",),

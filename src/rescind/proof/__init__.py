@@ -1,0 +1,1 @@
+"""Proofs that strangers can check: a transparency log and its witnesses."""

@@ -1,0 +1,1 @@
+"""The doors of a running service: HTTP for people, operators, agents and witnesses."""
