@@ -19,7 +19,7 @@ from rescind_papers.stubs import stubs
 ROOT = Path(__file__).parents[1]
 NAMED_IN_THE_PLAN = {
     "audit", "verify", "Report", "Stream", "run_stream", "Clip", "Gaussian", "Laplace", "Dataset",
-    "import_file", "simulate_lending", "forget", "load", "Federation", "Records", "methods",
+    "import_file", "simulate_lending", "forget", "load", "Federation", "methods",
 }  # fmt: skip
 
 

@@ -12,7 +12,8 @@ All records in one place, no federation: `rs.Gram().fit(frame)`, `add`, `forget`
 an estimator; `rs.methods.Gram` is the method of a federation with the same model.
 
 Names are imported when they are first used, so that `import rescind` is instant. The author of a
-method imports from `rescind.core`. Everything else is private.
+method imports from `rescind.core`. Everything else is private. Users and items go by their original
+ids here; indices are for `rescind.core` alone.
 """
 
 from __future__ import annotations
@@ -35,18 +36,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "rescind.core.run_state": ("EarlyStop",),
     "rescind.core.tasks.metrics": ("Ranking",),
     "rescind.core.labels": ("Recommendation",),
-    "rescind.core.records": (
-        "Arrive",
-        "Erase",
-        "EraseEdges",
-        "EraseLabels",
-        "Join",
-        "Records",
-        "Share",
-        "Unshare",
-        "Withdraw",
-    ),
-    "rescind.core.world": ("Host",),
+    "rescind.core.named": ("Join", "Withdraw"),
+    "rescind.core.records": ("Erase", "EraseEdges", "EraseLabels", "Share", "Unshare"),
     "rescind.core.request": ("Request",),
     "rescind.forgetting.forget": ("Evidence", "forget"),
     "rescind.forgetting.examine": ("audit",),
@@ -66,6 +57,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "rescind.errors": ("BoundaryError", "ConfigError", "ConsentError", "DataError", "RescindError"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
+_OF_INDICES = ("Arrive", "Host", "Records")
 
 if TYPE_CHECKING:
     from rescind import errors, methods, models
@@ -74,21 +66,11 @@ if TYPE_CHECKING:
     from rescind.core.federation import Federation
     from rescind.core.guards import Clip, Gaussian, Laplace
     from rescind.core.labels import Recommendation
-    from rescind.core.records import (
-        Arrive,
-        Erase,
-        EraseEdges,
-        EraseLabels,
-        Join,
-        Records,
-        Share,
-        Unshare,
-        Withdraw,
-    )
+    from rescind.core.named import Join, Withdraw
+    from rescind.core.records import Erase, EraseEdges, EraseLabels, Share, Unshare
     from rescind.core.request import Request
     from rescind.core.run_state import EarlyStop
     from rescind.core.tasks.metrics import Ranking
-    from rescind.core.world import Host
     from rescind.data import Dataset, GraphDataset, import_file, load
     from rescind.data.simulated_lending import (
         draw_groups,
@@ -105,10 +87,10 @@ if TYPE_CHECKING:
     from rescind.storage.federations import load_federation, save_federation
 
 __all__ = [
-    "Arrive", "BoundaryError", "Clip", "ConfigError", "ConsentError", "DataError", "Dataset",
+    "BoundaryError", "Clip", "ConfigError", "ConsentError", "DataError", "Dataset",
     "EarlyStop", "Erase", "EraseEdges", "EraseLabels", "Evidence", "Federation", "Gaussian", "Gram",
-    "GraphDataset", "GraphGram", "Host", "InProcess", "Join", "Laplace", "OneByOne", "Ranking",
-    "Recommendation", "Records", "Report", "Request", "RescindError", "SeqGram", "Share", "Stream",
+    "GraphDataset", "GraphGram", "InProcess", "Join", "Laplace", "OneByOne", "Ranking",
+    "Recommendation", "Report", "Request", "RescindError", "SeqGram", "Share", "Stream",
     "Unshare", "Withdraw", "__version__", "audit", "draw_groups", "draw_regret", "draw_share",
     "errors", "forget", "import_file", "load", "load_federation", "methods", "models", "run_stream",
     "save_federation", "simulate_lending", "verify",
@@ -120,6 +102,11 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"rescind.{name}")
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
+    if name in _OF_INDICES:
+        raise AttributeError(
+            f"rescind.{name} is rescind.core.{name} now: it names users by index, not by original "
+            f"id. Use Federation.records(user, items), Federation.lent(user) or a Stream instead."
+        )
     raise AttributeError(f"module 'rescind' has no attribute '{name}'")
 
 

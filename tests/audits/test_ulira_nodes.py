@@ -16,6 +16,7 @@ from rescind.audits.case import Case
 from rescind.audits.ulira import asked_about, halves, record_scores, train_shadow
 from rescind.audits.virtual_client import client_forgotten, client_score, client_trained, presence
 from rescind.core.holdings import TRAIN
+from rescind.core.records import Withdraw
 from rescind.data.partition import subgraphs
 from rescind.experiments.recipe import read
 from rescind.experiments.tables import lines
@@ -23,7 +24,7 @@ from rescind.forgetting.examine import examine_records
 from rescind.methods.graphs.fedavg import GraphFedSGD
 from rescind.models.gcn import GCN
 
-LEAVER, ROUNDS = rs.Withdraw(1), 15
+LEAVER, ROUNDS = Withdraw(1), 15
 
 
 @pytest.fixture(scope="module")

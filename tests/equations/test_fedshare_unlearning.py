@@ -264,7 +264,7 @@ def test_any_request_is_answered_and_leaves_no_trace(kind):
         after, evidence = forget(fed, event, method, audits="none")
         assert traces(after, fed.request(event), fed) == {}
         done = evidence.receipt.done
-        assert (done.unlearning, done.level) == ("FedShareUnlearn (rounds = 5)", "L2")
+        assert (done.unlearning, done.level) == ("FedShareUnlearn (rounds = 5)", "L1")
         assert bool(after.now.state.public["item"].isfinite().all())
         fed = after
     assert isinstance(fed.method, FedShare)

@@ -169,7 +169,7 @@ def test_a_replay_asks_no_device_and_keeps_sums_for_the_next_request():
     after, evidence = forget(replace(fed, watch=(spent,)), event, ServerReplay(), audits="none")
     assert (spent.rounds, spent.client_rounds) == (0, 0)
     assert evidence.receipt.done.unlearning == "ServerReplay"
-    assert evidence.receipt.done.level == "L2"
+    assert evidence.receipt.done.level == "L1"  # not audited
     assert len(after.now.state.memory.named(SUMS)) == ROUNDS
     old = {id(s) for s in fed.now.state.memory}
     assert not any(id(s) in old for s in after.now.state.memory)

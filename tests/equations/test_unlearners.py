@@ -336,7 +336,7 @@ def test_replays_answer_two_requests_and_read_nothing_of_leavers(cls, kind):
     }[kind]
     spent = CostMeter()
     after, evidence = forget(replace(fed, watch=(spent,)), event, audits="none")
-    assert evidence.receipt.done.level == "L2"
+    assert evidence.receipt.done.level == "L1"  # not audited
     assert float((table(after) - table(fed)).abs().max()) > 1e-6
     leaver = 4 if kind in ("withdraw", "erase kept") else 0
     if kind in ("withdraw", "erase kept"):
@@ -535,7 +535,7 @@ def test_without_a_history_the_receipt_says_that_nothing_is_shown(monkeypatch):
     monkeypatch.setattr(forgetting, "examine", examine)
     monkeypatch.setattr(forgetting, "FEWEST", 1)
     _, evidence = forget(fed, Withdraw(4), FineTuneUnlearn(rounds=2))
-    assert (evidence.receipt.done.level, evidence.receipt.verdict) == ("L2", "INCONCLUSIVE")
+    assert (evidence.receipt.done.level, evidence.receipt.verdict) == ("L1", "INCONCLUSIVE")
     assert "it is not shown that the influence was removed" in evidence.receipt.findings[0].note
 
 

@@ -20,12 +20,14 @@ from flwr.app import Message
 
 from flower import served
 from flower.grids import FIRST, InMemory
+from flower.served import results
+from rescind.cli.flower import _requests
 from rescind.core.clock import Clock
 from rescind.core.executor import InProcess, Vault
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Event
-from rescind.errors import ConfigError, ConsentError
+from rescind.errors import ConsentError, DataError
 from rescind.experiments.learning_run import obtained, start
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import RunRequest
@@ -184,7 +186,8 @@ def assert_same(whole: World, killed: World) -> None:
     assert all(one["waiting"] == [] and one["traces"] == {} for one in other["forgot"])
     assert other["metrics"] == one["metrics"]
     assert other["client_rounds"] == one["client_rounds"]
-    assert {p.name for p in Path(killed.asked.out).iterdir()} == {"run.json", "model", "receipts"}
+    left = {"run.json", "model", "receipts", "forgetting"}
+    assert {p.name for p in Path(killed.asked.out).iterdir()} == left
     assert killed.events == whole.events  # each silo applied each event once
 
 
@@ -208,7 +211,7 @@ def test_a_server_killed_after_every_exchange_gives_the_same_result(
 ) -> None:
     """Each run gets one more reply. If replies were asked for again, it would never finish."""
     lender, leaver = lenders(recipe, tmp_path)
-    request = {"take_back": lender, "withdraw": leaver, "unlearner": unlearner}
+    request = {"requests": _requests([str(lender)], None, [str(leaver)]), "unlearner": unlearner}
     whole = World(tmp_path / "whole", recipe, silos, **request)
     assert whole.serve(resume=False)
     killed = World(tmp_path / "killed", recipe, silos, **request)
@@ -229,7 +232,8 @@ def test_a_server_killed_before_replies_come_gives_the_same_result(
 ) -> None:
     """One silo or both have done their work, but the server did not get the replies."""
     _, leaver = lenders(RECIPE, tmp_path)
-    request = {"erase": (leaver, _some_items(leaver, tmp_path)), "unlearner": unlearner}
+    erased = f"{leaver}:{','.join(map(str, _some_items(leaver, tmp_path)))}"
+    request = {"requests": _requests(None, [erased], None), "unlearner": unlearner}
     whole = World(tmp_path / "whole", RECIPE, 2, **request)
     assert whole.serve(resume=False)
     started = World(tmp_path / "started", RECIPE, 2, **request)
@@ -259,7 +263,11 @@ def test_a_server_killed_while_it_forgets_with_masked_sums_gives_the_same_result
     atol: steps of 8 / 2**21 for each of three silos, in about ten rounds
     """
     _, leaver = lenders(recipe, tmp_path)
-    request = {"withdraw": leaver, "unlearner": unlearner, "masked": masked}
+    request = {
+        "requests": _requests(None, None, [str(leaver)]),
+        "unlearner": unlearner,
+        "masked": masked,
+    }
     whole = World(tmp_path / "whole", recipe, 3, **request)
     assert whole.serve(resume=False)
     started = World(tmp_path / "started", recipe, 3, **request)
@@ -286,7 +294,8 @@ def assert_near(whole: World, killed: World, atol: float) -> None:
             assert theirs[fact] == mine[fact], fact
     assert other["silos"]["refused"] == one["silos"]["refused"] == {}
     assert killed.events.keys() == whole.events.keys()
-    assert {p.name for p in Path(killed.asked.out).iterdir()} == {"run.json", "model", "receipts"}
+    left = {"run.json", "model", "receipts", "forgetting"}
+    assert {p.name for p in Path(killed.asked.out).iterdir()} == left
 
 
 def _some_items(client: int, folder: Path) -> tuple[int, ...]:
@@ -302,9 +311,9 @@ def _some_items(client: int, folder: Path) -> tuple[int, ...]:
 def test_clients_leave_graphs_and_streams_while_the_server_is_killed(
     recipe: str, client: int, tmp_path: Path
 ) -> None:
-    whole = World(tmp_path / "whole", recipe, 2, withdraw=client)
+    whole = World(tmp_path / "whole", recipe, 2, requests=_requests(None, None, [str(client)]))
     assert whole.serve(resume=False)
-    killed = World(tmp_path / "killed", recipe, 2, withdraw=client)
+    killed = World(tmp_path / "killed", recipe, 2, requests=_requests(None, None, [str(client)]))
     assert not killed.serve(left=3, reached=1, resume=False)
     assert killed.serve()
     assert_same(whole, killed)
@@ -313,7 +322,13 @@ def test_clients_leave_graphs_and_streams_while_the_server_is_killed(
 def test_a_resumed_server_brings_no_forgotten_record_back_to_a_silo(tmp_path: Path) -> None:
     """Killed when some silos have removed the records: no request restores them."""
     _, leaver = lenders(RECIPE, tmp_path)
-    world = World(tmp_path / "world", RECIPE, 2, withdraw=leaver, unlearner="Retrain")
+    world = World(
+        tmp_path / "world",
+        RECIPE,
+        2,
+        requests=_requests(None, None, [str(leaver)]),
+        unlearner="Retrain",
+    )
     assert not world.serve(left=0, resume=False)
     for _ in range(60):
         if world.serve(left=2, reached=1):
@@ -330,7 +345,7 @@ def test_a_resumed_server_brings_no_forgotten_record_back_to_a_silo(tmp_path: Pa
 def test_an_invalid_journal_is_not_used(tmp_path: Path) -> None:
     """An incomplete file, and one with replies to other requests: the silos are asked again."""
     lender, _ = lenders(RECIPE, tmp_path)
-    request = {"take_back": lender, "unlearner": "Retrain"}
+    request = {"requests": _requests([str(lender)], None, None), "unlearner": "Retrain"}
     whole = World(tmp_path / "whole", RECIPE, 2, **request)
     assert whole.serve(resume=False)
     killed = World(tmp_path / "killed", RECIPE, 2, **request)
@@ -345,21 +360,29 @@ def test_an_invalid_journal_is_not_used(tmp_path: Path) -> None:
         assert_same(whole, resumed)
 
 
-def test_resuming_with_other_requests_is_refused(tmp_path: Path) -> None:
+def test_other_requests_join_the_queue_of_a_killed_server(tmp_path: Path) -> None:
     lender, leaver = lenders(RECIPE, tmp_path)
-    world = World(tmp_path / "world", RECIPE, 2, take_back=lender, unlearner="Retrain")
+    first, second = _requests([str(lender)], None, None), _requests(None, None, [str(leaver)])
+    world = World(tmp_path / "world", RECIPE, 2, requests=first, unlearner="Retrain")
     assert not world.serve(left=2, resume=False)
-    world.asked = replace(world.asked, take_back=None, withdraw=leaver)
-    with pytest.raises(ConfigError, match="other requests"):
-        world.serve()
+    world.asked = replace(world.asked, requests=second)
+    assert world.serve()
+    facts, _ = results(world.asked)
+    assert [one["event"] for one in facts["forgot"]] == ["Unshare", "Withdraw"]
 
 
-def test_after_a_retraining_an_older_model_is_refused(tmp_path: Path) -> None:
+def test_after_a_request_an_older_state_of_the_server_is_refused(tmp_path: Path) -> None:
     """Retraining from the start also raises the epoch."""
-    _, leaver = lenders(RECIPE, tmp_path)
-    world = World(tmp_path / "world", RECIPE, 2, withdraw=leaver, unlearner="Retrain")
+    one, two = lenders(RECIPE, tmp_path)
+    world = World(tmp_path / "world", RECIPE, 2, unlearner="Retrain")
     assert world.serve(resume=False)
-    with pytest.raises(ConsentError, match="epoch"):
+    older = shutil.copytree(world.forgetting, tmp_path / "older")
+    world.asked = replace(world.asked, requests=_requests(None, None, [str(one)]))
+    assert world.serve(resume=False)
+    shutil.rmtree(world.forgetting)
+    shutil.copytree(older, world.forgetting)  # restored from a backup, say
+    world.asked = replace(world.asked, requests=_requests(None, None, [str(two)]))
+    with pytest.raises((ConsentError, DataError), match=r"epoch|it was removed"):
         world.serve(resume=False)
 
 

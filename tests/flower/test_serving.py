@@ -25,7 +25,7 @@ from rescind.errors import ConfigError
 from rescind.experiments.learning_run import obtained, start
 from rescind.experiments.unlearning_run import events
 from rescind.flower.recipe_cell import one_cell
-from rescind.flower.run_request import RunRequest
+from rescind.flower.run_request import NamedRequest, RunRequest
 from rescind.flower.server.serve import learner_cell, serve
 from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.node import Node
@@ -150,10 +150,17 @@ def test_a_recipe_with_masked_sums_gives_the_result_of_one_process(tmp_path: Pat
 
 
 def test_a_run_request_is_the_same_after_json() -> None:
-    asked = RunRequest("r.toml", 3, "out", changes=("a=1",), erase=(17, (3, 8)), masked=8.0)
+    asked = RunRequest(
+        "r.toml",
+        3,
+        "out",
+        changes=("a=1",),
+        requests=(NamedRequest("erase", "17", ("3", "8")),),
+        masked=8.0,
+    )
     assert RunRequest.from_json(asked.to_json()) == asked
-    assert _erased("17:3,8") == asked.erase
-    for wrong in ("17", "17:", "x:3", "17:3,b"):
+    assert _erased("17:3,8") == (asked.requests[0].user, asked.requests[0].items)
+    for wrong in ("17", "17:", ":3", "17:3,"):
         with pytest.raises(ConfigError, match="17:3,8"):
             _erased(wrong)
 
@@ -162,7 +169,11 @@ def test_clients_take_back_and_leave_after_training(tmp_path: Path) -> None:
     asked = asked_of(tmp_path)
     lender, leaver = served.lenders(Path(asked.recipe))
     assert lender != leaver
-    asked = asked_of(tmp_path, take_back=lender, withdraw=leaver, unlearner="FedShareUnlearn")
+    asked = asked_of(
+        tmp_path,
+        requests=(NamedRequest("take-back", str(lender)), NamedRequest("withdraw", str(leaver))),
+        unlearner="FedShareUnlearn",
+    )
     serve(silos(asked, tmp_path), asked)
     facts, _ = results(asked)
     assert [one["event"] for one in facts["forgot"]] == ["Unshare", "Withdraw"]

@@ -24,7 +24,7 @@ from rescind.errors import ConfigError
 from rescind.experiments.stream_run import measured
 from rescind.experiments.streams import Blocks, Stream, Streamed, run_stream
 from rescind.flower.recipe_cell import one_cell
-from rescind.flower.run_request import RunRequest
+from rescind.flower.run_request import NamedRequest, RunRequest
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.serve import serve
 from rescind.flower.server.transport import Transport
@@ -291,16 +291,19 @@ def test_a_silo_that_missed_the_end_of_a_block_removes_it_before_it_trains(
 
 
 def test_a_client_leaves_after_the_last_block(recipe: Path, tmp_path: Path) -> None:
-    asked = asked_of(recipe, tmp_path, withdraw=3)
+    asked = asked_of(recipe, tmp_path, requests=(NamedRequest("withdraw", "3"),))
     serve(silos(asked, tmp_path), asked)
     facts, _ = results(asked)
     (forgot,) = facts["forgot"]
     assert (forgot["event"], forgot["waiting"], forgot["traces"]) == ("Withdraw", [], {})
-    store = Store(tmp_path / "silo-1")
+    source = RecipeData(asked.recipe)
+    client = source.labels().client("3", source.sizes()[0])
+    assert client != 3, "the id of a user is not their number"
+    store = Store(tmp_path / f"silo-{client % 2}")
     kept = list((store.folder / HELD).glob("*.safetensors"))
     assert kept
     for path in kept:
-        assert not bool((store.held(int(path.stem, 16)).records.client == 3).any())
+        assert not bool((store.held(int(path.stem, 16)).records.client == client).any())
 
 
 @pytest.mark.parametrize(

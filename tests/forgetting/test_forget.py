@@ -123,7 +123,7 @@ def test_the_canary_is_nowhere_after(kind, method):
     if kind != "unshare":
         assert torch.equal(after.now.vault.private["user"][[CANARY]], first)
     assert evidence.receipt.asked.kind == type(event).__name__
-    assert evidence.receipt.done.level == ("L3" if method is None else "L2")
+    assert evidence.receipt.done.level == ("L3" if method is None else "L1")
 
 
 def test_graphs_of_the_past_are_not_kept_in_a_cache():

@@ -53,7 +53,7 @@ def noted(evidence, check: str) -> str:
 def test_a_cheat_that_claims_to_be_exact_gets_no_receipt_that_says_so(cheat):
     fed, by = learnt(), claims_exact(cheat)
     _, evidence = forget(fed, Erase(lendable(fed.now.vault.holdings, 3)), by, audits="none")
-    assert evidence.receipt.done.level == "L2"
+    assert evidence.receipt.done.level == "L1"
     assert noted(evidence, "exactness") == f"Claimed by {type(by).__name__}, not checked."
 
 
@@ -92,7 +92,7 @@ def test_an_honest_claim_is_checked_and_then_believed():
     assert "Honest gave the same bits" in noted(evidence, "exactness")
     assert not noted(evidence, "escalation")
     _, evidence = forget(fed, event, Honest(), audits="none")
-    assert evidence.receipt.done.level == "L2"
+    assert evidence.receipt.done.level == "L1"
 
 
 @pytest.mark.parametrize("by", [None, Retrain()])
@@ -121,7 +121,7 @@ def test_a_subclass_of_an_additive_learner_is_not_the_learner():
     by = claims_exact(Gram)
     fed = learnt(Gram())
     _, evidence = forget(fed, Erase(lendable(fed.now.vault.holdings, 3)), by, audits="none")
-    assert evidence.receipt.done.level == "L2"
+    assert evidence.receipt.done.level == "L1"
 
 
 def test_a_state_has_nothing_that_a_retrained_one_has_not():

@@ -15,7 +15,7 @@ from flower.grids import FIRST, InMemory, silos_of
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Records, Withdraw
 from rescind.errors import ConfigError
-from rescind.flower.run_request import RunRequest
+from rescind.flower.run_request import NamedRequest, RunRequest
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.serve import serve
 from rescind.flower.server.storage import load_remote, save_remote
@@ -183,7 +183,7 @@ def served(folder: Path, verb: str | None, **fields: Any) -> dict[str, Any]:
     (folder / "recipe.toml").write_text(RECIPE)
     asked = RunRequest(
         str(folder / "recipe.toml"), SILOS, str(folder / "out"), deadline=0.0, wait=0.0,
-        withdraw=GONE, unlearner="Retrain", **fields,
+        unlearner="Retrain", **{"requests": (NamedRequest("withdraw", str(GONE)),), **fields},
     )  # fmt: skip
     source = RecipeData(asked.recipe)
     grid = Dying(
@@ -215,7 +215,7 @@ def test_a_request_over_silos_yields_a_signed_receipt(tmp_path: Path) -> None:
     assert not fits(signed.done.model_after, "sha256:another", key), "the control"
     assert signed.claims["silos that confirmed"] == "0, 1, 2"
     assert "world_before" not in json.dumps(facts)
-    assert not (tmp_path / "out" / "forgetting").exists()
+    assert not list((tmp_path / "out" / "forgetting").glob("waiting.txt"))
 
 
 @pytest.mark.parametrize("verb", ["keep", pytest.param("apply", marks=pytest.mark.slow)])
@@ -228,7 +228,7 @@ def test_a_receipt_names_the_silo_that_is_waited_for(verb: str, tmp_path: Path) 
     assert first.claims["silos waited for"] == str(GONE)
     assert any(f"silos {GONE}" in sentence for sentence in first.not_covered)
     with pytest.raises(ConfigError, match=r"silos \[1\] have not confirmed.*--resume"):
-        served(tmp_path, None)
+        served(tmp_path, None, requests=())
     facts = served(tmp_path, None, resume=True)
     (one,) = facts["forgot"]
     assert (one["waiting"], one["receipt"]) == ([], "receipts/1-complete.json")
@@ -238,4 +238,4 @@ def test_a_receipt_names_the_silo_that_is_waited_for(verb: str, tmp_path: Path) 
     store = Store(tmp_path / f"silo-{GONE}")
     for path in (store.folder / HELD).glob("*.safetensors"):
         assert not bool((store.held(int(path.stem, 16)).records.client == GONE).any())
-    assert not (tmp_path / "out" / "forgetting").exists()
+    assert not list((tmp_path / "out" / "forgetting").glob("waiting.txt"))

@@ -15,6 +15,7 @@ from rescind.audits import mait
 from rescind.audits.case import Case
 from rescind.audits.ulira import asked_about
 from rescind.core.clock import Clock
+from rescind.core.records import Withdraw
 from rescind.data.partition import louvain, subgraphs
 from rescind.errors import ConfigError, DataError
 from rescind.forgetting.examine import examine
@@ -118,7 +119,7 @@ def test_a_leaver_with_nothing_held_out_shares_out_what_there_is():
     fed = rs.Federation.start(
         subgraphs(graph, part, ratio=(100, 0, 0)), GraphFedSGD(model=SMALL), seed=1
     ).run(1)
-    case = Case.of(fed, rs.Withdraw(ODD))
+    case = Case.of(fed, Withdraw(ODD))
     assert len(asked_about(case)) == len(case.forgotten)
     assert np.isnan(mait.loss_auc(fed, fed, ODD))  # no pair to compare
 

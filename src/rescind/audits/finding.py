@@ -64,6 +64,11 @@ JUDGING = ("FAIL", "VOID", "INCONCLUSIVE", "PASS", "UNAUDITED")
 """Verdicts that count, in order of priority: one FAIL decides."""
 
 
+FAILED = ("FAIL", "VOID")
+"""Verdicts that end a command with exit code 1. INCONCLUSIVE means too few records to find a fault;
+scripts that need a PASS read the verdict."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """The result of one check. Numbers that could not be measured are None; `note` says why."""

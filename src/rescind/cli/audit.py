@@ -8,30 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from rescind.cli.forget import one_request, unlearner
+from rescind.cli.forget import requests_of, unlearner
 from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
 from rescind.cli.progress import interruptible
 
 if TYPE_CHECKING:
     from rescind.audits import Report
 
-FAILED = ("FAIL", "VOID")
-"""Verdicts that end with exit code 1. INCONCLUSIVE means too few records to find a fault; scripts
-that need a PASS read audit.json."""
-
 
 def command(
     run: Run,
     erase: Annotated[
-        str | None,
+        list[str] | None,
         Option(metavar="FILE", help="Records to erase, as in rescind forget, or draw:0.3."),
     ] = None,
     unshare: Annotated[
-        str | None,
+        list[str] | None,
         Option(metavar="FILE", help="Lent records to take back, in the format of --erase."),
     ] = None,
     withdraw: Annotated[
-        str | None, Option(metavar="USER", help="A user who leaves with all their data.")
+        list[str] | None, Option(metavar="USER", help="A user who leaves with all their data.")
     ] = None,
     nodes: Nodes = None,
     edges: Edges = None,
@@ -54,14 +50,21 @@ def command(
 
     Exit code 0: PASS or INCONCLUSIVE, 1: FAIL or VOID.
     """
+    from rescind.audits.finding import FAILED
+    from rescind.errors import ConfigError
     from rescind.storage.run_folder import check_finished, working_on
 
-    kind, source = one_request(erase, unshare, withdraw, nodes, edges, labels)
+    kind, sources = requests_of(erase, unshare, withdraw, nodes, edges, labels)
+    if len(sources) > 1:
+        raise ConfigError(
+            f"an audit looks at one request; {len(sources)} were given. Audit users who leave "
+            f"together as one request: --erase FILE, a CSV file with the column user."
+        )
     check_finished(run)
     from rescind.core.files import write_atomically
     from rescind.data.blocklist import Blocklist
     from rescind.experiments.counterfactual import open_run
-    from rescind.experiments.forget_run import read_request
+    from rescind.experiments.read_request import read_request
     from rescind.forgetting.examine import By, committed, examine, forgotten
     from rescind.storage.provenance import versions
 
@@ -69,7 +72,7 @@ def command(
     subject: By = "nothing" if nothing else unlearner(method, change or ())
     with interruptible(), working_on(run):
         before = open_run(run, repeatable=False)
-        event = read_request(before, kind, source, Blocklist.read(run))
+        event = read_request(before, kind, sources[0], Blocklist.read(run))
         lot = committed(run / "audits")  # before the unlearner runs
         after = forgotten(subject, before, event)
         report = examine(

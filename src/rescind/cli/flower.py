@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import subprocess
 
     from rescind.flower.deploy import Link
+    from rescind.flower.run_request import NamedRequest
 
 app = typer.Typer(
     help="Run recipes over silos on several machines, through Flower (docs/deploy.md).",
@@ -113,6 +114,7 @@ def join(
     number, count = _place(silo)
     data = RecipeData(recipe, cell, tuple(change or ()))
     folder = store or Path(f"silo-{number}")
+    data.note_in(Store(folder))  # `rescind flower recommend` reads original ids from it
     executor = InProcess(device=device, guards=data.guards)
     masks = Masks(Identity.of_kit(kit) if kit and secure else None)
     node = Node(
@@ -152,12 +154,15 @@ def run(
     ] = 0.5,
     resume: Annotated[bool, Option("--resume", help="Resume the run in --out.")] = False,
     take_back: Annotated[
-        int | None, Option(help="After training, client N takes back everything it lent.")
+        list[str] | None,
+        Option(metavar="USER", help="This user takes back everything they lent. Repeatable."),
     ] = None,
-    withdraw: Annotated[int | None, Option(help="After training, client N leaves.")] = None,
     erase: Annotated[
-        str | None,
-        Option(metavar="N:ITEM,ITEM", help="After training, client N erases these items."),
+        list[str] | None,
+        Option(metavar="USER:ITEM,ITEM", help="This user erases these items. Repeatable."),
+    ] = None,
+    withdraw: Annotated[
+        list[str] | None, Option(metavar="USER", help="This user leaves. Repeatable.")
     ] = None,
     unlearner: Annotated[
         str | None, Option(help="An unlearner. Default: that of the method.")
@@ -175,7 +180,11 @@ def run(
     secure_range: Annotated[float, Option(help="Largest entry of a silo's masked sum.")] = 1024.0,
     insecure: Insecure = False,
 ) -> None:
-    """Run one cell of a recipe over the silos and wait for it, on the server's machine."""
+    """Run one cell of a recipe over the silos and wait for it, on the server's machine.
+
+    Requests to forget name users and items by original id. They are answered after training, one
+    after another, each with its receipt. If the run in --out is finished, it is not trained again.
+    """
     deploy, link = _deploy(server, kit, insecure)
     from rescind.errors import DataError
     from rescind.flower.recipe_cell import one_cell
@@ -189,7 +198,7 @@ def run(
         old.unlink(missing_ok=True)
     asked = RunRequest(
         str(path.resolve()), silos, str(out.resolve()), cell, tuple(change or ()), deadline, wait,
-        least, resume, take_back, withdraw, _erased(erase), unlearner,
+        least, resume, _requests(take_back, erase, withdraw), unlearner,
         secure_range if secure else None, limit, trim,
     )  # fmt: skip
     number = operator.submit(asked)
@@ -212,6 +221,9 @@ def run(
         left = f", {one['traces']} traces left" if one["traces"] else ""
         typer.echo(f"{one['event']} answered by {one['by']}, {one['rounds']} rounds{left}")
         typer.echo(f"receipt: {out / one['receipt']}")
+    refused = facts.get("refused_requests", ())
+    for one in refused:
+        typer.echo(f"{one['event']} was refused: {one['why']}", err=True)
     typer.echo(f"{shown} (round {facts['round']}, {facts['silos']['messages']} messages)")
     if facts["silos"]["refused"]:
         typer.echo(f"  not accepted: {facts['silos']['refused']}", err=True)
@@ -221,6 +233,8 @@ def run(
             f"  silos {waiting} have not confirmed yet. Start them, then: --resume", err=True
         )
     typer.echo(f"Written: {done} and {out}/model/")
+    if refused:
+        raise typer.Exit(2)
 
 
 @app.command()
@@ -246,27 +260,39 @@ def simulate(
 @app.command()
 def recommend(
     store: Annotated[Path, Argument(help="The folder of a silo, on its machine.")],
-    user: Annotated[int, Option(help="The number of a client of this silo.")],
+    user: Annotated[str, Option(help="The original id of a user of this silo.")],
     k: Annotated[int, Option(min=1, help="Number of items.")] = 20,
 ) -> None:
     """Recommend on the silo itself. Data and scores do not leave it."""
     _check_installed()
-    from rescind.flower.silo.recommend import recommend as best
+    from rescind.flower.silo.recommend import recommend_to
 
-    for item, score in best(store, user, k):
-        typer.echo(f"{item:>8}  {score:.4f}")
+    for one in recommend_to(store, user, k):
+        typer.echo(f"{one.item:>8}  {one.score:.4f}  {one.title}")
 
 
-def _erased(text: str | None) -> tuple[int, tuple[int, ...]] | None:
+def _requests(
+    take_back: list[str] | None, erase: list[str] | None, withdraw: list[str] | None
+) -> tuple[NamedRequest, ...]:
+    """Return the requests that the options name, those who leave last."""
+    from rescind.flower.run_request import NamedRequest
+
+    found = [NamedRequest("take-back", user) for user in take_back or ()]
+    found += [NamedRequest("erase", *_erased(text)) for text in erase or ()]
+    return (*found, *(NamedRequest("withdraw", user) for user in withdraw or ()))
+
+
+def _erased(text: str) -> tuple[str, tuple[str, ...]]:
     from rescind.errors import ConfigError
 
-    if text is None:
-        return None
-    client, _, items = text.partition(":")
-    numbers = items.split(",")
-    if not client.isdigit() or not all(number.isdigit() for number in numbers):
-        raise ConfigError(f"--erase names a client and items by number: 17:3,8; got '{text}'.")
-    return int(client), tuple(map(int, numbers))
+    user, _, items = text.rpartition(":")
+    names = tuple(item.strip() for item in items.split(","))
+    if not user or not all(names):
+        raise ConfigError(
+            f"--erase names a user and items by original id: 17:3,8 (user 17, items 3 and 8); got "
+            f"'{text}'."
+        )
+    return user, names
 
 
 def _place(text: str) -> tuple[int, int]:

@@ -13,16 +13,18 @@ from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
+    from rescind.core.labels import Labels
     from rescind.core.method import Unlearner
     from rescind.core.records import Event
     from rescind.core.run_state import RoundResult
-    from rescind.experiments.forget_run import Kind
+    from rescind.experiments.forget_run import Answer
+    from rescind.experiments.read_request import Kind, NamedRecords, Source
 
 
 def command(
     run: Run,
     erase: Annotated[
-        str | None,
+        list[str] | None,
         Option(
             metavar="FILE",
             help="Erase records everywhere: a CSV with original ids, columns user,item (or user "
@@ -30,11 +32,23 @@ def command(
         ),
     ] = None,
     unshare: Annotated[
-        str | None,
+        list[str] | None,
         Option(metavar="FILE", help="Lent records to take back, as in --erase; devices keep them."),
     ] = None,
     withdraw: Annotated[
-        str | None, Option(metavar="USER", help="A user leaves with all their data.")
+        list[str] | None,
+        Option(
+            metavar="USER",
+            help="A user leaves with all their data. Repeatable: each request is answered by "
+            "itself, with its own receipt.",
+        ),
+    ] = None,
+    user: Annotated[
+        list[str] | None,
+        Option(metavar="USER", help="With --item: erase a few records of this user."),
+    ] = None,
+    item: Annotated[
+        list[str] | None, Option(metavar="ITEM", help="An item of --user; repeatable.")
     ] = None,
     nodes: Nodes = None,
     edges: Edges = None,
@@ -54,6 +68,14 @@ def command(
             "the user leaves, and the receipt states it (Gram).",
         ),
     ] = None,
+    proofs: Annotated[
+        Path | None,
+        Option(
+            metavar="FOLDER",
+            help="Write a proof for each user of the request, with which they can check their own "
+            "part: rescind verify receipt.json --proof FILE. Send each to its user only.",
+        ),
+    ] = None,
     request: Annotated[
         Path | None,
         Option(
@@ -65,32 +87,61 @@ def command(
 ) -> None:
     """Forget records of a run: make a new run without them, and a signed receipt.
 
-    The old folder keeps its metrics and a page that links to the new run. Give the receipt's key to
-    the requester: only with it can the receipt be matched with the records.
+    Users and items go by their original ids. The old folder keeps its metrics and a page that links
+    to the new run. Give the receipt's key to the requester: only with it can the receipt be matched
+    with the records.
+
+    Exit code 1 if an audit was FAIL or VOID, as of rescind audit.
     """
-    from contextlib import ExitStack
-
+    from rescind.audits.finding import FAILED
     from rescind.errors import ConfigError
-    from rescind.storage.run_folder import MOVED, check_finished, read_facts
+    from rescind.storage.run_folder import MOVED, check_finished
 
-    kind, source = one_request(erase, unshare, withdraw, nodes, edges, labels)
+    named = _named_records(user, item)
+    kind, sources = requests_of(erase, unshare, withdraw, nodes, edges, labels, named)
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
+    if len(sources) > 1 and (out or request):
+        raise ConfigError(
+            f"{len(sources)} requests get a folder, a receipt and a request file each. Leave --out "
+            f"and --request out, or give one request at a time."
+        )
+    how = unlearner(method, change or ())
     if not (run / MOVED).is_file():  # a request that was answered gets its answer again
         check_finished(run)
-    from rescind.audits.finding import legend, question
+    from rescind.experiments.forget_run import check_requests
+
+    check_requests(run, kind, sources)
+    verdicts = []
+    for source in sources:  # the next request is to the run that the last one left
+        done = _answer(run, kind, source, how, audits, out, workers, away or (), request, proofs)
+        verdicts.append(_print(done))
+        run = done.folder
+    if any(verdict in FAILED for verdict in verdicts):
+        raise typer.Exit(1)
+
+
+def _answer(
+    run: Path, kind: Kind, source: Source, how: Unlearner | None, audits: str, out: Path | None,
+    workers: int, away: Sequence[str], request: Path | None, proofs: Path | None,
+) -> Answer:  # fmt: skip
+    """Answer one request, with a bar. request, proofs: where to write them for the requesters"""
+    from contextlib import ExitStack
+
     from rescind.core.files import write_atomically
+    from rescind.errors import ConfigError
     from rescind.experiments.forget_run import answer
     from rescind.reporting.progress import RoundBar
     from rescind.storage.events import event_text
 
-    how = unlearner(method, change or ())
     bars: list[RoundBar] = []
+    asked: list[tuple[Event, Labels]] = []
     with ExitStack() as stack:
 
         def on_start(fed: Federation, event: Event, count: int) -> None:
             emptied = "The old run is emptied when the new one is complete."
             typer.echo(f"{kind}: {count:,} records. {emptied}")
+            asked.append((event, fed.labels))
             if request is not None:
                 write_atomically(request, event_text(event).encode())
                 request.chmod(0o600)
@@ -102,8 +153,41 @@ def command(
 
         done = answer(
             run, kind, source, how, audits, out, workers,  # type: ignore[arg-type]
-            watch=(on_round,), on_retrain=_retrains, on_start=on_start, away=away or (),
+            watch=(on_round,), on_retrain=_retrains, on_start=on_start, away=away,
         )  # fmt: skip
+    if proofs is not None:
+        if not asked:
+            raise ConfigError(
+                f"this request was answered before, and nothing of it was kept, so no proofs can "
+                f"be made now. Its receipt and key are in {done.folder}."
+            )
+        write_proofs(proofs, asked[0], done.evidence.key)
+    return done
+
+
+def write_proofs(folder: Path, asked: tuple[Event, Labels], key: bytes) -> None:
+    """Write a proof for each user of a request, named by original id. key: the receipt's"""
+    from urllib.parse import quote
+
+    from rescind.core.files import make_folder, write_atomically
+    from rescind.forgetting.proofs import proof_text, proofs
+
+    event, labels = asked
+    make_folder(folder)
+    count = 0
+    for client, proof in proofs(event, key):
+        user = labels.user_id(client)
+        path = folder / f"{quote(user, safe='')}.json"
+        write_atomically(path, proof_text(proof, user).encode(), private=True)
+        count += 1
+    typer.echo(f"Written: {count} proofs in {folder}, each for one user only")
+
+
+def _print(done: Answer) -> str:
+    """Print what was done, found and written; return the verdict."""
+    from rescind.audits.finding import legend, question
+    from rescind.storage.run_folder import read_facts
+
     receipt = done.evidence.exact
     asked, how_done = receipt.asked, receipt.done
     typer.echo(
@@ -129,31 +213,57 @@ def command(
     typer.echo(f"\nWritten: {done.folder}/receipt.json and receipt.html; new run in {done.folder}")
     typer.echo(f"For the requester only: {done.key_file}, and receipt.html (exact numbers)")
     typer.echo(f"Next: rescind verify {done.folder}/receipt.json")
+    return receipt.verdict
 
 
-def one_request(
-    erase: str | None,
-    unshare: str | None,
-    withdraw: str | None,
-    nodes: str | None = None,
-    edges: str | None = None,
-    labels: str | None = None,
-) -> tuple[Kind, str]:
-    """Return the kind and the source of the one request that was given."""
+def requests_of(
+    erase: Sequence[str] | None = None,
+    unshare: Sequence[str] | None = None,
+    withdraw: Sequence[str] | None = None,
+    nodes: Sequence[str] | None = None,
+    edges: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
+    records: NamedRecords | None = None,
+) -> tuple[Kind, list[Source]]:
+    """Return the kind and the sources of what was given: one request, or several withdrawals."""
     from rescind.errors import ConfigError
 
-    asked: dict[Kind, str | None] = {
+    asked: dict[Kind, Sequence[str] | None] = {
         "erase": erase, "unshare": unshare, "withdraw": withdraw,
         "nodes": nodes, "edges": edges, "labels": labels,
     }  # fmt: skip
-    given = [(kind, source) for kind, source in asked.items() if source is not None]
-    if len(given) != 1:
+    given: list[tuple[Kind, Source]] = [
+        (kind, one) for kind, sources in asked.items() for one in dict.fromkeys(sources or ())
+    ]
+    given += [("erase", records)] if records else []
+    kinds = {kind for kind, _ in given}
+    if len(given) != 1 and kinds != {"withdraw"}:
         raise ConfigError(
             "give exactly one of --erase FILE, --unshare FILE and --withdraw USER, or of a graph "
-            f"--nodes, --edges and --labels; {len(given)} were given. "
+            f"--nodes, --edges and --labels; {len(given)} were given. Only --withdraw of rescind "
+            "forget may be repeated: write other requests into one file. A few records of one "
+            "user: rescind forget RUN --user USER --item ITEM. "
             "`--erase draw:0.3` erases what 30 % of the lenders lent."
         )
-    return given[0]
+    return given[0][0], [source for _, source in given]
+
+
+def _named_records(user: Sequence[str] | None, item: Sequence[str] | None) -> NamedRecords | None:
+    """Return the records that --user and --item name; None if neither was given."""
+    from rescind.errors import ConfigError
+
+    users, items = tuple(dict.fromkeys(user or ())), tuple(dict.fromkeys(item or ()))
+    if not users and not items:
+        return None
+    if len(users) != 1 or not items:
+        raise ConfigError(
+            f"--user and --item name a few records of one user; {len(users)} users and "
+            f"{len(items)} items were given. Write --user 793 --item 50 --item 172. For more users "
+            f"use --erase FILE; for all data of a user, --withdraw USER."
+        )
+    from rescind.experiments.read_request import NamedRecords
+
+    return NamedRecords(users[0], items)
 
 
 def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None:

@@ -26,16 +26,16 @@ _SET = "Change a setting of the unlearner, e.g. rounds=20, damping=measured. Rep
 ChangeUnlearner = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=_SET)]
 _FILE = "or a CSV file with the column"
 Nodes = Annotated[
-    str | None,
+    list[str] | None,
     Option(
         metavar="IDS", help=f"Of a graph: nodes to erase, with their edges: 12,40; {_FILE} node."
     ),
 ]
 Edges = Annotated[
-    str | None,
+    list[str] | None,
     Option(metavar="PAIRS", help=f"Of a graph: edges to erase: 12-40,12-55; {_FILE}s node, other."),
 ]
 NodeLabels = Annotated[
-    str | None,
+    list[str] | None,
     Option(metavar="IDS", help="Of a graph: nodes whose label to erase, as in --nodes."),
 ]

@@ -42,7 +42,7 @@ def command(
     table` prints these lines with the paper's numbers. Runs with other settings than the recipe's
     (--set, except for the seed) and recipes of an installed package cannot be recorded.
     """
-    from rescind.errors import ConfigError
+    from rescind.errors import ConfigError, RescindError
     from rescind.experiments.recipe_file import check, check_record, locate
 
     changed = {text.partition("=")[0].strip() for text in change or ()}
@@ -60,23 +60,36 @@ def command(
     stem = f"{found.path.stem}-changed" if found.changed else found.path.stem
     home = out or Path("runs") / found.path.parent.name / stem
     cache = _cache(home, resume, workers)
-    finished = []
+    finished, failed = [], []
     for number, chosen in enumerate(cells, 1):
         name, seed, folder = chosen.name, chosen.run.seed, home
         if len(cells) > 1 or len(found.names) > 1 or len(found.cells) > 1:
             folder = home / name.replace("/", "_").replace(" ", "_") / f"seed-{seed}"
         place = f"[{number}/{len(cells)}] " if len(cells) > 1 else ""
-        facts = _one(chosen, folder, resume, f"{place}{name} seed {seed}", cache)
+        try:
+            facts = _one(chosen, folder, resume, f"{place}{name} seed {seed}", cache)
+        except RescindError as error:  # the others may run
+            if len(cells) == 1:
+                raise
+            failed.append(f"{name} seed {seed}: {error}")
+            typer.echo(f"{place}{name} seed {seed} cannot run: {error}", err=True)
+            continue
         if record:
             append_facts(found, facts)
         metrics = facts["metrics"]["test"]
         finished.append({"cell": name, "seed": seed, "out": str(folder), "metrics": metrics})
         typer.echo(f"{name} seed {seed}: {_summary(facts)} -> {folder}")
         _warn(facts)
-    _next(found, finished, record)
-    if as_json:
+    if finished:
+        _next(found, finished, record)
+    if as_json and finished:
         last: Any = {**finished[-1]["metrics"]} if len(finished) == 1 else {"runs": finished}
         typer.echo(json.dumps(last))
+    if failed:
+        raise ConfigError(
+            f"{len(failed)} of {len(cells)} runs cannot run; the others are finished.\n  "
+            + "\n  ".join(failed)
+        )
 
 
 def _summary(facts: dict[str, Any]) -> str:

@@ -46,6 +46,14 @@ def command(
             "compared with the stated one (additive learners).",
         ),
     ] = None,
+    proof: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="Your proof, if you were one of several: shows that the receipt is about your "
+            "records, too.",
+        ),
+    ] = None,
     run: Annotated[
         Path | None,
         Option(help="A run: its receipt is compared with its model, its data and its ids, too."),
@@ -68,14 +76,14 @@ def command(
     if receipt is None:
         raise ConfigError("nothing to verify. Give a receipt.json, a folder of them, or --run RUN.")
     if receipt.is_dir():
-        if chain or event or event_key or data:
+        if chain or event or event_key or data or proof:
             raise ConfigError(
                 f"{receipt} is a folder of receipts, which takes --key and --json only. "
                 f"Name one receipt.json for the other options."
             )
         raise typer.Exit(_folder(receipt, _pinned(key or []), as_json))
     earlier = [_bytes(path) for path in chain] if chain else None
-    request, claims = _request(event, event_key), _claims(data)
+    request, claims = _request(event, event_key), [*_claims(data), *_proof(proof)]
     secret = None if event_key is None else keys.read_secret(event_key)
     found = verify(_bytes(receipt), _pinned(key or []), earlier, request, claims, secret)
     if run is not None:
@@ -157,6 +165,31 @@ def _claims(data: Path | None) -> list[Callable[[Receipt], Check]]:
     from rescind.forgetting.claims import checks_with  # loads torch
 
     return [checks_with(data)]
+
+
+def _proof(path: Path | None) -> list[Callable[[Receipt], Check]]:
+    """Return the check of one person's proof."""
+    if path is None:
+        return []
+    from rescind.errors import DataError
+    from rescind.forgetting.proofs import PEOPLE, read_proof
+    from rescind.forgetting.verify import Check
+
+    try:
+        user, proof = read_proof(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read {path}: {error}. Give a proof as a JSON file.") from None
+    records = getattr(proof.part, "records", None)
+    what = "all data" if records is None else f"{len(records)} records"
+
+    def check(receipt: Receipt) -> Check:
+        if PEOPLE not in receipt.claims:
+            return Check(False, "it was made before receipts had proofs for single people")
+        part = f"{type(proof.part).__name__} of {what} of user '{user}'"
+        is_ = "is part" if proof.fits(receipt.claims) else "is not part"
+        return Check(proof.fits(receipt.claims), f"{part} {is_} of what it is about")
+
+    return [check]
 
 
 def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes] | None:

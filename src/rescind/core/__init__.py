@@ -23,11 +23,11 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "rescind.core.optim": ("Step",),
     "rescind.core.params": ("Params",),
     "rescind.core.plan": ("Batch", "Plan", "Work"),
-    "rescind.core.records": ("Event", "Records"),
+    "rescind.core.records": ("Arrive", "Event", "Records"),
     "rescind.core.request": ("Request",),
     "rescind.core.state": ("Memory", "Private", "ServerState"),
     "rescind.core.update": ("Rows", "Sum", "Update"),
-    "rescind.core.world": ("World",),
+    "rescind.core.world": ("Host", "World"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
     from rescind.core.optim import Step
     from rescind.core.params import Params
     from rescind.core.plan import Batch, Plan, Work
-    from rescind.core.records import Event, Records
+    from rescind.core.records import Arrive, Event, Records
     from rescind.core.request import Request
     from rescind.core.state import Memory, Private, ServerState
     from rescind.core.update import Rows, Sum, Update
-    from rescind.core.world import World
+    from rescind.core.world import Host, World
 
 __all__ = [
-    "Batch", "Claims", "Clock", "Cohort", "Event", "Executor", "Federation", "GradientMethod",
-    "Graph", "Holdings", "Lot", "Mail", "Memory", "Method", "Model", "Params", "Plan", "Private",
-    "RankingMethod", "RankingModel", "Records", "Request", "Rows", "ServerState", "Step", "Sum",
-    "Unlearner", "Update", "Work", "World", "jagged",
+    "Arrive", "Batch", "Claims", "Clock", "Cohort", "Event", "Executor", "Federation",
+    "GradientMethod", "Graph", "Holdings", "Host", "Lot", "Mail", "Memory", "Method", "Model",
+    "Params", "Plan", "Private", "RankingMethod", "RankingModel", "Records", "Request", "Rows",
+    "ServerState", "Step", "Sum", "Unlearner", "Update", "Work", "World", "jagged",
 ]  # fmt: skip
 
 

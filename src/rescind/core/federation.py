@@ -19,6 +19,7 @@ from rescind.core.history import History
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels, Recommendation
 from rescind.core.method import Method
+from rescind.core.named import Named
 from rescind.core.records import (
     Arrive,
     Erase,
@@ -115,8 +116,15 @@ class Federation:
             f"round {self.now.state.round}, block {self.world.block}, seed {self.clock.seed})"
         )
 
-    def apply(self, event: Event) -> Federation:
+    def event_of(self, event: Event | Named) -> Event:
+        """Return the event, with indices, of a request that names a person by original id."""
+        if not isinstance(event, Named):
+            return event
+        return event.event(self.labels, self.world.sizes.clients)
+
+    def apply(self, event: Event | Named) -> Federation:
         """Apply an event to the world and the devices. The model does not change."""
+        event = self.event_of(event)
         m, now, root = self.method, self.now, self.clock
         if isinstance(event, Unshare | Erase) and not len(event.records):
             raise ConsentError(
@@ -148,10 +156,14 @@ class Federation:
         past = self.past and self.past.after_event(state.round, event, vault.holdings, after.point)
         return replace(self, world=world, now=after, events=(*self.events, happened), past=past)
 
-    def request(self, event: Event | Request, away: Sequence[int] = ()) -> Request:
-        """Return what an Unshare, Erase or Withdraw asks this federation to forget."""
+    def request(self, event: Event | Named | Request, away: Sequence[str | int] = ()) -> Request:
+        """Return what an Unshare, Erase or Withdraw asks this federation to forget.
+
+        away: original ids of users whose devices cannot be reached
+        """
         if isinstance(event, Request):
             return event
+        event = self.event_of(event)
         if not isinstance(event, Unshare | Erase | Withdraw):
             raise ConfigError(
                 f"{type(event).__name__} is not a request to forget. "
@@ -169,7 +181,8 @@ class Federation:
         first: int | None = 1 if self.now.state.round else None  # if there is no history
         if self.past is not None:
             first = self.past.influence(event, self.now.state.round)
-        return Request(event, records, people, first, tuple(away))
+        missing = tuple(self.labels.client(user, self.world.sizes.clients) for user in away)
+        return Request(event, records, people, first, missing)
 
     def run(
         self,
@@ -269,7 +282,7 @@ class Federation:
         return replace(self, method=m, now=now, past=History.begin(vault.holdings))
 
     def retrained(
-        self, event: Event, seed: int | None = None, from_start: bool = False
+        self, event: Event | Named, seed: int | None = None, from_start: bool = False
     ) -> Federation:
         """Retrain exactly without the records of a request.
 
@@ -277,6 +290,7 @@ class Federation:
         records had influence: bit for bit the result of retraining from the start.
         seed: another seed, from the start; audits compare with such models
         """
+        event = self.event_of(event)
         after, round_ = self.apply(event), self.now.state.round
         if self.past is None:
             raise ConfigError(

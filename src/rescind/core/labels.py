@@ -201,6 +201,11 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
             f"there is no {kind} '{name}' among {len(known) - left} {kind}s. {left} more left and "
             f"their ids were deleted: if '{name}' is one of them, no data of theirs is left here."
         )
+    if kind == "user":  # who else is here is nobody's business
+        raise DataError(
+            f"there is no user '{name}' among {len(known)} users. Original ids are used here, as "
+            f"in the data that was loaded."
+        )
     hint = suggest(name, known).split("? ")[0] + "? " if len(known) < 50_000 else ""
     hint = hint if hint.startswith("did you") else ""
     raise DataError(

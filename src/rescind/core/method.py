@@ -21,6 +21,7 @@ from rescind.core.claims import Claims
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Mail
 from rescind.core.model import Model
+from rescind.core.named import Named
 from rescind.core.params import Params
 from rescind.core.records import Event, Records
 from rescind.core.request import Request
@@ -53,6 +54,8 @@ class Unlearner(ABC):
     """The name of the way it forgets, as a receipt says it."""
     works_without_devices: ClassVar[bool] = False
     """True: a request can be answered while devices are away (`Request.away`)."""
+    answers: ClassVar[bool] = True
+    """False: a control of audits that leaves the model as it was. It cannot answer a request."""
     paper: ClassVar[str] = ""
     """Where it was published, for the tables."""
     presets: ClassVar[tuple[str, ...]] = ()
@@ -68,7 +71,7 @@ class Unlearner(ABC):
             raise ConfigError(f"{cls.__name__} has no setting '{name}'. {has}")
         return super().__new__(cls)
 
-    def unlearn(self, fed: Federation, request: Request | Event) -> Federation:
+    def unlearn(self, fed: Federation, request: Request | Event | Named) -> Federation:
         """Forget a request, given as such or as its event. Subclasses implement `forget`."""
         request = fed.request(request)
         if request.away and not self.works_without_devices:

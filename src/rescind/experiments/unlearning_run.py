@@ -23,7 +23,7 @@ from rescind.audits.case import Case
 from rescind.audits.controls import shifted
 from rescind.audits.finding import overall
 from rescind.audits.verdict import FEWEST
-from rescind.core import files, params
+from rescind.core import files, named, params
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN
@@ -155,7 +155,7 @@ def events(cell: Cell, fed: Federation) -> list[Event]:
     settings = cell.forget
     assert settings is not None
     if settings.draw is None:
-        return [Withdraw(client) for client in settings.clients]
+        return [fed.event_of(named.Withdraw(user)) for user in settings.clients]
     candidates = fed.world.shared if settings.of == "lenders" else _not_shared(fed)
     records = draw_regret(candidates, fed.clock, settings.draw)
     if not len(records):

@@ -14,6 +14,16 @@ ASKED = "asked"
 
 
 @dataclass(frozen=True)
+class NamedRequest:
+    """A request to forget, by original ids."""
+
+    kind: str
+    """"take-back" (all that a user lends), "erase" (some items), "withdraw"."""
+    user: str
+    items: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class RunRequest:
     """A cell of a recipe to run over silos, and requests to forget after training."""
 
@@ -29,12 +39,8 @@ class RunRequest:
     least: float = 0.5
     """Fraction of the silos that must reply, or the round is abandoned."""
     resume: bool = False
-    take_back: int | None = None
-    """After training, this client takes back everything it lent."""
-    withdraw: int | None = None
-    """After training, this client leaves."""
-    erase: tuple[int, tuple[int, ...]] | None = None
-    """After training, this client erases these items."""
+    requests: tuple[NamedRequest, ...] = ()
+    """Answered after training, one after another. A run that is finished is not trained again."""
     unlearner: str | None = None
     """The method that forgets. Default: the learner's own."""
     masked: float | None = None
@@ -44,11 +50,6 @@ class RunRequest:
     trim: float = 0.0
     """Fraction of silos left out at each end of a trimmed mean; 0: plain means."""
 
-    @property
-    def requests(self) -> str:
-        """Return the forgetting requests as JSON."""
-        return json.dumps([self.take_back, self.withdraw, self.erase, self.unlearner])
-
     def to_json(self) -> str:
         """Return the settings as JSON."""
         return json.dumps(asdict(self))
@@ -57,6 +58,8 @@ class RunRequest:
     def from_json(cls, text: str) -> RunRequest:
         """Read what `to_json` wrote."""
         fields = json.loads(text)
-        if fields["erase"] is not None:
-            fields["erase"] = (fields["erase"][0], tuple(fields["erase"][1]))
-        return cls(**{**fields, "changes": tuple(fields["changes"])})
+        requests = tuple(
+            NamedRequest(one["kind"], one["user"], tuple(one["items"]))
+            for one in fields["requests"]
+        )
+        return cls(**{**fields, "changes": tuple(fields["changes"]), "requests": requests})

@@ -30,6 +30,7 @@ from rescind.core.clock import Clock
 from rescind.core.federation import Federation
 from rescind.core.files import make_folder
 from rescind.core.method import Unlearner
+from rescind.core.named import Named
 from rescind.core.records import Event
 from rescind.core.request import Request
 from rescind.core.settings import to_table
@@ -52,7 +53,7 @@ Progress = Callable[[int, int], Any]
 def examine(
     before: Federation,
     after: Federation,
-    event: Event | Request,
+    event: Event | Named | Request,
     references: Sequence[Federation] = (),
     level: Level = "standard",
     ulira: bool = False,

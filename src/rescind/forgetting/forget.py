@@ -19,13 +19,21 @@ from rescind.audits.finding import Finding
 from rescind.core import params
 from rescind.core.federation import Federation
 from rescind.core.method import Method, Unlearner
+from rescind.core.named import Named
 from rescind.core.records import Event, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.core.settings import chosen, fields_of, to_table
 from rescind.errors import ConfigError
 from rescind.forgetting.exactness import Exactness, checked, exactness
 from rescind.forgetting.examine import committed, examine
-from rescind.forgetting.pipeline import CostMeter, Forgotten, subtracts, unlearn_and_purge, vouched
+from rescind.forgetting.pipeline import (
+    CostMeter,
+    Forgotten,
+    check_answers,
+    subtracts,
+    unlearn_and_purge,
+    vouched,
+)
 from rescind.forgetting.purge import inventory
 from rescind.forgetting.receipt import Done, Issued, Receipt, issue, opened
 from rescind.methods.unlearning.retrain import Retrain
@@ -86,7 +94,7 @@ class Evidence:
 
 def forget(
     fed: Federation,
-    event: Event,
+    event: Event | Named,
     method: Unlearner | None = None,
     audits: Audits = "standard",
     *,
@@ -95,7 +103,7 @@ def forget(
     folder: Path | None = None,
     workers: int = 2,
     progress: Callable[[int, int], Any] = lambda *_: None,
-    away: Sequence[int] = (),
+    away: Sequence[str | int] = (),
     not_covered: Sequence[str] = (),
 ) -> tuple[Federation, Evidence]:
     """Forget the records of an Unshare, Erase or Withdraw; return the model and the evidence.
@@ -103,17 +111,19 @@ def forget(
     method: an unlearner. Default: the federation's method
     previous: the bytes of the last receipt, to chain the new one to    data: digest of a public
     dataset    folder: where the audit keeps its retrained models    progress: called with
-    (finished, total) reference models    away: clients that cannot be reached; what they hold
-    stays, and the receipt states this    not_covered: further things the receipt must name, such
-    as copies of the data elsewhere
+    (finished, total) reference models    away: original ids of users who cannot be reached; what
+    they hold stays, and the receipt states this    not_covered: further things the receipt must
+    name, such as copies of the data elsewhere
 
     If the audit of an approximate unlearner does not pass, `Retrain` is used instead; for fewer
     than FEWEST records, which cannot be audited, it is used at once. An unlearner that claims to be
     exact is compared with `Retrain`, which is used if they differ. The receipt states this. With
-    audits = "none" the given unlearner is always used, and its claims are not checked.
+    audits = "none" the given unlearner is always used, its claims are not checked, and an
+    approximate result counts as not shown (level L1). Controls (`Nothing`) cannot answer.
     """
     if audits not in AUDITS:
         raise ConfigError(f"audits must be one of {', '.join(AUDITS)}; got '{audits}'.")
+    check_answers(method or fed.method)
     request = fed.request(event, away)
     no_folder = audits == "none" or folder is not None
     with nullcontext("") if no_folder else TemporaryDirectory(prefix="rescind-retrains-") as made:
@@ -137,16 +147,20 @@ def forget(
                 report = audit(done.fed, unlearner=done.unlearner)
 
     at, signer = datetime.now(UTC), signing_key()  # a key that cannot be used is told now
-    audited = report.findings if report else (_unaudited(audits, stale),)
+    audited = report.findings if report else (_unaudited(audits, stale, done.unlearner),)
+    verdict = report.verdict if report else "UNAUDITED"
 
     def findings(shown: Exactness) -> list[Finding]:
-        return [*said, *([shown.finding] if done.unlearner.exact else []), *audited]
+        contradicted = [_contradicted()] if shown.shown and verdict == "FAIL" else []
+        claimed = [shown.finding] if done.unlearner.exact else []
+        return [*said, *claimed, *contradicted, *audited]
 
     def make() -> Issued:
         known, claims = shown or exactness(done), done.fed.method.claims(fed, done.fed)
+        level = _level(fed, request, done, known.shown, verdict)
         return issue(
             request.event,
-            _done(fed, request, done, data, known),
+            _done(fed, request, done, data, level),
             inventory(done.fed),
             findings(known),
             records=request.count,
@@ -214,6 +228,17 @@ def _refuted(unlearner: Unlearner, wrong: Sequence[str]) -> Finding:
     )
 
 
+def _contradicted() -> Finding:
+    """Report in the receipt that an audit and an exact answer contradict each other."""
+    return Finding(
+        "escalation",
+        "SHOWN",
+        note="The platform vouches for an exact result, but the audit told the model from models "
+        "that never had the records. One of them is wrong, so nothing is shown of the influence "
+        "until it is known which. Audit it again under another seed (rescind audit --seed 1).",
+    )
+
+
 def _unproven(unlearner: Unlearner) -> Finding:
     """Report in the receipt why the requested unlearner was not used, without the exact count."""
     return Finding(
@@ -225,11 +250,11 @@ def _unproven(unlearner: Unlearner) -> Finding:
     )
 
 
-def _done(fed: Federation, request: Request, done: Forgotten, data: str, shown: Exactness) -> Done:
+def _done(fed: Federation, request: Request, done: Forgotten, data: str, level: str) -> Done:
     return Done(
         method=to_table(fed.method),
         unlearning=_by(done.unlearner),
-        level=_level(fed, request, done, shown.shown),
+        level=level,
         world_before=fed.world.digest(),
         world_after=done.fed.world.digest(),
         model_before=params.digest(fed.now.state.public),
@@ -262,14 +287,17 @@ def settings_of_forgetting(cls: type[Unlearner]) -> list[str]:
     return [name for name in fields_of(cls) if name not in learnt]
 
 
-def _level(fed: Federation, request: Request, done: Forgotten, shown: bool) -> str:
-    """Return the level of forgetting of the model that is in use now.
+def _level(fed: Federation, request: Request, done: Forgotten, shown: bool, verdict: str) -> str:
+    """Return the level of forgetting of the model that is in use now: only what is shown counts.
 
     shown: the platform vouches for an exact result; what a method says of itself does not count
+    verdict: of the audit. An approximate result needs a PASS, and a FAIL contradicts an exact one
     """
     if not done.fed.method.settled(done.fed):
         return "L1"
-    return "L3" if shown and not _earlier(fed, request) else "L2"
+    if shown and verdict != "FAIL":
+        return "L2" if _earlier(fed, request) else "L3"
+    return "L2" if verdict == "PASS" else "L1"
 
 
 def _earlier(fed: Federation, request: Request) -> bool:
@@ -303,7 +331,7 @@ def _limits(fed: Federation, request: Request) -> list[str]:
     return limits
 
 
-def _unaudited(audits: Audits, stale: bool) -> Finding:
+def _unaudited(audits: Audits, stale: bool, unlearner: Unlearner) -> Finding:
     if stale:
         why = "The published model was released before the request. Audit one made after it."
     elif audits == "none":
@@ -312,5 +340,10 @@ def _unaudited(audits: Audits, stale: bool) -> Finding:
         why = (
             f"The request has too few records: no check could detect a no-op. At least {FEWEST} "
             f"are needed. Audit requests in batches."
+        )
+    if not unlearner.exact:
+        why += (
+            f" {type(unlearner).__name__} is approximate, so it is not shown that the influence of "
+            f"the records is gone from the model."
         )
     return Finding("audit", "UNAUDITED", note=why)

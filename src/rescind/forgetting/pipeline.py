@@ -16,7 +16,7 @@ from rescind.core.federation import Federation
 from rescind.core.method import Method, Unlearner
 from rescind.core.request import Request
 from rescind.core.run_state import RoundResult
-from rescind.errors import BoundaryError
+from rescind.errors import BoundaryError, ConfigError
 from rescind.forgetting.purge import purge, traces
 from rescind.methods.unlearning.retrain import Retrain
 
@@ -97,6 +97,16 @@ def subtracts(unlearner: Unlearner) -> bool:
 def vouched(unlearner: Unlearner) -> bool:
     """Return whether the platform's own code makes an exact result."""
     return unlearner.exact and (retrains(unlearner) or subtracts(unlearner))
+
+
+def check_answers(unlearner: Unlearner) -> None:
+    """Refuse a control (`Nothing`, `PurgeOnly`) as the answer to a request."""
+    if not unlearner.answers:
+        raise ConfigError(
+            f"{type(unlearner).__name__} leaves the model as it was, so it cannot answer a "
+            f"request. It is a control for audits: rescind audit RUN --method "
+            f"{type(unlearner).__name__}. Leave the method out to train again without the records."
+        )
 
 
 def unlearn_and_purge(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from rescind.audits.finding import Finding, overall
 from rescind.errors import ConfigError, DataError, suggest
+from rescind.forgetting import proofs
 from rescind.forgetting.receipt_form import from_bytes, hints_of, plain, to_bytes, typed
 from rescind.forgetting.sealing import BOUND, band, bound, decrypt, encrypt, run_key, sealed
 from rescind.privacy import keys
@@ -42,9 +43,9 @@ LARGEST = 1 << 20
 
 LEVELS = {
     "L0": "hidden and no longer used",
-    "L1": "the bytes are erased",
-    "L2": "the influence is removed approximately, or exactly as only the method claims; the "
-    "verdict says what an audit saw of it",
+    "L1": "the bytes are erased; it is not shown that their influence is gone from the model",
+    "L2": "the influence is removed approximately: an audit found none, or all rounds that can "
+    "still be repeated were trained again",
     "L3": "the influence is removed exactly: the model is one that never had the records",
 }
 """Levels of forgetting, the weakest first."""
@@ -191,7 +192,7 @@ def issue(
         findings=tuple(findings),
         verdict=overall(findings),
         not_covered=(*NOT_COVERED, *(s for s in not_covered if s not in NOT_COVERED)),
-        claims={**(claims or {}), **(bound_claims or {}), **hidden},
+        claims={**proofs.claim(event, key), **(claims or {}), **(bound_claims or {}), **hidden},
         code=versions(),
         previous="" if previous is None else digest(previous),
         time=(at or datetime.now(UTC)).strftime(TIME_FORMAT),

@@ -147,6 +147,8 @@ def _purge_folder(run: Path, new: Path) -> None:
     write_atomically(run / WITHHELD, (new / WITHHELD).read_bytes())
     facts = read_facts(run) or {}
     facts.pop("model", None)  # its digest would help to test guesses
+    if facts.get("data", {}).get("source") == "imported":
+        facts["data"]["digest"] = ""  # so would that of private data with the erased rows
     write_facts(run, facts)
     write_atomically(run / REPORT, _moved_page(run, new).encode())
     # The model goes last: while it is there, `settle` knows that there is more to delete.

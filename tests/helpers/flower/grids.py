@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from rescind.core.holdings import Holdings
+from rescind.core.labels import Labels
 from rescind.core.records import Arrive
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.transport import Transport
@@ -34,6 +35,14 @@ class InMemorySource:
     def hold(self, seed: int) -> Holdings:
         """Return the holdings. The seed is not used."""
         return self.holdings
+
+    def labels(self) -> Labels:
+        """Return no ids: a number is its own."""
+        return Labels()
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the number of clients and items."""
+        return self.holdings.clients, self.holdings.items
 
     def block(self, number: int, seed: int) -> Arrive | None:
         """Return block `number`; block 1 is the first after the initial holdings."""

@@ -96,14 +96,15 @@ class FlowerExecutor:
         if len({(f["task"], f["features"], f["classes"], f["block"]) for f in facts}) > 1:
             raise DataError("the silos have different kinds of data. Use one recipe for all.")
         sizes = {n: max(int(f[n]) for f in facts) for n in ("clients", "items")}
-        holdings = from_sizes(self.line.silos, {**facts[0], **sizes})
+        past = max(int(f.get("past_epoch") or 0) for f in facts)
+        holdings = from_sizes(self.line.silos, {**facts[0], **sizes, "epoch": past})
         for silo, reply in sorted(replies.items()):
             holdings = with_reply(holdings, silo, reply.facts, drawer("said", reply.tensors))
         return holdings
 
     def meet(self, wait: float = 300.0) -> None:
-        """Wait until every silo has joined, without loading data. For a run that is resumed."""
-        self.line.wait(self._request("meet", Clock(0)), wait)
+        """Wait for the silos of a run that goes on. One is enough: the others catch up later."""
+        self.line.wait(self._request("meet", Clock(0)), wait, least=1)
 
     def lend(self, fed: Federation, ratio: tuple[int, int, int], part: float) -> Share:
         """Return what simulated clients on all silos lend. The event is not applied yet."""

@@ -1,8 +1,9 @@
 """Forget requests over silos. A server that is killed can resume at any point.
 
 Progress is saved before each request, and again when the model has forgotten it but silos may not
-have removed it yet (which they may do twice). In between, a journal keeps their answers. Both are
-deleted with the run, and nothing from before a request is kept after it.
+have removed it yet (which they may do twice). In between, a journal keeps their answers. The newest
+progress stays when all requests are answered, so that the next one, on another day, goes on from it
+without training. Nothing from before a request is kept after it.
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ from typing import Any
 from rescind.core import files, params
 from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
-from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
+from rescind.core.records import Event, Withdraw
 from rescind.core.run_state import RoundResult
 from rescind.core.settings import find
-from rescind.errors import ConfigError, DataError
+from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.experiments.recipe import Cell
 from rescind.experiments.stream_run import measured_again
 from rescind.experiments.unlearning_run import events as requests
-from rescind.flower.run_request import RunRequest
+from rescind.flower.run_request import NamedRequest, RunRequest
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.journal import Journal
-from rescind.flower.server.receipts import facts_of, write_receipts
+from rescind.flower.server.naming import digest_of, event_of, numbers
+from rescind.flower.server.receipts import facts_of, last_receipt, write_receipts
 from rescind.flower.server.storage import load_remote, save_remote
-from rescind.forgetting.pipeline import unlearn_and_purge
+from rescind.forgetting.pipeline import check_answers, unlearn_and_purge
 from rescind.storage.events import pack_events, unpack_events
 from rescind.storage.federations import UNLEARNERS
 
@@ -54,7 +56,9 @@ class ForgetProgress:
     events: tuple[Event, ...] = ()
     """Requests that are not unlearnt yet, the next one first."""
     answered: tuple[Event, ...] = ()
-    """Requests that are unlearnt, oldest first: their receipts may not be complete yet."""
+    """Requests that are unlearnt, oldest first, whose receipts may not be complete yet."""
+    asked: tuple[str, ...] = ()
+    """Keyed digests of `events` as they were asked for (`naming.digest_of`); "" of a recipe's."""
     unsettled: bool = False
     """The model has forgotten the last request, but silos must still remove its data."""
 
@@ -65,12 +69,12 @@ class ForgetProgressFiles:
 
     folder: Path
     key: str
-    """Digest of the run and its requests. Progress of another run is refused."""
+    """Name of the run. Progress of another run is refused."""
     executor: FlowerExecutor
     number: int = 0
 
     def clear(self) -> None:
-        """Remove everything, when the run is finished."""
+        """Remove everything, before another training."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def check_done(self) -> None:
@@ -84,10 +88,11 @@ class ForgetProgressFiles:
             )
 
     def finish(self, waiting: Sequence[int]) -> None:
-        """Remove everything, unless silos have not confirmed yet: then the run can be resumed."""
-        if not waiting:
-            return self.clear()
-        return files.write_atomically(self.folder / WAITING, str(list(waiting)).encode())
+        """Note which silos have not confirmed yet: the run can be resumed for them."""
+        if waiting:
+            files.write_atomically(self.folder / WAITING, str(list(waiting)).encode())
+        else:
+            (self.folder / WAITING).unlink(missing_ok=True)
 
     def write(self, progress: ForgetProgress) -> None:
         """Write the progress, then remove the one before."""
@@ -98,7 +103,10 @@ class ForgetProgressFiles:
         answered, answered_facts = pack_events("answered", progress.answered)
         tensors, event_facts = {**tensors, **answered}, {**event_facts, **answered_facts}
         params.save(self.place / EVENTS, tensors, {"facts": json.dumps(event_facts)})
-        table = {"key": self.key, "facts": progress.facts, "unsettled": progress.unsettled}
+        table = {
+            "key": self.key, "facts": progress.facts, "unsettled": progress.unsettled,
+            "asked": progress.asked,
+        }  # fmt: skip
         files.write_atomically(self.place / TABLE, json.dumps(table).encode())
         for old in self.folder.glob("stand-*"):
             if old != self.place:
@@ -116,13 +124,14 @@ class ForgetProgressFiles:
                 continue
             if table["key"] != self.key:
                 raise ConfigError(
-                    f"{place} belongs to another run, or to other requests. Resume with the same "
-                    f"recipe and requests, or choose another --out."
+                    f"{place} belongs to another run. Use the same recipe, cell, settings and "
+                    f"number of silos, or choose another --out."
                 )
             self.number = int(place.name.split("-")[1])
             packed = json.loads(notes["facts"])
             left, old = (tuple(unpack_events(n, tensors, packed)) for n in ("event", "answered"))
-            return ForgetProgress(fed, table["facts"], left, old, bool(table["unsettled"]))
+            unsettled, names = bool(table["unsettled"]), tuple(table["asked"])
+            return ForgetProgress(fed, table["facts"], left, old, names, unsettled)
         return None
 
     @property
@@ -160,7 +169,15 @@ def answered(
     """
     while progress.events or progress.unsettled:
         if not progress.unsettled:
-            progress = _unlearn(progress, method or progress.fed.method, executor, saved)
+            try:
+                progress = _unlearn(progress, method or progress.fed.method, executor, saved)
+            except ConsentError as error:
+                if error.client is None:  # it is about the run, not about somebody's records
+                    raise
+                # It would stand before all later requests for ever.
+                progress = _without_next(progress, error)
+                saved.write(progress)
+                continue
             saved.write(progress)
         with saved.journal():
             fed, facts = executor.settle(progress.fed), dict(progress.facts)
@@ -170,7 +187,7 @@ def answered(
             facts["forgot"] = [*others, last]
             facts["round"] = fed.now.state.round
             facts |= measured(cell, facts, fed)
-        progress = ForgetProgress(fed, facts, progress.events, progress.answered)
+        progress = replace(progress, fed=fed, facts=facts, unsettled=False)
         saved.write(progress)
     if not progress.answered:
         return progress
@@ -181,9 +198,27 @@ def answered(
         for one in progress.facts["forgot"]
     ]
     write_receipts(saved.folder.parent, fed, forgot, progress.answered)
-    progress = replace(progress, fed=fed, facts={**progress.facts, "forgot": forgot})
+    left = [event for event, one in zip(progress.answered, _open(forgot), strict=True)
+            if one["waiting"]]  # fmt: skip
+    forgot = [one if one["waiting"] else _shown(one) for one in forgot]
+    facts = {**progress.facts, "forgot": forgot}
+    progress = replace(progress, fed=fed, facts=facts, answered=tuple(left))
     saved.write(progress)
     return progress
+
+
+def _open(forgot: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the requests whose receipts may not be complete yet."""
+    return [one for one in forgot if "done" in one]
+
+
+def _without_next(progress: ForgetProgress, error: ConsentError) -> ForgetProgress:
+    """Return the progress without a request that cannot be answered, and why, for run.json."""
+    log.warning("a request was refused: %s", error)
+    kind = type(progress.events[0]).__name__
+    refused = [*progress.facts.get("refused_requests", ()), {"event": kind, "why": str(error)}]
+    facts = {**progress.facts, "refused_requests": refused}
+    return replace(progress, facts=facts, events=progress.events[1:], asked=progress.asked[1:])
 
 
 def _unlearn(
@@ -193,33 +228,61 @@ def _unlearn(
     saved: ForgetProgressFiles,
 ) -> ForgetProgress:
     """Unlearn the next request; silos have not removed its data yet."""
-    event, *left = progress.events
+    event, before = progress.events[0], progress.facts.get("forgot", ())
     executor.begin_request(progress.fed)
     with saved.journal():
         fed, forgot = forget(progress.fed, event, method)
-    facts = {**progress.facts, "forgot": [*progress.facts.get("forgot", ()), forgot]}
-    return ForgetProgress(fed, facts, tuple(left), (*progress.answered, event), unsettled=True)
+    forgot["asked"] = progress.asked[0]
+    forgot["number"] = 1 + max(last_receipt(saved.folder.parent), *(f["number"] for f in before), 0)
+    return ForgetProgress(
+        fed, {**progress.facts, "forgot": [*before, forgot]}, progress.events[1:],
+        (*progress.answered, event), progress.asked[1:], unsettled=True,
+    )  # fmt: skip
 
 
 def unlearner(asked: RunRequest, cell: Cell) -> Unlearner | None:
     """Return the unlearner of the run request, or else of the cell; None: the learner itself."""
     if asked.unlearner:
         named: Unlearner = find(*UNLEARNERS, asked.unlearner)()
+        check_answers(named)
         return named
     return cell.forget.unlearner if cell.forget else None
 
 
-def wanted(asked: RunRequest, cell: Cell, fed: Federation) -> tuple[Event, ...]:
-    """Return the requests to answer after training."""
-    events: list[Event] = requests(cell, fed) if cell.forget is not None else []
-    if asked.take_back is not None:
-        events.append(Unshare(fed.world.shared[fed.world.shared.client == asked.take_back]))
-    if asked.erase is not None:
-        client, items = asked.erase
-        events.append(Erase(Records.of([client] * len(items), list(items))))
-    if asked.withdraw is not None:
-        events.append(Withdraw(asked.withdraw))
-    return tuple(events)
+def of_recipe(cell: Cell, fed: Federation, executor: FlowerExecutor) -> tuple[Event, ...]:
+    """Return the request of a recipe, to be answered after training."""
+    if cell.forget is None:
+        return ()
+    if cell.forget.draw is not None:
+        return tuple(requests(cell, fed))
+    leave = [NamedRequest("withdraw", str(user)) for user in cell.forget.clients]
+    users, items = numbers(executor, leave)
+    return tuple(event_of(one, fed, users, items) for one in leave)
+
+
+def with_requests(
+    progress: ForgetProgress, asked: RunRequest, executor: FlowerExecutor
+) -> ForgetProgress:
+    """Return the progress with what was asked for at the end of its queue.
+
+    A request that is in the queue, or that silos have not confirmed, is not taken twice; nor one
+    that was answered, if the run is resumed.
+    """
+    forgot = progress.facts.get("forgot", ())
+    known = {*progress.asked, *(f.get("asked") for f in forgot if asked.resume or f["waiting"])}
+    new = [one for one in dict.fromkeys(asked.requests) if digest_of(one) not in known]
+    if not new:
+        return progress
+    users, items = numbers(executor, new)
+    leaving = [e.client for e in progress.events if isinstance(e, Withdraw)]
+    events: list[Event] = []
+    for one in new:
+        event = event_of(one, progress.fed, users, items)
+        if users[one.user] in leaving:
+            raise ConsentError(f"user '{one.user}' leaves already. Give that request alone.")
+        events.append(event)
+    names = tuple(digest_of(one) for one in new)
+    return replace(progress, events=(*progress.events, *events), asked=(*progress.asked, *names))
 
 
 def forget(
@@ -242,9 +305,15 @@ def forget(
 
 def published(facts: dict[str, Any]) -> dict[str, Any]:
     """Return the facts of requests for run.json, without the digests that receipts seal."""
-    hidden = ("done", "stated", "silos")
-    forgot = [{n: v for n, v in one.items() if n not in hidden} for one in facts.get("forgot", ())]
+    forgot = [
+        {n: v for n, v in _shown(one).items() if n != "asked"} for one in facts.get("forgot", ())
+    ]
     return {"forgot": forgot} if forgot else {}
+
+
+def _shown(one: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a request without those that only its receipts need."""
+    return {n: v for n, v in one.items() if n not in ("done", "stated", "silos")}
 
 
 def measured(cell: Cell, facts: dict[str, Any], fed: Federation) -> dict[str, Any]:

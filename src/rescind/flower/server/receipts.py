@@ -20,13 +20,14 @@ from rescind.core.records import Event, Withdraw
 from rescind.core.request import Request
 from rescind.core.settings import to_table
 from rescind.forgetting import receipt
-from rescind.forgetting.pipeline import Forgotten
+from rescind.forgetting.pipeline import Forgotten, vouched
 from rescind.forgetting.purge import inventory
 from rescind.forgetting.receipt import Done
 
 UNAUDITED = (
-    "Audits need retrained models, which are made in one process (rescind audit). That the "
-    "forgetting is exact is claimed by the method."
+    "Audits need retrained models, which are made in one process (rescind audit). Level L3: the "
+    "rounds were made again, or the sum subtracted, by the platform's own code. Level L1: it is "
+    "not shown that the influence is gone."
 )
 ON_SILO = (
     "Records and private values on silos {silos}, which were not reached yet: they are removed "
@@ -37,10 +38,10 @@ COUNTED = "The number of records counts those that the server knew; silos remove
 
 def facts_of(before: Federation, request: Request, done: Forgotten) -> dict[str, Any]:
     """Return what a receipt will state about a request, as plain values for the server's disk."""
-    exact = done.unlearner.exact and before.past is not None and before.past.base is None
+    exact = vouched(done.unlearner) and before.past is not None and before.past.base is None
     return {
         "records": len(request.records),
-        "level": "L3" if exact else "L2",
+        "level": "L3" if exact else "L1",  # nothing is audited here, so nothing else is shown
         "world_before": before.world.digest(),
         "world_after": done.fed.world.digest(),
         "model_before": params.digest(before.now.state.public),
@@ -52,13 +53,17 @@ def facts_of(before: Federation, request: Request, done: Forgotten) -> dict[str,
 def write_receipts(
     folder: Path, fed: Federation, forgot: Sequence[dict[str, Any]], events: Sequence[Event]
 ) -> None:
-    """Write the receipts that are due, and their names to the facts of each request."""
-    previous = b""
-    for number, (one, event) in enumerate(zip(forgot, events, strict=True), 1):
-        first = folder / "receipts" / f"{number}.json"
+    """Write the receipts that are due, and their names to the facts of each request.
+
+    events: of the requests that are not complete yet, which are those with facts under "done"
+    """
+    due = [one for one in forgot if "done" in one]
+    for one, event in zip(due, events, strict=True):
+        first = folder / "receipts" / f"{one['number']}.json"
+        previous = _newest(folder, int(one["number"]) - 1)
         paths = [first]
         if one.get("stated") and not one["waiting"]:
-            paths.append(first.with_name(f"{number}-complete.json"))
+            paths.append(first.with_name(f"{first.stem}-complete.json"))
         for path in paths:
             if not path.is_file():
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,6 +73,20 @@ def write_receipts(
             waits = receipt.parse(previous).claims.get("silos waited for") != "none"
             one["stated"] = one.get("stated", waits)
             one["receipt"] = f"receipts/{path.name}"
+
+
+def last_receipt(folder: Path) -> int:
+    """Return the number of the last request with a receipt in a run's folder; 0 if none."""
+    numbers = (path.stem.partition("-")[0] for path in (folder / "receipts").glob("*.json"))
+    return max((int(n) for n in numbers if n.isdecimal()), default=0)
+
+
+def _newest(folder: Path, number: int) -> bytes:
+    """Return the last receipt of a request, to chain the next one to; empty if there is none."""
+    for name in (f"{number}-complete.json", f"{number}.json"):
+        if (folder / "receipts" / name).is_file():
+            return (folder / "receipts" / name).read_bytes()
+    return b""
 
 
 def _issued(fed: Federation, one: dict[str, Any], event: Event, previous: bytes) -> receipt.Issued:

@@ -298,6 +298,7 @@ def from_sizes(silos: int, facts: Facts) -> RemoteHoldings:
         now=int(facts["block"]),
         task=str(facts["task"]),
         graph=graph,
+        epoch=int(facts.get("epoch", 0)),
         moment=torch.zeros(silos, dtype=torch.int64),
         validated=torch.zeros(silos, dtype=torch.int64),
         heaviest=torch.ones(silos, dtype=torch.int64),

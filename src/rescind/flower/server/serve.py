@@ -25,10 +25,12 @@ from rescind.flower.server.forgetting import (
     ForgetProgressFiles,
     answered,
     in_the_log,
+    of_recipe,
     published,
     unlearner,
-    wanted,
+    with_requests,
 )
+from rescind.flower.server.naming import numbers
 from rescind.flower.server.streams import train_stream
 from rescind.flower.server.transport import Transport
 from rescind.flower.wire.secure_aggregation import Masked
@@ -51,21 +53,28 @@ def serve(grid: Grid, asked: RunRequest, on_round: tuple[OnRound, ...] = ()) -> 
     name = f"{cell.digest}/{cell.run.seed}/{asked.silos}"
     masked = None if asked.masked is None else Masked(asked.masked)
     executor = FlowerExecutor(transport, name, asked.least, asked.limit, asked.trim, masked=masked)
-    key = f"{name}/{asked.requests}"
-    progress_files = ForgetProgressFiles(folder / "forgetting", key, executor)
+    progress_files = ForgetProgressFiles(folder / "forgetting", name, executor)
     log.info("waiting for %d silos", asked.silos)
-    progress = progress_files.found() if asked.resume else None
+    # A request to a finished run goes on from it; without one, the run is trained anew.
+    progress = progress_files.found() if asked.resume or asked.requests else None
     if progress is None:
         progress_files.check_done()
         progress_files.clear()
-        shutil.rmtree(folder / "receipts", ignore_errors=True)
+        if asked.requests:  # a wrong id is told before hours of training
+            executor.meet(asked.wait)
+            numbers(executor, asked.requests)
         fed, facts = learn(asked, cell, executor, folder, (in_the_log, *on_round))
-        progress = ForgetProgress(fed, facts, wanted(asked, cell, fed))
+        events = of_recipe(cell, fed, executor)
+        progress = ForgetProgress(fed, facts, events, asked=("",) * len(events))
+        progress = with_requests(progress, asked, executor)
         progress_files.write(progress)
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # training is complete
     else:
         executor.meet(asked.wait)
+        queued, progress = progress, with_requests(progress, asked, executor)
+        if progress is not queued:  # the journal of a request under way goes with the old one
+            progress_files.write(progress)
         log.info("resumed after training; %d requests to answer", len(progress.events))
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # training is complete
     progress = answered(progress, cell, unlearner(asked, cell), executor, progress_files)
     fed, facts = progress.fed, progress.facts
     facts["silos"] = {

@@ -62,8 +62,11 @@ class Transport:
     journal: Journal | None = None
     """Saves replies, so that a server that was killed can repeat its requests."""
 
-    def wait(self, request: Letter, seconds: float) -> dict[int, Letter]:
-        """Wait until every silo has joined. Return their replies to the first request."""
+    def wait(self, request: Letter, seconds: float, least: int | None = None) -> dict[int, Letter]:
+        """Wait until every silo has joined. Return their replies to the first request.
+
+        least: this number of silos is enough when the time is over. Default: all
+        """
         self.first_message, until = request, time.monotonic() + seconds
         for known in (self.nodes, self.unknown_nodes, self.standby_nodes):
             known.clear()  # ask every node, also those that replied to an earlier run
@@ -73,6 +76,8 @@ class Transport:
             if len(replies) == self.silos:
                 return replies
             if time.monotonic() >= until:
+                if least is not None and len(replies) >= least:
+                    return replies
                 missing = [s for s in range(self.silos) if s not in replies]
                 for error in self.failed.values():
                     raise error

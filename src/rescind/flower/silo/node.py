@@ -19,6 +19,7 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Mail
 from rescind.core.executor import InProcess, Vault
 from rescind.core.holdings import TRAIN, Holdings
+from rescind.core.labels import Labels
 from rescind.core.method import Method
 from rescind.core.records import Arrive, Erase, Event, Records, Withdraw
 from rescind.core.tasks import Question
@@ -27,6 +28,7 @@ from rescind.data.blocklist import Blocklist
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.errors import ConsentError, DataError, RescindError
 from rescind.flower.silo.minimums import FILE, check_difference, check_measured, check_sum, people
+from rescind.flower.silo.names import find
 from rescind.flower.silo.partition import grow, heaviest, leave_out, silo_part
 from rescind.flower.silo.secure_sum import Masks
 from rescind.flower.silo.storage import Store
@@ -61,6 +63,14 @@ class Source(Protocol):
 
     def block(self, number: int, seed: int) -> Arrive | None:
         """Return the records of a block; None if the server's event contains them."""
+        ...
+
+    def labels(self) -> Labels:
+        """Return the original ids of users and items."""
+        ...
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the number of users and of items."""
         ...
 
 
@@ -98,6 +108,7 @@ class Node:
             "meet": self._meet,
             "hold": self._hold,
             "next": self._next,
+            "find": lambda request: find(self.source, request),
             "open": self._open,
             "lend": self._lend,
             "apply": self._apply,
@@ -141,7 +152,7 @@ class Node:
 
     def _check_epoch(self, request: Letter) -> None:
         """Refuse a model from before something was forgotten permanently."""
-        if request.facts.get("verb") in ("meet", "next"):  # they do not use the model
+        if request.facts.get("verb") in ("meet", "next", "find", "hold"):  # they use no model
             return
         epoch = int(self.store.notes.get("epoch", 0))
         if (
@@ -226,8 +237,12 @@ class Node:
         moment = moment_of(holdings.digest(), HELD)
         if not self.store.has(HELD, moment):
             self.store.save_held(moment, holdings)
-        self.store.note(run=str(request.facts["run"]), epoch=int(request.facts["epoch"]))
-        return self._state(moment, 0, holdings)
+        # A run of the same name goes on counting, so that models from before stay refused.
+        run, notes = str(request.facts["run"]), self.store.notes
+        epoch = int(notes.get("epoch", 0)) if notes.get("run") == run else 0
+        self.store.note(run=run, epoch=epoch)
+        reply = self._state(moment, 0, holdings)
+        return Letter({**reply.facts, "past_epoch": epoch}, reply.tensors)
 
     def _next(self, request: Letter) -> Letter:
         """Reply with the sizes of the next block and its training clients, if there is one."""

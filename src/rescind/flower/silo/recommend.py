@@ -7,11 +7,23 @@ from pathlib import Path
 import torch
 
 from rescind.core.executor import InProcess
+from rescind.core.labels import Recommendation
 from rescind.core.records import Records
 from rescind.core.tasks.metrics import top_k
 from rescind.errors import ConsentError, DataError
+from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import method_of
+
+
+def recommend_to(folder: Path, user: str, k: int) -> list[Recommendation]:
+    """Return the k best items for a user of this silo, all by original ids."""
+    data = RecipeData.noted_in(Store(folder))
+    labels, (clients, _) = data.labels(), data.sizes()
+    return [
+        Recommendation(labels.item_id(item), labels.title(item), score, "taste")
+        for item, score in recommend(folder, labels.client(user, clients), k)
+    ]
 
 
 def recommend(folder: Path, user: int, k: int) -> list[tuple[int, float]]:
@@ -24,10 +36,9 @@ def recommend(folder: Path, user: int, k: int) -> list[tuple[int, float]]:
     vault = store.vault(int(facts["held"]), int(facts["private"]))
     held = vault.holdings
     if not 0 <= user < held.clients or not bool(held.members[user]):
-        mine = held.members.nonzero().squeeze(1)
         raise ConsentError(
-            f"client {user} is not a member of this silo. It has {len(mine)} members; the first "
-            f"are {mine[:5].tolist()}."
+            f"client {user} is not one of the {int(held.members.sum())} members of this silo: they "
+            f"left, or belong to another silo."
         )
     if held.task == "nodes":
         raise DataError(

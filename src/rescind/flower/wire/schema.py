@@ -93,6 +93,7 @@ REQUESTS: dict[str, dict[str, Rule]] = {
     "hold": {},
     "mask": {},
     "next": {"block": size},
+    "find": {"users": lists(text), "items": lists(text)},
     "open": {
         "method": table, "held": moment, "clients": size, "items": size, "never": events,
         "owed": events, "owed_after": VAULT["owed_after"], BEFORE: optional(letters),
@@ -152,6 +153,8 @@ def reply_flaw(request: Letter, reply: Letter, silo: int | None, silos: int) -> 
         return None
     if verb == "next":
         return _block_flaw(reply, number, silos)
+    if verb == "find":
+        return _found_flaw(request, reply)
     return _state_flaw(request, reply, number, silos) or _payload_flaw(
         request, reply, number, silos
     )
@@ -218,6 +221,13 @@ def _block_flaw(reply: Letter, silo: int, silos: int) -> str | None:
     if flaw := _facts_flaw(reply.facts, {"clients": size, "items": size}):
         return flaw
     return _ids_flaw(reply.tensors.get("trains"), reply.facts["clients"], silo, silos)
+
+
+def _found_flaw(request: Letter, reply: Letter) -> str | None:
+    number = whole(LARGEST, -1)
+    wanted = {"found_users": request.facts["users"], "found_items": request.facts["items"]}
+    rules = {name: lists(number, len(asked)) for name, asked in wanted.items()}
+    return _facts_flaw(reply.facts, rules)
 
 
 def metric_flaw(total: Sum, metric: Metric, items: int, most: float) -> str | None:

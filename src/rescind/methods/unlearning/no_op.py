@@ -19,6 +19,7 @@ class Nothing(Unlearner):
 
     paper: ClassVar[str] = "control"
     exact: ClassVar[bool] = False
+    answers: ClassVar[bool] = False
     unlearning: ClassVar[str] = "Nothing"
     tasks: ClassVar[tuple[str, ...]] = ("ranking", "nodes")
 

@@ -17,6 +17,7 @@ class PurgeOnly(Unlearner):
 
     paper: ClassVar[str] = "control"
     exact: ClassVar[bool] = False
+    answers: ClassVar[bool] = False
     unlearning: ClassVar[str] = "PurgeOnly"
     tasks: ClassVar[tuple[str, ...]] = ("ranking", "nodes")
 

@@ -1,0 +1,191 @@
+"""Read a request to forget: from a CSV file, from ids on the command line, or drawn by lot.
+
+People, items and nodes go by their original ids; events have indices.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from rescind.core.federation import Federation
+from rescind.core.records import (
+    Erase,
+    EraseEdges,
+    EraseLabels,
+    Event,
+    Records,
+    Unshare,
+    Withdraw,
+)
+from rescind.data.blocklist import Blocklist
+from rescind.data.simulated_lending import draw_regret
+from rescind.errors import ConfigError, ConsentError, DataError
+
+Kind = Literal["erase", "unshare", "withdraw", "nodes", "edges", "labels"]
+DRAW = "draw:"
+
+
+@dataclass(frozen=True)
+class NamedRecords:
+    """A few records of one user, by original ids: a request that needs no file."""
+
+    user: str
+    items: tuple[str, ...]
+
+
+Source = str | NamedRecords
+"""A CSV file, `draw:0.3`, a user id to withdraw, nodes or edges; or a few records."""
+
+
+def read_request(
+    fed: Federation, kind: Kind, source: Source, withheld: Blocklist | None = None
+) -> Event:
+    """Return the event of a request.
+
+    Of a graph, nodes, edges and labels can be named: `12,40`, of edges `12-40,12-55`, or a CSV file
+    with a column `node` and, for edges, `other`.
+
+    The file has a column `user` and optionally `item`, with original ids. Without items, it means
+    all records that a user holds (erase) or shares (unshare). `draw:0.3` takes all shared records
+    of a random 30 % of the sharing users, for experiments.
+
+    withheld: digests of earlier requests, to detect users who have left
+    """
+    withheld = withheld or Blocklist()
+    if isinstance(source, NamedRecords):
+        client = _client(fed, source.user, withheld)
+        items = [fed.labels.item(item, fed.world.sizes.items) for item in source.items]
+        return _event(kind, Records.of([client] * len(items), items))
+    if kind == "withdraw":
+        return Withdraw(_client(fed, source, withheld))
+    if kind in ("nodes", "edges", "labels"):
+        return _of_graph(fed, kind, source)
+    if source.startswith(DRAW):
+        records = draw_regret(fed.world.shared, fed.clock, _fraction(source))
+    else:
+        records = _from_file(fed, Path(source), kind, withheld)
+    return _event(kind, records)
+
+
+def _event(kind: Kind, records: Records) -> Event:
+    if not len(records):
+        raise ConsentError(
+            f"the request names no records that can be {kind}d. "
+            f"Give ids of users and items in the run (`rescind recommend` shows ids)."
+        )
+    return Erase(records) if kind == "erase" else Unshare(records)
+
+
+def _fraction(source: str) -> float:
+    try:
+        return float(source.removeprefix(DRAW))
+    except ValueError:
+        raise ConfigError(f"'{source}' is not a fraction. Write draw:0.3 for 30 %.") from None
+
+
+def _client(fed: Federation, user: str, withheld: Blocklist) -> int:
+    """Return the number of a user; raise without suggesting other names if the user has left."""
+    if withheld.left(user, fed.labels):
+        raise ConsentError(
+            f"user '{user}' has left this run, so there is nothing to forget. See the receipt of "
+            f"the earlier request."
+        )
+    return fed.labels.client(user, fed.world.sizes.clients)
+
+
+def _of_graph(fed: Federation, kind: Kind, source: str) -> Event:
+    """Return the event of a request about a graph; the client of a node is looked up."""
+    graph = fed.now.vault.holdings.graph
+    if graph is None:
+        raise ConfigError(
+            f"--{kind} names parts of a graph, and this run has none: it learnt "
+            f"'{fed.world.task}'. Use --erase FILE, --unshare FILE or --withdraw USER."
+        )
+    owner = dict(zip(graph.index.tolist(), graph.owner.tolist(), strict=True))
+    known = dict(zip(graph.index.tolist(), (graph.label >= 0).tolist(), strict=True))
+    rows = _numbers(source, ("node", "other") if kind == "edges" else ("node",))
+    for node in (n for row in rows for n in row):
+        if node not in owner:
+            raise ConsentError(
+                f"there is no node {node} in this run: it was never there, or is erased already. "
+                f"It has {len(owner):,} nodes. Nothing was changed."
+            )
+    client = [owner[row[0]] for row in rows]
+    if kind == "edges":
+        ends = [sorted(row) for row in rows]
+        return EraseEdges(Records.of(client, [low for low, _ in ends], [high for _, high in ends]))
+    if unlabelled := [row[0] for row in rows if not known[row[0]]]:
+        raise ConsentError(
+            f"node {unlabelled[0]} has no label in this run: it has none, or it is erased already. "
+            f"Only nodes with a label are records. Nothing was changed."
+        )
+    records = Records.of(client, [row[0] for row in rows])
+    return Erase(records) if kind == "nodes" else EraseLabels(records)
+
+
+def _numbers(source: str, columns: tuple[str, ...]) -> list[list[int]]:
+    """Read distinct rows of node numbers: from a CSV file, or from text such as `12,40`."""
+    if Path(source).is_file():
+        names, table = _table(Path(source))
+        if missing := [name for name in columns if name not in names]:
+            raise DataError(f"{source} has no column '{missing[0]}'; it has {', '.join(names)}.")
+        rows = [[(row[name] or "").strip() for name in columns] for row in table]
+    else:
+        rows = [part.strip().split("-") for part in source.split(",")]
+    good = [row for row in rows if len(row) == len(columns) and all(map(str.isdecimal, row))]
+    if len(good) < len(rows) or not rows:
+        bad = "-".join(next((row for row in rows if row not in good), [""]))
+        form = "12,40" if len(columns) == 1 else "12-40,12-55"
+        raise DataError(
+            f"'{bad}' is not {' and '.join(columns)} by number. Write {form}, or the path of a CSV "
+            f"file with {' and '.join(columns)} in its first line."
+        )
+    return [list(row) for row in dict.fromkeys(tuple(map(int, row)) for row in good)]
+
+
+def _table(path: Path) -> tuple[tuple[str, ...], list[dict[str, str | None]]]:
+    """Return the header and the rows of a CSV file."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            table = csv.DictReader(file)
+            return tuple(table.fieldnames or ()), list(table)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read as a request: {error}.") from None
+
+
+def _from_file(fed: Federation, path: Path, kind: Kind, withheld: Blocklist) -> Records:
+    names, rows = _table(path)
+    if "user" not in names:
+        raise DataError(
+            f"{path} has no column 'user' (its first line is "
+            f"'{', '.join(map(str, names))}'). Write a header 'user,item' or 'user' and original "
+            f"ids below."
+        )
+    if not rows:
+        raise DataError(f"{path} names no users: it has no line below its header.")
+    sizes, held = fed.world.sizes, fed.now.vault.holdings.records
+    whole = fed.world.shared if kind == "unshare" else held
+    pairs, people = [], []
+    for number, row in enumerate(rows, 2):
+        user, item = (row.get("user") or "").strip(), (row.get("item") or "").strip()
+        if "item" in names and not item:  # a damaged line must not erase a whole user
+            raise DataError(
+                f"{path}, line {number}: user '{user}' has no item. Add one, or write a file with "
+                f"only the column 'user' to name all records of a user."
+            )
+        try:
+            client = _client(fed, user, withheld)
+            if item:
+                pairs.append((client, fed.labels.item(item, sizes.items)))
+            else:
+                people.append(client)
+        except (ConsentError, DataError) as error:
+            raise type(error)(f"{path}, line {number}: {error}") from None
+    named = Records.of([c for c, _ in pairs], [i for _, i in pairs])
+    everything = whole[torch.isin(whole.client, torch.tensor(people, dtype=torch.int64))]
+    return named + everything[~everything.among(named)]

@@ -1,0 +1,77 @@
+"""Requests over silos, by original ids: read, looked up on the silos, and made into events.
+
+The server knows users by number. Whoever sends a request names them as the data does, so each silo
+that knows an id says its number. An id is sent to all silos that are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from rescind.core.clock import Clock
+from rescind.core.federation import Federation
+from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
+from rescind.errors import ConfigError, ConsentError, DataError
+from rescind.flower.run_request import NamedRequest
+from rescind.flower.server.executor import FlowerExecutor
+from rescind.flower.server.requests import request
+from rescind.privacy.keys import erasure_key
+
+
+def digest_of(one: NamedRequest) -> str:
+    """Return a digest under a secret of this machine, to recognise a request that is repeated."""
+    text = json.dumps([one.kind, one.user, list(one.items)])
+    return hashlib.blake2b(text.encode(), key=erasure_key(), digest_size=32).hexdigest()
+
+
+def numbers(
+    executor: FlowerExecutor, wanted: Sequence[NamedRequest]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the numbers of the users and items that requests name. Raises if one is unknown."""
+    users = list(dict.fromkeys(one.user for one in wanted))
+    items = list(dict.fromkeys(item for one in wanted for item in one.items))
+    letter = request(executor.run, "find", Clock(0), {"users": users, "items": items})
+    answers, why = executor.line.ask(dict.fromkeys(range(executor.line.silos), letter))
+    replies, missing = [reply.facts for reply in answers.values()], sorted(why)
+    out: list[dict[str, int]] = []
+    for kind, names, place in (("user", users, "found_users"), ("item", items, "found_items")):
+        found: dict[str, int] = {}
+        for at, name in enumerate(names):
+            known = {int(reply[place][at]) for reply in replies} - {-1}
+            if len(known) > 1:
+                raise DataError(
+                    f"silos have different numbers for {kind} '{name}'. Use one recipe for all."
+                )
+            if not known:
+                away = f" Silos {missing} did not answer and may know it." if missing else ""
+                raise DataError(
+                    f"no silo knows {kind} '{name}'. Original ids are used here, as in the data."
+                    f"{away} Nothing was changed."
+                )
+            found[name] = known.pop()
+        out.append(found)
+    return out[0], out[1]
+
+
+def event_of(
+    one: NamedRequest, fed: Federation, users: dict[str, int], items: dict[str, int]
+) -> Event:
+    """Return the event of a request. Raises `ConsentError` if the user has left."""
+    client = users[one.user]
+    if client >= len(fed.world.members) or not bool(fed.world.members[client]):
+        raise ConsentError(
+            f"user '{one.user}' is not a member of this run: they left, or have no data here. "
+            f"See the receipt of the earlier request. Nothing was changed."
+        )
+    if one.kind == "withdraw":
+        return Withdraw(client)
+    if one.kind == "erase":
+        return Erase(Records.of([client] * len(one.items), [items[item] for item in one.items]))
+    if one.kind != "take-back":
+        raise ConfigError(f"unknown request '{one.kind}'. Use take-back, erase or withdraw.")
+    lent = fed.world.shared[fed.world.shared.client == client]
+    if not len(lent):
+        raise ConsentError(f"user '{one.user}' lends nothing now, so nothing can be taken back.")
+    return Unshare(lent)

@@ -1,0 +1,218 @@
+"""Many requests over silos, by original ids, while silos come and go: each gets its receipt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message
+
+from flower.grids import FIRST, InMemory
+from flower.served import results
+from rescind.cli.flower import _requests
+from rescind.errors import ConsentError, DataError
+from rescind.flower.recipe_cell import one_cell
+from rescind.flower.run_request import RunRequest
+from rescind.flower.server.serve import serve
+from rescind.flower.silo.data_source import RecipeData
+from rescind.flower.silo.node import Node
+from rescind.flower.silo.recommend import recommend_to
+from rescind.flower.silo.storage import Store
+from rescind.flower.wire.steps import HELD
+from rescind.forgetting import receipt
+from rescind.forgetting.verify import verify
+from rescind.privacy import keys
+
+pytestmark = pytest.mark.flower
+
+SILOS = 3
+RECIPE = """
+[data]
+name = "shop"
+
+[method]
+name = "FedAvg"
+
+[method.model]
+name = "MF"
+dim = 4
+
+[run]
+rounds = 3
+evaluate_every = 3
+checkpoint_every = 1
+"""
+IDS = [f"customer {n}" for n in range(24, 0, -1)]
+"""Original ids, in another order than their numbers."""
+
+
+class Counting(InMemory):
+    """A grid that counts the messages of training rounds."""
+
+    rounds = 0
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        self.rounds += sum(m.metadata.message_type == "train" for m in messages)
+        return super().push_messages(messages)
+
+
+class Deployment:
+    """Silos with their disks, and a server that starts anew for each command."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "recipe.toml").write_text(RECIPE)
+        self.asked = RunRequest(
+            str(folder / "recipe.toml"), SILOS, str(folder / "out"), deadline=0.0, wait=0.0
+        )
+        self.rounds = 0
+
+    def run(self, away: Iterable[int] = (), resume: bool = False, **named: list[str]) -> Any:
+        words = {"take_back": None, "erase": None, "withdraw": None, **named}
+        asked = replace(self.asked, requests=_requests(**words), resume=resume)
+        source = RecipeData(asked.recipe)
+        there = [silo for silo in range(SILOS) if silo not in away]
+        grid = Counting(
+            {FIRST + s: Node(Store(self.folder / f"silo-{s}"), source, s, SILOS) for s in there}
+        )
+        try:
+            serve(grid, asked)
+        finally:
+            self.rounds = grid.rounds
+        return results(asked)[0]
+
+    def receipt(self, name: str) -> receipt.Receipt:
+        data, signer = (self.folder / "out" / name).read_bytes(), keys.own_public_key()
+        assert signer
+        assert verify(data, {signer: "the server"}).valid, name
+        return receipt.parse(data)
+
+    def held(self, user: str) -> bool:
+        """Return whether a silo's disk still has records of a user."""
+        client = IDS.index(user)
+        store = Store(self.folder / f"silo-{client % SILOS}")
+        moments = [int(p.stem, 16) for p in (store.folder / HELD).glob("*.safetensors")]
+        assert moments
+        return any(bool((store.held(m).records.client == client).any()) for m in moments)
+
+
+@pytest.fixture
+def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
+    from rescind.data import import_file
+
+    rows = [
+        f"{user},product {(7 * n + 5 * k) % 20}" for n, user in enumerate(IDS) for k in range(8)
+    ]
+    (tmp_path / "shop.csv").write_text("\n".join(["user,item", *rows]) + "\n")
+    data = import_file(tmp_path / "shop.csv", "shop")
+    assert [str(u) for u in data.users] == IDS, "the first row of a user decides the number"
+    (tmp_path / "served").mkdir()
+    return Deployment(tmp_path / "served")
+
+
+def test_a_day_of_requests(deployed: Deployment) -> None:
+    deployed.run()
+    assert deployed.rounds == 3 * SILOS
+
+    # Two people together, by their original ids; the run is not trained first.
+    facts = deployed.run(withdraw=["customer 7", "customer 8"])
+    assert [one["event"] for one in facts["forgot"]] == ["Withdraw", "Withdraw"]
+    assert deployed.rounds == 2 * 3 * SILOS, "each is retrained once, and nothing else"
+    assert not deployed.held("customer 7")
+    assert not deployed.held("customer 8")
+    assert deployed.held("customer 9")
+
+    # One more, later; then one whose silo is away for the whole request.
+    facts = deployed.run(erase=["customer 9:product 15"])
+    assert [one["number"] for one in facts["forgot"]] == [1, 2, 3]
+    gone = IDS.index("customer 10") % SILOS
+    facts = deployed.run(away=[gone], withdraw=["customer 10"])
+    assert facts["forgot"][-1]["waiting"] == [gone]
+    assert deployed.held("customer 10")
+    assert deployed.receipt("receipts/4.json").done.level == "L0"
+
+    # It does not block the next, nor is anything lost while it is still away.
+    other = next(u for u in IDS if IDS.index(u) % SILOS != gone and u not in ("customer 7",))
+    facts = deployed.run(away=[gone], withdraw=[other])
+    assert not deployed.held(other)
+    assert facts["forgot"][-1]["number"] == 5
+
+    # It is back with the next request, and catches up first.
+    facts = deployed.run(withdraw=["customer 11"])
+    assert [one["waiting"] for one in facts["forgot"]] == [[]] * 6
+    assert facts["silos"]["waiting"] == []
+    assert not deployed.held("customer 10")
+    levels = [deployed.receipt(one["receipt"]).done.level for one in facts["forgot"]]
+    assert levels == ["L3"] * 6
+    chain = [deployed.receipt(f"receipts/{n}.json") for n in (1, 2)]
+    first = (deployed.folder / "out" / "receipts" / "1.json").read_bytes()
+    assert chain[1].previous == receipt.digest(first)
+
+
+def test_an_answered_request_is_not_kept_on_the_server(deployed: Deployment) -> None:
+    deployed.run(withdraw=["customer 7"])
+    kept = deployed.folder / "out" / "forgetting"
+    (stand,) = kept.glob("stand-*")
+    assert b"Withdraw" not in (stand / "events.safetensors").read_bytes()
+    assert not (stand / "heard").exists(), "nor what silos answered"
+    facts = json.loads((stand / "stand.json").read_text())["facts"]
+    assert "done" not in facts["forgot"][0], "digests from before are in the receipt, sealed"
+    assert all(b"customer 7" not in p.read_bytes() for p in kept.rglob("*") if p.is_file())
+
+
+def test_the_same_command_again_is_not_answered_twice(deployed: Deployment) -> None:
+    deployed.run(withdraw=["customer 7"])
+    again = deployed.run(withdraw=["customer 7"], resume=True)
+    assert [one["number"] for one in again["forgot"]] == [1]
+    assert deployed.rounds == 0
+    with pytest.raises(ConsentError, match="'customer 7' is not a member"):
+        deployed.run(withdraw=["customer 7"])
+
+
+def test_a_wrong_id_is_told_before_any_training(deployed: Deployment) -> None:
+    with pytest.raises(DataError, match="no silo knows user '7'") as told:
+        deployed.run(withdraw=["7"])
+    assert deployed.rounds == 0
+    assert "customer" not in str(told.value), "nobody else is named"
+
+
+def test_a_request_that_cannot_be_answered_does_not_block_the_others(deployed: Deployment) -> None:
+    deployed.run()
+    own = {f"product {(7 * IDS.index('customer 9') + 5 * k) % 20}" for k in range(8)}
+    not_hers = next(f"product {n}" for n in range(20) if f"product {n}" not in own)
+    facts = deployed.run(erase=[f"customer 9:{not_hers}"], withdraw=["customer 8"])
+    assert [one["event"] for one in facts["forgot"]] == ["Withdraw"]
+    assert [one["event"] for one in facts["refused_requests"]] == ["Erase"]
+    assert not deployed.held("customer 8")
+
+
+def test_a_new_training_after_a_request_starts_without_the_erased(deployed: Deployment) -> None:
+    deployed.run(withdraw=["customer 7"])
+    facts = deployed.run()  # was refused: "something was forgotten here since (epoch 1)"
+    assert deployed.rounds == 3 * SILOS
+    assert "forgot" not in facts
+    assert not deployed.held("customer 7")
+    assert (deployed.folder / "out" / "receipts" / "1.json").is_file(), "evidence stays"
+    facts = deployed.run(withdraw=["customer 8"])
+    assert facts["forgot"][-1]["receipt"] == "receipts/2.json"
+
+
+def test_a_silo_recommends_by_original_ids(deployed: Deployment) -> None:
+    deployed.run()
+    silo = deployed.folder / f"silo-{IDS.index('customer 7') % SILOS}"
+    with pytest.raises(DataError, match="join again"):
+        recommend_to(silo, "customer 7", 3)
+    RecipeData(deployed.asked.recipe).note_in(Store(silo))
+    found = recommend_to(silo, "customer 7", 3)
+    assert len(found) == 3
+    assert all(one.item.startswith("product ") for one in found)
+    assert one_cell(deployed.asked.recipe, None)

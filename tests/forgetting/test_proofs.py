@@ -1,0 +1,101 @@
+"""One person of a batch checks her own part of its receipt, and learns nothing of the others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rescind.audits.finding import Finding
+from rescind.core.records import Erase, EraseEdges, Records, Unshare, Withdraw
+from rescind.errors import ConsentError, DataError
+from rescind.forgetting import receipt
+from rescind.forgetting.proofs import PEOPLE, proof_of, proof_text, proofs, read_proof
+from rescind.forgetting.receipt import Done
+
+PEOPLE_IN_BATCH = 170
+
+
+def batch(people: int = PEOPLE_IN_BATCH, of: type = Erase):
+    client = torch.arange(people).repeat_interleave(3) * 2 + 5
+    return of(Records.of(client.flip(0), torch.arange(3 * people) % 40))
+
+
+def issued(event) -> receipt.Issued:
+    done = Done(
+        method={"name": "FedAvg"}, unlearning="Retrain", level="L3", world_before="a",
+        world_after="b", model_before="c", model_after="d", rounds=1, client_rounds=1, online={},
+        seconds=0.1,
+    )  # fmt: skip
+    return receipt.issue(event, done, [], [Finding("audit", "UNAUDITED")], records=3)
+
+
+@pytest.mark.parametrize("people", [1, 2, 3, PEOPLE_IN_BATCH])
+@pytest.mark.parametrize("of", [Erase, Unshare, EraseEdges])
+def test_everybody_of_a_batch_can_verify_her_part(people, of):
+    event = batch(people, of)
+    made = issued(event)
+    found = dict(proofs(event, made.key))
+    assert len(found) == people
+    assert all(proof.fits(made.receipt.claims) for proof in found.values())
+    for client, proof in found.items():
+        assert set(proof.part.records.client.tolist()) == {client}
+        assert len(proof.part.records) == 3
+
+
+def test_who_leaves_has_a_proof_too():
+    made = issued(Withdraw(7))
+    assert proof_of(Withdraw(7), made.key, 7).fits(made.receipt.claims)
+    assert not proof_of(Withdraw(8), made.key, 8).fits(made.receipt.claims)
+
+
+def test_a_proof_of_anything_else_does_not_fit():
+    event = batch()
+    made, other = issued(event), issued(event)
+    mine, hers = proof_of(event, made.key, 5), proof_of(event, made.key, 7)
+    more = Erase(mine.part.records + Records.of([5], [39]))
+    fewer = Erase(mine.part.records[:2])
+    for wrong in (
+        replace(mine, part=more), replace(mine, part=fewer), replace(mine, part=hers.part),
+        replace(mine, key=hers.key), replace(mine, way=hers.way), replace(mine, way=mine.way[1:]),
+        replace(mine, part=Unshare(mine.part.records)),
+    ):  # fmt: skip
+        assert not wrong.fits(made.receipt.claims)
+    assert not mine.fits(other.receipt.claims), "another receipt about the same people"
+    with pytest.raises(ConsentError, match="not part of this request"):
+        proof_of(event, made.key, 6)
+
+
+def test_a_proof_opens_nothing_of_the_others():
+    event = batch()
+    made = issued(event)
+    mine = proof_of(event, made.key, 5)
+    with pytest.raises(DataError, match="does not open"):
+        receipt.opened(made.receipt, mine.key)
+    hers = proof_of(event, made.key, 7)
+    guess = replace(hers, key=mine.key)  # whoever guesses her records right lacks her key
+    assert not guess.fits(made.receipt.claims)
+    assert len(mine.way) <= 8, "eight digests for 170 people"
+
+
+def test_the_root_of_one_is_not_told_from_the_root_of_many():
+    one, many = (issued(batch(n)).receipt.claims[PEOPLE] for n in (1, PEOPLE_IN_BATCH))
+    assert len(one) == len(many)
+
+
+def test_a_proof_is_the_same_after_json():
+    event = batch()
+    made = issued(event)
+    text = proof_text(proof_of(event, made.key, 9), "user nine")
+    user, proof = read_proof(text)
+    assert user == "user nine"
+    assert proof.fits(made.receipt.claims)
+    table = json.loads(text)
+    for damaged in (
+        "", "[]", json.dumps({**table, "key": "00"}), json.dumps({**table, "way": [["up", "aa"]]}),
+        json.dumps({**table, "request": {}}),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match="not a proof"):
+            read_proof(damaged)

@@ -1,0 +1,170 @@
+"""`rescind forget`: several people, a few records, controls, and what a failed audit means."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from rescind.audits.battery import Report
+from rescind.audits.finding import Finding
+from rescind.cli import app
+from rescind.errors import ConfigError, DataError
+from rescind.experiments.learning_run import run_cell
+from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
+from rescind.forgetting import forget as forgetting
+from rescind.forgetting import receipt
+from rescind.methods.sharing.fedshare import FedShare
+from rescind.models.lightgcn import LightGCN
+from rescind.storage.federations import load_federation
+
+METHOD = FedShare(model=LightGCN(dim=4), clients_per_round=8, refine_pairs=16, contrast_items=4)
+CELL = Cell(
+    "tiny",
+    DataSettings(name="synthetic", users=30, items=40, interactions=400),
+    SharingSettings(ratio=(1, 1, 1), part=0.5),
+    METHOD,
+    RunSettings(rounds=3, evaluate_every=3, keep_every=1),
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    run_cell(CELL, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def forget(run: Path, *words: str) -> Result:
+    return CliRunner().invoke(app, ["forget", str(run), *words])
+
+
+def members(run: Path) -> set[str]:
+    fed = load_federation(run / "model")
+    return {fed.labels.user_id(c) for c in fed.world.members.nonzero().squeeze(1).tolist()}
+
+
+def receipt_of(run: Path) -> receipt.Receipt:
+    return receipt.parse((run / "receipt.json").read_bytes())
+
+
+def test_all_who_leave_are_taken_each_with_a_receipt(run, tmp_path):
+    before = members(run)
+    said = forget(run, "--withdraw", "7", "--withdraw", "8", "--audits", "none")
+    assert said.exit_code == 0, said.output
+    assert members(tmp_path / "run-forgot-2") == before - {"7", "8"}
+    first = (tmp_path / "run-forgot-1" / "receipt.json").read_bytes()
+    assert receipt_of(tmp_path / "run-forgot-2").previous == receipt.digest(first)
+    keys = [(tmp_path / f"run-forgot-{n}" / "receipt.key").read_bytes() for n in (1, 2)]
+    assert keys[0] != keys[1], "one key opens one receipt"
+    again = forget(run, "--withdraw", "7", "--withdraw", "8", "--audits", "none")
+    assert again.exit_code == 0, "the same command again gives the same answers"
+    assert not (tmp_path / "run-forgot-3").exists()
+
+
+def test_nobody_is_forgotten_if_one_of_them_is_unknown(run, tmp_path):
+    said = forget(run, "--withdraw", "7", "--withdraw", "nobody", "--audits", "none")
+    assert isinstance(said.exception, DataError)
+    assert "there is no user 'nobody'" in str(said.exception)
+    assert "7" in members(run)
+    assert not (tmp_path / "run-forgot-1").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--erase", "a.csv", "--erase", "b.csv"),
+        ("--unshare", "a.csv", "--unshare", "b.csv"),
+        ("--withdraw", "7", "--erase", "a.csv"),
+        ("--nodes", "1", "--nodes", "2"),
+        (),
+    ],
+)
+def test_what_cannot_be_taken_together_is_refused(run, words):
+    said = forget(run, *words)
+    assert isinstance(said.exception, ConfigError)
+    assert "give exactly one" in str(said.exception)
+
+
+def test_a_few_records_need_no_file(run, tmp_path):
+    fed = load_federation(run / "model")
+    held = fed.now.vault.holdings.records
+    client = int(held.client[0])
+    mine = [fed.labels.item_id(i) for i in held.item[held.client == client].tolist()]
+    words = ["--user", fed.labels.user_id(client), "--item", mine[0], "--item", mine[1]]
+    said = forget(run, *words, "--audits", "none")
+    assert said.exit_code == 0, said.output
+    after = load_federation(tmp_path / "run-forgot-1" / "model")
+    held = after.now.vault.holdings.records
+    left = [after.labels.item_id(i) for i in held.item[held.client == client].tolist()]
+    assert left == mine[2:]
+
+
+@pytest.mark.parametrize(
+    "words", [("--user", "7"), ("--item", "3"), ("--user", "1", "--user", "2")]
+)
+def test_a_user_without_items_is_refused(run, words):
+    said = forget(run, *words)
+    assert isinstance(said.exception, ConfigError)
+    assert "--withdraw USER" in str(said.exception)
+
+
+@pytest.mark.parametrize("control", ["Nothing", "PurgeOnly"])
+@pytest.mark.parametrize("audits", ["none", "standard"])
+def test_a_control_cannot_answer(run, tmp_path, control, audits):
+    said = forget(run, "--withdraw", "7", "--method", control, "--audits", audits)
+    assert isinstance(said.exception, ConfigError)
+    assert f"{control} leaves the model as it was" in str(said.exception)
+    assert "7" in members(run)
+    assert not (tmp_path / "run-forgot-1").exists()
+
+
+def test_an_approximate_answer_without_an_audit_is_not_shown(run, tmp_path):
+    words = ("--withdraw", "7", "--method", "FineTuneUnlearn", "--audits", "none")
+    assert forget(run, *words).exit_code == 0
+    done = receipt_of(tmp_path / "run-forgot-1")
+    assert (done.done.level, done.verdict) == ("L1", "UNAUDITED")
+    assert "not shown that the influence" in done.findings[-1].note
+    assert "not shown" in receipt.LEVELS["L1"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "level", "code"),
+    [("PASS", "L3", 0), ("INCONCLUSIVE", "L3", 0), ("FAIL", "L1", 1), ("VOID", "L3", 1)],
+)
+def test_a_failed_audit_ends_with_code_1_and_is_never_called_exact(
+    run, tmp_path, monkeypatch, verdict, level, code
+):
+    def examine(*_, **__):
+        return Report(verdict, (Finding("Q1 population", verdict),), {})
+
+    monkeypatch.setattr(forgetting, "examine", examine)
+    monkeypatch.setattr(forgetting, "FEWEST", 1)
+    said = forget(run, "--withdraw", "7")
+    assert said.exit_code == code, said.output
+    found = receipt_of(tmp_path / "run-forgot-1")
+    assert (found.verdict, found.done.level) == (verdict, level)
+    told = [f.note for f in found.findings if f.check == "escalation"]
+    assert any("One of them is wrong" in note for note in told) == (verdict == "FAIL")
+    facts = json.loads((tmp_path / "run-forgot-1" / "run.json").read_text())
+    assert facts["forgotten"][-1]["level"] == level
+
+
+def test_one_of_many_verifies_her_own_part(run, tmp_path):
+    (tmp_path / "asked.csv").write_text("user\n" + "\n".join(map(str, range(3, 9))) + "\n")
+    words = ("--erase", str(tmp_path / "asked.csv"), "--proofs", str(tmp_path / "proofs"))
+    said = forget(run, *words, "--audits", "none")
+    assert said.exit_code == 0, said.output
+    mine = tmp_path / "proofs" / "7.json"
+    assert mine.stat().st_mode & 0o077 == 0, "for its owner only"
+    verify = ["verify", str(tmp_path / "run-forgot-1" / "receipt.json"), "--proof"]
+    good = CliRunner().invoke(app, [*verify, str(mine)])
+    assert good.exit_code == 0, good.output
+    assert "of user '7' is part of what it is about" in good.output
+    table = json.loads(mine.read_text())
+    table["request"]["item"][0] += 1
+    mine.write_text(json.dumps(table))
+    bad = CliRunner().invoke(app, [*verify, str(mine)])
+    assert bad.exit_code == 1
+    assert "is not part of what it is about" in bad.output
