@@ -22,6 +22,7 @@ from rescind.cli import (
     recommend,
     release,
     reproduce,
+    roster,
     run,
     table,
     value,
@@ -51,6 +52,7 @@ app.command("forget")(forget.command)
 app.command("release")(release.command)
 app.command("verify")(verify.command)
 app.add_typer(log.app, name="log")
+app.add_typer(roster.app, name="roster")
 app.command("witness")(witness.command)
 app.command("audit")(audit.command)
 app.add_typer(flower.app, name="flower")
