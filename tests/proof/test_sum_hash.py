@@ -29,7 +29,7 @@ SEED = bytes(range(32))
 
 def column(place: int) -> list[int]:
     """A column as the docstring tells it, number by number."""
-    aes = Cipher(algorithms.AES(MATRIX), modes.ECB()).encryptor()  # noqa: S305
+    aes = Cipher(algorithms.AES(MATRIX), modes.ECB()).encryptor()
     blocks = b"".join(place.to_bytes(8, "little") + n.to_bytes(8, "little") for n in range(512))
     raw = aes.update(blocks)
     return [int.from_bytes(raw[at : at + 8], "little") for at in range(0, len(raw), 8)]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,8 @@ FORMAT = 1
 class Stated:
     """What the operator states about one release. The log has the digest of its bytes."""
 
+    number: int
+    """How many releases the log has, with this one."""
     lines: int
     items: int
     sum: str
@@ -62,10 +64,11 @@ class Stated:
     @classmethod
     def parse(cls, data: bytes) -> Stated:
         """Read the bytes, or raise `DataError`."""
-        kinds = {"lines": int, "items": int, "sum": str, "weights": str, "time": str, "format": int}
+        kinds = {field.name: field.type for field in fields(cls)}
         try:
             table: dict[str, Any] = json.loads(data.decode("utf-8"))
-            good = isinstance(table, dict) and {k: type(v) for k, v in table.items()} == kinds
+            given = {k: type(v).__name__ for k, v in table.items()} if type(table) is dict else {}
+            good = given == kinds
             found = cls(**table) if good else None
         except (ValueError, RecursionError):
             found = None
@@ -175,6 +178,8 @@ def check(
         )
     if missing := counts - given:
         raise DataError(f"{len(missing)} lines that the log added are missing: {_some(missing)}.")
+    if stated.number != len(releases):
+        raise DataError(f"it states to be release {stated.number}; the log has {len(releases)}.")
     if stated.lines != len(lines):
         raise DataError(f"the release states {stated.lines} lines, the roster has {len(lines)}.")
     told.append(f"the {len(lines):,} lines are exactly those that the log added and not revoked")
