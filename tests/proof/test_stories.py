@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,13 +14,11 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from rescind.cli import main
-from rescind.cli.witness import open_witness
+from rescind.cli.witness import witnessing
 from rescind.forgetting.receipt_log import open_log
 from rescind.privacy import keys
 from rescind.proof.log_folder import CHANGE, entry_of
-from rescind.proof.notes import LOG, Key
 from rescind.proof.tlog import Tree, leaf_hash
-from rescind.proof.witness_http import server
 from rescind.service.logged import router
 
 RECIPE = """
@@ -84,20 +82,15 @@ def test_a_person_leaves_and_anybody_can_check_it(rescind: Say, tmp_path: Path) 
 
     said = good(rescind("forget", "one", "--withdraw", "7", "--audits", "none"))
     assert "In your log: one-forgot-1/receipt.tlog-proof" in said
-    witness = open_witness(tmp_path / "silo", "silo-0", [Key.parse(log_key, LOG)])
-    with server(witness, "127.0.0.1", 0) as door:
-        thread = threading.Thread(target=door.serve_forever)
-        thread.start()
-        try:
-            url = f"http://127.0.0.1:{door.server_port}"
-            good(rescind("roster", "publish", "one-forgot-1", "--out", "public"))
-            good(rescind("log", "cosign", url, "--key", str(witness.key)))
-            good(rescind("log", "prove", "one-forgot-1/receipt.json"))
-        finally:
-            door.shutdown()
-            thread.join()
+    good(rescind("roster", "publish", "one-forgot-1", "--out", "public"))
+    with witnessing(tmp_path / "silo", "silo-0", [log_key], "127.0.0.1", 0):
+        said = rescind("log", "list")[1]  # also what the witness said before
+        witness = re.search(r"witness (silo-0\S+)", said)[1]
+        url = re.search(r"http://127.0.0.1:\d+", said)[0]
+        good(rescind("log", "cosign", url, "--key", witness))
+        good(rescind("log", "prove", "one-forgot-1/receipt.json"))
     proof = ["--proof", "one-forgot-1/receipt.tlog-proof"]
-    trust = ["--log-key", log_key, "--witness", str(witness.key)]
+    trust = ["--log-key", log_key, "--witness", witness]
     said = good(rescind("verify", "one-forgot-1/receipt.json", *proof, *trust))
     assert "silo-0 saw this log" in said
     asked = ["--mine", "mine.json", "--since", "kept", "--log-key", log_key]
