@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -21,9 +22,10 @@ from rescind.forgetting.receipt_log import (
     open_log,
     proof_path,
 )
+from rescind.forgetting.verify import verify as verified
 from rescind.privacy import keys
 from rescind.proof.log_folder import CHANGE, ENTRIES, LogFolder, entry_of
-from rescind.proof.notes import WITNESS, Key
+from rescind.proof.notes import LOG, WITNESS, Key
 from rescind.proof.witness import Witness, request_body
 
 DONE = Done(
@@ -177,3 +179,15 @@ def test_a_damaged_log_does_not_stop_a_receipt_and_is_told_later(
     assert "changed, moved or removed" in capsys.readouterr().err
     (log.folder / ENTRIES).write_bytes(whole)
     assert log_if_possible(receipt)
+
+
+def test_the_vectors_for_other_programs() -> None:
+    # `vectors.json` is for whoever checks receipts in another language, such as the page.
+    table = json.loads((Path(__file__).parent / "vectors.json").read_text(encoding="utf-8"))
+    data, proof = table["receipt"].encode(), table["proof"].encode()
+    log, witness = Key.parse(table["log_key"], LOG), Key.parse(table["witness_key"], WITNESS)
+    assert verified(data, {table["signing_key"]: "the operator"}).valid
+    assert holds(data, proof, log, witness)
+    assert len(table["bad_proofs"]) == 9
+    for name, bad in table["bad_proofs"].items():
+        assert not holds(data, bad.encode(), log, witness), name
