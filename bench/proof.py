@@ -53,11 +53,11 @@ def log_figures() -> list[Figure]:
     proof = Proof(997, tuple(paths[1]), signed(point, Ed25519PrivateKey.generate()))
     return [
         Figure(
-            "append an entry, roots of 512 included; SHA-256 of 64 bytes", median(ratios), "x", 3
+            "append an entry, by SHA-256 of 64 bytes (a root for each 512)", median(ratios), "x", 3
         ),
         Figure("verify a log of 1,000,000 entries", whole, "s", 5),
         Figure("a proof of one of them", 1e3 * proving / len(paths), "ms", 2),
-        Figure("its size, with the checkpoint", len(str(proof)), "bytes", 4096),
+        Figure("its size, with the checkpoint", len(str(proof)) / 1e3, "KB", 4),
     ]
 
 
@@ -98,8 +98,8 @@ def ml_1m(folder: Path) -> list[Figure]:
         Figure(
             f"ML-1M: a device makes its line, median of {PEOPLE} people", median(taken), "ms", 25
         ),
-        Figure("the 95th of 100, and the slowest", sorted(taken)[-PEOPLE // 20], "ms"),
-        Figure("", max(taken), "ms"),
+        Figure("95 of 100 need at most", sorted(taken)[-PEOPLE // 20], "ms"),
+        Figure("the slowest of them", max(taken), "ms"),
         Figure(f"ML-1M: a stranger checks a roster of {len(lines):,} lines", checking, "s", 2),
         Figure("its size", sum(map(len, lines)) / 1e6, "MB"),
         Figure("binding, estimated for this roster", binding_bits(len(lines), items), "bits"),
