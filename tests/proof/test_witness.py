@@ -16,7 +16,7 @@ from rescind.proof.log_folder import CHANGE, CHECKPOINT, ENTRIES, LogFolder, ent
 from rescind.proof.notes import Checkpoint, Key
 from rescind.proof.tlog import Tree
 from rescind.proof.witness import SEEN, Reply, Witness, request_body
-from rescind.proof.witness_http import ask, server
+from rescind.proof.witness_http import Cosigning, ask, server
 
 PRIVATE = Ed25519PrivateKey.from_private_bytes(b"l" * 32)
 NAME = "example.org/log"
@@ -165,6 +165,39 @@ def test_over_http_a_log_asks_and_a_rolled_back_one_is_told(
             thread.join()
     with pytest.raises(DataError, match="cannot be reached"):
         ask(url, witness.key, log)
+
+
+def test_a_service_asks_all_its_witnesses_and_keeps_what_they_signed(
+    log: LogFolder, tmp_path: Path
+) -> None:
+    one, two = (open_witness(tmp_path / name, name, [LOG]) for name in ("silo-0", "silo-1"))
+    with server(one, "127.0.0.1", 0) as first, server(two, "127.0.0.1", 0) as second:
+        threads = [threading.Thread(target=door.serve_forever) for door in (first, second)]
+        for thread in threads:
+            thread.start()
+        try:
+            urls = [f"http://127.0.0.1:{door.server_port}" for door in (first, second)]
+            places = {urls[0]: one.key, urls[1]: two.key, "http://127.0.0.1:9": two.key}
+            cosigning = Cosigning(places, lambda: log.note, log.tree)
+            assert cosigning.note_with(0) is None
+            problems = cosigning.ask_all()
+            assert list(problems) == ["http://127.0.0.1:9"]
+            note = cosigning.note_with(6)
+            assert note is not None
+            _, found = notes.opened(note, [LOG, one.key, two.key])
+            assert len(found) == 3
+            assert cosigning.note_with(7) is None  # not signed yet
+            wrong = Cosigning({urls[0]: two.key}, lambda: log.note, log.tree)
+            assert "no signature of silo-1" in wrong.ask_all()[urls[0]]
+            fork = forged(9, 8, 7, 6, 5, 4, 3, 2, 1)
+            other = notes.signed(Checkpoint(NAME, 9, fork.root()), PRIVATE)
+            told = Cosigning({urls[0]: one.key}, lambda: other, fork).ask_all()
+            assert "second history" in told[urls[0]]
+        finally:
+            for door in (first, second):
+                door.shutdown()
+            for thread in threads:
+                thread.join()
 
 
 def test_whoever_kept_a_checkpoint_finds_every_other_history(
