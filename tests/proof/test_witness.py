@@ -10,6 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rescind.cli.witness import open_witness
+from rescind.core.files import locked
 from rescind.errors import ConfigError, DataError
 from rescind.proof import notes
 from rescind.proof.log_folder import CHANGE, CHECKPOINT, ENTRIES, LogFolder, entry_of
@@ -237,6 +238,22 @@ def test_a_killed_append_is_finished_by_the_next(log: LogFolder) -> None:
     assert again.append(entries(9), PRIVATE) == [8]
     assert again.append(entries(9, 0), PRIVATE) == [8, 0]  # nothing twice
     assert LogFolder(log.folder).entries == entries(0, 1, 2, 3, 4, 5, 6, 7, 9)
+
+
+def test_two_commands_that_append_at_once_wait_for_each_other(
+    log: LogFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = LogFolder(log.folder)
+    with locked(log.folder):
+        waiting = threading.Thread(target=lambda: other.append(entries(30), PRIVATE))
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+    waiting.join()
+    assert log.append(entries(31), PRIVATE) == [8]
+    monkeypatch.setattr("rescind.proof.log_folder.WAITS", 1)
+    with locked(log.folder), pytest.raises(DataError, match="in use"):
+        log.append(entries(32), PRIVATE)
 
 
 def test_a_log_is_not_signed_by_another_key_or_named_badly(log: LogFolder, tmp_path: Path) -> None:
