@@ -23,7 +23,7 @@ from rescind.forgetting.claims import (
     sum_digest,
 )
 from rescind.forgetting.forget import forget
-from rescind.forgetting.proofs import PEOPLE
+from rescind.forgetting.parts import PEOPLE
 from rescind.forgetting.receipt import Issued, sealed, write
 from rescind.forgetting.receipt_html import page
 from rescind.methods.additive._additive import rebuilt

@@ -16,7 +16,7 @@ from rescind.audits.finding import QUESTIONS, VERDICTS, Finding, overall, questi
 from rescind.cli import main
 from rescind.core.records import Erase, Records, Unshare, Withdraw
 from rescind.errors import ConfigError, DataError
-from rescind.forgetting.proofs import PEOPLE
+from rescind.forgetting.parts import PEOPLE
 from rescind.forgetting.receipt import (
     NOT_COVERED,
     Done,

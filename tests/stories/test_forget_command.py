@@ -153,12 +153,12 @@ def test_a_failed_audit_ends_with_code_1_and_is_never_called_exact(
 
 def test_one_of_many_verifies_her_own_part(run, tmp_path):
     (tmp_path / "asked.csv").write_text("user\n" + "\n".join(map(str, range(3, 9))) + "\n")
-    words = ("--erase", str(tmp_path / "asked.csv"), "--proofs", str(tmp_path / "proofs"))
+    words = ("--erase", str(tmp_path / "asked.csv"), "--parts", str(tmp_path / "parts"))
     said = forget(run, *words, "--audits", "none")
     assert said.exit_code == 0, said.output
-    mine = tmp_path / "proofs" / "7.json"
+    mine = tmp_path / "parts" / "7.json"
     assert mine.stat().st_mode & 0o077 == 0, "for its owner only"
-    verify = ["verify", str(tmp_path / "run-forgot-1" / "receipt.json"), "--proof"]
+    verify = ["verify", str(tmp_path / "run-forgot-1" / "receipt.json"), "--part"]
     good = CliRunner().invoke(app, [*verify, str(mine)])
     assert good.exit_code == 0, good.output
     assert "of user '7' is part of what it is about" in good.output

@@ -18,13 +18,16 @@ from rescind.cli import (
     flower,
     forget,
     leak,
+    log,
     recommend,
     release,
     reproduce,
+    roster,
     run,
     table,
     value,
     verify,
+    witness,
 )
 from rescind.errors import RescindError
 
@@ -48,6 +51,9 @@ app.command("leak")(leak.command)
 app.command("forget")(forget.command)
 app.command("release")(release.command)
 app.command("verify")(verify.command)
+app.add_typer(log.app, name="log")
+app.add_typer(roster.app, name="roster")
+app.command("witness")(witness.command)
 app.command("audit")(audit.command)
 app.add_typer(flower.app, name="flower")
 app.command("bench")(bench.command)

@@ -68,12 +68,12 @@ def command(
             "the user leaves, and the receipt states it (Gram).",
         ),
     ] = None,
-    proofs: Annotated[
+    parts: Annotated[
         Path | None,
         Option(
             metavar="FOLDER",
             help="Write a proof for each user of the request, with which they can check their own "
-            "part: rescind verify receipt.json --proof FILE. Send each to its user only.",
+            "part: rescind verify receipt.json --part FILE. Send each to its user only.",
         ),
     ] = None,
     request: Annotated[
@@ -114,7 +114,7 @@ def command(
     check_requests(run, kind, sources)
     verdicts = []
     for source in sources:  # the next request is to the run that the last one left
-        done = _answer(run, kind, source, how, audits, out, workers, away or (), request, proofs)
+        done = _answer(run, kind, source, how, audits, out, workers, away or (), request, parts)
         verdicts.append(_print(done))
         run = done.folder
     if any(verdict in FAILED for verdict in verdicts):
@@ -123,9 +123,9 @@ def command(
 
 def _answer(
     run: Path, kind: Kind, source: Source, how: Unlearner | None, audits: str, out: Path | None,
-    workers: int, away: Sequence[str], request: Path | None, proofs: Path | None,
+    workers: int, away: Sequence[str], request: Path | None, parts: Path | None,
 ) -> Answer:  # fmt: skip
-    """Answer one request, with a bar. request, proofs: where to write them for the requesters"""
+    """Answer one request, with a bar. request, parts: where to write them for the requesters"""
     from contextlib import ExitStack
 
     from rescind.core.files import write_atomically
@@ -155,22 +155,22 @@ def _answer(
             run, kind, source, how, audits, out, workers,  # type: ignore[arg-type]
             watch=(on_round,), on_retrain=_retrains, on_start=on_start, away=away,
         )  # fmt: skip
-    if proofs is not None:
+    if parts is not None:
         if not asked:
             raise ConfigError(
                 f"this request was answered before, and nothing of it was kept, so no proofs can "
                 f"be made now. Its receipt and key are in {done.folder}."
             )
-        write_proofs(proofs, asked[0], done.evidence.key)
+        write_parts(parts, asked[0], done.evidence.key)
     return done
 
 
-def write_proofs(folder: Path, asked: tuple[Event, Labels], key: bytes) -> None:
+def write_parts(folder: Path, asked: tuple[Event, Labels], key: bytes) -> None:
     """Write a proof for each user of a request, named by original id. key: the receipt's"""
     from urllib.parse import quote
 
     from rescind.core.files import make_folder, write_atomically
-    from rescind.forgetting.proofs import proof_text, proofs
+    from rescind.forgetting.parts import proof_text, proofs
 
     event, labels = asked
     make_folder(folder)
@@ -186,6 +186,7 @@ def write_proofs(folder: Path, asked: tuple[Event, Labels], key: bytes) -> None:
 def _print(done: Answer) -> str:
     """Print what was done, found and written; return the verdict."""
     from rescind.audits.finding import legend, question
+    from rescind.forgetting.succession import RECEIPT
     from rescind.storage.run_folder import read_facts
 
     receipt = done.evidence.exact
@@ -212,7 +213,7 @@ def _print(done: Answer) -> str:
         )
     typer.echo(f"\nWritten: {done.folder}/receipt.json and receipt.html; new run in {done.folder}")
     typer.echo(f"For the requester only: {done.key_file}, and receipt.html (exact numbers)")
-    typer.echo(f"Next: rescind verify {done.folder}/receipt.json")
+    _tell_proof(done.folder / RECEIPT)
     return receipt.verdict
 
 
@@ -301,3 +302,14 @@ def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None
 
 def _retrains(finished: int, total: int) -> None:
     typer.echo(f"  audit: {finished} of {total} retrained models to compare with", err=True)
+
+
+def _tell_proof(receipt: Path) -> None:
+    from rescind.forgetting.receipt_log import proof_path
+
+    proof = proof_path(receipt)
+    if proof.is_file():
+        typer.echo(f"In your log: {proof} (rescind log key prints the key that checks it)")
+        typer.echo(f"Next: rescind verify {receipt} --proof {proof}")
+    else:
+        typer.echo(f"Not in your log yet. Next: rescind log add {receipt}")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from rescind.audits.finding import Finding, overall
 from rescind.errors import ConfigError, DataError, suggest
-from rescind.forgetting import proofs
+from rescind.forgetting import parts
 from rescind.forgetting.receipt_form import from_bytes, hints_of, plain, to_bytes, typed
 from rescind.forgetting.sealing import BOUND, band, bound, decrypt, encrypt, run_key, sealed
 from rescind.privacy import keys
@@ -192,7 +192,7 @@ def issue(
         findings=tuple(findings),
         verdict=overall(findings),
         not_covered=(*NOT_COVERED, *(s for s in not_covered if s not in NOT_COVERED)),
-        claims={**proofs.claim(event, key), **(claims or {}), **(bound_claims or {}), **hidden},
+        claims={**parts.claim(event, key), **(claims or {}), **(bound_claims or {}), **hidden},
         code=versions(),
         previous="" if previous is None else digest(previous),
         time=(at or datetime.now(UTC)).strftime(TIME_FORMAT),

@@ -150,5 +150,5 @@ def read_proof(text: str) -> tuple[str, Proof]:
         return str(table["user"]), Proof(part, key, way)
     except (DataError, KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"not a proof ({error}). Give the file that came from rescind forget --proofs."
+            f"not a proof ({error}). Give the file that came from rescind forget --parts."
         ) from None

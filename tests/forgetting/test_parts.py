@@ -12,7 +12,7 @@ from rescind.audits.finding import Finding
 from rescind.core.records import Erase, EraseEdges, Records, Unshare, Withdraw
 from rescind.errors import ConsentError, DataError
 from rescind.forgetting import receipt
-from rescind.forgetting.proofs import PEOPLE, proof_of, proof_text, proofs, read_proof
+from rescind.forgetting.parts import PEOPLE, proof_of, proof_text, proofs, read_proof
 from rescind.forgetting.receipt import Done
 
 PEOPLE_IN_BATCH = 170
