@@ -38,7 +38,7 @@ def empty_schema() -> Iterator[str]:
         pytest.skip("PostgreSQL is tried with RESCIND_TEST_POSTGRES=1")
     name = f"test_{uuid.uuid4().hex}"
     url = make_url(SERVER).set(drivername="postgresql+psycopg")
-    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    engine = create_engine(url, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
     with engine.connect() as connection:
         connection.execute(text(f"CREATE SCHEMA {name}"))
     yield url.update_query_dict({"options": f"-csearch_path={name}"}).render_as_string(False)

@@ -38,6 +38,7 @@ class Store:
         self._writing = _engine(self.url, writing=True)
         self._reading = _engine(self.url, writing=False)
         self._connection: Connection | None = None
+        self._held = False
         try:
             self.writer()
         except BaseException:
@@ -170,10 +171,13 @@ class Store:
         connection.commit()  # the lock is of the session and stays
         if not taken:
             connection.close()
+            if self._held:  # the server has not noticed yet that our last connection is gone
+                raise Busy(_AWAY)
             raise CannotStart(
                 "this database is in use by another service: two of them would lose changes. "
                 "End the other one first, or name another database."
             )
+        self._held = True
 
     def _not_opened(self, error: DBAPIError) -> Exception:
         if (known := self.known(error)) is not None:
@@ -215,13 +219,15 @@ def _engine(url: URL, writing: bool) -> Engine:
 
 
 def _arguments(url: URL, writing: bool) -> dict[str, Any]:
+    quiet = {"hide_parameters": True}  # a message of an error is logged, and a log names nobody
     if url.get_backend_name() == "sqlite":
-        return {"connect_args": {"check_same_thread": False, "timeout": TIMEOUT}}
+        return {"connect_args": {"check_same_thread": False, "timeout": TIMEOUT}, **quiet}
     # A reader sees one state of the database from its first query to its last.
     reader = "-cdefault_transaction_read_only=on -cdefault_transaction_isolation=repeatable\\ read"
     how = "-csynchronous_commit=on" if writing else reader
     options = " ".join(filter(None, (_text(url.query.get("options")), how)))
-    return {"connect_args": {"options": options, "connect_timeout": 5}, "pool_pre_ping": True}
+    connecting = {"options": options, "connect_timeout": 5}
+    return {"connect_args": connecting, "pool_pre_ping": True, **quiet}
 
 
 def _url(state: Path, database: str | None) -> URL:
