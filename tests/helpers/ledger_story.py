@@ -2,7 +2,7 @@
 
     python ledger_story.py STATE
 
-Exit code 7: the disk was full, and it said so.
+Exit code 7: the disk was full, and it said so; 1: it could not start, and said why.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from ledgers import done, opened
+from rescind.errors import RescindError
 from rescind.ledger.errors import DiskFull
 from rescind.ledger.lending import Join, Lend, TakeBack
 
@@ -43,3 +44,5 @@ if __name__ == "__main__":
         main()
     except DiskFull:
         sys.exit(7)
+    except (RescindError, OSError) as error:
+        sys.exit(f"refused: {error}")
