@@ -15,6 +15,7 @@ from rescind.ledger.keyslots import LOG_KEY, SIGNER
 from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts, now
 from rescind.ledger.reading import Reading
+from rescind.ledger.releasing import Releasing
 from rescind.ledger.start import Report, prepared
 from rescind.ledger.writer import Writer
 
@@ -38,7 +39,7 @@ class Ledger:
         self.clock = parts.clock
         self.writer = Writer(parts)
         self.reading = Reading(parts.store, parts.keys, parts.catalogue, self.writer.dates)
-        self.releases: Any = None
+        self.releases = Releasing(parts, self.submit, self.signer)
 
     @classmethod
     def open(
@@ -64,12 +65,17 @@ class Ledger:
             database=database,
             options=options or Options(),
             keys_mirror=keys_mirror,
-            live=live or _live_sum,
+            live=live or (_instant_sum if options and options.instant else _live_sum),
             clock=clock,
             entropy=entropy,
         )
         ledger = cls(parts, report)
         ledger.writer.begin(seq, batch)
+        try:
+            ledger.releases.begin()
+        except BaseException:
+            ledger.close()
+            raise
         return ledger
 
     def submit(self, operation: Operation, once: Once | None = None) -> Future[Answer]:
@@ -106,3 +112,9 @@ def _live_sum(items: int) -> Any:
     from rescind.methods.additive._live_sum import LiveSum
 
     return LiveSum(items)
+
+
+def _instant_sum(items: int) -> Any:
+    from rescind.methods.additive._live_inverse import InstantSum
+
+    return InstantSum(items)
