@@ -166,8 +166,10 @@ class Writer:
             with suppress(DBAPIError):
                 transaction.rollback()
             if not self._took_effect(error):
+                # First: after a failed sync the commit may be on the disk, and needs its keys.
+                meaning = self._meaning(error)
                 self._undo(batch)
-                raise self._meaning(error) from error
+                raise meaning from error
         return batch
 
     def _new_batch(self, connection: Connection) -> Batch:
