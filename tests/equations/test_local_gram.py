@@ -20,7 +20,7 @@ from rescind.errors import ConfigError
 from rescind.methods.additive import auto_gram
 from rescind.methods.additive._local_ridge import Near, SparseGram
 from rescind.methods.additive._pairs import square
-from rescind.methods.additive._solve import Ridge
+from rescind.methods.additive._solving import Ridge
 from rescind.methods.additive.auto_gram import AutoGram
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.local_gram import LocalGram

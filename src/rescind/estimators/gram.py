@@ -17,8 +17,9 @@ from rescind.estimators.frames import Id, Ints
 from rescind.estimators.local_form import local_sum, local_weights, strongest
 from rescind.estimators.ranker import Ranker
 from rescind.methods.additive import gram
-from rescind.methods.additive._pairs import add_pairs, half, mirrored, weight_of
-from rescind.methods.additive._solve import TUNED, inverse_of, weights_of
+from rescind.methods.additive._pairs import add_pairs, mirrored, weight_of
+from rescind.methods.additive._solve import inverse_of, weights_of
+from rescind.methods.additive._solving import TUNED, half
 from rescind.methods.additive.auto_gram import why_local
 from rescind.methods.additive.gram import DENSE_ITEMS
 from rescind.methods.additive.local_gram import LocalGram
