@@ -11,6 +11,7 @@ from typer import Option
 
 from rescind.cli import (
     audit,
+    backup,
     bench,
     data,
     demo,
@@ -23,6 +24,7 @@ from rescind.cli import (
     release,
     reproduce,
     run,
+    scan,
     table,
     value,
     verify,
@@ -54,6 +56,9 @@ app.add_typer(log.app, name="log")
 app.command("witness")(witness.command)
 app.command("audit")(audit.command)
 app.add_typer(flower.app, name="flower")
+app.command("backup")(backup.backup)
+app.command("restore")(backup.restore)
+app.command("scan")(scan.command)
 app.command("bench")(bench.command)
 app.command("doctor")(doctor.command)
 

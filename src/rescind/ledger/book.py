@@ -61,13 +61,14 @@ class Ledger:
         catalogue: needed the first time; database: URL of PostgreSQL, default SQLite in the folder;
         live: makes the sum over so many items; clock, entropy: for tests
         """
+        chosen = options or Options()
         parts, report, seq, batch = prepared(
             state,
             catalogue=catalogue,
             database=database,
-            options=options or Options(),
+            options=chosen,
             keys_mirror=keys_mirror,
-            live=live or (_instant_sum if options and options.instant else _live_sum),
+            live=live or (lambda items: _live_sum(items, chosen)),
             clock=clock,
             entropy=entropy,
         )
@@ -112,13 +113,11 @@ def _private(seed: bytes) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(seed)
 
 
-def _live_sum(items: int) -> Any:
-    from rescind.methods.additive._live_sum import LiveSum
+def _live_sum(items: int, options: Options) -> Any:
+    if options.instant:
+        from rescind.methods.additive._live_inverse import InstantSum
 
-    return LiveSum(items)
+        return InstantSum(items, min_count=options.min_count)
+    from rescind.methods.additive._live_sum import LiveSum  # compiles on first use
 
-
-def _instant_sum(items: int) -> Any:
-    from rescind.methods.additive._live_inverse import InstantSum
-
-    return InstantSum(items)
+    return LiveSum(items, min_count=options.min_count)
