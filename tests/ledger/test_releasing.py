@@ -213,6 +213,7 @@ def test_the_instant_form_serves_changes_at_once_and_makes_no_releases(tmp_path:
     ledger = opened(tmp_path / "state", instant=True)
     people = [joined(ledger, *likes(n)) for n in range(8)]
     own = ledger.live.of(people[1])
+    assert ledger.live.ready().form.min_count == 2  # as the options say
     before, first = ledger.releases.recommend(own, 10), ledger.releases.current
     assert first is not None
     digest = first.digest
