@@ -20,6 +20,7 @@ from rescind.core.records import Records, Share, Unshare
 from rescind.core.tasks.metrics import top_k
 from rescind.errors import ConfigError, DataError
 from rescind.forgetting.claims import sum_digest
+from rescind.methods.additive import _live_sum
 from rescind.methods.additive._live_inverse import InstantSum, LiveInverse
 from rescind.methods.additive._live_release import (
     Form,
@@ -152,6 +153,18 @@ def test_a_change_from_other_loans_is_refused_and_changes_nothing() -> None:
         with pytest.raises(DataError, match="sorted places"):
             live.change(person, loans[person], np.array(wrong, np.int32))
     assert live.digest() == before
+
+
+def test_a_sum_of_very_many_people_gets_wider_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    loans = some_loans()
+    narrow = added_up(loans.values(), ITEMS)
+    monkeypatch.setattr(_live_sum, "MOST_PEOPLE", 40)  # of 80
+    live = LiveSum(ITEMS)
+    for person, items in loans.items():
+        live.change(person, NOBODY, items)
+    assert (narrow.total.dtype, live.sums.total.dtype) == (np.int32, np.int64)
+    assert added_up(loans.values(), ITEMS).total.dtype == np.int64
+    assert live.digest() == narrow.digest()
 
 
 def test_what_was_taken_back_is_known_until_it_is_settled() -> None:
