@@ -192,6 +192,12 @@ def test_the_process_that_makes_releases_makes_the_same() -> None:
     copy = Copy(added_up(kept, ITEMS), tuple(kept), tuple(gone))
     here, there = (make(copy, CATALOGUE.ids, FORM) for make in (make_here, _make_there))
     assert here == there
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_says_why() -> None:
+    kept, gone = many(20)
+    copy = Copy(added_up(kept, ITEMS), tuple(kept), tuple(gone))
     copy.sums.total[3] += 1
     with pytest.raises(DataError, match="sum in memory"):
         _make_there(copy, CATALOGUE.ids, FORM)
@@ -239,7 +245,14 @@ ledger.releases.make()
 """
 
 
-@pytest.mark.parametrize("where", ["release being made", "release committed", "receipts committed"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "release being made",
+        pytest.param("release committed", marks=pytest.mark.slow),
+        "receipts committed",
+    ],
+)
 def test_killed_while_a_release_is_made(where: str, tmp_path: Path) -> None:
     state, helpers = tmp_path / "state", Path(__file__).parents[1] / "helpers"
     path = os.pathsep.join([str(helpers), os.environ.get("PYTHONPATH", "")])
