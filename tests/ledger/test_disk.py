@@ -101,7 +101,9 @@ def test_a_commit_whose_sync_failed_keeps_its_keys_until_a_start_looks(
         raise Ended
 
     def fail(_: object) -> None:
-        raise DBAPIError("COMMIT", (), sqlite3.OperationalError("disk I/O error"))
+        cause = sqlite3.OperationalError("disk I/O error")
+        cause.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        raise DBAPIError("COMMIT", (), cause)
 
     monkeypatch.setattr(writer.os, "_exit", end)
     event.listen(ledger.store.writer(), "commit", fail)

@@ -96,7 +96,8 @@ class Store:
         """Return what a database error means for callers; None: it is fatal."""
         cause = error.orig
         if isinstance(cause, sqlite3.Error):
-            return DiskFull(_FULL) if cause.sqlite_errorcode == sqlite3.SQLITE_FULL else None
+            code = getattr(cause, "sqlite_errorcode", None)
+            return DiskFull(_FULL) if code == sqlite3.SQLITE_FULL else None
         state = getattr(cause, "sqlstate", None)
         if state == "53100":
             return DiskFull(_FULL)
