@@ -6,11 +6,13 @@ import hashlib
 import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Once, Operation
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import Catalogue
@@ -91,3 +93,9 @@ def take_back(person: bytes, kind: str = "unshare", *items: int) -> TakeBack:
 def array(*items: int) -> Any:
     """Return items as the ledger's operations see them."""
     return np.array(items, np.int32)
+
+
+def unmapped_files(state: Path) -> list[str]:
+    """Return files of a state folder that no pattern of the map fits."""
+    names = [str(path.relative_to(state)) for path in state.rglob("*") if path.is_file()]
+    return [name for name in names if not any(fnmatch(name, rule) for rule in tables.PATHS)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect, text
 
-from ledgers import done, joined, opened, take_back
+from ledgers import done, joined, opened, take_back, unmapped_files
 from rescind.ledger import tables
 from rescind.ledger.backup import back_up
 from rescind.ledger.lending import Lend
@@ -28,12 +27,6 @@ def unmapped(connection: Connection) -> list[str]:
             if table not in HOUSEKEEPING and not rules.get(table, {}).get(column["name"]):
                 found.append(f"{table}.{column['name']}")
     return found
-
-
-def unmapped_files(state: Path) -> list[str]:
-    """Return files of a state folder that no pattern of the map fits."""
-    names = [str(path.relative_to(state)) for path in state.rglob("*") if path.is_file()]
-    return [name for name in names if not any(fnmatch(name, rule) for rule in tables.PATHS)]
 
 
 def test_every_column_of_the_live_schema_has_a_rule(tmp_path: Path, database: str | None) -> None:

@@ -11,9 +11,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
 
 from ledgers import done, joined, lent, opened
-from rescind.ledger import keyslots
+from rescind.ledger import keyslots, writer
 from rescind.ledger.book import Ledger
 from rescind.ledger.errors import DiskFull
 from rescind.ledger.lending import Lend, TakeBack
@@ -80,6 +82,35 @@ def _full_for_keys(file: int, data: bytes, at: int) -> int:
     if any(data):
         raise OSError(28, "No space left on device")
     return len(data)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_commit_whose_sync_failed_keeps_its_keys_until_a_start_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit may be on the disk after all: then its box needs the new key."""
+    ledger = opened(tmp_path)
+    person = joined(ledger, 1)
+    before, ended = set(ledger.keys.ids), []
+
+    class Ended(BaseException):
+        pass
+
+    def end(code: int) -> None:
+        ended.append((code, before < ledger.keys.ids))
+        raise Ended
+
+    def fail(_: object) -> None:
+        cause = sqlite3.OperationalError("disk I/O error")
+        cause.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        raise DBAPIError("COMMIT", (), cause)
+
+    monkeypatch.setattr(writer.os, "_exit", end)
+    event.listen(ledger.store.writer(), "commit", fail)
+    ledger.submit(Lend(person, (2,)))
+    ledger.writer._thread.join(30)
+    assert ended[0] == (EXIT, True)
+    ledger.parts.resources.close()
 
 
 def story(state: Path, *strace: str) -> tuple[list[str], int, str]:

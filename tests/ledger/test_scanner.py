@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from ledgers import done, joined, opened
+from ledgers import done, joined, opened, unmapped_files
 from rescind.cli import app
 from rescind.errors import ConfigError, DataError
 from rescind.ledger import scanner
@@ -73,6 +73,8 @@ def test_a_life_leaves_nothing_once_it_ended(tmp_path: Path) -> None:
     assert all(told.before.values()), told.before
     assert set(told.after.values()) == {0}, told.after
     assert told.holds
+    assert list((tmp_path / "life" / "state").glob("release-*.sealed"))
+    assert unmapped_files(tmp_path / "life" / "state") == []
 
 
 def test_without_leaving_everything_is_still_found(tmp_path: Path) -> None:
