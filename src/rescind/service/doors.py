@@ -1,0 +1,80 @@
+"""How routes are made: a line of the policy, a description for OpenAPI, and the guard before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rescind.ledger.batch import Once
+from rescind.service.answers import refusals
+from rescind.service.callers import Caller
+from rescind.service.context import Service
+from rescind.service.guard import GuardedRoute
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+class Doors(APIRouter):
+    """Routes of one kind of caller."""
+
+    def __init__(self) -> None:
+        super().__init__(route_class=GuardedRoute)
+
+    def at(
+        self,
+        line: str,
+        model: type[BaseModel] | None = None,
+        status: int = 200,
+        media: str = "application/json",
+        more: dict[int | str, dict[str, Any]] | None = None,
+        shown: bool = True,
+    ) -> Callable[[Handler], Handler]:
+        """Register a handler for a line of the policy, such as "GET /v1/me"."""
+        method, path = line.split(" ")
+        described: dict[int | str, dict[str, Any]] = {**refusals(method, path), **(more or {})}
+        if model is None:
+            described[status] = {"description": "Done.", "content": {media: {}}}
+
+        def register(handler: Handler) -> Handler:
+            self.add_api_route(
+                path,
+                handler,
+                methods=[method],
+                response_model=model,
+                status_code=status,
+                response_class=Response if model is None else _Json,
+                responses=described,
+                include_in_schema=shown,
+            )
+            return handler
+
+        return register
+
+
+class _Json(Response):
+    media_type = "application/json"
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+async def once(request: Request, key: str) -> Once:
+    """Return what makes this request have one effect: its key, and what it asks for."""
+    asked = f"{request.method} {request.url.path}\n".encode() + await request.body()
+    return Once(key, asked)
+
+
+TheService = Annotated[Service, Depends(_service)]
+TheCaller = Annotated[Caller, Depends(_caller)]
