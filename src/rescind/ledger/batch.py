@@ -1,0 +1,200 @@
+"""What an operation may do: the one way by which anything is written into the ledger.
+
+Handlers of HTTP make an operation, a frozen value, and wait for its answer. The writer carries out
+many operations in one transaction (`ledger.writer`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, insert
+
+from rescind.ledger import tables
+from rescind.ledger.catalogue import Catalogue
+from rescind.ledger.keyslots import KeySlots, Slot
+from rescind.ledger.options import Options
+from rescind.proof.tlog import leaf_hash
+
+Items = NDArray[np.int32]
+ENTRY_BYTES = 33
+"""Type and commitment."""
+
+
+class Operation(Protocol):
+    """A change of the ledger. `carry_out` runs inside one transaction of the writer's thread."""
+
+    @property
+    def person(self) -> bytes | None:
+        """Whose order of arrival is kept: 16 bytes, or None."""
+
+    def carry_out(self, batch: Batch) -> Answer:
+        """Do it. Raise `RescindError` to refuse: then nothing of it is written."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the caller is told: an HTTP status and JSON. Names no items.
+
+    If `body` has "steps", the writer adds when the records were erased and left the sum.
+    """
+
+    status: int
+    body: Mapping[str, Any] = field(default_factory=dict)
+    replayed: bool = False
+    """Whether this was recorded before: `Idempotent-Replay: true`."""
+
+
+@dataclass(frozen=True)
+class Once:
+    """Makes an operation have one effect, however often it is sent. The writer keeps digests."""
+
+    key: str
+    """The Idempotency-Key."""
+    body: bytes
+    """The bytes of the request: the same key with other bytes is refused."""
+
+
+class Batch:
+    """One transaction of the writer, as its operations see it."""
+
+    def __init__(
+        self,
+        tx: Connection,
+        now: datetime,
+        keys: KeySlots,
+        seq: int,
+        leaves: int,
+        catalogue: Catalogue,
+        options: Options,
+        entropy: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        """seq: the last number given; leaves: size of the log before this batch"""
+        self.tx, self.now, self.keys = tx, now, keys
+        self.catalogue, self.options, self.entropy = catalogue, options, entropy
+        self.seq, self._leaves = seq, leaves
+        self.entries: list[bytes] = []
+        self.made: list[int] = []
+        self.doomed: list[int] = []
+        self.changes: dict[bytes, tuple[Items, Items]] = {}
+        self.calls: list[Callable[[], None]] = []
+        self.erased: list[str] = []
+        self._events: list[dict[str, Any]] = []
+        self._undo: list[tuple[bytes, tuple[Items, Items] | None]] = []
+        self._leaves_written = self._events_written = 0
+
+    def next_seq(self) -> int:
+        """Return the next number of the one order of all events."""
+        self.seq += 1
+        return self.seq
+
+    def new_key(self) -> Slot:
+        """Make a key in a slot of its own. It is durable before the commit."""
+        slot = self.keys.new()
+        self.made.append(slot.id)
+        return slot
+
+    def slot(self, slot_id: int) -> Slot:
+        """Return an existing key, to seal one more box with it."""
+        return self.keys.get(slot_id)
+
+    def seal(self, slot: Slot, plain: bytes, about: bytes) -> bytes:
+        """Seal bytes. about: whose, which table and column (`keyslots.about`)"""
+        return self.keys.seal(slot, plain, about)
+
+    def unseal(self, slot_id: int, box: bytes, about: bytes) -> bytes:
+        """Open a box, or raise `DataError` if its key is gone or it was changed."""
+        return self.keys.unseal(slot_id, box, about)
+
+    def destroy(self, slot_id: int) -> None:
+        """Destroy a key after the commit and before the answer: what it sealed is noise then."""
+        self.doomed.append(slot_id)
+
+    def keyed(self, purpose: bytes, data: bytes) -> bytes:
+        """Return a digest under the server's secret, for looking things up."""
+        return self.keys.keyed(purpose, data)
+
+    def append(self, entry: bytes) -> int:
+        """Append an entry to the log, in this transaction; return the number of its leaf."""
+        assert len(entry) == ENTRY_BYTES, len(entry)
+        self.entries.append(entry)
+        return self._leaves + len(self.entries) - 1
+
+    def event(self, kind: str, n: int, person: bytes | None, leaf: int | None, seq: int) -> None:
+        """Write a line of history. It has no content: kind and number only."""
+        row = {"seq": seq, "at": self.now, "person": person, "kind": kind, "n": n, "leaf": leaf}
+        self._events.append(row)
+
+    def change(self, person: bytes, old: Items, new: Items) -> None:
+        """Change the live sum after the commit. Several changes of one person become one."""
+        before = self.changes.get(person)
+        self._undo.append((person, before))
+        self.changes[person] = (old if before is None else before[0], new)
+
+    def steps(self, request: str) -> None:
+        """Date the steps `erased` and `summed` of this request when they have happened."""
+        self.erased.append(request)
+
+    def after(self, call: Callable[[], None]) -> None:
+        """Call this when everything is durable, before the answer. It must not fail."""
+        self.calls.append(call)
+
+    def flush(self) -> None:
+        """Write what is buffered, so that a query in this transaction sees it."""
+        if events := self._events[self._events_written :]:
+            self.tx.execute(insert(tables.event), events)
+        if fresh := self.entries[self._leaves_written :]:
+            first = self._leaves + self._leaves_written
+            rows = [
+                {"n": first + place, "entry": entry, "hash": leaf_hash(entry)}
+                for place, entry in enumerate(fresh)
+            ]
+            self.tx.execute(insert(tables.leaf), rows)
+        self._events_written, self._leaves_written = len(self._events), len(self.entries)
+
+    def mark(self) -> Mark:
+        """Remember how far this batch is, to go back if an operation refuses."""
+        lengths = tuple(len(one) for one in self._lists())
+        return Mark(self.seq, self._events_written, self._leaves_written, lengths)
+
+    def go_back(self, mark: Mark) -> None:
+        """Undo what an operation did outside the database; its new keys are destroyed."""
+        self.seq = mark.seq
+        self._events_written, self._leaves_written = mark.events_written, mark.leaves_written
+        made, undo = self.made[mark.lengths[0] :], self._undo[mark.lengths[1] :]
+        for kept, length in zip(self._lists(), mark.lengths, strict=True):
+            del kept[length:]
+        for slot_id in made:
+            self.keys.destroy(slot_id)
+        for person, before in reversed(undo):
+            if before is None:
+                del self.changes[person]
+            else:
+                self.changes[person] = before
+
+    def _lists(self) -> tuple[list[Any], ...]:
+        return (
+            self.made,
+            self._undo,
+            self.entries,
+            self.doomed,
+            self.calls,
+            self.erased,
+            self._events,
+        )
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a batch stood before an operation."""
+
+    seq: int
+    events_written: int
+    leaves_written: int
+    lengths: tuple[int, ...]

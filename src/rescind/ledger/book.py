@@ -1,0 +1,134 @@
+"""`Ledger`: the one object that the doors of a service use."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rescind.ledger.batch import Answer, Items, Once, Operation
+from rescind.ledger.catalogue import Catalogue
+from rescind.ledger.keyslots import LOG_KEY, SIGNER, KeySlots
+from rescind.ledger.options import Options
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from rescind.ledger.reading import Reading
+    from rescind.ledger.start import Report
+    from rescind.ledger.store import Store
+    from rescind.ledger.writer import Writer
+    from rescind.proof.tlog import Tree
+
+
+class Sum(Protocol):
+    """The live sum over what people lend, as the ledger uses it."""
+
+    def change(self, person: bytes, old: Items, new: Items) -> None:
+        """Replace a person's part."""
+
+    def digest(self) -> str:
+        """Return the digest of the sum."""
+
+
+def now() -> datetime:
+    """Return the time in UTC."""
+    return datetime.now(UTC)
+
+
+class Ledger:
+    """Who lent what, sealed; the log of all changes; the sum in memory. Made by `open`."""
+
+    def __init__(
+        self,
+        state: Path,
+        catalogue: Catalogue,
+        options: Options,
+        keys: KeySlots,
+        store: Store,
+        tree: Tree,
+        live: Any,
+        clock: Callable[[], datetime] = now,
+        entropy: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        """Use `open`: it does what a start must finish."""
+        from rescind.ledger.reading import Reading
+        from rescind.ledger.writer import Writer
+
+        self.state, self.catalogue, self.options = state, catalogue, options
+        self.keys, self.store, self.tree, self.live = keys, store, tree, live
+        self.clock, self.entropy = clock, entropy
+        self.reading: Reading = Reading(store, keys, catalogue)
+        self.releases: Any = None
+        self.report: Report | None = None
+        self.writer: Writer = Writer(self)
+
+    @classmethod
+    def open(
+        cls,
+        state: Path,
+        *,
+        catalogue: Catalogue | None = None,
+        database: str | None = None,
+        options: Options | None = None,
+        keys_mirror: Path | None = None,
+        live: Callable[[int], Any] | None = None,
+        clock: Callable[[], datetime] = now,
+        entropy: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> Ledger:
+        """Open a state folder and finish what a crash left, before anything is served.
+
+        catalogue: needed the first time; database: URL of PostgreSQL, default SQLite in the folder;
+        live: makes the sum over so many items; clock, entropy: for tests
+        """
+        from rescind.ledger.start import started
+
+        return started(
+            state,
+            catalogue=catalogue,
+            database=database,
+            options=options or Options(),
+            keys_mirror=keys_mirror,
+            live=live or _live_sum,
+            clock=clock,
+            entropy=entropy,
+        )
+
+    def submit(self, operation: Operation, once: Once | None = None) -> Future[Answer]:
+        """Hand an operation to the writer. The future holds its answer, or why it was refused."""
+        return self.writer.submit(operation, once)
+
+    def keyed(self, purpose: bytes, data: bytes) -> bytes:
+        """Return a digest under the server's secret, as `Batch.keyed` does."""
+        return self.keys.keyed(purpose, data)
+
+    @property
+    def signer(self) -> Ed25519PrivateKey:
+        """The key that signs receipts."""
+        return _private(self.keys.own(SIGNER))
+
+    @property
+    def log_key(self) -> Ed25519PrivateKey:
+        """The key that signs checkpoints of the log."""
+        return _private(self.keys.own(LOG_KEY))
+
+    def close(self) -> None:
+        """Answer what was submitted, remember the sum's digest, and end."""
+        self.writer.close()
+        self.store.close()
+        self.keys.close()
+
+
+def _private(seed: bytes) -> Ed25519PrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(seed)
+
+
+def _live_sum(items: int) -> Any:
+    from rescind.methods.additive._live_sum import LiveSum  # type: ignore[import-not-found]
+
+    return LiveSum(items)

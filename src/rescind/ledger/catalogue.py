@@ -1,0 +1,76 @@
+"""The items that people may lend: their original ids, in a fixed order, and their titles.
+
+Boxes hold the place of an item in this order, so the order of a state folder never changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rescind.core.files import write_atomically
+from rescind.errors import DataError
+
+FILE = "catalogue.json"
+
+
+class Catalogue:
+    """Original ids (text) and titles of all items."""
+
+    def __init__(self, ids: Sequence[str], titles: Sequence[str] | None = None) -> None:
+        self.ids = tuple(map(str, ids))
+        self.titles = tuple(map(str, titles)) if titles is not None else self.ids
+        self._index = {name: place for place, name in enumerate(self.ids)}
+        if len(self.titles) != len(self.ids) or len(self._index) != len(self.ids):
+            raise DataError(
+                f"a catalogue needs one title per item and no id twice: got {len(self.ids)} ids, "
+                f"{len(self._index)} different ones, {len(self.titles)} titles."
+            )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def index_of(self, item: str) -> int:
+        """Return the place of an original id; raise `DataError` if there is no such item."""
+        try:
+            return self._index[item]
+        except KeyError:
+            raise DataError(
+                f"there is no item {item!r} in the catalogue of {len(self)} items. "
+                f"GET /v1/catalogue lists them."
+            ) from None
+
+    def indices_of(self, items: Iterable[str]) -> NDArray[np.int32]:
+        """Return the places of original ids, sorted, each once."""
+        return np.array(sorted({self.index_of(item) for item in items}), np.int32)
+
+    def names_of(self, indices: Iterable[int]) -> list[str]:
+        """Return the original ids at these places."""
+        return [self.ids[int(place)] for place in indices]
+
+    @property
+    def digest(self) -> str:
+        """Digest of the ids in their order."""
+        return "sha256:" + hashlib.sha256(json.dumps(self.ids).encode()).hexdigest()
+
+    def save(self, state: Path) -> None:
+        """Write the catalogue into a state folder. It is public: items, not people."""
+        table = {"ids": self.ids, "titles": self.titles}
+        write_atomically(state / FILE, json.dumps(table, ensure_ascii=False).encode())
+
+    @classmethod
+    def load(cls, state: Path) -> Catalogue:
+        """Read the catalogue of a state folder."""
+        try:
+            table = json.loads((state / FILE).read_bytes())
+            return cls(table["ids"], table["titles"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"cannot read the catalogue {state / FILE}: {error}. Put the file back, or start "
+                f"with the items again: the same ids in the same order."
+            ) from None

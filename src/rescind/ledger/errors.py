@@ -1,0 +1,47 @@
+"""Refusals that only a running service has. The doors give each its HTTP status.
+
+    NotThere 404   StillRunning 409   VersionConflict 412   KeyReused 422   DiskFull 507
+    Busy 503       Closing 503
+
+`OlderLedger` and `CannotStart` end a start with a sentence and exit code 2.
+"""
+
+from __future__ import annotations
+
+from rescind.errors import ConfigError, DataError, RescindError
+
+
+class NotThere(RescindError):
+    """There is no such thing, or it is not the caller's: one answer for both."""
+
+
+class StillRunning(RescindError):
+    """The first request with this Idempotency-Key has not been answered yet."""
+
+
+class VersionConflict(RescindError):
+    """The loans have changed since the caller read them (`If-Match`)."""
+
+
+class KeyReused(RescindError):
+    """An Idempotency-Key came again with another body."""
+
+
+class DiskFull(RescindError):
+    """The disk is full: nothing was written, reading goes on."""
+
+
+class Busy(RescindError):
+    """The database is away for a moment: nothing was acknowledged, send it again."""
+
+
+class Closing(RescindError):
+    """The service is ending and takes no more changes."""
+
+
+class CannotStart(DataError):
+    """What is on disk does not fit together. The message says what to do."""
+
+
+class OlderLedger(ConfigError):
+    """The ledger is older than its keys, or another one: starting would destroy newer keys."""

@@ -1,0 +1,35 @@
+"""Places where a test kills the process: one for every row of "what happens at each crash point"."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+
+NAMES = (
+    "before keys synced",
+    "keys synced",
+    "inside commit",
+    "committed",
+    "old keys destroyed",
+    "release being made",
+    "release committed",
+    "receipts committed",
+    "generation running",
+)
+"""In the order of the specification, section 2.4."""
+VARIABLE = "RESCIND_FAILPOINT"
+_reached: Counter[str] = Counter()
+
+
+def reach(name: str) -> None:
+    """Do nothing, or kill the process if `RESCIND_FAILPOINT=name[:n]` says so (at the n-th time)."""
+    wanted = os.environ.get(VARIABLE)
+    if not wanted:
+        return
+    assert name in NAMES, name
+    where, _, count = wanted.partition(":")
+    if where == name:
+        _reached[name] += 1
+        if _reached[name] == int(count or 1):
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,46 @@
+"""What an operator may choose about a running service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rescind.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of releases, deadlines and waiting. Defaults: the specification of the service."""
+
+    people: int = 200
+    """A release is due when this many people have changed something."""
+    hours: float = 24.0
+    """A release is due after this time with at least one change."""
+    neighbours: int = 200
+    """Weights per item that a release keeps."""
+    min_count: int = 5
+    """Pairs that fewer people lend together are left out of a release."""
+    instant: bool = False
+    """Whether a change shows at once in what is served (demonstrations, trusted groups)."""
+    noise: float | None = None
+    """Noise on each release; None: no noise and no epsilon."""
+    deadline_days: int = 30
+    """Days until a request must be fulfilled."""
+    cosign_wait: float = 30.0
+    """Seconds that a receipt's proof waits for witnesses."""
+    sweep: bool = True
+    """Whether a start destroys keys without a box. False is for the test that shows why."""
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("people", 1),
+            ("hours", 0.0),
+            ("neighbours", 1),
+            ("min_count", 1),
+            ("deadline_days", 1),
+            ("cosign_wait", 0.0),
+        ):
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}, but must be at least {least}. "
+                    f"Leave it out for the default."
+                )
