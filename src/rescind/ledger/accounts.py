@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,13 +19,12 @@ from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.errors import NotThere
 from rescind.ledger.keyslots import KeySlots, about
-from rescind.ledger.lending import Join
+from rescind.ledger.lending import join
 
 IDLE, LONGEST = timedelta(days=7), timedelta(days=30)
 """A session ends after this time without a request, and after this time at the latest."""
 PASSKEY, RECOVERY, AGENT_CODE = "passkey", "recovery", "agent"
 CREDENTIALS = b"credential"
-SECRETS = b"secret"
 INVITED = "invited-"
 """An invitation is a token of this role and the role it gives; it opens no other door."""
 
@@ -97,21 +96,6 @@ class SignOut:
         return Answer(200)
 
 
-@dataclass(frozen=True)
-class EndSessions:
-    """Deletes sessions that are idle or too old, and tokens that are out of date."""
-
-    person: bytes | None = None
-
-    def carry_out(self, batch: Batch) -> Answer:
-        """Delete them."""
-        sessions, tokens = tables.session, tables.token
-        late = (sessions.c.expires <= batch.now) | (sessions.c.seen <= batch.now - IDLE)
-        ended = batch.tx.execute(delete(sessions).where(late)).rowcount
-        batch.tx.execute(delete(tokens).where(tokens.c.expires <= batch.now))
-        return Answer(200, {"ended": ended})
-
-
 # ------------------------------------------------------------------ people
 
 
@@ -143,20 +127,19 @@ class Code:
 class OpenAccount:
     """A person joins: an account, a passkey, recovery codes and a session, all or nothing."""
 
-    person: bytes
     passkey: Passkey
     codes: tuple[Code, ...]
     session: NewSession
+    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         """Write everything."""
-        Join(self.person).carry_out(batch)
-        self.passkey.write(batch, self.person)
+        person, _ = join(batch)
+        self.passkey.write(batch, person)
         for code in self.codes:
             plain = {"salt": code.salt.hex(), "digest": code.digest.hex()}
-            _write(batch, self.person, RECOVERY, code.lookup, plain)
-        self.session.carry_out(batch)
-        return Answer(201)
+            _write(batch, person, RECOVERY, code.lookup, plain)
+        return replace(self.session, person=person).carry_out(batch)
 
 
 @dataclass(frozen=True)
@@ -231,12 +214,12 @@ class MakeAgentCode:
         return Answer(201, {"until": self.until.isoformat()})
 
 
-def spend_agent_code(batch: Batch, code: bytes) -> bytes:
-    """Return whose code this is and delete it, or refuse."""
-    found = find_credential(batch.tx, batch.keys, code, AGENT_CODE)
+def spend_agent_code(batch: Batch, lookup: bytes) -> bytes | None:
+    """Return whose code this is and delete it; None if it is unknown, used or too old."""
+    found = find_by_lookup(batch.tx, batch.keys, lookup, AGENT_CODE)
     if found is None or datetime.fromisoformat(found.plain["until"]) < batch.now:
-        raise NotThere("this code is not known here, was used, or is too old.")
-    _delete(batch, code)
+        return None
+    batch.tx.execute(delete(tables.credential).where(tables.credential.c.lookup == lookup))
     return found.person
 
 
@@ -365,8 +348,12 @@ class Found:
 
 def find_credential(tx: Connection, keys: KeySlots, name: bytes, kind: str) -> Found | None:
     """Return the credential with this id or lookup text, opened; None if there is none."""
+    return find_by_lookup(tx, keys, keys.keyed(CREDENTIALS, name), kind)
+
+
+def find_by_lookup(tx: Connection, keys: KeySlots, lookup: bytes, kind: str) -> Found | None:
+    """Return the credential in the row with this lookup."""
     rows, people = tables.credential, tables.person
-    lookup = keys.keyed(CREDENTIALS, name)
     query = (
         select(rows.c.person, rows.c.box, people.c.account_key)
         .join(people, people.c.id == rows.c.person)
@@ -375,8 +362,9 @@ def find_credential(tx: Connection, keys: KeySlots, name: bytes, kind: str) -> F
     row = tx.execute(query).first()
     if row is None or row.account_key is None:
         return None
-    plain = keys.unseal(row.account_key, row.box, sealed_about(row.person))
-    return Found(row.person, json.loads(plain))
+    person = bytes(row.person)
+    plain = keys.unseal(row.account_key, bytes(row.box), sealed_about(person))
+    return Found(person, json.loads(plain))
 
 
 def find_operator(tx: Connection, keys: KeySlots, credential: bytes) -> Row | None:

@@ -79,6 +79,8 @@ def refusals(method: str, path: str) -> dict[int | str, dict[str, Any]]:
         statuses |= {401, rule.denied}
     if "{" in path:
         statuses.add(404)
+    if method == "GET" and rule.limit != "none":
+        statuses |= {400, 503}
     if method != "GET":
         statuses |= {400, 403, 411, 413, 415, 503, 507}
     if rule.once or rule.signed:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -33,14 +33,8 @@ class Caller:
     scopes: frozenset[str] = frozenset()
     session: bytes = b""
     """Digest of the session's or token's secret; never the secret."""
-    confirmed_at: datetime | None = None
-
-    @property
-    def confirmed(self) -> bool:
-        """Whether a passkey was used in the last five minutes."""
-        return (
-            self.confirmed_at is not None and datetime.now(UTC) - self.confirmed_at <= CONFIRMED
-        )
+    confirmed: bool = False
+    """Whether a passkey was used in the last five minutes."""
 
 
 NOBODY = Caller()
@@ -57,12 +51,22 @@ def digest_of(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
+@dataclass
+class _Known:
+    """A session in memory."""
+
+    caller: Caller
+    seen: datetime
+    expires: datetime
+    confirmed_until: datetime
+
+
 class Callers:
     """Finds out who calls. Sessions in use are in memory, so a request needs no query."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._known: dict[bytes, tuple[Caller, datetime, datetime]] = {}
+        self._known: dict[bytes, _Known] = {}
 
     def of(self, request: Request) -> Caller:
         """Return who sent a request. A bearer token hides a cookie; agents have tokens only."""
@@ -80,30 +84,34 @@ class Callers:
         self._known = {
             digest: known
             for digest, known in self._known.items()
-            if digest != session and not (person and known[0].id == person)
+            if digest != session and not (person and known.caller.id == person)
         }
 
     def _of_session(self, digest: bytes) -> Caller:
         now = self.ledger.clock()
-        known = self._known.get(digest)
+        known = self._known.get(digest) or self._read(digest, now)
         if known is None:
-            with self.ledger.store.reading() as tx:
-                row = accounts.find_session(tx, digest, now)
-            if row is None:
-                return NOBODY
-            role = Role(row.role)
-            scopes = SCOPES.get(role, frozenset())
-            who = row.person or row.operator
-            caller = Caller(role, who, scopes, digest, row.confirmed_at)
-            known = self._known[digest] = (caller, row.seen, row.expires)
-        caller, seen, expires = known
-        if expires <= now or seen <= now - accounts.IDLE:
+            return NOBODY
+        if known.expires <= now or known.seen <= now - accounts.IDLE:
             self._known.pop(digest, None)
             return NOBODY
-        if now - seen > SEEN_EVERY:
-            self._known[digest] = (caller, now, expires)
+        if known.caller.confirmed and known.confirmed_until <= now:
+            known.caller = replace(known.caller, confirmed=False)
+        if now - known.seen > SEEN_EVERY:
+            known.seen = now
             self.ledger.submit(accounts.Seen(digest))
-        return caller
+        return known.caller
+
+    def _read(self, digest: bytes, now: datetime) -> _Known | None:
+        with self.ledger.store.reading() as tx:
+            row = accounts.find_session(tx, digest, now)
+        if row is None:
+            return None
+        role, who = Role(row.role), bytes(row.person or row.operator)
+        until = row.confirmed_at + CONFIRMED if row.confirmed_at else now
+        caller = Caller(role, who, SCOPES.get(role, frozenset()), digest, until > now)
+        self._known[digest] = known = _Known(caller, row.seen, row.expires, until)
+        return known
 
     def _of_token(self, text: str) -> Caller:
         digest, now = digest_of(text), self.ledger.clock()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
-from rescind.ledger.batch import Answer, Once, Operation
+from rescind.ledger.batch import Answer, Items, Once, Operation
 from rescind.service.callers import Callers
-from rescind.service.events import Events
+from rescind.service.events import EVERYBODY, OPERATORS, Events
 from rescind.service.limits import Limits, Probing
 from rescind.service.measures import Measures
 from rescind.service.passkeys import Ceremonies
@@ -18,7 +18,10 @@ from rescind.service.settings import Settings
 if TYPE_CHECKING:
     from rescind.ledger.book import Ledger
 
-LOCAL = frozenset({"127.0.0.1", "::1", "testclient"})
+LOCAL = frozenset({"127.0.0.1", "::1"})
+INSTANT = "Changes show at once here, so somebody who asks before and after can tell what left."
+INSECURE = "This service is reached without encryption: others on the way can read everything."
+READABLE = "Whoever runs this service can read what is lent while it is lent."
 
 
 class Service:
@@ -29,11 +32,10 @@ class Service:
         self.hosts = frozenset(settings.hosts)
         self.limits, self.probing = Limits(settings.limits), Probing()
         self.measures, self.events = Measures(), Events()
-        self.ceremonies = Ceremonies(settings)
-        self.callers = Callers(ledger)
+        self.ceremonies, self.callers = Ceremonies(settings), Callers(ledger)
         self.entrances: dict[bytes, bytes] = {}
         """One-time sign-in links of the demonstration: digest of the code, person."""
-        self.tasks: set[asyncio.Task[Any]] = set()
+        self.ending = False
 
     async def submit(self, operation: Operation, once: Once | None = None) -> Answer:
         """Have an operation carried out; return when its answer is durable."""
@@ -47,3 +49,41 @@ class Service:
         """Whether a request came from this machine, and not through a proxy on it."""
         here = request.client.host if request.client else ""
         return here in LOCAL and not self.settings.behind_proxy
+
+    def loans(self, person: bytes) -> Items:
+        """Return what a person lends now."""
+        found: Items = self.ledger.live.of(person)
+        return found
+
+    def due(self) -> Any:
+        """Return when the next release is due: `people_left` and `at`."""
+        return self.ledger.releases.due(self.ledger.clock())
+
+    def facts(self) -> dict[str, Any]:
+        """Return what every page says about this service."""
+        said = [READABLE]
+        said += [INSTANT] * self.ledger.options.instant + [INSECURE] * self.settings.insecure
+        return {"instant": self.ledger.options.instant, "demo": self.settings.demo, "said": said}
+
+    def readiness(self) -> dict[str, bool]:
+        """Return what must be true before people are sent here."""
+        return {
+            "can_write": self.ledger.writer._open and not self.ending,
+            "keys_open": len(self.ledger.keys) > 0,
+            "sum_built": self.ledger.live is not None,
+            "release_loaded": self.ledger.releases is not None,
+        }
+
+    def changed(self, person: bytes, what: str, answer: Answer) -> None:
+        """Tell whoever listens that a person's loans or requests changed."""
+        if answer.replayed:
+            return
+        names = ("request_id", "status", "level", "version", "lent")
+        told = {name: answer.body[name] for name in names if name in answer.body}
+        self.events.publish(person, what, told)
+        counted = {name: told[name] for name in ("request_id", "status", "level") if name in told}
+        self.events.publish(OPERATORS, what, counted)
+
+    def released(self, number: int) -> None:
+        """Tell everybody that another release is served."""
+        self.events.publish(EVERYBODY, "release", {"number": number})

@@ -15,6 +15,7 @@ from rescind.service.answers import refusals
 from rescind.service.callers import Caller
 from rescind.service.context import Service
 from rescind.service.guard import GuardedRoute
+from rescind.service.problems import Problem
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -33,6 +34,7 @@ class Doors(APIRouter):
         media: str = "application/json",
         more: dict[int | str, dict[str, Any]] | None = None,
         shown: bool = True,
+        extra: dict[str, Any] | None = None,
     ) -> Callable[[Handler], Handler]:
         """Register a handler for a line of the policy, such as "GET /v1/me"."""
         method, path = line.split(" ")
@@ -50,6 +52,7 @@ class Doors(APIRouter):
                 response_class=Response if model is None else _Json,
                 responses=described,
                 include_in_schema=shown,
+                openapi_extra=extra,
             )
             return handler
 
@@ -74,6 +77,15 @@ async def once(request: Request, key: str) -> Once:
     """Return what makes this request have one effect: its key, and what it asks for."""
     asked = f"{request.method} {request.url.path}\n".encode() + await request.body()
     return Once(key, asked)
+
+
+def place(cursor: str | None) -> int:
+    """Return where a page of a list begins."""
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 9:
+        raise Problem(400, "The cursor is not one of ours.", "Use `next` of the page before.")
+    return int(cursor)
 
 
 TheService = Annotated[Service, Depends(_service)]

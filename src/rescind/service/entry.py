@@ -60,11 +60,9 @@ async def finish_account(
             raise problems.not_signed_in()
         await service.submit(accounts.AddPasskey(ceremony.person, passkey))
         return reply({"role": caller.role, "recovery_codes": []}, 201)
-    person = secrets.token_bytes(16)
     secret, digest = new_secret()
     texts, codes = await asyncio.to_thread(recovery.new_codes)
-    session = NewSession(digest, Role.PERSON, person=person)
-    await service.submit(accounts.OpenAccount(person, passkey, codes, session))
+    await service.submit(accounts.OpenAccount(passkey, codes, NewSession(digest, Role.PERSON)))
     return signed_in({"role": Role.PERSON, "recovery_codes": texts}, secret, 201)
 
 

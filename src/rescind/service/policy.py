@@ -116,8 +116,6 @@ POLICY: dict[str, Rule] = {
     "POST /v1/operator/scan": _rule(_F, _O, limit="change", scope="scan"),
     "POST /v1/operator/agents": _rule(_F, _O, limit="change", scope="agents", once=True),
     "POST /v1/operator/tokens": _rule(_F, _O, limit="change", scope="tokens"),
-    # the log, for witnesses and everybody
-    "GET /log/checkpoint": _rule(*EVERYBODY),
 }
 
 

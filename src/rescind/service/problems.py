@@ -31,6 +31,7 @@ STATUS: tuple[tuple[str, int, str], ...] = (
     ("KeyReused", 422, "Use a new Idempotency-Key for another request."),
     ("DiskFull", 507, "The operator must free disk space. " + AGAIN),
     ("Closing", 503, AGAIN),
+    ("Busy", 503, AGAIN),
     (ConfigError.__name__, 400, "Correct the request and send it again."),
     (DataError.__name__, 422, "Correct the request and send it again."),
     (ConsentError.__name__, 409, "Read your loans, then ask for what is there."),

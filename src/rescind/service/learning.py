@@ -1,0 +1,24 @@
+"""Releases and generations, as the doors start them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rescind.service.context import Service
+
+
+def release_if_due(service: Service) -> bool:
+    """Make a release if enough people changed something, or enough time has passed."""
+    if service.ending or not service.ledger.releases.is_due(service.ledger.clock()):
+        return False
+    make_release(service)
+    return True
+
+
+def make_release(service: Service) -> dict[str, Any]:
+    """Make a release now; return its number."""
+    service.ledger.releases.make(service.ledger)
+    release = service.ledger.releases.current
+    service.released(release.number)
+    return {"number": release.number}
