@@ -18,6 +18,7 @@ from rescind.cli import (
     flower,
     forget,
     leak,
+    log,
     recommend,
     release,
     reproduce,
@@ -25,6 +26,7 @@ from rescind.cli import (
     table,
     value,
     verify,
+    witness,
 )
 from rescind.errors import RescindError
 
@@ -48,6 +50,8 @@ app.command("leak")(leak.command)
 app.command("forget")(forget.command)
 app.command("release")(release.command)
 app.command("verify")(verify.command)
+app.add_typer(log.app, name="log")
+app.command("witness")(witness.command)
 app.command("audit")(audit.command)
 app.add_typer(flower.app, name="flower")
 app.command("bench")(bench.command)

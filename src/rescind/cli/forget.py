@@ -81,6 +81,7 @@ def command(
     from rescind.audits.finding import legend, question
     from rescind.core.files import write_atomically
     from rescind.experiments.forget_run import answer
+    from rescind.forgetting.succession import RECEIPT
     from rescind.reporting.progress import RoundBar
     from rescind.storage.events import event_text
 
@@ -128,7 +129,7 @@ def command(
         )
     typer.echo(f"\nWritten: {done.folder}/receipt.json and receipt.html; new run in {done.folder}")
     typer.echo(f"For the requester only: {done.key_file}, and receipt.html (exact numbers)")
-    typer.echo(f"Next: rescind verify {done.folder}/receipt.json")
+    _tell_proof(done.folder / RECEIPT)
 
 
 def one_request(
@@ -191,3 +192,14 @@ def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None
 
 def _retrains(finished: int, total: int) -> None:
     typer.echo(f"  audit: {finished} of {total} retrained models to compare with", err=True)
+
+
+def _tell_proof(receipt: Path) -> None:
+    from rescind.forgetting.receipt_log import proof_path
+
+    proof = proof_path(receipt)
+    if proof.is_file():
+        typer.echo(f"In your log: {proof} (rescind log key prints the key that checks it)")
+        typer.echo(f"Next: rescind verify {receipt} --proof {proof}")
+    else:
+        typer.echo(f"Not in your log yet. Next: rescind log add {receipt}")

@@ -50,6 +50,18 @@ def command(
         Path | None,
         Option(help="A run: its receipt is compared with its model, its data and its ids, too."),
     ] = None,
+    proof: Annotated[
+        Path | None,
+        Option(help="The receipt's .tlog-proof: is it in the issuer's log? Needs --log-key."),
+    ] = None,
+    log_key: Annotated[
+        str | None,
+        Option(help="The log's key (NAME+ID+KEY or a file with it). Default: your own log's."),
+    ] = None,
+    witness: Annotated[
+        list[str] | None,
+        Option(help="The key of a witness that must have cosigned the log; repeatable."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Print whether a receipt is VALID or NOT VALID, and why. Needs no network and no server.
@@ -67,17 +79,23 @@ def command(
         receipt = receipt or run / RECEIPT
     if receipt is None:
         raise ConfigError("nothing to verify. Give a receipt.json, a folder of them, or --run RUN.")
+    if proof is None and (log_key or witness):
+        raise ConfigError("--log-key and --witness check a proof. Give it with --proof FILE.")
     if receipt.is_dir():
-        if chain or event or event_key or data:
+        if chain or event or event_key or data or proof:
             raise ConfigError(
                 f"{receipt} is a folder of receipts, which takes --key and --json only. "
                 f"Name one receipt.json for the other options."
             )
         raise typer.Exit(_folder(receipt, _pinned(key or []), as_json))
-    earlier = [_bytes(path) for path in chain] if chain else None
+    earlier = [read_receipt(path) for path in chain] if chain else None
     request, claims = _request(event, event_key), _claims(data)
     secret = None if event_key is None else keys.read_secret(event_key)
-    found = verify(_bytes(receipt), _pinned(key or []), earlier, request, claims, secret)
+    found = verify(read_receipt(receipt), _pinned(key or []), earlier, request, claims, secret)
+    if proof is not None:
+        found = found.also(
+            *_logged(read_receipt(receipt), read_receipt(proof), log_key, witness or [])
+        )
     if run is not None:
         from rescind.forgetting.run_receipt import compare
 
@@ -97,7 +115,7 @@ def _folder(folder: Path, pinned: dict[str, str], as_json: bool) -> int:
     paths = sorted(folder.rglob("*receipt*.json"))
     if not paths:
         raise DataError(f"{folder} holds no receipts (files named *receipt*.json). Name another.")
-    found = verify_all({str(p.relative_to(folder)): _bytes(p) for p in paths}, pinned)
+    found = verify_all({str(p.relative_to(folder)): read_receipt(p) for p in paths}, pinned)
     if as_json:
         typer.echo(json.dumps({name: _plain(one) for name, one in found.items()}, indent=2))
     else:
@@ -126,7 +144,8 @@ def _print_checks(found: Verification) -> None:
         typer.echo(f"  {mark:4} {_shown(check.says)}")
 
 
-def _bytes(path: Path) -> bytes:
+def read_receipt(path: Path) -> bytes:
+    """Read a file that should be a receipt, or raise `DataError`."""
     from rescind.errors import DataError
     from rescind.forgetting.receipt import LARGEST
 
@@ -146,6 +165,23 @@ def _pinned(given: list[str]) -> dict[str, str]:
         return {keys.public_key(one): "the key you gave" for one in given}
     own = keys.own_public_key()
     return {} if own is None else {own: "your own key"}
+
+
+def _logged(data: bytes, proof: bytes, log_key: str | None, witness: list[str]) -> list[Check]:
+    """Check a proof with the log's key and those of witnesses."""
+    from rescind.cli.log import key_given
+    from rescind.errors import ConfigError
+    from rescind.forgetting.receipt_log import check_proof, default_log, key_of
+    from rescind.proof.log_folder import CHECKPOINT, LogFolder
+    from rescind.proof.notes import LOG, WITNESS
+
+    if log_key is not None:
+        log = key_given(log_key, LOG)
+    elif (default_log() / CHECKPOINT).is_file():
+        log = key_of(LogFolder(default_log()))
+    else:
+        raise ConfigError("--proof needs the log's key: --log-key NAME+ID+KEY, from its operator.")
+    return check_proof(data, proof, log, [key_given(one, WITNESS) for one in witness])
 
 
 def _claims(data: Path | None) -> list[Callable[[Receipt], Check]]:

@@ -3,7 +3,8 @@
     1. RUN/moved.json           names the new run and, under a key, the request
     2. .NEW.partial -> NEW      the new run, complete but for its receipt, appears by one renaming
     3. RUN                      loses its model and everything else made with the records
-    4. NEW/receipt.json         is signed last, so a receipt never lies beside the records
+    4. NEW/receipt.json         is signed last, so a receipt never lies beside the records;
+       NEW/receipt.tlog-proof   its place in the operator's log
 
 A kill before step 2 leaves the old run as it was. After it, `settle` finishes the rest: every
 command on either folder calls it. Needs no torch.
@@ -24,6 +25,7 @@ from rescind.core.files import in_use, locked, make_folder, sweep, sync_folder, 
 from rescind.errors import DataError
 from rescind.forgetting import receipt
 from rescind.forgetting.receipt import Receipt
+from rescind.forgetting.receipt_log import log_if_possible
 from rescind.privacy import keys
 from rescind.reporting.html import Page
 from rescind.storage.run_folder import (
@@ -37,8 +39,9 @@ from rescind.storage.run_folder import (
 )  # fmt: skip
 
 RECEIPT, PAGE, KEY = "receipt.json", "receipt.html", "receipt.key"
+PROOF = "receipt.tlog-proof"
 REPORT, WITHHELD = "report.html", "withheld.json"
-LEFT = ("run.json", WITHHELD, MOVED, RECEIPT, PAGE, KEY, REPORT)
+LEFT = ("run.json", WITHHELD, MOVED, RECEIPT, PROOF, PAGE, KEY, REPORT)
 """Files that stay in the folder of a run after forgetting: no records and no model. The key of an
 earlier requester stays until it is handed over."""
 OLD = "from.json"
@@ -113,7 +116,12 @@ def rerunning(run: Path) -> Iterator[None]:
         (run / MOVED).unlink(missing_ok=True)
         if (run / RECEIPT).is_file():
             number = 1 + sum(1 for _ in run.glob("receipt-before-*.json"))
-            for name in (PAGE, KEY, RECEIPT):  # the receipt last: it decides whether to go on here
+            for name in (
+                PAGE,
+                KEY,
+                PROOF,
+                RECEIPT,
+            ):  # the receipt last: it decides whether to go on here
                 if (run / name).is_file():
                     kept = name.replace("receipt", f"receipt-before-{number}")
                     os.replace(run / name, run / kept)
@@ -138,6 +146,7 @@ def _finish(run: Path, new: Path) -> None:
         said = receipt.parse((unsigned / RECEIPT).read_bytes())
         write_atomically(new / PAGE, (unsigned / PAGE).read_bytes(), private=True)
         write_atomically(new / RECEIPT, receipt.canonical(receipt.sign(said, keys.signing_key())))
+        log_if_possible(new / RECEIPT)  # killed before: signed again, to the same bytes, and logged
     shutil.rmtree(unsigned)
 
 
@@ -163,7 +172,7 @@ def _clear(folder: Path) -> None:
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             _clear(path)
-        elif path.name != RECEIPT:
+        elif path.name not in (RECEIPT, PROOF):
             path.unlink()
     if not any(folder.iterdir()):
         folder.rmdir()

@@ -5,66 +5,40 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from concurrent.futures import Future
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from rescind.ledger.batch import Answer, Items, Once, Operation
+from rescind.ledger.batch import Answer, Once, Operation
 from rescind.ledger.catalogue import Catalogue
-from rescind.ledger.keyslots import LOG_KEY, SIGNER, KeySlots
+from rescind.ledger.keyslots import LOG_KEY, SIGNER
 from rescind.ledger.options import Options
+from rescind.ledger.parts import Parts, now
+from rescind.ledger.reading import Reading
+from rescind.ledger.start import Report, prepared
+from rescind.ledger.writer import Writer
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    from rescind.ledger.reading import Reading
-    from rescind.ledger.start import Report
-    from rescind.ledger.store import Store
-    from rescind.ledger.writer import Writer
-    from rescind.proof.tlog import Tree
-
-
-class Sum(Protocol):
-    """The live sum over what people lend, as the ledger uses it."""
-
-    def change(self, person: bytes, old: Items, new: Items) -> None:
-        """Replace a person's part."""
-
-    def digest(self) -> str:
-        """Return the digest of the sum."""
-
-
-def now() -> datetime:
-    """Return the time in UTC."""
-    return datetime.now(UTC)
 
 
 class Ledger:
     """Who lent what, sealed; the log of all changes; the sum in memory. Made by `open`."""
 
-    def __init__(
-        self,
-        state: Path,
-        catalogue: Catalogue,
-        options: Options,
-        keys: KeySlots,
-        store: Store,
-        tree: Tree,
-        live: Any,
-        clock: Callable[[], datetime] = now,
-        entropy: Callable[[int], bytes] = secrets.token_bytes,
-    ) -> None:
+    def __init__(self, parts: Parts, report: Report) -> None:
         """Use `open`: it does what a start must finish."""
-        from rescind.ledger.reading import Reading
-        from rescind.ledger.writer import Writer
-
-        self.state, self.catalogue, self.options = state, catalogue, options
-        self.keys, self.store, self.tree, self.live = keys, store, tree, live
-        self.clock, self.entropy = clock, entropy
-        self.reading: Reading = Reading(store, keys, catalogue)
+        self.parts, self.report = parts, report
+        self.state, self.catalogue, self.options = parts.state, parts.catalogue, parts.options
+        self.keys, self.store, self.tree, self.live = (
+            parts.keys,
+            parts.store,
+            parts.tree,
+            parts.live,
+        )
+        self.clock = parts.clock
+        self.writer = Writer(parts)
+        self.reading = Reading(parts.store, parts.keys, parts.catalogue, self.writer.dates)
         self.releases: Any = None
-        self.report: Report | None = None
-        self.writer: Writer = Writer(self)
 
     @classmethod
     def open(
@@ -84,9 +58,7 @@ class Ledger:
         catalogue: needed the first time; database: URL of PostgreSQL, default SQLite in the folder;
         live: makes the sum over so many items; clock, entropy: for tests
         """
-        from rescind.ledger.start import started
-
-        return started(
+        parts, report, seq, batch = prepared(
             state,
             catalogue=catalogue,
             database=database,
@@ -96,6 +68,9 @@ class Ledger:
             clock=clock,
             entropy=entropy,
         )
+        ledger = cls(parts, report)
+        ledger.writer.begin(seq, batch)
+        return ledger
 
     def submit(self, operation: Operation, once: Once | None = None) -> Future[Answer]:
         """Hand an operation to the writer. The future holds its answer, or why it was refused."""
@@ -118,8 +93,7 @@ class Ledger:
     def close(self) -> None:
         """Answer what was submitted, remember the sum's digest, and end."""
         self.writer.close()
-        self.store.close()
-        self.keys.close()
+        self.parts.resources.close()
 
 
 def _private(seed: bytes) -> Ed25519PrivateKey:
@@ -129,6 +103,6 @@ def _private(seed: bytes) -> Ed25519PrivateKey:
 
 
 def _live_sum(items: int) -> Any:
-    from rescind.methods.additive._live_sum import LiveSum  # type: ignore[import-not-found]
+    from rescind.methods.additive._live_sum import LiveSum
 
     return LiveSum(items)

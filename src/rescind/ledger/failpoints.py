@@ -1,4 +1,4 @@
-"""Places where a test kills the process: one for every row of "what happens at each crash point"."""
+"""Places where a test kills the process: one for every row of the table of crash points."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _reached: Counter[str] = Counter()
 
 
 def reach(name: str) -> None:
-    """Do nothing, or kill the process if `RESCIND_FAILPOINT=name[:n]` says so (at the n-th time)."""
+    """Do nothing, or end the process (SIGKILL) at the n-th time: `RESCIND_FAILPOINT=name[:n]`."""
     wanted = os.environ.get(VARIABLE)
     if not wanted:
         return

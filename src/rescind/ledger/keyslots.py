@@ -82,9 +82,9 @@ class KeySlots:
         self._heads: list[Head | None] = [None, None]
         self._dirty = False
         try:
-            self._load()
             if mirror is not None:
-                self._copy_to_mirror()
+                self._make_equal(mirror)
+            self._load()
             if SECRET not in self._keys:
                 self._set_up()
         except BaseException:
@@ -119,10 +119,7 @@ class KeySlots:
             raise DataError("the key of this box was destroyed: it cannot be opened.") from None
 
     def own(self, slot_id: int) -> bytes:
-        """Return one of the server's own keys, made on first use."""
-        if slot_id not in self._keys:
-            self._put(slot_id, secrets.token_bytes(KEY))
-            self.sync()
+        """Return one of the server's own keys."""
         return self._keys[slot_id]
 
     def destroy(self, slot_id: int) -> None:
@@ -181,9 +178,11 @@ class KeySlots:
         self._keys = {}
 
     def _set_up(self) -> None:
-        self._grow()
-        for place, slot_id in ((0, SECRET),):
-            self._put(slot_id, secrets.token_bytes(KEY), place)
+        if not self._free:
+            self._grow()
+        for slot_id in (SIGNER, LOG_KEY):
+            self._put(slot_id, secrets.token_bytes(KEY))
+        self._put(SECRET, secrets.token_bytes(KEY), 0)  # last: it says that the rest is there
         self.sync()
         sync_folder(self.path.parent)
 
@@ -232,7 +231,7 @@ class KeySlots:
                 (slot_id,) = struct.unpack("<Q", slot[:8])
                 self._places[slot_id], self._keys[slot_id] = place, slot[8:40]
         self._free.reverse()
-        if len(data) and SECRET not in self._keys:
+        if SECRET not in self._keys and any(data[SLOT * FIRST :]) and self.head != Head():
             raise CannotStart(
                 f"{self.path} does not hold the server's secret: it was changed or cut. "
                 f"Put the right file back (a copy of --keys-mirror), or move it away to start with "
@@ -247,13 +246,22 @@ class KeySlots:
         self._write(place, FREE)
         self._free.append(place)
 
-    def _copy_to_mirror(self) -> None:
-        mine, other = (_contents(file) for file in self._files)
-        if mine != other:
-            os.ftruncate(self._files[1], 0)
-            os.pwrite(self._files[1], mine, 0)
-            self._dirty = True
-            self.sync()
+    def _make_equal(self, mirror: Path) -> None:
+        """Bring both copies to the same bytes: the first one is written first, so it is newer."""
+        first, second = (_contents(file) for file in self._files)
+        batches = [max((h.batch for h in _heads(one) if h), default=-1) for one in (first, second)]
+        if any(first) and batches[1] > batches[0]:
+            raise CannotStart(
+                f"the mirror {mirror} is newer than {self.path}, which is an old copy. "
+                f"Put the mirror in its place: cp {mirror} {self.path}"
+            )
+        whole = first if any(first) else second
+        for file, found in zip(self._files, (first, second), strict=True):
+            if found != whole:
+                os.pwrite(file, whole, 0)
+                os.ftruncate(file, len(whole))
+                self._dirty = True
+        self.sync()
 
 
 def seal(key: bytes, plain: bytes, bound_to: bytes) -> bytes:
@@ -282,10 +290,14 @@ def _check(place: int, body: bytes, size: int) -> bytes:
 
 def _head(place: int, slot: bytes) -> Head | None:
     body, check = slot[:48], slot[48:]
-    if slot == FREE or _check(place, body, SLOT - len(body)) != check:
+    if len(slot) < SLOT or slot == FREE or _check(place, body, SLOT - len(body)) != check:
         return None
     size, batch = struct.unpack("<QQ", body[:16])
     return Head(size, batch, body[16:])
+
+
+def _heads(data: bytes) -> list[Head | None]:
+    return [_head(place, data[SLOT * place : SLOT * (place + 1)]) for place in (1, 2)]
 
 
 def _slots(data: bytes) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ the folder that `RESCIND_KEYS` names, in files that only their owner can read.
     signing.key    Ed25519, PEM       signs receipts; made on first use
     signing.pub    its public half    to publish, so that others can verify
     erasure.key    32 random bytes    digests of erased records, which reruns leave out
+    log.key        Ed25519, PEM       signs checkpoints of the log in log/
     withheld/      lists of them      one per dataset (`data.blocklist`)
 """
 
@@ -43,12 +44,22 @@ def folder() -> Path:
 def signing_key() -> Ed25519PrivateKey:
     """Return the key that signs receipts. It is made on first use, with its public half."""
     place = _private_folder() / "signing.key"
-    key = _signing(place, _read_or_make(place, _new_signing_key))
+    key = key_at(place)
     published = place.with_name("signing.pub")
     text = f"{public_text(key)}\n".encode()
     if not published.is_file() or published.read_bytes() != text:
         _write(published, text, os.replace)
     return key
+
+
+def log_key() -> Ed25519PrivateKey:
+    """Return the key that signs checkpoints of this user's log, made on first use."""
+    return key_at(_private_folder() / "log.key")
+
+
+def key_at(path: Path) -> Ed25519PrivateKey:
+    """Return the Ed25519 key in a file of mode 600, made on first use."""
+    return _signing(path, _read_or_make(path, _new_signing_key))
 
 
 def own_public_key() -> str | None:

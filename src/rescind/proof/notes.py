@@ -54,7 +54,7 @@ class Key:
             good = str(found) == text.strip() and len(found.public) == 32 and found.kind == kind
         except (ValueError, DataError):
             good = False
-        if not good or not _is_name(name):
+        if not good or not is_name(name):
             raise ConfigError(
                 f"'{text[:80]}' is not the key of {what}: expected NAME+ID+KEY on one line. "
                 f"Ask whoever runs it for this line."
@@ -70,7 +70,8 @@ class Key:
         return True
 
 
-def _is_name(name: str) -> bool:
+def is_name(name: str) -> bool:
+    """Return whether a log or a witness can have this name."""
     return bool(name) and name.isprintable() and not re.search(r"[\s+]", name)
 
 
@@ -113,7 +114,7 @@ class Checkpoint:
     def parse(cls, text: str) -> Checkpoint:
         """Read the text of a note. Extension lines are refused: nobody here would check them."""
         lines = text.split("\n")
-        if len(lines) != 4 or lines[3] or not _is_name(lines[0]):
+        if len(lines) != 4 or lines[3] or not is_name(lines[0]):
             raise DataError("a checkpoint has three lines: the log's name, its size and its root.")
         return cls(lines[0], number(lines[1]), hash_line(lines[2]))
 
@@ -149,7 +150,7 @@ def opened(note: str, trusted: Collection[Key]) -> tuple[Checkpoint, dict[Key, i
     for line in below.split("\n")[:-1]:
         mark, name, raw = (*line.split(" "), "", "", "")[:3]
         signature = _unbase64(raw)
-        if mark != "\u2014" or not _is_name(name) or line.count(" ") != 2 or len(signature) < 5:
+        if mark != "\u2014" or not is_name(name) or line.count(" ") != 2 or len(signature) < 5:
             raise DataError(f"'{line[:60]}' is not the line of a signature.")
         if (key := by_name.get((name, signature[:4]))) is None:
             continue

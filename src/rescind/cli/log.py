@@ -1,0 +1,157 @@
+"""`rescind log`: the operator's log of receipts, for strangers to check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument, Option
+
+if TYPE_CHECKING:
+    from rescind.proof.log_folder import LogFolder
+    from rescind.proof.notes import Key
+
+app = typer.Typer(
+    help="Keep a log of receipts that others can check and cosign.", no_args_is_help=True
+)
+Log = Annotated[
+    Path | None, Option("--log", help="The folder of the log. Default: log/ beside your keys.")
+]
+ReceiptFile = Annotated[Path, Argument(help="The file receipt.json.")]
+
+
+@app.command("key")
+def key(
+    log: Log = None,
+    name: Annotated[
+        str | None, Option(help="Name of a new log, such as example.org/log. It cannot change.")
+    ] = None,
+) -> None:
+    """Print the log's public key, to publish. The log is made if there is none."""
+    from rescind.forgetting.receipt_log import key_of, open_log
+
+    typer.echo(str(key_of(open_log(log, name))))
+
+
+@app.command("add")
+def add(receipt: ReceiptFile, log: Log = None) -> None:
+    """Add a receipt to the log, and write its proof beside it. Repeating it changes nothing."""
+    from rescind.cli.verify import read_receipt
+    from rescind.forgetting.receipt import parse
+    from rescind.forgetting.receipt_log import log_receipt, open_log, proof_path
+
+    parse(read_receipt(receipt))
+    place = open_log(log)
+    number = log_receipt(receipt, place)
+    typer.echo(f"entry {number:,} of {place.checkpoint.size:,} in {place.checkpoint.origin}")
+    typer.echo(f"Written: {proof_path(receipt)}")
+    typer.echo(f"Next: rescind verify {receipt} --proof {proof_path(receipt)}")
+
+
+@app.command("prove")
+def prove(
+    receipt: ReceiptFile,
+    log: Log = None,
+    out: Annotated[Path | None, Option(help="Default: beside the receipt.")] = None,
+) -> None:
+    """Write the proof of a receipt anew, with what witnesses have signed since."""
+    from rescind.cli.verify import read_receipt
+    from rescind.core.files import write_atomically
+    from rescind.forgetting.receipt_log import proof_path
+    from rescind.proof.log_folder import RECEIPT, entry_of
+
+    place, target = _open(log), out or proof_path(receipt)
+    proof = place.proof(entry_of(RECEIPT, read_receipt(receipt)))
+    write_atomically(target, str(proof).encode())
+    typer.echo(f"entry {proof.index:,} of {place.checkpoint.size:,}. Written: {target}")
+
+
+@app.command("list")
+def show(log: Log = None) -> None:
+    """List the entries: their number, what they are about, and their digest."""
+    from rescind.proof.log_folder import KINDS
+
+    place = _open(log)
+    for number, entry in enumerate(place.entries[: place.checkpoint.size]):
+        typer.echo(f"{number:>8,}  {KINDS[entry[0]]:<20} {entry[1:].hex()}")
+    typer.echo(f"{place.checkpoint.size:,} entries in {place.checkpoint.origin}")
+
+
+@app.command("check")
+def check(
+    log: Log = None,
+    log_key: Annotated[str | None, Option(help="The log's key. Default: your own.")] = None,
+    witness: Annotated[
+        list[str] | None, Option(help="The key of a witness that must have signed; repeatable.")
+    ] = None,
+    since: Annotated[
+        Path | None, Option(help="A checkpoint kept from before: is the log a continuation of it?")
+    ] = None,
+) -> None:
+    """Check a whole log: every entry, who signed, and that it only grew. Exit code 1 if not."""
+    from rescind.errors import DataError
+    from rescind.forgetting.receipt_log import key_of
+    from rescind.proof.notes import LOG, WITNESS
+
+    trusted = key_given(log_key, LOG) if log_key else None
+    witnesses = [key_given(one, WITNESS) for one in witness or []]
+    before = _text(since) if since else None
+    try:
+        place = _open(log)
+        seen = place.check(trusted or key_of(place), witnesses, before)
+    except DataError as error:
+        typer.echo(f"NOT VALID: {error}")
+        raise typer.Exit(1) from None
+    names = ", ".join(key.name for key in seen) or "nobody else"
+    typer.echo(f"VALID: {place.checkpoint.size:,} entries in {place.checkpoint.origin}")
+    typer.echo(f"  cosigned by {names}")
+    if before is not None:
+        typer.echo(f"  begins with what {since} signed")
+
+
+@app.command("cosign")
+def cosign(
+    url: Annotated[str, Argument(help="Where the witness listens, such as http://silo-0:8017.")],
+    key: Annotated[str, Option(help="The witness's key, which rescind witness prints.")],
+    log: Log = None,
+) -> None:
+    """Ask a witness to sign the newest checkpoint, and keep its signature."""
+    from rescind.errors import DataError
+    from rescind.proof.notes import WITNESS
+    from rescind.proof.witness_http import ask
+
+    place, witness = _open(log), key_given(key, WITNESS)
+    try:
+        at = ask(url, witness, place)
+    except DataError as error:
+        raise DataError(f"{url}: {error}") from None
+    typer.echo(f"{witness.name} signed {place.checkpoint.size:,} entries (time {at}).")
+    typer.echo("Next: rescind log prove RECEIPT, to put the signature into a proof")
+
+
+def key_given(text: str, kind: int) -> Key:
+    """Return the key in this text, or in the file of this name."""
+    from rescind.proof.notes import Key
+
+    looks_like_key = text.count("+") >= 2
+    return Key.parse(text if looks_like_key else _text(Path(text)), kind)
+
+
+def _open(log: Path | None) -> LogFolder:
+    from rescind.forgetting.receipt_log import default_log
+    from rescind.proof.log_folder import LogFolder
+
+    return LogFolder(log or default_log())
+
+
+def _text(path: Path) -> str:
+    from rescind.errors import ConfigError
+
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise ConfigError(
+            f"'{str(path)[:80]}' cannot be read ({why}). Give a key as NAME+ID+KEY, or a file."
+        ) from None

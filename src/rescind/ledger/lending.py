@@ -1,0 +1,309 @@
+"""Operations of people: join, lend, take back. Each change is a leaf in the log.
+
+The entry of a change is `0x01` and an HMAC over a statement of it (kind, items, time, seq) under 32
+bytes, the *opening*, which only the person gets: in the answer, never on our disk in the open. So
+the log may be public for ever and still tells nothing once the person throws the opening away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from base64 import urlsafe_b64encode
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Row, bindparam, delete, insert, select, update
+
+from rescind.errors import ConfigError, ConsentError, DataError, suggest
+from rescind.forgetting.sealing import sealed
+from rescind.ledger import tables
+from rescind.ledger.batch import Answer, Batch, Items
+from rescind.ledger.errors import NotThere, VersionConflict
+from rescind.ledger.keyslots import Slot, about
+from rescind.privacy.keys import SECRET_BYTES
+
+CHANGE = b"\x01"
+KINDS = ("unshare", "erase", "leave")
+MEMBER, QUARANTINED, LEFT = "member", "quarantined", "left"
+LINK = timedelta(days=60)
+"""How long the link to a receipt works."""
+NOTHING: Items = np.empty(0, np.int32)
+# Made once: building a statement costs more than running it.
+_PERSON = select(tables.person).where(tables.person.c.id == bindparam("person"))
+_REPLACE = (
+    update(tables.person)
+    .where(tables.person.c.id == bindparam("person"))
+    .values(
+        loans_key=bindparam("key"),
+        box=bindparam("sealed"),
+        lent=bindparam("count"),
+        version=bindparam("next"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Join:
+    """Make an account without loans. 201 with the person's id."""
+
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        person, _ = join(batch)
+        return Answer(201, {"person": person.hex()})
+
+
+@dataclass(frozen=True)
+class Lend:
+    """Lend items, in addition to those lent. 201; 200 if all of them were lent already."""
+
+    person: bytes
+    items: tuple[int, ...]
+    """Places in the catalogue."""
+    if_match: int | None = None
+    """The version of the loans that the caller saw; None: any."""
+
+    def carry_out(self, batch: Batch) -> Answer:
+        row = member(batch, self.person)
+        _check_version(row, self.if_match)
+        wanted = _checked(batch, self.items)
+        old = loans_of(batch, row)
+        added = _without(wanted, old)
+        new = np.sort(np.concatenate((old, added)))
+        body: dict[str, Any] = {"lent": len(new), "changed": len(added)}
+        if not len(added):
+            return Answer(200, {**body, "version": row.version})
+        replace_loans(batch, row, old, new)
+        body |= {"version": row.version + 1}
+        return Answer(201, {**body, "acknowledgement": logged(batch, "lend", self.person, added)})
+
+
+@dataclass(frozen=True)
+class TakeBack:
+    """Take items back: unreadable here and out of the sum with the answer; a request for the rest.
+
+    `unshare` keeps them on the person's device, `erase` means everywhere, `leave` also ends the
+    account. 202 with the status of the request.
+    """
+
+    person: bytes
+    kind: str
+    items: tuple[int, ...] | None = None
+    """Places in the catalogue; None: everything."""
+    receipt_key: bytes | None = None
+    """The person's key of the receipt. Without one it is made here and given in the answer."""
+    if_match: int | None = None
+    request: str | None = None
+    """A request that waited for this person's word, as an agent's does; None: a new one."""
+
+    def carry_out(self, batch: Batch) -> Answer:
+        if self.kind not in KINDS:
+            raise ConfigError(f"'{self.kind}' is no way to take back: {suggest(self.kind, KINDS)}")
+        if self.kind == "leave" and self.items is not None:
+            raise ConfigError("leaving takes everything back: give items as 'everything'.")
+        if self.receipt_key is not None and len(self.receipt_key) != SECRET_BYTES:
+            raise ConfigError(f"receipt_key must have {SECRET_BYTES} bytes.")
+        row = member(batch, self.person)
+        _check_version(row, self.if_match)
+        old = loans_of(batch, row)
+        gone = old if self.items is None else _checked(batch, self.items)
+        _check_lent(old, gone)
+        if len(gone):
+            replace_loans(batch, row, old, _without(old, gone))
+        elif self.kind != "leave":
+            raise ConsentError("nothing is lent, so there is nothing to take back.")
+        return _requested(batch, self, gone)
+
+
+def join(batch: Batch) -> tuple[bytes, Slot]:
+    """Make a person with a key for what belongs to the account; return id and key."""
+    person, slot = batch.entropy(16), batch.new_key()
+    batch.tx.execute(
+        insert(tables.person).values(
+            id=person, state=MEMBER, account_key=slot.id, lent=0, version=0, created=batch.now
+        )
+    )
+    batch.event("join", 0, person, None, batch.next_seq())
+    return person, slot
+
+
+def member(batch: Batch, person: bytes) -> Row:
+    """Return the row of a person who may change something, or raise `NotThere`."""
+    row = batch.tx.execute(_PERSON, {"person": person}).one_or_none()
+    if row is None or row.state == LEFT:
+        raise NotThere("there is no such account. Sign in again, or make a new one.")
+    if row.state == QUARANTINED:
+        raise ConsentError("this account is held by the operator: ask them what to do.")
+    return row
+
+
+def loans_of(batch: Batch, row: Row) -> Items:
+    """Open what a person lends, in this transaction."""
+    if row.box is None:
+        return NOTHING
+    box = batch.unseal(row.loans_key, bytes(row.box), about(bytes(row.id), "person", "box"))
+    return np.frombuffer(box, "<i4").astype(np.int32)
+
+
+def replace_loans(batch: Batch, row: Row, old: Items, new: Items) -> None:
+    """Seal the loans under a new key; the old key is destroyed, and with it the old box."""
+    person, slot_id, box = bytes(row.id), None, None
+    if len(new):
+        slot = batch.new_key()
+        plain = new.astype("<i4").tobytes()
+        slot_id, box = slot.id, batch.seal(slot, plain, about(person, "person", "box"))
+    values = {"key": slot_id, "sealed": box, "count": len(new), "next": row.version + 1}
+    batch.tx.execute(_REPLACE, {"person": person, **values})
+    if row.loans_key is not None:
+        batch.destroy(row.loans_key)
+    batch.change(person, old, new)
+
+
+def statement(kind: str, items: list[str], time: datetime, seq: int) -> bytes:
+    """Return the canonical JSON of a change: what its entry commits to, and a receipt's digest."""
+    facts = {"items": items, "kind": kind, "seq": seq, "time": time.isoformat()}
+    return json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def logged(batch: Batch, kind: str, person: bytes | None, items: Items) -> dict[str, Any]:
+    """Write the event and its leaf; return the acknowledgement, with the opening."""
+    seq, opening = batch.next_seq(), batch.entropy(32)
+    said = statement(kind, batch.catalogue.names_of(items), batch.now, seq)
+    entry = CHANGE + hmac.digest(opening, said, "sha256")
+    leaf = batch.append(entry)
+    batch.event(kind, len(items), person, leaf, seq)
+    return {
+        "kind": kind,
+        "seq": seq,
+        "time": batch.now.isoformat(),
+        "entry": entry.hex(),
+        "leaf": leaf,
+        "opening": opening.hex(),
+    }
+
+
+def _requested(batch: Batch, take: TakeBack, gone: Items) -> Answer:
+    leaving = take.kind == "leave"
+    whose = None if leaving else take.person
+    acknowledgement = logged(batch, take.kind, whose, gone)
+    key = take.receipt_key or batch.entropy(SECRET_BYTES)
+    token = batch.entropy(32)
+    said = statement(take.kind, batch.catalogue.names_of(gone), batch.now, acknowledgement["seq"])
+    slot, name = batch.new_key(), take.request or batch.entropy(16).hex()
+    row = {
+        "person": whose,
+        "kind": take.kind,
+        "n": len(gone),
+        "seq": acknowledgement["seq"],
+        "status": "in_progress",
+        "reason": None,
+        "level": "L0",
+        "hidden_at": batch.now,
+        "asked": sealed(said.decode(), key),
+        "receipt_slot": slot.id,
+        "receipt_key": batch.seal(slot, key, about(name, "request", "receipt_key")),
+        "leaf": acknowledgement["leaf"],
+        "link": hashlib.sha256(token).digest(),
+        "link_until": batch.now + LINK,
+    }
+    due = _write_request(batch, name, row, new=take.request is None)
+    batch.steps(name)
+    if leaving:
+        _leave(batch, take.person)
+    body = {
+        "request_id": name,
+        "status": "in_progress",
+        "kind": take.kind,
+        "n": len(gone),
+        **due,
+        "level": "L0",
+        "steps": {"hidden": batch.now.isoformat()},
+        "acknowledgement": acknowledgement,
+        "link": "/r/" + urlsafe_b64encode(token).decode().rstrip("="),
+    }
+    made_here = {} if take.receipt_key else {"receipt_key": key.hex()}
+    return Answer(202, {**body, **made_here})
+
+
+def _write_request(batch: Batch, name: str, row: dict[str, Any], new: bool) -> dict[str, str]:
+    """Write a request, or what became of one that waited; return when it came and is due."""
+    table, tx = tables.request, batch.tx
+    received, due = batch.now, batch.now + timedelta(days=batch.options.deadline_days)
+    if new:
+        tx.execute(insert(table).values(id=name, received_at=received, expected_by=due, **row))
+    else:
+        waiting = tx.execute(select(table).where(table.c.id == name)).one_or_none()
+        if waiting is None or waiting.seq is not None:
+            raise NotThere("there is no such request that waits for you.")
+        received, due = waiting.received_at, waiting.expected_by
+        tx.execute(update(table).where(table.c.id == name).values(**row))
+    return {"received_at": received.isoformat(), "expected_by": due.isoformat()}
+
+
+def _leave(batch: Batch, person: bytes) -> None:
+    """End the account: destroy its keys, empty its row, and let nothing name it any more."""
+    row = batch.tx.execute(_PERSON, {"person": person}).one()
+    for slot_id in (row.account_key, row.loans_key):
+        if slot_id is not None:
+            batch.destroy(slot_id)
+    batch.flush()  # events of this batch name the person, too
+    forget_person(batch.tx, person)
+
+
+def forget_person(tx: Any, person: bytes) -> None:
+    """Empty a person's row but id and state, delete what belongs to it, null what names it."""
+    table = tables.person
+    tx.execute(
+        update(table)
+        .where(table.c.id == person)
+        .values(
+            state=LEFT, account_key=None, loans_key=None, box=None, lent=0, version=0, created=None
+        )
+    )
+    for owned in (tables.credential, tables.session):
+        tx.execute(delete(owned).where(owned.c.person == person))
+    for naming in (tables.event, tables.request):
+        tx.execute(update(naming).where(naming.c.person == person).values(person=None))
+
+
+def _checked(batch: Batch, items: tuple[int, ...]) -> Items:
+    if not items:
+        raise DataError("no items were given. Name at least one.")
+    given = np.unique(np.asarray(items, np.int64))
+    if given[0] < 0 or given[-1] >= len(batch.catalogue):
+        raise DataError(
+            f"items are places from 0 to {len(batch.catalogue) - 1} in the catalogue; "
+            f"got {given[0] if given[0] < 0 else given[-1]}."
+        )
+    return given.astype(np.int32)
+
+
+def _without(items: Items, others: Items) -> Items:
+    """Return those items that are not among others; both are sorted, each item once."""
+    if not len(others):
+        return items
+    place = np.minimum(np.searchsorted(others, items), len(others) - 1)
+    return items[others[place] != items]
+
+
+def _check_version(row: Row, wanted: int | None) -> None:
+    if wanted is not None and wanted != row.version:
+        raise VersionConflict(
+            f"your loans changed meanwhile: they have version {row.version}, you saw {wanted}. "
+            f"Read them again, then repeat."
+        )
+
+
+def _check_lent(old: Items, gone: Items) -> None:
+    missing = _without(gone, old)
+    if len(missing):
+        # No id in the text: refusals are logged, and a log names no item. The doors add it.
+        raise ConsentError(
+            f"{len(missing)} of these {len(gone)} items are not lent, so they cannot be taken "
+            f"back. {len(old)} items are lent. Read your loans again, then repeat.",
+            item=int(missing[0]),
+        )

@@ -1,0 +1,29 @@
+"""Brings a database to the present tables, or back, in one transaction (Alembic)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
+from sqlalchemy import Connection
+
+from rescind.ledger.errors import CannotStart
+
+FOLDER = Path(__file__).parent / "migrations"
+
+
+def migrate(connection: Connection, to: str = "head") -> None:
+    """Go up to a version, or down to an earlier one ("base": no tables). All of it or nothing."""
+    config = Config()
+    config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    with connection.begin():
+        try:
+            (command.upgrade if to == "head" else command.downgrade)(config, to)
+        except CommandError as error:
+            raise CannotStart(
+                f"this ledger was made by another version of rescind ({error}). "
+                f"Install that version or a newer one."
+            ) from None

@@ -1,0 +1,158 @@
+"""Questions to the ledger. They never wait for the writer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Row, func, select
+
+from rescind.errors import DataError
+from rescind.ledger import tables
+from rescind.ledger.batch import Items
+from rescind.ledger.catalogue import Catalogue
+from rescind.ledger.errors import NotThere
+from rescind.ledger.keyslots import KeySlots, about
+from rescind.ledger.store import Store
+
+OPEN = ("open", "in_progress")
+"""States of requests that still have to be fulfilled or refused."""
+
+
+class Reading:
+    """Queries for handlers, from any thread. Rows are SQLAlchemy's; loans are opened."""
+
+    def __init__(
+        self,
+        store: Store,
+        keys: KeySlots,
+        catalogue: Catalogue,
+        dates: Mapping[str, tuple[datetime, datetime]],
+    ) -> None:
+        """dates: when requests were erased and summed, where it is not written yet"""
+        self._store, self._keys, self._catalogue, self._dates = store, keys, catalogue, dates
+
+    def person(self, person: bytes) -> Row:
+        """Return the row of somebody who has an account, or raise `NotThere`."""
+        row = self._one(select(tables.person).where(tables.person.c.id == person))
+        if row is None or row.state == "left":
+            raise NotThere("there is no such account. Sign in again, or make a new one.")
+        return row
+
+    def loans(self, person: bytes) -> Items:
+        """Return what a person lends: sorted places in the catalogue."""
+        return self.versioned_loans(person)[1]
+
+    def versioned_loans(self, person: bytes) -> tuple[int, Items]:
+        """Return the version of the loans and the loans, of one moment."""
+        for _ in range(8):
+            row = self.person(person)
+            if row.box is None:
+                return row.version, np.empty(0, np.int32)
+            try:
+                bound = about(person, "person", "box")
+                box = self._keys.unseal(row.loans_key, bytes(row.box), bound)
+            except DataError:  # changed between reading the row and opening it
+                continue
+            return row.version, np.frombuffer(box, "<i4").astype(np.int32)
+        raise DataError("these loans could not be opened. Read them again.")
+
+    def me(self, person: bytes) -> dict[str, Any]:
+        """Return counts and dates of a person's account."""
+        row = self.person(person)
+        requests = self.requests(person)
+        return {
+            "lent": row.lent,
+            "version": row.version,
+            "created": row.created,
+            "requests": len(requests),
+            "open": sum(one.status in OPEN for one in requests),
+        }
+
+    def requests(self, person: bytes) -> list[SimpleNamespace]:
+        """Return a person's requests, the newest first."""
+        table = tables.request
+        newest = table.c.received_at.desc()
+        return self._requests(select(table).where(table.c.person == person).order_by(newest))
+
+    def request(self, name: str) -> SimpleNamespace:
+        """Return a request, with a field per column, or raise `NotThere`."""
+        return self._request(tables.request.c.id == name)
+
+    def linked_request(self, digest: bytes) -> SimpleNamespace:
+        """Return the request that a link leads to. digest: SHA-256 of the link's token"""
+        return self._request(tables.request.c.link == digest)
+
+    def open_requests(self) -> list[SimpleNamespace]:
+        """Return the requests that are not ended, by when they are due."""
+        table = tables.request
+        is_open = table.c.status.in_(OPEN)
+        return self._requests(select(table).where(is_open).order_by(table.c.expected_by))
+
+    def events(self, person: bytes | None = None, after: int = 0, most: int = 100) -> list[Row]:
+        """Return the history after a seq: of a person, or of everybody."""
+        table = tables.event
+        chosen = select(table).where(table.c.seq > after).order_by(table.c.seq).limit(most)
+        return self._all(chosen if person is None else chosen.where(table.c.person == person))
+
+    def entries(self, first: int, count: int) -> list[bytes]:
+        """Return entries of the log in their order."""
+        table = tables.leaf
+        chosen = select(table.c.entry).where(table.c.n >= first, table.c.n < first + count)
+        return [bytes(row.entry) for row in self._all(chosen.order_by(table.c.n))]
+
+    def setting(self, name: str) -> str | None:
+        """Return a setting, or None."""
+        row = self._one(select(tables.setting).where(tables.setting.c.name == name))
+        return None if row is None else row.value
+
+    def overview(self) -> dict[str, int]:
+        """Return counts for the operator: never a name or an item."""
+        table, request = tables.person, tables.request
+        with self._store.reading() as connection:
+            people, lenders, lent = connection.execute(
+                select(
+                    func.count(),
+                    func.count(table.c.box),
+                    func.coalesce(func.sum(table.c.lent), 0),
+                ).where(table.c.state != "left")
+            ).one()
+            waiting = connection.scalar(
+                select(func.count()).select_from(request).where(request.c.status.in_(OPEN))
+            )
+            leaves = connection.scalar(select(func.count()).select_from(tables.leaf))
+        return {
+            "people": people,
+            "lenders": lenders,
+            "lent": int(lent),
+            "open": waiting or 0,
+            "leaves": leaves or 0,
+            "keys": len(self._keys),
+            "items": len(self._catalogue),
+        }
+
+    def _request(self, which: Any) -> SimpleNamespace:
+        found = self._requests(select(tables.request).where(which))
+        if not found:
+            raise NotThere("there is no such request.")
+        return found[0]
+
+    def _requests(self, query: Any) -> list[SimpleNamespace]:
+        """Add dates that the writer knows already and writes in its next pause."""
+        rows = [SimpleNamespace(**row._mapping) for row in self._all(query)]
+        for row in rows:
+            if row.erased_at is None and row.id in self._dates:
+                row.erased_at, row.summed_at = self._dates[row.id]
+                row.level = "L1"
+        return rows
+
+    def _one(self, query: Any) -> Row | None:
+        with self._store.reading() as connection:
+            return connection.execute(query).one_or_none()
+
+    def _all(self, query: Any) -> list[Row]:
+        with self._store.reading() as connection:
+            return list(connection.execute(query).all())

@@ -1,0 +1,334 @@
+"""What a start must finish before anything is served, in this order.
+
+lock, migrate, open keys, destroy keys without a box, open boxes, add up the sum, compare digests,
+check the log. Releases and requests come after it (`ledger.releasing`, `ledger.fulfilment`).
+
+A release is never made because of a start: whoever can crash the service could otherwise look at
+models of few changes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import resource
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from rescind.core.files import locked, make_folder
+from rescind.errors import ConfigError, DataError
+from rescind.ledger import tables
+from rescind.ledger.batch import Items
+from rescind.ledger.catalogue import FILE as CATALOGUE
+from rescind.ledger.catalogue import Catalogue
+from rescind.ledger.errors import CannotStart, OlderLedger
+from rescind.ledger.keyslots import FILE as KEYS
+from rescind.ledger.keyslots import Head, KeySlots, about
+from rescind.ledger.lending import LEFT, NOTHING, forget_person
+from rescind.ledger.migrate import migrate
+from rescind.ledger.options import Options
+from rescind.ledger.parts import Parts
+from rescind.ledger.store import Store, last_batch
+from rescind.proof.tlog import Tree
+
+_NOT_DUMPABLE = 4  # PR_SET_DUMPABLE of prctl
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a start found and did."""
+
+    people: int
+    """People whose loans were opened."""
+    loans: int
+    keys_destroyed: int
+    """Keys without a box: this completes erasures that a crash interrupted."""
+    torn: int
+    """Slots that a crash had left half written."""
+    people_dropped: int
+    """People whose loans have no key any more."""
+    loans_dropped: int
+    accounts_dropped: int
+    """Accounts whose key is gone: they left after this ledger was copied, or the keys are lost."""
+    keys_were_missing: bool
+
+    def __str__(self) -> str:
+        text = f"{self.loans:,} loans of {self.people:,} people opened."
+        if self.keys_were_missing:
+            text += " keys.bin was not there: new keys were made."
+        if self.people_dropped or self.accounts_dropped:
+            text += (
+                f" {self.loans_dropped:,} loans of {self.people_dropped:,} people cannot be opened "
+                f"and were dropped; {self.accounts_dropped:,} accounts ended. "
+                f"They can join and lend again."
+            )
+        if self.keys_destroyed or self.torn:
+            text += f" {self.keys_destroyed + self.torn:,} keys without a box destroyed."
+        return text
+
+
+def prepared(
+    state: Path,
+    *,
+    catalogue: Catalogue | None,
+    database: str | None,
+    options: Options,
+    keys_mirror: Path | None,
+    live: Callable[[int], Any],
+    clock: Callable[[], datetime],
+    entropy: Callable[[int], bytes],
+) -> tuple[Parts, Report, int, int]:
+    """Do all this; return the parts of a ledger, a report, and the last seq and batch."""
+    forbid_dumps()
+    make_folder(state)
+    with ExitStack() as undo:
+        undo.enter_context(locked(state))
+        store = Store(state, database)
+        undo.callback(store.close)
+        connection = store.writer()
+        migrate(connection)
+        keys = KeySlots(state / KEYS, keys_mirror)
+        undo.callback(keys.close)
+        items = _catalogue(state, catalogue, connection)
+        tree = read_tree(connection)
+        check_fits(keys.head, connection, tree)
+        parts = Parts(state, items, options, keys, store, tree, live(len(items)), clock, entropy)
+        report = _recover(parts)
+        _check_log(connection, tree)
+        with connection.begin():
+            seq = connection.scalar(select(func.coalesce(func.max(tables.event.c.seq), 0)))
+            batch = last_batch(connection)
+        parts.resources = undo.pop_all()
+    return parts, report, int(seq or 0), batch
+
+
+def forbid_dumps() -> None:
+    """Let no core dump write the memory of this process, which holds everybody's loans."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ctypes.CDLL(None).prctl(_NOT_DUMPABLE, 0, 0, 0, 0)
+
+
+def swap_in_use() -> bool:
+    """Return whether this machine may write memory to a disk: the operator is warned then."""
+    try:
+        return len(Path("/proc/swaps").read_text().splitlines()) > 1
+    except OSError:
+        return False
+
+
+def named_slots(connection: Connection) -> set[int]:
+    """Return the ids of all keys that a box in the ledger needs."""
+    found: set[int] = set()
+    for column in tables.slot_columns():
+        found.update(connection.scalars(select(column).where(column.is_not(None))))
+    return found
+
+
+def sweep(keys: KeySlots, connection: Connection) -> int:
+    """Destroy keys without a box, which completes erasures that were interrupted."""
+    left = keys.without_box(named_slots(connection))
+    for slot_id in left:
+        keys.destroy(slot_id)
+    keys.sync()
+    return len(left)
+
+
+def read_tree(connection: Connection) -> Tree:
+    """Read the log; raise `CannotStart` if a leaf is missing."""
+    with connection.begin():
+        rows = connection.execute(select(tables.leaf.c.n, tables.leaf.c.hash).order_by("n")).all()
+    if rows and rows[-1].n != len(rows) - 1:
+        raise CannotStart(
+            f"the log has {len(rows)} leaves, but the last is number {rows[-1].n}: some are gone. "
+            f"Restore a whole ledger: rescind restore."
+        )
+    return Tree(b"".join(bytes(row.hash) for row in rows))
+
+
+def check_fits(head: Head, connection: Connection, tree: Tree) -> None:
+    """Refuse a ledger that is older than its keys, or another one: a sweep would destroy keys."""
+    with connection.begin():
+        batch = last_batch(connection)
+    same = len(tree) >= head.size and (not head.size or tree.root(head.size) == head.root)
+    if batch >= head.batch and same:
+        return
+    raise OlderLedger(
+        f"this ledger is older than its keys, or another one: it has {len(tree)} entries and "
+        f"{batch} batches, the keys were last used with {head.size} and {head.batch}. Starting "
+        f"would destroy the keys of what people lend now, so nothing was done. Put the right "
+        f"ledger back; if it is lost: rescind restore shows what would be dropped, and asks."
+    )
+
+
+def open_boxes(keys: KeySlots, connection: Connection) -> tuple[dict[bytes, Items], list[Any]]:
+    """Return the loans of everybody, and the rows of people whose box or account has no key."""
+    loans: dict[bytes, Items] = {}
+    lost = []
+    table = tables.person
+    for row in connection.execute(select(table).where(table.c.state != LEFT).order_by("id")):
+        person = bytes(row.id)
+        try:
+            if row.account_key is not None:
+                keys.get(row.account_key)
+            if row.box is not None:
+                bound = about(person, "person", "box")
+                box = keys.unseal(row.loans_key, bytes(row.box), bound)
+                loans[person] = np.frombuffer(box, "<i4").astype(np.int32)
+        except DataError:
+            loans.pop(person, None)
+            lost.append(row)
+    return loans, lost
+
+
+def drop(keys: KeySlots, connection: Connection, lost: list[Any], now: datetime) -> int:
+    """Drop loans that have no key, and accounts that have none; return how many accounts ended."""
+    ended, table = 0, tables.person
+    seq = connection.scalar(select(func.coalesce(func.max(tables.event.c.seq), 0))) or 0
+    for row in lost:
+        gone = row.account_key not in keys.ids
+        ended += gone
+        if gone:
+            forget_person(connection, bytes(row.id))
+        else:
+            connection.execute(
+                update(table)
+                .where(table.c.id == row.id)
+                .values(loans_key=None, box=None, lent=0, version=row.version + 1)
+            )
+    if lost:
+        connection.execute(
+            insert(tables.event).values(
+                seq=seq + 1, at=now, person=None, kind="dropped", n=len(lost), leaf=None
+            )
+        )
+        bump(connection)
+    return ended
+
+
+def bump(connection: Connection) -> None:
+    """Count a batch that a start or a restore wrote."""
+    number = last_batch(connection) + 1
+    name = tables.setting.c.name
+    connection.execute(update(tables.setting).where(name == "batch").values(value=str(number)))
+
+
+def _recover(parts: Parts) -> Report:
+    """Sweep, open boxes, add up the sum, date what a crash left undated."""
+    keys, connection = parts.keys, parts.store.writer()
+    with connection.begin():
+        batch = last_batch(connection)
+        loans, lost = open_boxes(keys, connection)
+        lent_lost = sum(row.lent for row in lost)
+        lenders_lost = sum(row.box is not None for row in lost)
+        ended = drop(keys, connection, lost, parts.clock())
+        _forget_lost_keys(keys, connection)
+    destroyed = 0
+    with connection.begin():
+        if parts.options.sweep:
+            destroyed = sweep(keys, connection)
+            _date_erased(connection, parts.clock())
+    for person, items in loans.items():
+        parts.live.change(person, NOTHING, items)
+    if not lost:
+        _compare_digest(parts, batch)
+    return Report(
+        people=len(loans),
+        loans=sum(map(len, loans.values())),
+        keys_destroyed=destroyed,
+        torn=keys.torn,
+        people_dropped=lenders_lost,
+        loans_dropped=lent_lost,
+        accounts_dropped=ended,
+        keys_were_missing=keys.fresh and bool(batch),
+    )
+
+
+def _forget_lost_keys(keys: KeySlots, connection: Connection) -> None:
+    """Delete recorded answers, keys of receipts and the like whose key is gone for good."""
+    known = keys.ids
+    for column in tables.slot_columns():
+        if column.table is tables.person:
+            continue
+        found = set(connection.scalars(select(column).where(column.is_not(None)).distinct()))
+        gone = sorted(found - known)
+        if not gone:
+            continue
+        if column.nullable:
+            connection.execute(
+                update(column.table).where(column.in_(gone)).values({column.name: None})
+            )
+        else:
+            connection.execute(delete(column.table).where(column.in_(gone)))
+
+
+def _date_erased(connection: Connection, now: datetime) -> None:
+    """Date erasures that a crash interrupted: they are complete now, with the sweep."""
+    table = tables.request
+    connection.execute(
+        update(table)
+        .where(table.c.hidden_at.is_not(None), table.c.erased_at.is_(None))
+        .values(erased_at=now, summed_at=now, level="L1")
+    )
+
+
+def _compare_digest(parts: Parts, batch: int) -> None:
+    """Refuse to go on if the sum differs from the one of the last clean stop."""
+    with parts.store.writer().begin():
+        text = parts.store.writer().scalar(
+            select(tables.setting.c.value).where(tables.setting.c.name == "clean")
+        )
+    clean = json.loads(text or "{}")
+    if clean.get("batch") != batch:
+        return
+    found = parts.live.digest()
+    if clean["digest"] != found:
+        raise CannotStart(
+            f"the sum over the ledger is {found}, but was {clean['digest']} at the last stop, and "
+            f"nothing happened since. Something changed the ledger. Restore one: rescind restore."
+        )
+
+
+def _check_log(connection: Connection, tree: Tree) -> None:
+    """Refuse a log that does not begin as its last checkpoint says."""
+    table = tables.checkpoint
+    with connection.begin():
+        last = connection.execute(select(table).order_by(table.c.size.desc()).limit(1)).first()
+    if last is None:
+        return
+    if last.size > len(tree) or tree.root(last.size) != bytes(last.root):
+        raise CannotStart(
+            f"the log has {len(tree)} entries and does not fit its own checkpoint of {last.size}: "
+            f"it was changed. Restore a whole ledger: rescind restore."
+        )
+
+
+def _catalogue(state: Path, given: Catalogue | None, connection: Connection) -> Catalogue:
+    """Return the catalogue of this state, kept at the first start; refuse another one later."""
+    if given is None and not (state / CATALOGUE).exists():
+        raise ConfigError(
+            f"{state} has no catalogue yet: the first start needs the items that people may lend."
+        )
+    found = given or Catalogue.load(state)
+    name = tables.setting.c.name
+    with connection.begin():
+        known = connection.scalar(select(tables.setting.c.value).where(name == "catalogue"))
+        if known is None:
+            values = {"catalogue": found.digest, "batch": "0", "clean": "{}"}
+            rows = [{"name": key, "value": value} for key, value in values.items()]
+            connection.execute(insert(tables.setting), rows)
+        elif known != found.digest:
+            raise ConfigError(
+                f"these {len(found)} items are not the ones this state began with, or stand in "
+                f"another order, and loans name their places. Give the same catalogue, or a new "
+                f"state folder."
+            )
+    if given is not None:
+        found.save(state)
+    return found

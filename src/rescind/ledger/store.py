@@ -1,0 +1,252 @@
+"""SQLite and PostgreSQL behind one face: what durability needs is asserted, not assumed."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+from rescind.errors import ConfigError
+from rescind.ledger.errors import Busy, CannotStart, DiskFull
+
+FILE = "ledger.db"
+LOCK = 0x72657363696E64
+"""The advisory lock in PostgreSQL: "rescind" in ASCII."""
+WAL_PAGES = 4000
+"""Pages (16 MB) in the write-ahead log after which it is moved into the database."""
+_FULL = "the disk of the ledger is full: nothing was written. Send it again when there is space."
+_AWAY = "the database is away: nothing was acknowledged. Send it again in a moment."
+TIMEOUT = 5
+"""Seconds to wait for another process that reads the file (a backup that recovers it)."""
+PATIENCE = 60.0
+"""Seconds to wait for PostgreSQL to come back before the process gives up."""
+
+
+class Store:
+    """The database of a ledger: one connection that writes, some that read."""
+
+    def __init__(self, state: Path, database: str | None = None) -> None:
+        """database: URL of PostgreSQL; None: `ledger.db` in the state folder"""
+        self.url = _url(state, database)
+        self.sqlite = self.url.get_backend_name() == "sqlite"
+        self._writing = self._engine(writing=True)
+        self._reading = self._engine(writing=False)
+        self._connection: Connection | None = None
+        try:
+            self.writer()
+        except BaseException:
+            self.close()
+            raise
+
+    def writer(self) -> Connection:
+        """Return the connection that writes, made again if the database was away."""
+        if self._connection is not None and not self._connection.invalidated:
+            return self._connection
+        with suppress(SQLAlchemyError):
+            self._forget_connection()
+        try:
+            connection = self._writing.connect()
+            self._assert_durable(connection)
+            if not self.sqlite:
+                self._lock(connection)
+        except DBAPIError as error:
+            raise self._not_opened(error) from None
+        self._connection = connection
+        return connection
+
+    def quickly(self, statement: str) -> None:
+        """Run a statement without parameters on the writing connection, past SQLAlchemy.
+
+        Every operation has a savepoint, and SQLAlchemy takes ten times as long for one.
+        """
+        driver = self.writer().connection.driver_connection
+        assert driver is not None
+        try:
+            driver.execute(statement)
+        except self._writing.dialect.loaded_dbapi.Error as error:
+            raise DBAPIError(statement, (), error) from error
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Give a connection that reads one state of the database."""
+        try:
+            with self._reading.connect() as connection:
+                yield connection
+        except DBAPIError as error:
+            if isinstance(known := self.known(error), Busy | DiskFull):
+                raise known from None
+            raise
+
+    def known(self, error: DBAPIError) -> Busy | DiskFull | None:
+        """Return what a database error means for callers; None: it is fatal."""
+        cause = error.orig
+        if isinstance(cause, sqlite3.Error):
+            return DiskFull(_FULL) if cause.sqlite_errorcode == sqlite3.SQLITE_FULL else None
+        state = getattr(cause, "sqlstate", None)
+        if state == "53100":
+            return DiskFull(_FULL)
+        lost = state is None and type(cause).__name__ == "OperationalError"
+        away = error.connection_invalidated or lost or str(state)[:2] in ("08", "57")
+        return Busy(_AWAY) if away else None
+
+    def batch_after(self, error: DBAPIError) -> int:
+        """Wait until the database is back; return the number of the last batch it holds.
+
+        Whether a commit took effect is not known when the connection broke in it.
+        """
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with self.writer().begin():
+                    return last_batch(self.writer())
+            except (Busy, DBAPIError) as again:
+                if isinstance(again, DBAPIError) and not self.known(again):
+                    raise
+                if time.monotonic() > end:
+                    raise error from None
+                time.sleep(0.1)
+
+    def checkpoint(self, least: int = WAL_PAGES) -> None:
+        """Move the write-ahead log of SQLite into the database once it has `least` pages.
+
+        SQLite's own checkpoint ignores a failed sync; here it is an error, and so fatal.
+        """
+        if not self.sqlite:
+            return
+        wal = Path(str(self.url.database) + "-wal")
+        if least and (not wal.exists() or wal.stat().st_size < least * 4096):
+            return
+        driver = self.writer().connection.driver_connection  # outside any transaction
+        assert isinstance(driver, sqlite3.Connection)
+        driver.execute(
+            "PRAGMA busy_timeout=0"
+        )  # a reader is not waited for: the next pause does it
+        try:
+            driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error as error:
+            raise DBAPIError("PRAGMA wal_checkpoint", (), error) from error
+        finally:
+            driver.execute(f"PRAGMA busy_timeout={1000 * TIMEOUT}")
+
+    def close(self) -> None:
+        """End all connections, and with them the lock."""
+        with suppress(SQLAlchemyError):
+            self._forget_connection()
+        self._writing.dispose()
+        self._reading.dispose()
+
+    def _forget_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+            self._writing.dispose()
+
+    def _engine(self, writing: bool) -> Engine:
+        try:
+            engine = create_engine(self.url, **self._arguments(writing))
+        except (ModuleNotFoundError, NoSuchModuleError):
+            raise ConfigError(
+                f"no driver for {self.url.drivername} is installed. "
+                f"Run: pip install 'rescind[postgres]'"
+            ) from None
+        if self.sqlite:
+            event.listen(engine, "connect", _sqlite_writer if writing else _sqlite_reader)
+            start = "BEGIN IMMEDIATE" if writing else "BEGIN"
+            event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(start))
+        return engine
+
+    def _arguments(self, writing: bool) -> dict[str, Any]:
+        if self.sqlite:
+            return {"connect_args": {"check_same_thread": False, "timeout": TIMEOUT}}
+        how = "-csynchronous_commit=on" if writing else "-cdefault_transaction_read_only=on"
+        options = " ".join(filter(None, (_text(self.url.query.get("options")), how)))
+        return {"connect_args": {"options": options, "connect_timeout": 5}, "pool_pre_ping": True}
+
+    def _assert_durable(self, connection: Connection) -> None:
+        """Refuse a database that acknowledges before it has synced."""
+        if self.sqlite:
+            wanted = {"PRAGMA journal_mode": "wal", "PRAGMA synchronous": "2"}
+        else:
+            wanted = {"SHOW synchronous_commit": "on", "SHOW fsync": "on"}
+        for question, right in wanted.items():
+            found = str(connection.execute(text(question)).scalar_one())
+            if found != right:
+                raise CannotStart(
+                    f"the database says {found} to '{question}', but durable answers need {right}. "
+                    f"Change it there; the service does not start without."
+                )
+        connection.rollback()
+
+    def _lock(self, connection: Connection) -> None:
+        schema = connection.execute(text("SELECT hashtext(current_schema())")).scalar_one()
+        taken = connection.execute(
+            text("SELECT pg_try_advisory_lock(:key)"), {"key": LOCK ^ (schema & 0xFFFFFFFF)}
+        ).scalar_one()
+        connection.commit()  # the lock is of the session and stays
+        if not taken:
+            connection.close()
+            raise CannotStart(
+                "this database is in use by another service: two of them would lose changes. "
+                "End the other one first, or name another database."
+            )
+
+    def _not_opened(self, error: DBAPIError) -> Exception:
+        if (known := self.known(error)) is not None:
+            return known
+        if self.sqlite:
+            return CannotStart(
+                f"cannot open {self.url.database}: {error.orig}. Put a whole ledger back "
+                f"(rescind restore), or name another state folder."
+            )
+        if getattr(error.orig, "sqlstate", None) is None:
+            return Busy(_AWAY)
+        return ConfigError(f"cannot use the database: {error.orig}. Check --database.")
+
+
+def last_batch(connection: Connection) -> int:
+    """Return the number of the last batch that was committed."""
+    found = connection.execute(text("SELECT value FROM setting WHERE name = 'batch'")).scalar()
+    return int(found or 0)
+
+
+def _url(state: Path, database: str | None) -> URL:
+    if database is None:
+        return URL.create("sqlite", database=str(state / FILE))
+    try:
+        url = make_url(database)
+    except ArgumentError:
+        url = URL.create("none")
+    if url.get_backend_name() != "postgresql":
+        raise ConfigError(
+            f"'{url.drivername}' is not a database for a ledger. Give "
+            f"--database postgresql://user@host/name, or leave it out for SQLite."
+        )
+    return url.set(drivername="postgresql+psycopg")
+
+
+def _sqlite_writer(connection: sqlite3.Connection, _: Any) -> None:
+    connection.isolation_level = None  # transactions are begun by us, so that DDL is in them, too
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "secure_delete=ON",
+        "wal_autocheckpoint=0",  # see Store.checkpoint
+        "temp_store=MEMORY",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _sqlite_reader(connection: sqlite3.Connection, _: Any) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA query_only=ON")
+    connection.execute("PRAGMA temp_store=MEMORY")
+
+
+def _text(given: Any) -> str:
+    return " ".join(given) if isinstance(given, tuple) else given or ""

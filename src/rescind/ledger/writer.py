@@ -1,0 +1,354 @@
+"""The one thread that writes: batches, idempotency, and the order of syncs.
+
+    1  new keys are synced          before anything needs them
+    2  one commit                   events, boxes, requests, entries, leaves, recorded answers
+    3  old keys are destroyed       and synced: the old boxes are noise
+    4  the live sum changes
+    5  answers
+
+Killed anywhere, a start finishes the rest (`ledger.start`). A failed sync ends the process: after
+it, nobody knows what is on the disk, and trying again may lie. A full disk refuses the batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, update
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from rescind.errors import RescindError
+from rescind.ledger import tables
+from rescind.ledger.batch import Answer, Batch, Once, Operation
+from rescind.ledger.errors import Busy, Closing, DiskFull, StillRunning
+from rescind.ledger.expiry import EVERY, Expire
+from rescind.ledger.failpoints import reach
+from rescind.ledger.keyslots import Head
+from rescind.ledger.parts import Parts
+from rescind.ledger.recorded import Recorded
+
+MOST = 512
+"""Operations in one batch: whoever waits is in it."""
+EXIT = 74
+"""Exit code after a failed sync (EX_IOERR of sysexits)."""
+
+
+@dataclass
+class _Job:
+    """An operation on its way: where its answer goes, and what was found out so far."""
+
+    operation: Operation
+    once: Once | None
+    lookup: bytes | None
+    future: Future[Answer] = field(default_factory=Future)
+    answer: Answer | None = None
+    refusal: BaseException | None = None
+
+
+class Writer:
+    """Owns the writing connection and `keys.bin` while a ledger is open."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._keys, self._store = parts, parts.keys, parts.store
+        self._recorded = Recorded(parts.keys)
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._running: set[bytes] = set()
+        self._gate = threading.Lock()
+        self._open = False
+        self._seq = self.batch = 0
+        self._expired: datetime | None = None
+        self.dates: dict[str, tuple[datetime, datetime]] = {}
+        """When requests were erased and summed, until it is written."""
+        self._thread = threading.Thread(target=self._run, name="ledger writer", daemon=True)
+
+    def begin(self, seq: int, batch: int) -> None:
+        """Start the thread. seq, batch: the last numbers in the ledger"""
+        self._seq, self.batch, self._open = seq, batch, True
+        self._thread.start()
+
+    def submit(self, operation: Operation, once: Once | None) -> Future[Answer]:
+        """Queue an operation, unless one with the same Idempotency-Key is under way."""
+        lookup = self._recorded.lookup(operation.person, once) if once else None
+        job = _Job(operation, once, lookup)
+        with self._gate:
+            if not self._open:
+                job.future.set_exception(Closing("the service is ending. Send it again later."))
+            elif lookup in self._running:
+                text = "the first request with this Idempotency-Key is still running. Wait for it."
+                job.future.set_exception(StillRunning(text))
+            else:
+                if lookup is not None:
+                    self._running.add(lookup)
+                self._queue.put(job)
+        return job.future
+
+    def close(self) -> None:
+        """Answer what is queued, then remember the sum's digest: this stop is a clean one."""
+        with self._gate:
+            was_open, self._open = self._open, False
+        if was_open:
+            self._queue.put(None)
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while jobs := self._take():
+                self._carry(jobs)
+                if self._queue.empty():
+                    self._quiet()
+            self._stop_clean()
+        except BaseException as error:  # the thread is the service: without it nothing is durable
+            self._end(f"{type(error).__name__}: {error}")
+
+    def _take(self) -> list[_Job]:
+        """Return whoever waits, at most 512, or nothing at the end."""
+        jobs: list[_Job] = []
+        while len(jobs) < MOST:
+            try:
+                job = self._queue.get(block=not jobs, timeout=EVERY.total_seconds())
+            except queue.Empty:
+                if jobs:
+                    break
+                job = _Job(Expire(), None, None)
+            if job is None:
+                if jobs:
+                    self._queue.put(None)  # the end comes after these
+                break
+            jobs.append(job)
+        return jobs
+
+    def _carry(self, jobs: list[_Job]) -> None:
+        try:
+            batch = self._committed(jobs)
+        except (DiskFull, Busy) as error:
+            for job in jobs:
+                if job.refusal is None and not (job.answer and job.answer.replayed):
+                    job.refusal = error
+            self._tell(jobs)
+            return
+        if batch is not None:
+            self._after(batch, jobs)
+        self._tell(jobs)
+
+    def _committed(self, jobs: list[_Job]) -> Batch | None:
+        """Do steps 1 and 2. Return None if there was nothing to write."""
+        try:
+            connection = self._store.writer()
+            transaction = connection.begin()
+        except DBAPIError as error:
+            raise self._meaning(error) from error
+        batch = self._new_batch(connection)
+        try:
+            if not self._write(connection, batch, jobs):
+                transaction.rollback()
+                self._synced()
+                return None
+            reach("before keys synced")
+            self._synced()
+            reach("keys synced")
+            reach("inside commit")
+            transaction.commit()
+        except (DBAPIError, DiskFull) as error:
+            with suppress(DBAPIError):
+                transaction.rollback()
+            if not self._took_effect(error):
+                self._undo(batch)
+                raise self._meaning(error) from error
+        return batch
+
+    def _new_batch(self, connection: Connection) -> Batch:
+        parts = self._parts
+        return Batch(
+            connection,
+            parts.clock(),
+            self._keys,
+            self._seq,
+            len(parts.tree),
+            parts.catalogue,
+            parts.options,
+            parts.entropy,
+        )
+
+    def _write(self, connection: Connection, batch: Batch, jobs: list[_Job]) -> bool:
+        """Carry out what is new, and record its answers. Return whether anything was."""
+        known = self._recorded.find(connection, [job.lookup for job in jobs if job.lookup])
+        rows: list[dict[str, Any]] = []
+        fresh = False
+        for job in jobs:
+            if job.once and job.lookup in known:
+                self._replay(job, job.once, known[job.lookup])
+                continue
+            self._carry_out(batch, job)
+            if job.answer is not None:
+                fresh = True
+                if job.once and job.lookup:
+                    rows.append(self._recorded.row(batch, job.lookup, job.once, job.answer))
+        if not fresh:
+            return False
+        if rows:
+            connection.execute(insert(tables.answered), rows)
+        batch.flush()
+        name = tables.setting.c.name
+        self._write_dates(connection)
+        connection.execute(
+            update(tables.setting).where(name == "batch").values(value=str(self.batch + 1))
+        )
+        return True
+
+    def _replay(self, job: _Job, once: Once, row: Row) -> None:
+        try:
+            job.answer = self._recorded.replay(row, once)
+        except RescindError as error:
+            job.refusal = error
+
+    def _carry_out(self, batch: Batch, job: _Job) -> None:
+        mark = batch.mark()
+        self._store.quickly("SAVEPOINT operation")
+        try:
+            job.answer = job.operation.carry_out(batch)
+        except DiskFull:
+            raise
+        except DBAPIError as error:
+            if not isinstance(error, IntegrityError):
+                raise
+            job.refusal = error
+        except Exception as error:  # refused, or a fault of this operation alone
+            job.refusal = error
+        if job.refusal is not None:
+            self._store.quickly("ROLLBACK TO SAVEPOINT operation")
+            batch.go_back(mark)
+        self._store.quickly("RELEASE SAVEPOINT operation")
+
+    def _synced(self) -> None:
+        try:
+            self._keys.sync()
+        except OSError as error:
+            self._end(f"the keys could not be synced: {error.strerror}")
+
+    def _took_effect(self, error: BaseException) -> bool:
+        """Return whether a commit that ended with an error is in the database after all."""
+        if not isinstance(error, DBAPIError) or not isinstance(self._store.known(error), Busy):
+            return False
+        return self._store.batch_after(error) == self.batch + 1
+
+    def _meaning(self, error: BaseException) -> BaseException:
+        """Return what the callers are told, or end the process."""
+        if isinstance(error, DiskFull | Busy):
+            return error
+        if isinstance(error, DBAPIError):
+            if (known := self._store.known(error)) is not None:
+                return known
+            self._end(f"the database failed: {error.orig}")
+        return error
+
+    def _undo(self, batch: Batch) -> None:
+        """Destroy the keys of a batch that was not written."""
+        self._recorded.forget_key()
+        try:
+            for slot_id in batch.made:
+                self._keys.destroy(slot_id)
+            self._keys.sync()
+        except (OSError, DiskFull) as error:
+            self._end(f"keys could not be overwritten: {error}")
+
+    def _after(self, batch: Batch, jobs: list[_Job]) -> None:
+        """Do steps 3 and 4, then what others wanted to do afterwards."""
+        reach("committed")
+        parts = self._parts
+        self._seq, self.batch = batch.seq, self.batch + 1
+        for entry in batch.entries:
+            parts.tree.append(entry)
+        try:
+            for slot_id in batch.doomed:
+                self._keys.destroy(slot_id)
+            if batch.doomed or batch.made or batch.entries:
+                self._keys.write_head(Head(len(parts.tree), self.batch, parts.tree.root()))
+            self._keys.sync()
+        except (OSError, DiskFull) as error:
+            self._end(f"old keys could not be destroyed: {error}")
+        reach("old keys destroyed")
+        erased = parts.clock()
+        for person, (old, new) in batch.changes.items():
+            parts.live.change(person, old, new)
+        summed = parts.clock()
+        self.dates.update(dict.fromkeys(batch.erased, (erased, summed)))
+        for job in jobs:
+            if job.answer is not None and not job.answer.replayed and "steps" in job.answer.body:
+                job.answer = _dated(job.answer, erased, summed)
+        for call in batch.calls:
+            call()
+
+    def _tell(self, jobs: list[_Job]) -> None:
+        """Step 5. A key may come again as soon as its answer is there."""
+        with self._gate:
+            self._running.difference_update(job.lookup for job in jobs if job.lookup)
+        for job in jobs:
+            if not job.future.set_running_or_notify_cancel():
+                continue
+            if job.refusal is not None:
+                job.future.set_exception(job.refusal)
+            else:
+                assert job.answer is not None
+                job.future.set_result(job.answer)
+
+    def _quiet(self) -> None:
+        """Use a pause: write the dates of steps, move the write-ahead log, delete what expired."""
+        try:
+            if self.dates:
+                connection = self._store.writer()
+                with connection.begin():
+                    self._write_dates(connection)
+                self.dates.clear()
+            self._store.checkpoint()
+        except DBAPIError as error:
+            if self._store.known(error) is None:
+                self._end(f"the database failed: {error.orig}")
+        except (DiskFull, Busy):
+            return  # dates stay in memory; the next pause writes them
+        now = self._parts.clock()
+        if self._expired is None or now - self._expired >= EVERY:
+            self._expired = now
+            self._carry([_Job(Expire(), None, None)])
+
+    def _write_dates(self, connection: Connection) -> None:
+        columns = tables.request.c
+        for name, (erased, summed) in self.dates.items():
+            connection.execute(
+                update(tables.request)
+                .where(columns.id == name, columns.erased_at.is_(None))
+                .values(erased_at=erased, summed_at=summed, level="L1")
+            )
+
+    def _stop_clean(self) -> None:
+        self._quiet()
+        clean = json.dumps({"batch": self.batch, "digest": self._parts.live.digest()})
+        connection = self._store.writer()
+        with connection.begin():
+            connection.execute(
+                update(tables.setting).where(tables.setting.c.name == "clean").values(value=clean)
+            )
+        self._store.checkpoint(least=0)
+
+    def _end(self, reason: str) -> None:
+        """End the process at once: what is on the disk is what a start will find."""
+        sys.stderr.write(
+            f"rescind: {reason}. The service ends here and does not try again. Nothing that was "
+            f"acknowledged is lost. Check the disk, then start it.\n"
+        )
+        sys.stderr.flush()
+        os._exit(EXIT)
+
+
+def _dated(answer: Answer, erased: datetime, summed: datetime) -> Answer:
+    times = {"erased": erased.isoformat(), "summed": summed.isoformat()}
+    body = {**answer.body, "level": "L1", "steps": {**answer.body["steps"], **times}}
+    return replace(answer, body=body)

@@ -1,0 +1,155 @@
+"""A witness: signs that a log it knows has only grown. Remembers what it signed in one small file.
+
+Speaks C2SP tlog-witness: the log sends its new checkpoint and a proof that it begins with the one
+signed last. The file is written, and synced, before the answer is sent. So a log that shows
+another history, a shorter one or an old one is refused, also after a restart.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from rescind.core.files import write_atomically
+from rescind.errors import DataError
+from rescind.proof.notes import (
+    LARGEST,
+    WITNESS,
+    Checkpoint,
+    Key,
+    hash_line,
+    number,
+    opened,
+    signature_line,
+)  # fmt: skip
+from rescind.proof.tlog import Tree, extends
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+SEEN = "seen.json"
+SIZE_TYPE = "text/x.tlog.size"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer over HTTP."""
+
+    status: int
+    body: str
+    content_type: str = "text/plain; charset=utf-8"
+
+
+class Refused(Exception):
+    """Carries the reply to a checkpoint that is not signed."""
+
+    def __init__(self, status: int, body: str, content_type: str = Reply.content_type) -> None:
+        super().__init__(body)
+        self.reply = Reply(status, body, content_type)
+
+
+class Witness:
+    """Cosigns the checkpoints of some logs."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        private: Ed25519PrivateKey,
+        logs: Sequence[Key],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """folder: has the state; it must be there (`start`)"""
+        self.key = Key(name, private.public_key().public_bytes_raw(), WITNESS)
+        self._file, self._private, self._clock, self._lock = folder / SEEN, private, clock, Lock()
+        self._logs = {log.name: log for log in logs}
+        self._seen = _read(self._file)
+
+    @staticmethod
+    def start(folder: Path) -> None:
+        """Begin with no log seen. Done once: a witness that lost its state must not begin again."""
+        if not (folder / SEEN).exists():
+            write_atomically(folder / SEEN, b"{}\n")
+
+    def seen(self, origin: str) -> Checkpoint:
+        """Return what was signed last of a log; the empty log if nothing was."""
+        size, root = self._seen.get(origin, (0, b64encode(Tree().root()).decode()))
+        return Checkpoint(origin, size, hash_line(root))
+
+    def add_checkpoint(self, body: bytes) -> Reply:
+        """Answer a request `add-checkpoint`: sign, or say why not."""
+        try:
+            old, path, note = _request(body)
+            unsigned = Checkpoint.parse(note.rpartition("\n\n")[0] + "\n")
+            log = self._logs.get(unsigned.origin)
+            if log is None:
+                raise Refused(404, f"this witness does not know the log {unsigned.origin}\n")
+            try:
+                point, found = opened(note, [log])
+            except DataError as error:
+                raise Refused(403, f"{error}\n") from None
+            if log not in found:
+                raise Refused(403, f"the checkpoint is not signed by {log.name}\n")
+            if old > point.size:
+                raise Refused(400, f"the old size {old} is above the new one, {point.size}\n")
+            with self._lock:  # checked and written as one step
+                self._remember(point, old, path)
+            return Reply(200, self._line(point))
+        except Refused as refused:
+            return refused.reply
+        except (DataError, UnicodeDecodeError) as error:
+            return Reply(400, f"{error}\n")
+
+    def _remember(self, point: Checkpoint, old: int, path: list[bytes]) -> None:
+        last = self.seen(point.origin)
+        if old != last.size:
+            raise Refused(409, f"{last.size}\n", SIZE_TYPE)
+        if old == point.size and point.root != last.root:
+            raise Refused(409, f"{last.size}\n", SIZE_TYPE)
+        if not extends(old, last.root, point.size, point.root, path):
+            raise Refused(422, "the proof does not lead from the checkpoint signed last to this\n")
+        now = {**self._seen, point.origin: (point.size, b64encode(point.root).decode())}
+        write_atomically(self._file, f"{json.dumps(now, indent=1)}\n".encode())
+        self._seen = now
+
+    def _line(self, point: Checkpoint) -> str:
+        at = int(self._clock())
+        return signature_line(str(point), self.key.name, self._private, WITNESS, at)
+
+
+def request_body(old: int, path: Sequence[bytes], note: str) -> bytes:
+    """Return the body of a request `add-checkpoint`."""
+    proof = "".join(f"{b64encode(one).decode()}\n" for one in path)
+    return f"old {old}\n{proof}\n{note}".encode()
+
+
+def _request(body: bytes) -> tuple[int, list[bytes], str]:
+    if len(body) > LARGEST:
+        raise DataError(f"{len(body)} bytes are too many: at most {LARGEST} are read.")
+    above, _, note = body.decode().partition("\n\n")
+    first, *proof = above.split("\n")
+    if not first.startswith("old ") or len(proof) > 63:
+        raise DataError("expected 'old SIZE', at most 63 hashes, an empty line and a checkpoint.")
+    return number(first[4:]), [hash_line(line) for line in proof], note
+
+
+def _read(path: Path) -> dict[str, tuple[int, str]]:
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        found = {str(name): (int(size), str(root)) for name, (size, root) in table.items()}
+        for _, root in found.values():
+            hash_line(root)
+    except FileNotFoundError:
+        raise DataError(
+            f"{path} is gone, and with it what this witness has signed: it could be led to sign a "
+            f"second history. Restore it, or start a witness with a new folder, name and key."
+        ) from None
+    except (OSError, ValueError, TypeError, AttributeError, DataError) as error:
+        raise DataError(f"{path} cannot be read ({error}). Restore it from a copy.") from None
+    return found

@@ -1,0 +1,94 @@
+"""A witness over HTTP: the server that a silo runs, and how a log asks it."""
+
+from __future__ import annotations
+
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from rescind.errors import ConfigError, DataError
+from rescind.proof.log_folder import LogFolder
+from rescind.proof.notes import LARGEST, Key
+from rescind.proof.witness import SIZE_TYPE, Reply, Witness, request_body
+
+ROUTE = "/add-checkpoint"
+WAIT = 10.0
+"""Seconds that a log waits for a witness, and a witness for a request."""
+
+
+def server(witness: Witness, host: str, port: int) -> ThreadingHTTPServer:
+    """Return a server that listens; call `serve_forever`. Port 0: any free one."""
+
+    class Door(BaseHTTPRequestHandler):
+        protocol_version, timeout = "HTTP/1.1", WAIT
+
+        def do_POST(self) -> None:
+            length = self.headers.get("Content-Length", "")
+            if self.path != ROUTE or not length.isdecimal() or int(length) > LARGEST:
+                self.close_connection = True
+                return self._send(Reply(404 if self.path != ROUTE else 400, "not understood\n"))
+            return self._send(witness.add_checkpoint(self.rfile.read(int(length))))
+
+        def _send(self, reply: Reply) -> None:
+            body = reply.body.encode()
+            self.send_response(reply.status)
+            self.send_header("Content-Type", reply.content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Write no line for each request."""
+
+    try:
+        return ThreadingHTTPServer((host, port), Door)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}. Choose another --port."
+        ) from None
+
+
+def ask(url: str, witness: Key, log: LogFolder) -> int:
+    """Send the log's checkpoint to a witness and keep its signature; return when it signed.
+
+    The first request claims that the witness saw nothing yet; it answers with what it saw.
+    """
+    note, size = log.note, log.checkpoint.size
+    own = "".join(line for line in note.splitlines(keepends=True) if _is_of(line, log))
+    reply = _post(url, request_body(0, [], own))
+    if reply.status == 409 and reply.content_type == SIZE_TYPE:
+        old = reply.body.strip()
+        if not old.isdecimal() or int(old) > size:
+            raise DataError(
+                f"the witness has signed {old[:20]} entries and this log has {size}: it was "
+                f"rolled back. Restore the log from a newer copy."
+            )
+        path = log.tree.consistency(int(old), size)
+        reply = _post(url, request_body(int(old), path, own))
+    if reply.status != 200:
+        said = "".join(c if c.isprintable() else " " for c in reply.body[:200]).strip()
+        raise DataError(
+            f"the witness refused ({reply.status}): {said}. If it says that the log does not "
+            f"continue what it signed, this log shows a second history."
+        )
+    return log.cosigned(reply.body, witness)
+
+
+def _is_of(line: str, log: LogFolder) -> bool:
+    return not line.startswith("\u2014 ") or line.startswith(f"\u2014 {log.checkpoint.origin} ")
+
+
+def _post(url: str, body: bytes) -> Reply:
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"'{url}' is not the address of a witness: expected http:// or https://.")
+    request = Request(url.rstrip("/") + ROUTE, data=body, method="POST")
+    try:
+        with urlopen(request, timeout=WAIT) as answer:
+            text = answer.read(LARGEST).decode("utf-8", "replace")
+            return Reply(answer.status, text, answer.headers.get("Content-Type", ""))
+    except HTTPError as error:
+        text = error.read(LARGEST).decode("utf-8", "replace")
+        return Reply(error.code, text, error.headers.get("Content-Type", ""))
+    except (URLError, OSError, ValueError) as error:
+        why = getattr(error, "reason", None) or error
+        raise DataError(f"cannot be reached ({why}). Is rescind witness running there?") from None
