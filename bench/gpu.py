@@ -31,7 +31,8 @@ from rescind.core.fast import ego_gpu
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.records import Records
-from rescind.methods.additive._pairs import add_pairs, half
+from rescind.methods.additive._pairs import add_pairs
+from rescind.methods.additive._solving import half
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 

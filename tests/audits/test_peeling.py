@@ -24,9 +24,10 @@ from rescind.experiments.peeling import LEAVERS, UNDEFENDED, grid, peeled_lines,
 from rescind.experiments.peeling_attack import SLACK, gram_from_weights, peel, peel_ordered
 from rescind.experiments.update_leaks import Case
 from rescind.methods.additive._ordered import Nearness, add_sequences
-from rescind.methods.additive._pairs import UNIT, weight_of
+from rescind.methods.additive._pairs import weight_of
 from rescind.methods.additive._release import factors, neighbours
 from rescind.methods.additive._solve import weights_of
+from rescind.methods.additive._solving import UNIT
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.seq_gram import SeqGram
 from rescind.methods.baselines.fedavg import FedAvg

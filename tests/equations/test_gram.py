@@ -27,7 +27,6 @@ from rescind.methods.additive._notes import from_bits, to_bits
 from rescind.methods.additive._pairs import (
     Parts,
     add_pairs,
-    half,
     halved,
     items_of,
     mirrored,
@@ -36,7 +35,8 @@ from rescind.methods.additive._pairs import (
     weight_of,
 )
 from rescind.methods.additive._release import Published
-from rescind.methods.additive._solve import Ridge, Temper, changed, inverse_of, weights_of
+from rescind.methods.additive._solve import changed, inverse_of, weights_of
+from rescind.methods.additive._solving import Ridge, Temper, half
 from rescind.methods.additive.gram import Gram
 from worlds import lendable, next_block, randoms, silent, tiny_holdings
 

@@ -24,7 +24,8 @@ from rescind.methods.additive import _release as gram_release
 from rescind.methods.additive import gram as gram_method
 from rescind.methods.additive._pairs import EQUAL, halved, mirrored, weight_of
 from rescind.methods.additive._release import above_noise, factors, noise_ridge, noisy, sensitivity
-from rescind.methods.additive._solve import Ridge, inverse_of, weights_of
+from rescind.methods.additive._solve import inverse_of, weights_of
+from rescind.methods.additive._solving import Ridge
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.privacy.accountant import epsilon_of

@@ -19,7 +19,7 @@ from rescind.core.records import Erase, Event, Join, Records, Share, Unshare, Wi
 from rescind.errors import ConfigError
 from rescind.methods.additive._local_ridge import Near, SparseGram
 from rescind.methods.additive._pairs import square
-from rescind.methods.additive._solve import Ridge
+from rescind.methods.additive._solving import Ridge
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.local_gram import LocalGram
 from rescind.models.item_item import LocalWeights

@@ -21,9 +21,10 @@ from rescind.forgetting.forget import forget
 from rescind.methods.additive import gram as gram_method
 from rescind.methods.additive._additive import NONE_LEFT
 from rescind.methods.additive._exchange import BLOCK
-from rescind.methods.additive._pairs import half, mirrored
+from rescind.methods.additive._pairs import mirrored
 from rescind.methods.additive._release import correlated, drawn, noise_ridge
-from rescind.methods.additive._solve import Ridge, inverse_of, weights_of
+from rescind.methods.additive._solve import inverse_of, weights_of
+from rescind.methods.additive._solving import Ridge, half
 from rescind.methods.additive.blend import Blend
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.kernel_gram import KernelGram

@@ -16,7 +16,8 @@ from rescind.core.records import Withdraw
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.peeling_attack import peel
 from rescind.forgetting.claims import sum_digest
-from rescind.methods.additive._pairs import half, square
+from rescind.methods.additive._pairs import square
+from rescind.methods.additive._solving import half
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.local_gram import LocalGram
 from rescind.methods.baselines.fedavg import FedAvg

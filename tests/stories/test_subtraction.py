@@ -20,8 +20,9 @@ from rescind.data.simulated_lending import draw_regret, draw_share
 from rescind.errors import ConsentError
 from rescind.methods.additive import _additive as gram_events
 from rescind.methods.additive._exchange import outstanding
-from rescind.methods.additive._pairs import half, mirrored, square, weight_of
-from rescind.methods.additive._solve import Ridge, inverse_of
+from rescind.methods.additive._pairs import mirrored, square, weight_of
+from rescind.methods.additive._solve import inverse_of
+from rescind.methods.additive._solving import Ridge, half
 from rescind.methods.additive.gram import Gram
 from rescind.storage.federations import load_federation, save_federation
 from worlds import lendable, next_block, tiny_holdings

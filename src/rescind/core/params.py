@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from rescind.core.digests import digest_of
 from rescind.core.files import write_atomically
 from rescind.errors import DataError
 
@@ -57,12 +58,12 @@ def to(params: Params, device: str | torch.device) -> dict[str, Tensor]:
 
 def digest(params: Params) -> str:
     """Return SHA-256 over names, types, shapes and values, for any order of names."""
-    hasher = hashlib.sha256()
+    found = []
     for name in sorted(params):
         value = params[name].detach().cpu().contiguous()
-        hasher.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
-        hasher.update(value.reshape(-1).view(torch.uint8).numpy().data if value.numel() else b"")
-    return "sha256:" + hasher.hexdigest()
+        bits = value.reshape(-1).view(torch.uint8).numpy().data if value.numel() else b""
+        found.append((name, str(value.dtype), list(value.shape), bits))
+    return digest_of(found)
 
 
 def to_bytes(params: Params, notes: Mapping[str, str] | None = None) -> bytes:

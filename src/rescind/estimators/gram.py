@@ -13,8 +13,9 @@ from rescind.core.cohort import Lot
 from rescind.estimators.frames import Ints
 from rescind.estimators.ranker import Ranker
 from rescind.methods.additive import gram
-from rescind.methods.additive._pairs import add_pairs, half, mirrored, weight_of
-from rescind.methods.additive._solve import TUNED, inverse_of, weights_of
+from rescind.methods.additive._pairs import add_pairs, mirrored, weight_of
+from rescind.methods.additive._solve import inverse_of, weights_of
+from rescind.methods.additive._solving import TUNED, half
 from rescind.models.item_item import ItemWeights
 
 

@@ -24,7 +24,7 @@ from rescind.estimators.ledger import ids_of
 from rescind.estimators.settings import Settings, ids_as_bytes, ids_from_bytes
 from rescind.methods.additive import graph_gram
 from rescind.methods.additive._graph_sums import part_of, weights_of
-from rescind.methods.additive._pairs import half
+from rescind.methods.additive._solving import half
 from rescind.models.hops import Hops, must_be_small
 
 NOTHING: Row = (np.zeros(0, np.int64), np.zeros(0, np.float32))

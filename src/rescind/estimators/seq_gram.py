@@ -14,8 +14,8 @@ from rescind.estimators.frames import Ints
 from rescind.estimators.ranker import Ranker
 from rescind.methods.additive import _ordered as ordered
 from rescind.methods.additive import seq_gram
-from rescind.methods.additive._pairs import ROWS
 from rescind.methods.additive._solve import WEIGHTS
+from rescind.methods.additive._solving import ROWS
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

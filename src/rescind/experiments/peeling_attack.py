@@ -14,7 +14,8 @@ from torch import Tensor
 
 from rescind.core.cohort import Lot
 from rescind.methods.additive._ordered import Nearness, add_sequences, items_of, shell
-from rescind.methods.additive._pairs import UNIT, weight_of
+from rescind.methods.additive._pairs import weight_of
+from rescind.methods.additive._solving import UNIT
 
 SLACK = 0.05
 """Allowed relative error of reconstructed weights; 0 for exact sums."""

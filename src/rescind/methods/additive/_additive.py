@@ -297,10 +297,10 @@ class Additive(Dial, Method):
         return sum_digest(rebuilt(self, fed))
 
 
-def sum_digest(own: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of a sum's integers, independent of their width."""
-    sums = {n: v.long() for n, v in own.items() if n.startswith("gram/") or n == OWNERS}
-    return params.digest(sums)
+def sum_digest(own: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a sum's integers (tensors or arrays), independent of their width."""
+    sums = {n: v for n, v in own.items() if n.startswith("gram/") or n == OWNERS}
+    return params.digest({n: torch.as_tensor(v).long() for n, v in sums.items()})
 
 
 def rebuilt(method: Additive, fed: Federation) -> dict[str, Tensor]:

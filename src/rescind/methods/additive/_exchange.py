@@ -22,7 +22,8 @@ from rescind.core.state import REFERENCE, Private
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
 from rescind.methods.additive._notes import BITS, Notes
-from rescind.methods.additive._pairs import Parts, half, pair_sums, pairs_in
+from rescind.methods.additive._pairs import Parts, pair_sums, pairs_in
+from rescind.methods.additive._solving import half
 
 BLOCK = f"{REFERENCE}block"
 """The current block, broadcast to devices."""

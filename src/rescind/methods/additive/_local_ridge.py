@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from rescind.core.params import Params
-from rescind.methods.additive._pairs import UNIT, Parts
-from rescind.methods.additive._solve import Ridge, Temper
+from rescind.methods.additive._pairs import Parts
+from rescind.methods.additive._solving import UNIT, Ridge, Temper
 
 TOGETHER = 256
 """Systems solved in one batch: 80 MB of float64 at 200 neighbours; changes speed only."""

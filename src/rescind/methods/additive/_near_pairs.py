@@ -15,7 +15,8 @@ from torch import Tensor
 from rescind.core import jagged
 from rescind.core.cohort import Lot
 from rescind.methods.additive._notes import ranks
-from rescind.methods.additive._pairs import UNIT, half, items_of
+from rescind.methods.additive._pairs import items_of
+from rescind.methods.additive._solving import UNIT, half
 
 STARS = 64
 """Differences of ratings, in half stars, from here on count alike."""

@@ -20,8 +20,8 @@ from rescind.core.cohort import Cohort, Lot
 from rescind.core.update import Rows, Sum, Update
 from rescind.methods.additive._exchange import by_sum
 from rescind.methods.additive._notes import ranks
-from rescind.methods.additive._pairs import ROWS, UNIT, Parts
-from rescind.methods.additive._solve import Ridge, Temper, must_have_inverse
+from rescind.methods.additive._pairs import Parts
+from rescind.methods.additive._solving import ROWS, UNIT, Ridge, Temper, must_have_inverse
 
 
 @dataclass(frozen=True)

@@ -9,23 +9,18 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from rescind.core import jagged
 from rescind.core.cohort import Lot
+from rescind.methods.additive._solving import ROWS, UNIT, half
 
-UNIT = 4096
-"""Weights are integer multiples of 1 / 4096; rounding changes less than the fourth digit."""
-ROWS = 512
-"""Rows processed at a time; changes speed and memory only."""
 AT_ONCE = 2**18
 """Maximum clients per round, so that int32 holds their sum: 2**18 * 2 * 4096 = 2**31."""
 EQUAL = -1
 """Stands for a bound: all users have parts of the same norm (`weight_of`)."""
-Count = TypeVar("Count", int, Tensor)
 
 
 @dataclass(frozen=True)
@@ -107,11 +102,6 @@ def sum_dtype(people: int, blocks: int) -> torch.dtype:
     clients.
     """
     return torch.int32 if 4 * people * blocks * UNIT < 2**31 else torch.int64
-
-
-def half(count: Count) -> Count:
-    """Return n (n + 1) / 2, the number of pairs i >= j of n items."""
-    return count * (count + 1) // 2
 
 
 def items_of(total: Tensor) -> int:

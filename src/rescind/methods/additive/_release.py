@@ -19,8 +19,9 @@ from rescind.core.guards import Gaussian
 from rescind.core.params import Params
 from rescind.core.update import Sum
 from rescind.errors import ConfigError
-from rescind.methods.additive._pairs import EQUAL, UNIT, half, halved, mirrored, weight_of
-from rescind.methods.additive._solve import WEIGHTS, Temper, must_be, weights_of
+from rescind.methods.additive._pairs import EQUAL, halved, mirrored, weight_of
+from rescind.methods.additive._solve import WEIGHTS, weights_of
+from rescind.methods.additive._solving import UNIT, Temper, half, must_be
 from rescind.privacy.schedules import root
 
 NOISE = "noise/"

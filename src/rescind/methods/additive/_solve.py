@@ -2,126 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from rescind.core.cohort import Lot
-from rescind.errors import ConfigError, DataError
-from rescind.methods.additive._pairs import ROWS, UNIT, Parts, half, halved, items_of, mirrored
+from rescind.methods.additive._pairs import Parts, halved, items_of, mirrored
+from rescind.methods.additive._solving import (
+    ROWS,
+    UNIT,
+    Ridge,
+    Temper,
+    half,
+    inverted,
+    must_have_inverse,
+)
 
 WEIGHTS = "weights"
 FEW = 4
 """Up to this many parts use compiled loops; changes speed only."""
-
-
-@dataclass(frozen=True)
-class Ridge:
-    """Ridge on the diagonal: ridge_i = same + per_item * (G_ii / 4096) ** power.
-
-    It depends on the item's own sum only, so changes of other items do not affect it.
-    """
-
-    same: float
-    per_item: float = 0.0
-    power: float = 1.0
-
-    def of(self, each: Tensor) -> Tensor:
-        """Return the ridge of every item. each: [I] the diagonal of G / 4096"""
-        return self.same + self.per_item * each**self.power
-
-
-@dataclass(frozen=True)
-class Temper:
-    """Rescaling of item weights before release; a function of C only.
-
-    B_ij = -C_ij / C_jj is multiplied by C_ii^own C_jj^shown, then |B_ij| is raised to `sharp`. C_ii
-    is small for popular items, so the powers reduce their influence and their score. (0, 0, 1)
-    changes nothing.
-    """
-
-    own: float = 0.0
-    shown: float = 0.0
-    sharp: float = 1.0
-
-    def rescale(self, weights: Tensor, own: Tensor, shown: Tensor) -> Tensor:
-        """Rescale the weights in place, given C_ii of the owned and of the scored item."""
-        if self.own:
-            weights.mul_((own**self.own).to(weights.dtype))
-        if self.shown:
-            weights.mul_((shown**self.shown).to(weights.dtype))
-        if self.sharp != 1:
-            for begin in range(0, len(weights), ROWS):  # what is made on the way stays in the cache
-                rows = weights[begin : begin + ROWS]
-                rows.copy_(rows.abs().pow_(self.sharp).copysign_(rows))
-        return weights
-
-
-def must_be(settings: object, allowed: Mapping[str, tuple[bool, str]]) -> None:
-    """Raise if a setting is out of range. allowed: (whether it fits, what fits) by field"""
-    for field, (fits, what) in allowed.items():
-        if not fits:
-            name, given = type(settings).__name__, getattr(settings, field)
-            raise ConfigError(f"{name}.{field} must be {what}; got {given}.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Solving:
-    """Settings of an additive learner for computing weights from the sum."""
-
-    ridge: float = 45.0
-    """Lambda, on the scale of G / 4096: additive.md section 3, tuned on ML-1M."""
-    ridge_per_item: float = 0.0
-    """Factor of (G_ii / 4096) ** ridge_power, added to an item's ridge; each change then solves
-    again. With ridge 60 and power 1, .3 is the best of 0, .1, .3, .5, 1 on ML-1M validation."""
-    ridge_power: float = 1.0
-    own_power: float = 0.0
-    """B_ij is multiplied by C_ii ** own_power: above 0, owned popular items count less."""
-    shown_power: float = 0.0
-    """B_ij is multiplied by C_jj ** shown_power: above 0, popular items score lower."""
-    sharpen: float = 1.0
-    """|B_ij| is raised to this power: above 1, large weights count more. See preset `tuned`."""
-    resolve_every: int = 1000
-    """Solve again after this many rank-one updates, to limit rounding errors."""
-    solve_above: float = 0.25
-    """Solve again if the rank of an update exceeds this fraction of the items."""
-
-    def check_solving(self) -> None:
-        """Raise if a setting is out of range."""
-        allowed = {
-            "ridge": (0 < self.ridge < math.inf, "above 0 and finite"),
-            "ridge_per_item": (0 <= self.ridge_per_item < math.inf, "0 or above and finite"),
-            "ridge_power": (0 < self.ridge_power <= 2, "above 0 and at most 2"),
-            "own_power": (0 <= self.own_power <= 1, "between 0 and 1"),
-            "shown_power": (0 <= self.shown_power <= 1, "between 0 and 1"),
-            "sharpen": (0 < self.sharpen <= 2, "above 0 and at most 2"),
-            "resolve_every": (self.resolve_every >= 1, "1 or more"),
-            "solve_above": (0 <= self.solve_above <= 1, "between 0 and 1"),
-        }
-        must_be(self, allowed)
-
-    @property
-    def ridges(self) -> Ridge:
-        return Ridge(self.ridge, self.ridge_per_item, self.ridge_power)
-
-    @property
-    def temper(self) -> Temper:
-        return Temper(self.own_power, self.shown_power, self.sharpen)
-
-
-TUNED: dict[str, Any] = {
-    "ridge": 60.0,
-    "ridge_per_item": 0.5,
-    "own_power": 0.2,
-    "shown_power": 0.1,
-    "sharpen": 1.1,
-}
-"""Best HR@20 + NDCG@20 on ML-1M validation, mean of three seeds."""
 
 
 def inverse_of(
@@ -133,7 +33,8 @@ def inverse_of(
     ties: half of a matrix that is added to the ridge
     """
     if grams[0][0].device.type == "cpu":
-        return _inverted(_ridged(grams, items, ridge, ties), items)  # no other reference: freed
+        # no other reference: the sum is freed
+        return torch.from_numpy(inverted(_ridged(grams, items, ridge, ties).numpy(), items))
     factor, failed = torch.linalg.cholesky_ex(mirrored(_ridged(grams, items, ridge, ties)))
     must_have_inverse(int(failed))
     return halved(torch.cholesky_inverse(factor))
@@ -150,33 +51,6 @@ def _ridged(
     own = half(torch.arange(1, items + 1, device=gram.device)) - 1  # the diagonal in the half
     gram[own] += ridge.of(gram[own])
     return gram if ties is None else gram.add_(ties)
-
-
-def _inverted(gram: Tensor, items: int) -> Tensor:
-    """Invert a symmetric matrix given as its lower half. [I (I + 1) / 2]
-
-    LAPACK's rectangular packed form (Gustavson et al. 2010) is as fast as a full matrix with half
-    its memory. LAPACK is column-major, so our lower rows are its upper columns.
-    """
-    from scipy.linalg.lapack import dpftrf, dpftri, dtfttp, dtpttf
-
-    folded, failed = dtpttf(items, gram.numpy(), uplo="U")
-    del gram
-    factor, failed = dpftrf(items, folded, uplo="U", overwrite_a=1)
-    must_have_inverse(failed)
-    inverse, failed = dpftri(items, factor, uplo="U", overwrite_a=1)
-    must_have_inverse(failed)
-    assert np.shares_memory(inverse, folded), "LAPACK worked on a copy"
-    return torch.from_numpy(dtfttp(items, inverse, uplo="U")[0])
-
-
-def must_have_inverse(failed: int) -> None:
-    """Raise if LAPACK could not factor a sum."""
-    if failed:
-        raise DataError(
-            f"the sum has no inverse (LAPACK error {failed}), so it is not a sum over users. "
-            f"Train again from the first round, or set a larger ridge."
-        )
 
 
 def changed(inverse: Tensor, parts: Parts, scale: Tensor) -> Tensor:

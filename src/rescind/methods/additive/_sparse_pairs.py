@@ -14,8 +14,7 @@ from torch import Tensor
 from rescind.core.cohort import Lot
 from rescind.core.params import Params
 from rescind.methods.additive._ordered import Nearness, ordered_pairs
-from rescind.methods.additive._pairs import UNIT
-from rescind.methods.additive._solve import Ridge, Temper
+from rescind.methods.additive._solving import UNIT, Ridge, Temper
 
 AT_ONCE = 2**22
 """Pairs listed at a time: 100 MB; changes speed and memory only."""

@@ -21,7 +21,8 @@ from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods.additive._exchange import Sums, alone
 from rescind.methods.additive._pairs import Parts
-from rescind.methods.additive._solve import TUNED, WEIGHTS
+from rescind.methods.additive._solve import WEIGHTS
+from rescind.methods.additive._solving import TUNED
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.softmax import Softmax
 from rescind.models.bag import Bag

@@ -21,7 +21,7 @@ from rescind.errors import ConfigError, DataError
 from rescind.methods.additive import _exchange as exchange
 from rescind.methods.additive._additive import Additive
 from rescind.methods.additive._exchange import BLOCK, LEAVE, OWNERS, Lent, Sums, owners_in
-from rescind.methods.additive._pairs import AT_ONCE, Parts, add_pairs, half, items_of, sum_dtype
+from rescind.methods.additive._pairs import AT_ONCE, Parts, add_pairs, items_of, sum_dtype
 from rescind.methods.additive._release import (
     NOISE,
     Published,
@@ -34,7 +34,8 @@ from rescind.methods.additive._release import (
     sensitivity,
     spread,
 )
-from rescind.methods.additive._solve import TUNED, WEIGHTS, Solving, changed, cleared, inverse_of
+from rescind.methods.additive._solve import WEIGHTS, changed, cleared, inverse_of
+from rescind.methods.additive._solving import TUNED, Solving, half
 from rescind.models.item_item import ItemWeights
 from rescind.privacy.schedules import noise_of
 

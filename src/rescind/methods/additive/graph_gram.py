@@ -27,8 +27,8 @@ from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods.additive._additive import sum_digest
 from rescind.methods.additive._graph_sums import part_of, weights_of
-from rescind.methods.additive._pairs import half
-from rescind.methods.additive._solve import WEIGHTS, must_be
+from rescind.methods.additive._solve import WEIGHTS
+from rescind.methods.additive._solving import half, must_be
 from rescind.models.hops import UNIT, Hops
 
 SUM = "gram/nodes"

@@ -18,8 +18,9 @@ from rescind.errors import ConfigError
 from rescind.methods.additive._counted_gram import CountedGram
 from rescind.methods.additive._near_pairs import PairKernel
 from rescind.methods.additive._notes import RATED, Notes
-from rescind.methods.additive._pairs import half, halved, items_of, mirrored
-from rescind.methods.additive._solve import WEIGHTS, Ridge, Temper, inverse_of, must_be, weights_of
+from rescind.methods.additive._pairs import halved, items_of, mirrored
+from rescind.methods.additive._solve import WEIGHTS, inverse_of, weights_of
+from rescind.methods.additive._solving import Ridge, Temper, half, must_be
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,8 @@ from rescind.methods.additive._exchange import BLOCK, MINUS, PLUS, Sums, client_
 from rescind.methods.additive._notes import Listed, Notes, ranks
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive._release import Published, Solved
-from rescind.methods.additive._solve import WEIGHTS, must_be
+from rescind.methods.additive._solve import WEIGHTS
+from rescind.methods.additive._solving import must_be
 from rescind.methods.additive._sparse_pairs import SparsePairs, neighbours_of_next, scores_of
 from rescind.methods.additive.seq_gram import LEAST, SEQUENCES, SeqGram
 from rescind.models.item_item import must_fit

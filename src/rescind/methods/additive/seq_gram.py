@@ -18,8 +18,8 @@ from rescind.methods.additive._counted_gram import CountedGram
 from rescind.methods.additive._exchange import BLOCK
 from rescind.methods.additive._notes import ORDER, Notes, ranks
 from rescind.methods.additive._ordered import Nearness
-from rescind.methods.additive._pairs import UNIT
-from rescind.methods.additive._solve import WEIGHTS, Ridge, Temper, must_be
+from rescind.methods.additive._solve import WEIGHTS
+from rescind.methods.additive._solving import UNIT, Ridge, Temper, must_be
 
 
 @dataclass(frozen=True, kw_only=True)
