@@ -207,13 +207,15 @@ def opened(
         from fake_releases import FakeReleases
 
         ledger.releases = FakeReleases(ledger)
-    app = create_app(ledger, Settings(**{"limits": False, **settings}))
     runner = asyncio.Runner()
-    lifespan = app.router.lifespan_context(app)
     try:
+        app = create_app(ledger, Settings(**{"limits": False, **settings}))
+        lifespan = app.router.lifespan_context(app)
         runner.run(lifespan.__aenter__())
-        yield House(ledger, clock, app, runner)
+        try:
+            yield House(ledger, clock, app, runner)
+        finally:
+            runner.run(lifespan.__aexit__(None, None, None))
     finally:
-        runner.run(lifespan.__aexit__(None, None, None))
         runner.close()
         ledger.close()

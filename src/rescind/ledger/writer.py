@@ -91,6 +91,11 @@ class Writer:
                 self._queue.put(job)
         return job.future
 
+    @property
+    def running(self) -> bool:
+        """Whether operations are taken: the thread lives and has not been told to end."""
+        return self._open and self._thread.is_alive()
+
     def close(self) -> None:
         """Answer what is queued, then remember the sum's digest: this stop is a clean one."""
         with self._gate:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from rescind.ledger import accounts, agency
 from rescind.ledger.batch import Once
+from rescind.ledger.errors import NotThere
 from rescind.service import bodies, drp, statuses
 from rescind.service.answers import reply
 from rescind.service.callers import Caller, new_secret
@@ -121,8 +122,6 @@ def _opened(service: Service, caller: Caller, body: bytes, whole: bool) -> dict[
 
 def _own(service: Service, caller: Caller, name: str) -> Any:
     """Return a request of this agent. Another's and an unknown one are both 403 (section 2.02)."""
-    from rescind.ledger.errors import NotThere
-
     try:
         row = service.ledger.reading.request(name)
     except NotThere:

@@ -68,7 +68,7 @@ class Service:
     def readiness(self) -> dict[str, bool]:
         """Return what must be true before people are sent here."""
         return {
-            "can_write": self.ledger.writer._open and not self.ending,
+            "can_write": self.ledger.writer.running and not self.ending,
             "keys_open": len(self.ledger.keys) > 0,
             "sum_built": self.ledger.live is not None,
             "release_loaded": self.ledger.releases is not None,

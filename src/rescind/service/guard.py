@@ -49,22 +49,24 @@ class GuardedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler behind the guard."""
         inner = super().get_route_handler()
-        rules = {method: rule_of(method, self.path_format) for method in self.methods}
+        lines = {method: f"{method} {self.path_format}" for method in self.methods}
+        for line in lines.values():
+            rule_of(line)
 
         async def guarded(request: Request) -> Response:
             service: Service = request.app.state.service
-            rule = rules[request.method]
+            rule = POLICY[lines[request.method]]
             request.state.caller = await admit(service, rule, request)
             return await inner(request)
 
         return guarded
 
 
-def rule_of(method: str, path: str) -> Rule:
+def rule_of(line: str) -> Rule:
     """Return the policy of a route; a route without one is an error of the program."""
-    rule = POLICY.get(f"{method} {path}")
+    rule = POLICY.get(line)
     if rule is None:
-        raise ConfigError(f"the route {method} {path} has no line in policy.py. Add one.")
+        raise ConfigError(f"the route {line} has no line in policy.py. Add one.")
     return rule
 
 

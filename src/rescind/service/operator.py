@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from rescind.ledger import accounts, agency, tables
 from rescind.ledger.quarantine import Quarantine
-from rescind.service import bodies, problems, recommending, statuses
+from rescind.service import bodies, learning, problems, recommending, statuses
 from rescind.service.answers import moment, reply, told
 from rescind.service.callers import new_secret
 from rescind.service.context import Service
@@ -154,7 +154,7 @@ async def release_now(
     body: bodies.Empty | None = None,
 ) -> Response:
     """Make a release now. Its receipts say how few people it mixed."""
-    return reply(await run_in_threadpool(service.make_release), 202)
+    return reply(await run_in_threadpool(learning.make_release, service), 202)
 
 
 @router.at("POST /v1/operator/jobs", bodies.Anything, 202)
@@ -162,7 +162,7 @@ async def start_job(
     request: Request, body: bodies.NewJob, key: bodies.IdempotencyKey, service: TheService
 ) -> Response:
     """Start a generation: a recipe on the loans of now, in a process of its own."""
-    return told(await service.start_job(body.recipe, body.rounds, await once(request, key)))
+    return told(await learning.start_job(service, body.recipe, body.rounds, await once(request, key)))
 
 
 @router.at("POST /v1/operator/people/{id}/quarantine", bodies.Anything)
@@ -178,7 +178,7 @@ async def quarantine(
 @router.at("POST /v1/operator/scan", bodies.Anything)
 async def scan(service: TheService, body: bodies.Empty | None = None) -> Response:
     """Look for records in the clear in every file of the state folder."""
-    return reply(await run_in_threadpool(service.scan))
+    return reply(await run_in_threadpool(learning.scan, service))
 
 
 @router.at("POST /v1/operator/agents", bodies.Anything, 201)

@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from rescind.ledger import accounts, agency, lending
 from rescind.ledger.batch import Items
+from rescind.ledger.errors import NotThere
 from rescind.service import bodies, problems, receipts, recommending, statuses
 from rescind.service.answers import moment, reply, told
 from rescind.service.callers import Caller, new_secret
@@ -177,8 +178,11 @@ def requests(
 
 
 def _own(service: Service, caller: Caller, name: str) -> Any:
-    row = service.ledger.reading.request(name)
-    if row.person is None or bytes(row.person) != caller.id:
+    try:
+        row = service.ledger.reading.request(name)
+    except NotThere:
+        row = None
+    if row is None or row.person is None or bytes(row.person) != caller.id:
         raise problems.not_there()
     return row
 
