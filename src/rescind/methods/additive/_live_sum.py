@@ -1,0 +1,183 @@
+"""The sum over what people lend, in whole numbers that are changed in place; loads no torch.
+
+It is the sum of `Gram` on the same loans: the same integers, so the same digest and, solved with
+the same settings, the same model. Loans stay in memory, because a person's weight depends on how
+many items they lend: a change takes the old part out and puts the new one in.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rescind.core.digests import array_digest
+from rescind.errors import ConfigError, DataError
+from rescind.methods.additive._kernels import add_each_pair, add_pairs_by_item
+from rescind.methods.additive._solving import UNIT, Floats, Ridge, half, inverted
+
+Items = NDArray[np.int32]
+Ints = NDArray[np.int64]
+MOST_ITEMS = 20_000
+"""Largest catalogue: every pair of items takes 8 bytes here, and 20 more while solving."""
+NOBODY: Items = np.empty(0, np.int32)
+
+
+def weight_of(count: int) -> int:
+    """Return round(4096 / sqrt(n)), the weight of each pair of somebody who lends n items."""
+    return int(np.rint(UNIT / np.sqrt(count))) if count else 0
+
+
+@dataclass
+class Totals:
+    """A sum: the lower half of G, how many people lend each item, and how many lend anything."""
+
+    total: Ints
+    """[I (I + 1) / 2]"""
+    owners: Ints
+    """[I]"""
+    people: int = 0
+    records: int = 0
+
+    @property
+    def items(self) -> int:
+        """Number of items of the catalogue."""
+        return len(self.owners)
+
+    def digest(self, min_count: int = 5) -> str:
+        """Return the digest that `Gram` with this `min_count` states of the same loans."""
+        named = {"gram/0000": self.total}
+        return array_digest({**named, "owners": self.owners} if min_count else named)
+
+    def inverse(self, ridge: Ridge) -> Floats:
+        """Compute the lower half of C = (G / 4096 + ridge)^-1, to the bits of `Gram`."""
+        gram = self.total * (1.0 / UNIT)
+        own = half(np.arange(1, self.items + 1)) - 1  # the diagonal in the half
+        gram[own] += ridge.of(gram[own])
+        return inverted(gram, self.items)
+
+    def copy(self) -> Totals:
+        """Return a sum that does not change any more."""
+        return Totals(self.total.copy(), self.owners.copy(), self.people, self.records)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """One change of a person: what left the sum, and what came into it."""
+
+    old: Items
+    new: Items
+
+    @property
+    def parts(self) -> list[tuple[Items, int]]:
+        """Return (items, signed weight) of each part that is not empty."""
+        signed = ((self.old, -weight_of(len(self.old))), (self.new, weight_of(len(self.new))))
+        return [(items, weight) for items, weight in signed if len(items)]
+
+
+@dataclass
+class LiveSum:
+    """Everybody's loans and their sum. One thread changes it; any thread may take a copy."""
+
+    items: int
+    min_count: int = 5
+    """Items that fewer people lend are hidden in a release; above 0, digests cover the counts."""
+    sums: Totals = field(init=False)
+    loans: dict[bytes, Items] = field(init=False, default_factory=dict)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.items <= MOST_ITEMS:
+            raise ConfigError(
+                f"the live sum keeps every pair of items, so a catalogue has 1 to {MOST_ITEMS:,} "
+                f"items; got {self.items:,}. Serve a part of it."
+            )
+        self.sums = Totals(np.zeros(half(self.items), np.int64), np.zeros(self.items, np.int64))
+
+    @property
+    def people(self) -> int:
+        """Number of people who lend something."""
+        return len(self.loans)
+
+    def of(self, person: bytes) -> Items:
+        """Return what a person lends, sorted."""
+        return self.loans.get(person, NOBODY)
+
+    def change(self, person: bytes, old: Items, new: Items) -> None:
+        """Replace a person's part: O(n^2) of their own items, whatever others lend.
+
+        old: what the caller knows to be lent; another thing is an error, because the sum would
+        no longer be that of the loans    new: sorted, each item once
+        """
+        known = self.of(person)
+        if not np.array_equal(known, old):
+            raise DataError(
+                f"the sum holds {len(known)} items of this person, and the change starts from "
+                f"{len(old)} others. Start the service again: it adds the sum up from the ledger."
+            )
+        self._check(new)
+        parts = Moved(known, new).parts
+        with self._lock:
+            if parts:
+                sizes = [len(items) for items, _ in parts]
+                owner = np.repeat(np.arange(len(parts)), sizes)
+                joined = np.concatenate([items for items, _ in parts]).astype(np.int64)
+                weight = np.array([weight for _, weight in parts], np.int64)
+                add_each_pair(self.sums.total, owner, joined, weight)
+            self.sums.owners[known] -= 1
+            self.sums.owners[new] += 1
+            self.sums.records += len(new) - len(known)
+            if len(new):
+                self.loans[person] = np.ascontiguousarray(new, np.int32)
+            else:
+                self.loans.pop(person, None)
+            self.sums.people = len(self.loans)
+
+    def load(self, loans: Mapping[bytes, Items]) -> None:
+        """Add up the loans of many people at once, into a sum that is empty."""
+        if self.loans:
+            raise DataError(f"the sum holds {self.people:,} people already; load an empty one.")
+        lending = {person: items for person, items in loans.items() if len(items)}
+        sums = added_up(lending.values(), self.items)
+        for items in lending.values():
+            self._check(items)
+        with self._lock:
+            self.loans = {p: np.ascontiguousarray(i, np.int32) for p, i in lending.items()}
+            self.sums = sums
+
+    def copy(self) -> Totals:
+        """Return the sum of this moment."""
+        with self._lock:
+            return self.sums.copy()
+
+    def digest(self) -> str:
+        """Return the digest that `Gram` states of the same loans (`claims.sum_digest`)."""
+        with self._lock:
+            return self.sums.digest(self.min_count)
+
+    def _check(self, items: Items) -> None:
+        inside = not len(items) or (items[0] >= 0 and items[-1] < self.items)
+        if not inside or (len(items) > 1 and not (np.diff(items) > 0).all()):
+            raise DataError(
+                f"items must be sorted places from 0 to {self.items - 1}, each once; got "
+                f"{len(items)} that are not."
+            )
+
+
+def added_up(loans: Iterable[Items], items: int) -> Totals:
+    """Compute the sum over loans from zero, one row of the half after the other."""
+    parts = [part for part in loans if len(part)]
+    sums = Totals(np.zeros(half(items), np.int64), np.zeros(items, np.int64), len(parts))
+    if not parts:
+        return sums
+    count = np.array([len(part) for part in parts])
+    owner = np.repeat(np.arange(len(parts)), count)
+    joined = np.concatenate(parts).astype(np.int64)
+    weight = np.rint(UNIT / np.sqrt(count)).astype(np.int64)
+    add_pairs_by_item(sums.total, sums.total[:0], owner, joined, weight, items)
+    sums.owners += np.bincount(joined, minlength=items)
+    sums.records = len(joined)
+    return sums
