@@ -102,8 +102,8 @@ def test_every_root_and_proof_up_to_33_leaves_agrees_with_the_naive_tree() -> No
 def test_a_swapped_or_dropped_leaf_gives_another_history() -> None:
     entries = [bytes([n]) for n in range(20)]
     old = tree_of(entries[:12])
-    swapped = entries[:3] + [entries[4], entries[3]] + entries[5:]
-    for forged in (swapped, entries[1:] + [b"new"], entries[:11] + [b"other"] + entries[12:]):
+    swapped = [*entries[:3], entries[4], entries[3], *entries[5:]]
+    for forged in (swapped, [*entries[1:], b"new"], [*entries[:11], b"other", *entries[12:]]):
         new = tree_of(forged)
         assert not tlog.extends(12, old.root(), len(new), new.root(), new.consistency(12))
     honest = tree_of(entries)
@@ -118,7 +118,8 @@ def test_a_tree_from_stored_leaves_goes_on_as_the_first_one() -> None:
     again = tlog.Tree(stored)
     for n in range(57, 100):
         again.append(bytes([n]))
-    assert again.root() == whole.root() and again.inclusion(3) == whole.inclusion(3)
+    assert again.root() == whole.root()
+    assert again.inclusion(3) == whole.inclusion(3)
 
 
 def test_tiles_of_seventy_thousand_leaves_are_those_of_the_specification() -> None:
@@ -161,7 +162,9 @@ def test_a_published_signed_note() -> None:
     raw = b64decode(
         "x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM="
     )
-    assert raw[:4] == key.id and key.holds(raw[4:], text) and not key.holds(raw[4:], text + b"!")
+    assert raw[:4] == key.id
+    assert key.holds(raw[4:], text)
+    assert not key.holds(raw[4:], text + b"!")
 
 
 @pytest.fixture
@@ -182,7 +185,8 @@ def test_a_proof_is_read_as_it_is_written_and_says_who_saw_it(signers) -> None:
     log, witness, log_key, witness_key = signers
     proof = a_proof(log, witness)
     again = Proof.parse(str(proof))
-    assert again == proof and len(str(proof)) < 1_100
+    assert again == proof
+    assert len(str(proof)) < 1_100
     point, seen = again.check(bytes([5]) * 33, log_key, [witness_key])
     assert (point.origin, point.size, seen) == ("example.org/log", 11, {witness_key: 1_700_000_000})
     with pytest.raises(DataError, match="not at this place"):
