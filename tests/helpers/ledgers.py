@@ -23,7 +23,7 @@ WAIT = 30
 
 
 class Loans:
-    """A stand-in for the live sum: it keeps the loans, and refuses a change of what is not there."""
+    """A stand-in for the live sum: it keeps the loans, and refuses a change of other loans."""
 
     def __init__(self, items: int) -> None:
         self.items = items
