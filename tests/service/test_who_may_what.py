@@ -179,6 +179,8 @@ def path_for(village: Village, line: str, caller: Browser, role: str, owner: str
         return path
     if owner == "unknown":
         return re.sub(r"\{\w+\}", NOBODYS.upper() if "agent/" in path else NOBODYS, path)
+    if path.startswith("/log/"):
+        return path.replace("{path}", f"0/000.p/{min(len(village.house.ledger.tree), 255)}")
     if "agent/" in path:
         return path.replace("{id}", "AGENT_ONE" if owner == "own" else "AGENT_TWO")
     if path.startswith("/drp/"):

@@ -22,7 +22,9 @@ from rescind.cli import (
     recommend,
     release,
     reproduce,
+    requests,
     run,
+    serve,
     table,
     value,
     verify,
@@ -54,6 +56,8 @@ app.add_typer(log.app, name="log")
 app.command("witness")(witness.command)
 app.command("audit")(audit.command)
 app.add_typer(flower.app, name="flower")
+app.command("serve")(serve.command)
+app.add_typer(requests.app, name="requests")
 app.command("bench")(bench.command)
 app.command("doctor")(doctor.command)
 

@@ -33,7 +33,7 @@ class Store:
 
     def __init__(self, state: Path, database: str | None = None) -> None:
         """database: URL of PostgreSQL; None: `ledger.db` in the state folder"""
-        self.url = _url(state, database)
+        self.url = url_of(state, database)
         self.sqlite = self.url.get_backend_name() == "sqlite"
         self._writing = self._engine(writing=True)
         self._reading = self._engine(writing=False)
@@ -215,7 +215,8 @@ def last_batch(connection: Connection) -> int:
     return int(found or 0)
 
 
-def _url(state: Path, database: str | None) -> URL:
+def url_of(state: Path, database: str | None) -> URL:
+    """Return where the ledger is: a file of the state folder, or PostgreSQL."""
     if database is None:
         return URL.create("sqlite", database=str(state / FILE))
     try:

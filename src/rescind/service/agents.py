@@ -74,6 +74,7 @@ async def information(agent: AgentId, caller: TheCaller) -> Response:
     return reply({})
 
 
+@router.at("POST /drp/v1/data-rights-request/", bodies.Status, extra=_SIGNED, shown=False)
 @router.at("POST /drp/v1/data-rights-request", bodies.Status, extra=_SIGNED)
 async def exercise(request: Request, service: TheService, caller: TheCaller) -> Response:
     """Take a signed request. It passes from `open` on at once."""

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from rescind.service import agents, chores, entry, operator, people, plain
+from rescind.service import agents, chores, entry, logged, operator, people, plain
 from rescind.service.bodies import ProblemBody
 from rescind.service.context import Service
+from rescind.service.doors import Doors
 from rescind.service.guard import Frame, check_routes, handle_problems
 from rescind.service.settings import Settings
 
@@ -27,7 +28,7 @@ def create_app(ledger: Ledger, settings: Settings | None = None) -> FastAPI:
     service = Service(ledger, settings or Settings())
     app = FastAPI(openapi_url=None, redirect_slashes=False, lifespan=_lifespan)
     app.state.service = service
-    for router in ROUTERS:
+    for router in (*ROUTERS, _log_routes(service.log)):
         app.router.routes.extend(router.routes)
     check_routes(app)
     handle_problems(app)
@@ -52,9 +53,15 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
                 await task
 
 
+def _log_routes(log: Any) -> Doors:
+    doors = Doors()
+    doors.adopt(logged.router(log))
+    return doors
+
+
 def description() -> dict[str, Any]:
     """Return the OpenAPI description of all routes; it needs no ledger."""
-    routes = [route for router in ROUTERS for route in router.routes]
+    routes = [route for router in (*ROUTERS, _log_routes(None)) for route in router.routes]
     found = get_openapi(
         title="rescind",
         version="1",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 
 from rescind.ledger.batch import Answer, Items, Once, Operation
+from rescind.ledger.public_log import PublicLog
 from rescind.service.callers import Callers
 from rescind.service.events import EVERYBODY, OPERATORS, Events
 from rescind.service.limits import Limits, Probing
@@ -36,6 +37,7 @@ class Service:
         self.entrances: dict[bytes, bytes] = {}
         """One-time sign-in links of the demonstration: digest of the code, person."""
         self.ending = False
+        self.log = PublicLog(ledger, f"{settings.origin.partition('://')[2]}/log")
 
     async def submit(self, operation: Operation, once: Once | None = None) -> Answer:
         """Have an operation carried out; return when its answer is durable."""

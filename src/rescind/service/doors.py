@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
@@ -38,7 +39,8 @@ class Doors(APIRouter):
     ) -> Callable[[Handler], Handler]:
         """Register a handler for a line of the policy, such as "GET /v1/me"."""
         method, path = line.split(" ")
-        described: dict[int | str, dict[str, Any]] = {**refusals(method, path), **(more or {})}
+        bare = path.replace(":path}", "}")
+        described: dict[int | str, dict[str, Any]] = {**refusals(method, bare), **(more or {})}
         if model is None:
             described[status] = {"description": "Done.", "content": {media: {}}}
 
@@ -57,6 +59,15 @@ class Doors(APIRouter):
             return handler
 
         return register
+
+
+    def adopt(self, router: APIRouter) -> None:
+        """Put the guard before routes that were made without one."""
+        for route in router.routes:
+            if isinstance(route, APIRoute):
+                for method in route.methods:
+                    media = "text/plain" if "{" not in route.path else "application/octet-stream"
+                    self.at(f"{method} {route.path}", media=media)(route.endpoint)
 
 
 class _Json(Response):

@@ -95,6 +95,7 @@ POLICY: dict[str, Rule] = {
     "POST /drp/v1/agent/{id}": _rule(*EVERYBODY, limit="sign-in", signed=True),
     "GET /drp/v1/agent/{id}": _rule(_G, denied=403),
     "POST /drp/v1/data-rights-request": _rule(_G, limit="erase", denied=403, signed=True),
+    "POST /drp/v1/data-rights-request/": _rule(_G, limit="erase", denied=403, signed=True),
     "GET /drp/v1/data-rights-request/{id}": _rule(_G, denied=403),
     "DELETE /drp/v1/data-rights-request/{id}": _rule(_G, limit="change", denied=403, signed=True),
     # operators
@@ -116,6 +117,9 @@ POLICY: dict[str, Rule] = {
     "POST /v1/operator/scan": _rule(_F, _O, limit="change", scope="scan"),
     "POST /v1/operator/agents": _rule(_F, _O, limit="change", scope="agents", once=True),
     "POST /v1/operator/tokens": _rule(_F, _O, limit="change", scope="tokens"),
+    # the log, for witnesses and everybody
+    "GET /log/checkpoint": _rule(*EVERYBODY),
+    "GET /log/tile/{path}": _rule(*EVERYBODY, limit="none"),
 }
 
 

@@ -24,7 +24,7 @@ def proof(service: Service, row: Row) -> Response:
     """Return the proof that the log holds the receipt."""
     if row.receipt is None or row.receipt_leaf is None:
         raise _not_yet(row)
-    return Response(service.prove(row.receipt_leaf), media_type="text/plain; charset=utf-8")
+    return Response(service.log.proof(row.receipt_leaf), media_type="text/plain; charset=utf-8")
 
 
 def _not_yet(row: Row) -> Problem:

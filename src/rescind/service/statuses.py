@@ -97,6 +97,9 @@ def completed(service: Service, answer: Answer) -> Answer:
     done = row.status == agency.FULFILLED
     level = row.level if done else answer.body.get("level", row.level)
     body = {**answer.body, **status_of(service, row), "level": level}
+    if "acknowledgement" in body:
+        point = {"checkpoint": service.log.read_checkpoint()}
+        body["acknowledgement"] = {**body["acknowledgement"], **point}
     return replace(answer, status=200 if done else answer.status, body=body)
 
 
