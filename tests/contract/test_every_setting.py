@@ -66,6 +66,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "usual_rating": {"liking": 0.5},
     "years": {"ties": 1.0},
     "radius": {"forget_rate": 1.0},
+    **{name: {"far_share": 0.5} for name in ("far_ridge", "far_sharpen", "far_recent")},
 }
 """Settings that matter only together with others; the test also finds single partners by itself."""
 SMALLER = {

@@ -30,6 +30,7 @@ from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.kernel_gram import KernelGram
 from rescind.methods.additive.local_gram import LocalGram
 from rescind.methods.additive.seq_gram import SeqGram
+from rescind.methods.unlearning.retrain import Retrain
 from rescind.privacy.accountant import epsilon_of
 from rescind.privacy.schedules import noise_of, reach, root
 from rescind.storage.federations import load_federation, save_federation
@@ -198,6 +199,15 @@ def test_forgetting_is_exact_and_noise_is_no_part_of_the_sum():
         plain = {name: value for name, value in own.items() if not name.startswith("noise/")}
         assert len(plain) < len(own)
         assert sum_digest(plain) == sum_digest(own)
+
+
+def test_a_retraining_is_refused_because_it_would_release_again() -> None:
+    fed = leaves(lending(replace(scheduled(), releases=0)).run(1), 6)
+    with pytest.raises(ConfigError, match=r"made 2 releases with noise.*by subtraction"):
+        Retrain().unlearn(fed, Withdraw(7))
+    again = fed.retrained(Withdraw(7))  # the control: it would forget what it spent
+    assert again.method.promise(again)["epsilon"] < fed.method.promise(fed)["epsilon"]
+    assert Retrain().unlearn(lending(Gram()).run(1), Withdraw(7)).now.state.round == 1
 
 
 # -- the end --------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pyarrow.parquet
 import pytest
 import torch
+from sklearn.base import clone
 
 import rescind as rs
 from rescind.core.holdings import TEST, TRAIN
@@ -120,10 +121,9 @@ def test_settings_as_in_scikit_learn(learner):
 
 
 def test_scikit_learn_itself_clones_it():
-    base = pytest.importorskip("sklearn.base")
     model = rs.Gram(ridge=7.0).fit(RECORDS)
-    assert base.clone(model).get_params() == model.get_params()
-    assert base.clone(model).users == []
+    assert clone(model).get_params() == model.get_params()
+    assert clone(model).users == []
 
 
 @LEARNERS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas
+import polars
 import pyarrow
 import pytest
 from scipy.sparse import coo_matrix, csr_array
@@ -43,6 +44,9 @@ FRAMES = {
     "arrow": arrow(pyarrow.string()),
     "arrow, chunks": pyarrow.concat_tables([pyarrow.table(PLAIN)[:2], pyarrow.table(PLAIN)[2:]]),
     "arrow, dates": pyarrow.table({**PLAIN, "time": pyarrow.array(DATES)}),
+    "polars": polars.DataFrame(PLAIN),
+    "polars, dates": polars.DataFrame({**PLAIN, "time": DATES}),
+    "polars, lazy": polars.LazyFrame(PLAIN),
     "as polars": Speaks(arrow(pyarrow.string_view())),
     "as duckdb": Speaks(arrow(pyarrow.large_string())),
     "twice": RECORDS + RECORDS,

@@ -294,6 +294,9 @@ class Method(Unlearner):
         """Return the epsilon of all releases so far; by default nothing is promised."""
         return {}
 
+    def check_retraining(self, fed: Federation) -> None:
+        """Raise `ConfigError` if rounds that ran must not be run again as an answer."""
+
     def publish(self, fed: Federation) -> Federation:
         """Return the federation with a new release, where releases are made at given times."""
         name = type(self).__name__

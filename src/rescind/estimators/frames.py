@@ -127,6 +127,8 @@ def named(frame: Any, roles: Sequence[str] = ()) -> tuple[Any, list[str]]:
     """Return a frame that gives columns by name, and the names. roles: what tuples hold"""
     if isinstance(frame, Mapping):
         return frame, [str(name) for name in frame]
+    if hasattr(frame, "collect") and not hasattr(frame, "__len__"):  # a lazy frame of polars
+        frame = frame.collect()
     names = getattr(frame, "column_names", None)  # pyarrow, whose `columns` are the values
     names = getattr(frame, "columns", None) if names is None else names
     if names is not None:

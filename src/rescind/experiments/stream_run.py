@@ -223,7 +223,8 @@ def facts_of(cell: Cell, done: Streamed, meter: Meter) -> dict[str, Any]:
         "matrix": matrix,
         "metrics": {"test": averages(matrix), "valid": valid},
         **meter.costs(),
-        "privacy": cell.promise(meter.most_often(), done.fed.world.sizes.clients),
+        "privacy": cell.promise(meter.most_often(), done.fed.world.sizes.clients)
+        | done.fed.method.promise(done.fed),
         "kept_bytes": {"server": learning_run.server_bytes(done.fed)},
         "model": {"public": params.digest(state.public)},
     }  # fmt: skip

@@ -31,7 +31,7 @@ from rescind.methods.additive import _exchange as exchange
 from rescind.methods.additive._exchange import BLOCK, CHANGE, LEAVE, OWNERS, Lent, Sums
 from rescind.methods.additive._notes import BITS, Notes
 from rescind.methods.additive._pairs import Parts
-from rescind.methods.additive._release import FORMS, Dial
+from rescind.methods.additive._release import Dial
 from rescind.privacy import shared_sums
 from rescind.privacy.accountant import epsilon_of
 from rescind.privacy.schedules import over_blocks
@@ -172,20 +172,6 @@ class Additive(Dial, Method):
         """Return whether the release is up to date and no device owes a difference."""
         return not self.pending(fed) and not exchange.outstanding(fed.now.state.own)
 
-    def release_form(self) -> str:
-        """Return what a release holds, in words."""
-        form = FORMS[self.release].format(size=self.release_size)
-        if self.min_count:
-            form += f", of items that {self.min_count:,} people or more have"
-        if self.longest_history:
-            form += f", histories counting as {self.longest_history:,} items at most"
-        if self.equal_people:
-            form += ", every history of the same norm"
-        noise = f"noise of {self.noise:g} times what one person can change" if self.noise else ""
-        if self.releases:
-            noise += f", correlated over {self.releases:,} releases"
-        return f"{form}; {noise or 'no noise'}"
-
     def published(self, fed: Federation) -> dict[str, Any]:
         """Return the privacy settings and the state of releases, for run.json."""
         count, since = self.released(fed)
@@ -229,6 +215,14 @@ class Additive(Dial, Method):
                 f"person lent."
             ),
         }
+
+    def check_retraining(self, fed: Federation) -> None:
+        """Refuse to make releases again: `promise` would count the new ones alone."""
+        if self.noise and (made := self.released(fed)[0]):
+            raise ConfigError(
+                f"{type(self).__name__} made {made} releases with noise. To retrain is to release "
+                f"again, beyond the stated epsilon. Forget by subtraction, which is exact, too."
+            )
 
     def publish(self, fed: Federation) -> Federation:
         if not self.released(fed)[0]:

@@ -121,6 +121,20 @@ class Dial:
         """Return how one user's part is bounded: `longest` of `weight_of`."""
         return EQUAL if self.equal_people else self.longest_history
 
+    def release_form(self) -> str:
+        """Return what a release holds, in words."""
+        form = FORMS[self.release].format(size=self.release_size)
+        if self.min_count:
+            form += f", of items that {self.min_count:,} people or more have"
+        if self.longest_history:
+            form += f", histories counting as {self.longest_history:,} items at most"
+        if self.equal_people:
+            form += ", every history of the same norm"
+        noise = f"noise of {self.noise:g} times what one person can change" if self.noise else ""
+        if self.releases:
+            noise += f", correlated over {self.releases:,} releases"
+        return f"{form}; {noise or 'no noise'}"
+
     @property
     def quiet(self) -> bool:
         """Return whether every change makes a release without noise."""

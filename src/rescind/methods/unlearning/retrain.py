@@ -18,4 +18,5 @@ class Retrain(Unlearner):
     tasks: ClassVar[tuple[str, ...]] = ("ranking", "nodes")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
+        fed.method.check_retraining(fed)
         return fed.retrained(request.event)
