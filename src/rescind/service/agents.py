@@ -17,7 +17,7 @@ from starlette.responses import Response
 from rescind.ledger import accounts, agency
 from rescind.ledger.batch import Once
 from rescind.ledger.errors import NotThere
-from rescind.service import bodies, drp, statuses
+from rescind.service import bodies, chores, drp, statuses
 from rescind.service.answers import reply
 from rescind.service.callers import Caller, new_secret
 from rescind.service.context import Service
@@ -88,7 +88,7 @@ async def exercise(request: Request, service: TheService, caller: TheCaller) -> 
     kind = drp.ACTIONS[action]
     operation = agency.Ask(caller.id.decode(), kind, callback, lookup)
     answer = await service.submit(operation, Once(hashlib.sha256(body).hexdigest(), body))
-    service.later(agency.Advance())
+    await run_in_threadpool(chores.advance, service)
     return reply(answer.body)
 
 

@@ -87,6 +87,10 @@ class Callers:
             if digest != session and not (person and known.caller.id == person)
         }
 
+    def read_again(self) -> None:
+        """Ask the ledger about every session anew."""
+        self._known = {}
+
     def _of_session(self, digest: bytes) -> Caller:
         now = self.ledger.clock()
         known = self._known.get(digest) or self._read(digest, now)

@@ -25,7 +25,7 @@ def all_of(service: Service) -> list[Coroutine[Any, Any, None]]:
     told: dict[str, tuple[str, str | None]] = {}
     return [
         _every(LOOK_SECONDS, lambda: learning.release_if_due(service)),
-        _every(ADVANCE_SECONDS, lambda: service.ledger.submit(agency.Advance()).result()),
+        _every(ADVANCE_SECONDS, lambda: advance(service)),
         _every(CALLBACK_SECONDS, lambda: tell_agents(service, told)),
     ]
 
@@ -40,6 +40,12 @@ async def _every(seconds: float, call: Callable[[], Any]) -> None:
         except Exception as error:
             LOG.error("a chore failed: %s", type(error).__name__)
         await asyncio.sleep(seconds)
+
+
+def advance(service: Service) -> None:
+    """Move agents' requests on; whoever left by one of them is signed out."""
+    if service.ledger.submit(agency.Advance()).result().body["moved"]:
+        service.callers.read_again()
 
 
 def tell_agents(

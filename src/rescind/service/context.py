@@ -43,10 +43,6 @@ class Service:
         """Have an operation carried out; return when its answer is durable."""
         return await asyncio.wrap_future(self.ledger.submit(operation, once))
 
-    def later(self, operation: Operation) -> None:
-        """Have an operation carried out without waiting for it."""
-        self.ledger.submit(operation)
-
     def is_local(self, request: Request) -> bool:
         """Whether a request came from this machine, and not through a proxy on it."""
         here = request.client.host if request.client else ""

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rescind.errors import ConfigError, RescindError
+from rescind.errors import ConfigError, ConsentError, RescindError
 from rescind.service import policy, problems
 from rescind.service.callers import Caller
 from rescind.service.policy import POLICY, Rule
@@ -183,7 +183,11 @@ def handle_problems(app: FastAPI) -> None:
 
     def handler(make: Callable[[Any], Problem]) -> Callable[..., Awaitable[Response]]:
         async def handle(request: Request, error: Exception) -> Response:
-            return _render(make(error), request.url.path)
+            problem = make(error)
+            if isinstance(error, ConsentError) and error.item is not None:
+                service: Service = request.app.state.service
+                problem.item = service.ledger.catalogue.ids[error.item]
+            return _render(problem, request.url.path)
 
         return handle
 

@@ -33,7 +33,7 @@ class Limits:
     """Counts calls in memory. A restart forgets the counts, and an attacker cannot cause one."""
 
     def __init__(self, on: bool = True, slowed: float = SLOWED_SECONDS) -> None:
-        self.on, self.slowed = on, slowed
+        self.on, self.slowed, self.sleep = on, slowed, asyncio.sleep
         self._count = FixedWindowRateLimiter(MemoryStorage())
 
     async def take(self, limit: Limit, session: str, address: str) -> None:
@@ -45,7 +45,7 @@ class Limits:
         if self._count.hit(rate, limit, who):
             return
         if limit == "erase":
-            await asyncio.sleep(self.slowed)
+            await self.sleep(self.slowed)
             return
         left = self._count.get_window_stats(rate, limit, who).reset_time - time.time()
         raise problems.too_many(int(left) + 1)

@@ -147,7 +147,10 @@ async def _taken_back(service: Service, caller: Caller, answer: Any) -> Response
         service.callers.drop(person=caller.id)
     service.probing.forget(caller.id, left=answer.body.get("kind") == "leave")
     service.changed(caller.id, "request", answer)
-    if not answer.replayed:
+    if not answer.replayed and answer.body.get("kind") in lending.KINDS:
+        at_once = service.ledger.releases.at_once(answer.body["acknowledgement"]["seq"])
+        if at_once is not None:
+            await service.submit(at_once)
         answer = await run_in_threadpool(statuses.completed, service, answer)
     return told(answer, _tag(answer.body))
 

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rescind.service import bodies
+from rescind.service import bodies, recommending
 from rescind.service.answers import reply
 from rescind.service.doors import Doors, TheService
 
@@ -58,7 +58,7 @@ async def readyz(service: TheService) -> Response:
 def metrics(service: TheService) -> Response:
     """Count for Prometheus. From this machine, or with a token of the scope `metrics`."""
     counts: dict[str, Any] = dict(service.ledger.reading.overview())
-    release, due = service.ledger.releases.current, service.due()
+    release, due = recommending.served(service), service.due()
     counts["release"] = release.number if release else 0
     counts["people_until_release"] = due.people_left if due else 0
     counts["listeners"] = service.events.listeners

@@ -136,8 +136,7 @@ def _of_refusal(error: RescindError) -> Problem:
     known = {name: (status, what_next) for name, status, what_next in STATUS}
     name = next((one for one in ancestors if one in known), ConfigError.__name__)
     status, what_next = known[name]
-    named = getattr(error, "named", None)
-    return Problem(status, str(error), what_next, item=named if isinstance(named, str) else None)
+    return Problem(status, str(error), what_next)
 
 
 def _place(error: Exception) -> str:

@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 FEWEST = 5
 """Loans below which the list is what many people lend: fewer say too little, and would show too
 much about whoever lends the same."""
-INSTANT = (
-    "Changes show at once here, so somebody who asks before and after can tell what left."
-)
 
 
 def answer(service: Service, person: bytes, k: int) -> Response:
     """Return a person's list. Whoever tries many sets of loans gets the last list again."""
-    loans = service.loans(person)
-    release = service.ledger.releases.current
+    loans, release = service.loans(person), served(service)
+    if service.ledger.options.instant:  # what is served shows every change anyway
+        return reply(ranked(service, loans, k))
     number = release.number if release is not None else 0
     asked = hashlib.sha256(loans.tobytes() + k.to_bytes(2, "big")).digest()
     repeated, limited = service.probing.known(person, number, asked)
@@ -35,8 +33,14 @@ def answer(service: Service, person: bytes, k: int) -> Response:
         return reply({**body, "limited": True})
     few = len(loans) < FEWEST or release is None
     body = popular(service, loans, k) if few else ranked(service, loans, k)
-    service.probing.keep(person, asked, json.dumps(body).encode())
-    return reply(body)
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    service.probing.keep(person, asked, text.encode())
+    return Response(text, media_type="application/json")
+
+
+def served(service: Service) -> Any:
+    """Return the release in service; None before the first, and in the instant form."""
+    return None if service.ledger.options.instant else service.ledger.releases.current
 
 
 def ranked(service: Service, loans: Items, k: int) -> dict[str, Any]:
@@ -67,7 +71,7 @@ def popular(service: Service, loans: Items, k: int) -> dict[str, Any]:
 
 
 def _about(service: Service) -> dict[str, Any]:
-    release = service.ledger.releases.current
+    release = served(service)
     if release is None:
         return {"release": None, "made_at": None}
     return {"release": release.number, "made_at": moment(release.at)}
@@ -75,7 +79,7 @@ def _about(service: Service) -> dict[str, Any]:
 
 def release_facts(service: Service) -> dict[str, Any]:
     """Return what is served, and when the next release is due."""
-    release, due = service.ledger.releases.current, service.due()
+    release, due = served(service), service.due()
     options = service.ledger.options
     now = None
     if release is not None:
@@ -95,8 +99,11 @@ def release_facts(service: Service) -> dict[str, Any]:
 
 def release_file(service: Service, digest: str) -> Response:
     """Return the release in service as bytes; it never changes under its digest."""
-    release = service.ledger.releases.current
+    release = served(service)
     if release is None or digest not in (release.digest, release.digest.partition(":")[2]):
         raise problems.not_there()
-    headers = {"Cache-Control": "private, max-age=31536000, immutable"}
+    headers = {
+        "Cache-Control": "private, max-age=31536000, immutable",
+        "Content-Encoding": "gzip",
+    }
     return Response(service.ledger.releases.file(), 200, headers, "application/octet-stream")
