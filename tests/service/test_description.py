@@ -104,10 +104,11 @@ class Fuzzing:
             told = "; ".join(str(one) for one in failure.exceptions)
             self.wrong.append(f"{case.method} {case.path} {answer.status_code}: {told}")
 
-    def all(self) -> None:
-        """Go through all operations."""
+    def all(self, only: str | None = None) -> None:
+        """Go through all operations, or those of one path."""
         schema = schemathesis.openapi.from_asgi("/openapi.json", self.house.app, **ASKING)
-        for found in schema.exclude(path=STREAMS).get_all_operations():
+        chosen = schema.include(path=only) if only else schema.exclude(path=STREAMS)
+        for found in chosen.get_all_operations():
             examine = hypothesis.given(case=found.ok().as_strategy())(self.send_one)
             hypothesis.settings(
                 max_examples=self.examples,
@@ -130,7 +131,7 @@ ASKING = {"headers": {"host": "localhost:8000"}}
 
 
 def test_made_up_requests_get_documented_answers(house: House) -> None:
-    fuzzing = Fuzzing(house, 2)
+    fuzzing = Fuzzing(house, 1)
     fuzzing.all()
     assert fuzzing.sent >= 50
     assert fuzzing.wrong == []
@@ -150,6 +151,7 @@ def test_an_undocumented_answer_is_found(house: House, monkeypatch) -> None:
         raise RuntimeError
 
     monkeypatch.setattr(house.ledger.reading, "overview", fail)
-    fuzzing = Fuzzing(house, 4)
-    fuzzing.all()
+    fuzzing = Fuzzing(house, 8)
+    fuzzing.callers, fuzzing.roles = fuzzing.callers[1:2], fuzzing.roles[1:2]
+    fuzzing.all("/v1/operator/overview")
     assert any("/v1/operator/overview 500" in one for one in fuzzing.wrong)

@@ -49,7 +49,9 @@ def _agent(service: Service, name: str) -> Any:
         return accounts.find_agent(tx, name)
 
 
-@router.at("POST /drp/v1/agent/{id}", bodies.Anything, extra=_SIGNED)
+@router.at(
+    "POST /drp/v1/agent/{id}", bodies.Anything, extra=_SIGNED, more={403: {"description": "No."}}
+)
 async def pair(request: Request, agent: AgentId, service: TheService) -> Response:
     """Give an agent a token for its signature. What does not verify gets 403 and no body."""
     known = _agent(service, agent)

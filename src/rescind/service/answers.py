@@ -89,6 +89,8 @@ def refusals(method: str, path: str) -> dict[int | str, dict[str, Any]]:
         statuses |= {404, 409}
     if rule.once:
         statuses.add(412)
+    if rule.limit in {"sign-in", "account"}:
+        statuses |= {401, 404, 409}
     if path.startswith("/drp/"):
         return {
             status: {"model": AgentError, "description": _WORDS[status]}

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from rescind.ledger.batch import Once
 from rescind.service.answers import refusals
@@ -51,7 +51,7 @@ class Doors(APIRouter):
                 methods=[method],
                 response_model=model,
                 status_code=status,
-                response_class=Response if model is None else _Json,
+                response_class=Response if model is None else JSONResponse,
                 responses=described,
                 include_in_schema=shown,
                 openapi_extra=extra,
@@ -68,10 +68,6 @@ class Doors(APIRouter):
                 for method in route.methods:
                     media = "text/plain" if "{" not in route.path else "application/octet-stream"
                     self.at(f"{method} {route.path}", media=media)(route.endpoint)
-
-
-class _Json(Response):
-    media_type = "application/json"
 
 
 def _service(request: Request) -> Service:

@@ -75,7 +75,7 @@ def named(service: Service, items: Items) -> list[dict[str, str]]:
     return [{"id": names.ids[n], "title": names.titles[n]} for n in items.tolist()]
 
 
-@router.at("GET /v1/me/export", bodies.Anything)
+@router.at("GET /v1/me/export", bodies.Anything, more={200: {"content": {"text/csv": {}}}})
 def export(
     service: TheService, caller: TheCaller, form: Annotated[Literal["json", "csv"], Query()] = "json"
 ) -> Response:
