@@ -34,6 +34,10 @@ class Loans:
         if len(new):
             self.loans[person] = tuple(map(int, new))
 
+    def load(self, loans: dict[bytes, Any]) -> None:
+        for person, items in loans.items():
+            self.change(person, (), items)
+
     def digest(self) -> str:
         return digest_of(self.loans)
 

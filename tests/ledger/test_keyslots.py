@@ -169,8 +169,7 @@ def test_a_file_that_cannot_grow_says_so_and_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", _no_space)
         with pytest.raises(DiskFull):
-            for _ in range(2000):
-                keys.new()
+            [keys.new() for _ in range(2000)]
     before = len(keys)
     keys.new()
     assert len(keys) == before + 1

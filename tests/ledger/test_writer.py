@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from ledgers import CATALOGUE, done, joined, lent, opened, take_back, ticking
 from sqlalchemy import insert, text
 
+from ledgers import CATALOGUE, done, joined, lent, opened, take_back, ticking
 from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.forgetting.sealing import sealed
 from rescind.ledger import tables

@@ -9,6 +9,9 @@ AFTER, BEFORE, OPEN = "sum after", "sum before", "outstanding"
 """Names of claims: digests of a sum, and how many devices still owe or have lost a part."""
 PUBLISHED, NEXT, EPSILON = "published", "next release", "epsilon"
 """What devices are sent, when they are sent something newer, and what its noise promises."""
+RELEASE, PEOPLE, ENTRY = "release", "people in the release", "log entry"
+"""Of a running service: the first release without the records, how many people's loans it mixes,
+and the place of the request in the log."""
 
 
 @dataclass(frozen=True)

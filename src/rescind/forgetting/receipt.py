@@ -154,7 +154,7 @@ class Issued:
 
 
 def issue(
-    event: Event,
+    event: Event | Asked,
     done: Done,
     kept: Sequence[Kept],
     findings: Sequence[Finding],
@@ -167,19 +167,22 @@ def issue(
     previous: bytes | None = None,
     signer: Ed25519PrivateKey | None = None,
     at: datetime | None = None,
+    key: bytes | None = None,
 ) -> Issued:
     """Seal, date and sign the receipt of a forgetting.
 
+    event: what was asked. Who has erased the records already gives an `Asked` that was prepared
+    with the requester's `key` while they were there
     records: how many the event removed; needed if the event lists none (Withdraw)
     bound_claims: digests of what remains, for whoever has the run
     sealed_claims: claims that depend on the records, such as digests of the earlier state
     previous: the bytes of the receipt before        signer: default: this user's key
-    at: when it was forgotten. Default: now
+    at: when it was forgotten. Default: now    key: the requester's. Default: a new one
     """
-    signer, key = signer or keys.signing_key(), keys.new_secret()
+    signer, key = signer or keys.signing_key(), key or keys.new_secret()
     hidden = {name: sealed(text, key) for name, text in (sealed_claims or {}).items()}
     exact = Receipt(
-        asked=_asked(event, records, key),
+        asked=event if isinstance(event, Asked) else _asked(event, records, key),
         done=replace(
             done,
             world_before=sealed(done.world_before, key),

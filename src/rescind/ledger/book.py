@@ -58,13 +58,14 @@ class Ledger:
         catalogue: needed the first time; database: URL of PostgreSQL, default SQLite in the folder;
         live: makes the sum over so many items; clock, entropy: for tests
         """
+        chosen = options or Options()
         parts, report, seq, batch = prepared(
             state,
             catalogue=catalogue,
             database=database,
-            options=options or Options(),
+            options=chosen,
             keys_mirror=keys_mirror,
-            live=live or _live_sum,
+            live=live or (lambda items: _live_sum(items, chosen)),
             clock=clock,
             entropy=entropy,
         )
@@ -102,7 +103,7 @@ def _private(seed: bytes) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(seed)
 
 
-def _live_sum(items: int) -> Any:
-    from rescind.methods.additive._live_sum import LiveSum
+def _live_sum(items: int, options: Options) -> Any:
+    from rescind.methods.additive._live_sum import LiveSum  # compiles on first use
 
-    return LiveSum(items)
+    return LiveSum(items, min_count=options.min_count)

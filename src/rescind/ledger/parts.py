@@ -33,7 +33,7 @@ class Parts:
     store: Store
     tree: Tree
     live: Any
-    """The sum over what people lend: `change(person, old, new)` and `digest()` are used here."""
+    """The sum over what people lend: `load`, `change` and `digest` are used here."""
     clock: Callable[[], datetime] = now
     entropy: Callable[[int], bytes] = secrets.token_bytes
     """Openings, ids and tokens; a test may repeat them to compare logs. Keys never come from it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from sqlalchemy import Row, create_engine, select
+from sqlalchemy import Row, select
 from sqlalchemy.exc import DBAPIError
 
 from rescind.errors import ConfigError
@@ -14,7 +14,7 @@ from rescind.ledger.agency import Extend
 from rescind.ledger.book import Ledger
 from rescind.ledger.parts import now
 from rescind.ledger.reading import OPEN
-from rescind.ledger.store import FILE, url_of
+from rescind.ledger.store import FILE, reading_engine
 
 
 def open_requests(state: Path, database: str | None) -> tuple[list[Row], datetime]:
@@ -23,7 +23,7 @@ def open_requests(state: Path, database: str | None) -> tuple[list[Row], datetim
         raise ConfigError(f"{state} holds no ledger. Name its folder with --state.")
     table = tables.request
     query = select(table).where(table.c.status.in_(OPEN)).order_by(table.c.expected_by)
-    engine = create_engine(url_of(state, database))
+    engine = reading_engine(state, database)
     try:
         with engine.connect() as connection:
             return list(connection.execute(query).all()), now()

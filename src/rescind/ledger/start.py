@@ -31,7 +31,7 @@ from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.errors import CannotStart, OlderLedger
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import Head, KeySlots, about
-from rescind.ledger.lending import LEFT, NOTHING, forget_person
+from rescind.ledger.lending import LEFT, forget_person
 from rescind.ledger.migrate import migrate
 from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts
@@ -234,8 +234,7 @@ def _recover(parts: Parts) -> Report:
         if parts.options.sweep:
             destroyed = sweep(keys, connection)
             _date_erased(connection, parts.clock())
-    for person, items in loans.items():
-        parts.live.change(person, NOTHING, items)
+    parts.live.load(loans)
     if not lost:
         _compare_digest(parts, batch)
     return Report(

@@ -33,11 +33,12 @@ class Store:
 
     def __init__(self, state: Path, database: str | None = None) -> None:
         """database: URL of PostgreSQL; None: `ledger.db` in the state folder"""
-        self.url = url_of(state, database)
+        self.url = _url(state, database)
         self.sqlite = self.url.get_backend_name() == "sqlite"
-        self._writing = self._engine(writing=True)
-        self._reading = self._engine(writing=False)
+        self._writing = _engine(self.url, writing=True)
+        self._reading = _engine(self.url, writing=False)
         self._connection: Connection | None = None
+        self._held = False
         try:
             self.writer()
         except BaseException:
@@ -147,27 +148,6 @@ class Store:
             connection.close()
             self._writing.dispose()
 
-    def _engine(self, writing: bool) -> Engine:
-        try:
-            engine = create_engine(self.url, **self._arguments(writing))
-        except (ModuleNotFoundError, NoSuchModuleError):
-            raise ConfigError(
-                f"no driver for {self.url.drivername} is installed. "
-                f"Run: pip install 'rescind[postgres]'"
-            ) from None
-        if self.sqlite:
-            event.listen(engine, "connect", _sqlite_writer if writing else _sqlite_reader)
-            start = "BEGIN IMMEDIATE" if writing else "BEGIN"
-            event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(start))
-        return engine
-
-    def _arguments(self, writing: bool) -> dict[str, Any]:
-        if self.sqlite:
-            return {"connect_args": {"check_same_thread": False, "timeout": TIMEOUT}}
-        how = "-csynchronous_commit=on" if writing else "-cdefault_transaction_read_only=on"
-        options = " ".join(filter(None, (_text(self.url.query.get("options")), how)))
-        return {"connect_args": {"options": options, "connect_timeout": 5}, "pool_pre_ping": True}
-
     def _assert_durable(self, connection: Connection) -> None:
         """Refuse a database that acknowledges before it has synced."""
         if self.sqlite:
@@ -191,10 +171,13 @@ class Store:
         connection.commit()  # the lock is of the session and stays
         if not taken:
             connection.close()
+            if self._held:  # the server has not noticed yet that our last connection is gone
+                raise Busy(_AWAY)
             raise CannotStart(
                 "this database is in use by another service: two of them would lose changes. "
                 "End the other one first, or name another database."
             )
+        self._held = True
 
     def _not_opened(self, error: DBAPIError) -> Exception:
         if (known := self.known(error)) is not None:
@@ -215,8 +198,39 @@ def last_batch(connection: Connection) -> int:
     return int(found or 0)
 
 
-def url_of(state: Path, database: str | None) -> URL:
-    """Return where the ledger is: a file of the state folder, or PostgreSQL."""
+def reading_engine(state: Path, database: str | None) -> Engine:
+    """Return connections that only read, for a command beside a running service."""
+    return _engine(_url(state, database), writing=False)
+
+
+def _engine(url: URL, writing: bool) -> Engine:
+    sqlite = url.get_backend_name() == "sqlite"
+    try:
+        engine = create_engine(url, **_arguments(url, writing))
+    except (ModuleNotFoundError, NoSuchModuleError):
+        raise ConfigError(
+            f"no driver for {url.drivername} is installed. Run: pip install 'rescind[postgres]'"
+        ) from None
+    if sqlite:
+        event.listen(engine, "connect", _sqlite_writer if writing else _sqlite_reader)
+        start = "BEGIN IMMEDIATE" if writing else "BEGIN"
+        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(start))
+    return engine
+
+
+def _arguments(url: URL, writing: bool) -> dict[str, Any]:
+    quiet = {"hide_parameters": True}  # a message of an error is logged, and a log names nobody
+    if url.get_backend_name() == "sqlite":
+        return {"connect_args": {"check_same_thread": False, "timeout": TIMEOUT}, **quiet}
+    # A reader sees one state of the database from its first query to its last.
+    reader = "-cdefault_transaction_read_only=on -cdefault_transaction_isolation=repeatable\\ read"
+    how = "-csynchronous_commit=on" if writing else reader
+    options = " ".join(filter(None, (_text(url.query.get("options")), how)))
+    connecting = {"options": options, "connect_timeout": 5}
+    return {"connect_args": connecting, "pool_pre_ping": True, **quiet}
+
+
+def _url(state: Path, database: str | None) -> URL:
     if database is None:
         return URL.create("sqlite", database=str(state / FILE))
     try:

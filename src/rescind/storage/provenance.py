@@ -5,19 +5,29 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that matter, the machine and the commit."""
+    """Return the versions of Python and of the packages that matter, the machine and the commit.
+
+    They are looked up once in a process: git and the list of packages take milliseconds, and a
+    service issues many receipts.
+    """
+    return dict(_versions(os.environ.get("RESCIND_COMMIT")))
+
+
+@lru_cache
+def _versions(told: str | None) -> dict[str, str]:
     out = {"python": platform.python_version(), "machine": platform.machine()}
     for package in ("rescind", "torch", "numpy"):
         try:
             out[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             out[package] = "not installed"
-    out["commit"] = commit()
+    out["commit"] = commit()  # which reads `told` itself
     return out
 
 

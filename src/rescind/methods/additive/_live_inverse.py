@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rescind.errors import ConfigError
 from rescind.methods.additive import _live_kernels as kernels
@@ -104,9 +105,8 @@ class LiveInverse:
 
     def recommend(self, own: Items, k: int = 20) -> list[Reasoned]:
         """Return the k best items that are not owned, with their reasons. own: sorted"""
-        shown = most_lent(self.sums.owners, self.form.min_count)
         if len(own) < FEWEST:
-            return popular(shown, own, k)
+            return popular(self._shown(), own, k)
         with self._lock:  # a change of C takes some milliseconds: no list is made in its midst
             factor = -1 / self.square.diagonal()
             score = np.zeros(len(self.square))
@@ -120,10 +120,13 @@ class LiveInverse:
             rank = np.zeros_like(chosen)
             for n in np.unique(chosen[chosen >= 0]):
                 without = score - self.square[own[n]] * factor
-                mine = np.nonzero(chosen == n)
-                above = np.searchsorted(np.sort(without), without[best[mine[0]]], side="right")
-                rank[mine] = len(score) - above + 1
-        return filled(listed(own, best, chosen, share, rank), shown, own, k)
+                for line, r in zip(*np.nonzero(chosen == n), strict=True):
+                    rank[line, r] = np.count_nonzero(without > without[best[line]]) + 1
+        found = listed(own, best, chosen, share, rank)
+        return found if len(found) == k else filled(found, self._shown(), own, k)
+
+    def _shown(self) -> NDArray[np.int32]:
+        return most_lent(self.sums.owners, self.form.min_count)
 
 
 @dataclass

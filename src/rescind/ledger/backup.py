@@ -1,0 +1,245 @@
+"""Copies of the ledger, and how to go back to one.
+
+A backup is one SQLite file with every row, of either database: ciphertext and numbers. Keys are
+never in it, so it opens only what has not changed since. Going back drops the rest, by number.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import URL, Connection, create_engine, delete, event, insert, select, text
+from sqlalchemy.exc import DBAPIError
+
+from rescind.core.files import locked, sync_folder
+from rescind.errors import ConfigError, DataError
+from rescind.ledger import store as stores
+from rescind.ledger import tables
+from rescind.ledger.keyslots import FILE as KEYS
+from rescind.ledger.keyslots import Head, KeySlots
+from rescind.ledger.migrate import migrate
+from rescind.ledger.start import named_slots, open_boxes, read_tree
+from rescind.ledger.store import FILE, Store, last_batch
+from rescind.proof.tlog import Tree
+
+CHUNK = 1000
+"""Rows copied at a time."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What going back to a ledger would keep and drop."""
+
+    entries: int
+    entries_lost: int
+    """Entries of the log that the keys have seen and this ledger does not have."""
+    people: int
+    loans: int
+    people_dropped: int
+    loans_dropped: int
+    accounts_ended: int
+    keys_destroyed: int
+    """Keys of what was lent or changed since: nothing in this ledger needs them."""
+
+    def __str__(self) -> str:
+        text = (
+            f"This ledger has {self.entries:,} entries. {self.loans:,} loans of {self.people:,} "
+            f"people open.\n"
+            f"Dropped: {self.loans_dropped:,} loans of {self.people_dropped:,} people, which "
+            f"changed since; {self.accounts_ended:,} accounts, which ended since.\n"
+            f"Destroyed: {self.keys_destroyed:,} keys of what was lent or changed since."
+        )
+        if self.entries_lost:
+            text += (
+                f"\nThe log goes back by {self.entries_lost:,} entries. Witnesses that saw them "
+                f"will refuse it, and they are right: tell them, and start a new log."
+            )
+        return text
+
+
+def back_up(state: Path, target: Path, database: str | None = None) -> dict[str, int]:
+    """Copy the ledger into a new file while the service runs; return rows by table."""
+    if target.exists():
+        raise ConfigError(f"{target} exists already. Name a new file for the backup.")
+    if database is None and not (state / FILE).is_file():
+        raise DataError(f"{state} holds no ledger ({FILE}). Name the state folder of a service.")
+    part = target.with_name(f".{target.name}.part")
+    part.unlink(missing_ok=True)
+    try:
+        with _reading(state, database) as source, _new_file(part) as copy:
+            counts = _copy_rows(source, copy)
+        os.replace(part, target)
+        sync_folder(target.parent)
+    except DBAPIError as error:
+        raise DataError(f"cannot copy the ledger: {error.orig}. Nothing was written.") from None
+    finally:
+        for left in part.parent.glob(part.name + "*"):
+            left.unlink()
+    return counts
+
+
+def plan(state: Path, backup: Path | None, keys_mirror: Path | None, database: str | None) -> Plan:
+    """Find out what going back would drop. Nothing is changed; the service must not run."""
+    with ExitStack() as stack:
+        keys = stack.enter_context(_keys(state, keys_mirror))
+        source = stack.enter_context(_source(state, backup, database))
+        loans, lost = open_boxes(keys, source)
+        named = named_slots(source)
+        tree = _tree(source)
+        return Plan(
+            entries=len(tree),
+            entries_lost=max(0, keys.head.size - len(tree)),
+            people=len(loans),
+            loans=sum(map(len, loans.values())),
+            people_dropped=sum(row.box is not None for row in lost),
+            loans_dropped=sum(row.lent for row in lost),
+            accounts_ended=sum(row.account_key not in keys.ids for row in lost),
+            keys_destroyed=len(keys.without_box(named)),
+        )
+
+
+def restore(
+    state: Path,
+    backup: Path | None,
+    keys_mirror: Path | None = None,
+    database: str | None = None,
+) -> None:
+    """Put a backup in place (None: accept the ledger in place). The next start drops the rest.
+
+    Killed before its end, the next start refuses the ledger: repeat the command.
+    """
+    with _keys(state, keys_mirror) as keys:
+        if backup is not None:
+            _put_in_place(state, backup, database)
+        store = Store(state, database)
+        try:
+            connection = store.writer()
+            migrate(connection)
+            with connection.begin():
+                connection.execute(delete(tables.session))  # everybody signs in again
+            tree = read_tree(connection)
+            with connection.begin():
+                batch = last_batch(connection)
+            keys.restart_head(Head(len(tree), batch, tree.root()))
+        finally:
+            store.close()
+
+
+def _put_in_place(state: Path, backup: Path, database: str | None) -> None:
+    if database is None:
+        part = state / f".{FILE}.part"
+        for left in state.glob(part.name + "*"):
+            left.unlink()
+        with _one_file(backup) as source, _new_file(part) as copy:
+            _copy_rows(source, copy)
+        for old in ("-wal", "-shm"):  # of the ledger that is replaced
+            (state / (FILE + old)).unlink(missing_ok=True)
+        os.replace(part, state / FILE)
+        sync_folder(state)
+        return
+    store = Store(state, database)
+    try:
+        connection = store.writer()
+        migrate(connection)
+        with _one_file(backup) as source, connection.begin():
+            for table in reversed(tables.metadata.sorted_tables):
+                connection.execute(delete(table))
+            _copy_rows(source, connection)
+    finally:
+        store.close()
+
+
+def _copy_rows(source: Connection, copy: Connection) -> dict[str, int]:
+    counts = {}
+    for table in tables.metadata.sorted_tables:
+        counts[table.name] = 0
+        for rows in source.execute(select(table)).mappings().partitions(CHUNK):
+            copy.execute(insert(table), [dict(row) for row in rows])
+            counts[table.name] += len(rows)
+    return counts
+
+
+@contextmanager
+def _keys(state: Path, mirror: Path | None) -> Iterator[KeySlots]:
+    """Hold the state, so that no service runs on it meanwhile."""
+    if not state.is_dir():
+        raise DataError(f"{state} is not a folder. Name the state folder of a service.")
+    with locked(state):
+        keys = KeySlots(state / KEYS, mirror)
+        try:
+            yield keys
+        finally:
+            keys.close()
+
+
+@contextmanager
+def _source(state: Path, backup: Path | None, database: str | None) -> Iterator[Connection]:
+    with _one_file(backup) if backup else _reading(state, database) as connection:
+        yield connection
+
+
+@contextmanager
+def _reading(state: Path, database: str | None) -> Iterator[Connection]:
+    """Read one state of a ledger that may be in use."""
+    engine = stores.reading_engine(state, database)
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _one_file(backup: Path) -> Iterator[Connection]:
+    """Read a backup; raise `DataError` if it is none."""
+    if not backup.is_file():
+        raise DataError(f"there is no file {backup}. Name a file that rescind backup wrote.")
+    engine = create_engine(
+        URL.create("sqlite", database=f"file:{backup}", query={"mode": "ro", "uri": "true"})
+    )
+    try:
+        with engine.connect() as connection:
+            try:
+                connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+            except DBAPIError as error:
+                raise DataError(
+                    f"{backup} is not a backup of a ledger: {error.orig}. "
+                    f"Name a file that rescind backup wrote."
+                ) from None
+            yield connection
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[Connection]:
+    """Make a ledger in one new file of mode 600, synced at the end."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    engine = create_engine(URL.create("sqlite", database=str(path)))
+    event.listen(engine, "connect", _plain)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    try:
+        with engine.connect() as connection:
+            migrate(connection)
+            with connection.begin():
+                yield connection
+    finally:
+        engine.dispose()
+    file = os.open(path, os.O_RDONLY)
+    os.fsync(file)
+    os.close(file)
+
+
+def _plain(connection: sqlite3.Connection, _: object) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+def _tree(connection: Connection) -> Tree:
+    rows = connection.execute(select(tables.leaf.c.hash).order_by(tables.leaf.c.n))
+    return Tree(b"".join(bytes(row.hash) for row in rows))

@@ -1,0 +1,124 @@
+"""Backups are ciphertext; going back brings nothing back and says what is dropped."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from ledgers import done, joined, lent, opened, take_back
+from rescind.errors import ConfigError, DataError
+from rescind.ledger.backup import back_up, plan, restore
+from rescind.ledger.errors import NotThere, OlderLedger
+from rescind.ledger.lending import Lend
+
+
+def test_a_backup_of_a_running_ledger_can_be_put_back(tmp_path: Path) -> None:
+    state, backup = tmp_path / "state", tmp_path / "backup.db"
+    ledger = opened(state)
+    stays, changes, leaves = joined(ledger, 1, 2), joined(ledger, 3, 4), joined(ledger, 5)
+    assert back_up(state, backup)["person"] == 3
+    assert backup.stat().st_mode & 0o777 == 0o600
+    done(ledger, take_back(changes, "unshare", 3))
+    done(ledger, take_back(leaves, "leave"))
+    later = joined(ledger, 6)
+    ledger.close()
+
+    found = plan(state, backup, None, None)
+    assert (found.people, found.loans) == (1, 2)
+    assert (found.people_dropped, found.loans_dropped, found.accounts_ended) == (2, 3, 1)
+    assert found.entries_lost == 3
+    assert "goes back by 3 entries" in str(found)
+    before = (state / "ledger.db").read_bytes(), (state / "keys.bin").read_bytes()
+    assert ((state / "ledger.db").read_bytes(), (state / "keys.bin").read_bytes()) == before
+
+    restore(state, backup)
+    ledger = opened(state)
+    assert ledger.report.people_dropped == 2
+    assert ledger.report.loans_dropped == 3
+    assert ledger.report.accounts_dropped == 1
+    assert lent(ledger, stays) == [1, 2]
+    assert lent(ledger, changes) == []
+    for gone in (leaves, later):
+        with pytest.raises(NotThere):
+            lent(ledger, gone)
+    assert ledger.live.loans == {stays: (1, 2)}
+    done(ledger, Lend(changes, (7,)))
+    ledger.close()
+    opened(state).close()
+
+
+def test_an_old_ledger_in_place_is_accepted_only_by_restore(tmp_path: Path) -> None:
+    state = tmp_path
+    ledger = opened(state)
+    person = joined(ledger, 1)
+    ledger.close()
+    old = (state / "ledger.db").read_bytes()
+    ledger = opened(state)
+    done(ledger, take_back(person, "erase", 1))
+    ledger.close()
+    (state / "ledger.db").write_bytes(old)
+    with pytest.raises(OlderLedger):
+        opened(state)
+    restore(state, None)
+    ledger = opened(state)
+    assert lent(ledger, person) == []
+    assert ledger.live.loans == {}
+    ledger.close()
+
+
+def test_an_old_backup_opens_nothing_that_changed_since(tmp_path: Path) -> None:
+    """An attacker with the backup and all keys of today: nothing. Control: with those of then."""
+    from rescind.ledger.keyslots import KeySlots
+    from rescind.ledger.scanner import opened_boxes
+
+    state, backup = tmp_path / "state", tmp_path / "backup.db"
+    ledger = opened(state)
+    person = joined(ledger, 1, 2)
+    back_up(state, backup)
+    keys_then = (state / "keys.bin").read_bytes()
+    done(ledger, take_back(person, "leave"))
+    ledger.close()
+    (tmp_path / "then.bin").write_bytes(keys_then)
+    (tmp_path / "then.bin").chmod(0o600)
+    loans = b"\1\0\0\0\2\0\0\0"
+    assert loans in opened_boxes(backup, KeySlots(tmp_path / "then.bin")).values(), "control"
+    assert opened_boxes(backup, KeySlots(state / "keys.bin")) == {}
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    opened(state).close()
+    taken, text = tmp_path / "taken", tmp_path / "text"
+    taken.touch()
+    text.write_text("not a ledger")
+    with pytest.raises(ConfigError, match="exists already"):
+        back_up(state, taken)
+    with pytest.raises(DataError, match="holds no ledger"):
+        back_up(tmp_path, tmp_path / "x")
+    with pytest.raises(DataError, match="not a backup"):
+        plan(state, text, None, None)
+    with pytest.raises(DataError, match="no file"):
+        plan(state, tmp_path / "missing", None, None)
+    ledger = opened(state)
+    with pytest.raises(DataError, match="in use"):
+        plan(state, None, None, None)
+    ledger.close()
+
+
+def test_a_backup_holds_no_sessions_key_or_opening_in_the_open(tmp_path: Path) -> None:
+    state, backup = tmp_path / "state", tmp_path / "backup.db"
+    ledger = opened(state)
+    person = joined(ledger, 1)
+    answer = done(ledger, take_back(person, "unshare", 1), "a-key-of-the-caller").body
+    back_up(state, backup)
+    data = backup.read_bytes()
+    assert bytes.fromhex(answer["acknowledgement"]["entry"]) in data, "control"
+    for secret in (answer["receipt_key"], answer["acknowledgement"]["opening"]):
+        assert bytes.fromhex(secret) not in data
+        assert secret.encode() not in data
+    for slot_id in ledger.keys.ids:
+        assert ledger.keys.get(slot_id).key not in data
+    assert sqlite3.connect(backup).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    ledger.close()

@@ -1,0 +1,120 @@
+"""Killed at any moment, a ledger loses nothing that it acknowledged and finishes what it began."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from ledger_killing import Server, killed
+from ledgers import lent, opened
+from rescind.ledger import failpoints
+from rescind.ledger.options import Options
+from rescind.ledger.start import named_slots
+
+SOURCES = Path(failpoints.__file__).parent
+AT_A_CHANGE = failpoints.NAMES[:5]
+"""Rows of the table of crash points that a change passes; the others belong to releases."""
+
+
+def reached_in_source() -> set[str]:
+    found: set[str] = set()
+    for path in SOURCES.rglob("*.py"):
+        found.update(re.findall(r'\breach\("([^"]+)"\)', path.read_text(encoding="utf-8")))
+    return found
+
+
+def test_every_failpoint_in_the_source_has_a_row() -> None:
+    assert set(AT_A_CHANGE) <= reached_in_source() <= set(failpoints.NAMES)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory):
+    server = Server(tmp_path_factory.mktemp("points") / "state")
+    yield server
+    server.close()
+
+
+# Whether the change is there after a start, though nobody was told.
+@pytest.mark.parametrize(
+    ("point", "committed"),
+    list(zip(AT_A_CHANGE, (False, False, False, True, True), strict=True)),
+)
+@pytest.mark.parametrize("change", ["lend", "unshare", "leave"])
+def test_killed_at_each_point_a_start_reaches_the_end(
+    server: Server, point: str, committed: bool, change: str
+) -> None:
+    name = f"{point}-{change}".replace(" ", "-")
+    server.start()
+    person = server.ask(do="join", key=f"join-{name}")["body"]["person"]
+    server.ask(do="lend", person=person, items=[1, 2], key=f"first-{name}")
+    server.kill()
+    server.start(failpoint=point)
+    asked = {"do": change, "person": person, "key": f"second-{name}"}
+    asked |= {"items": [3]} if change == "lend" else {"items": [1]} if change == "unshare" else {}
+    assert server.ask(**asked) is None
+    assert server.ended() == -signal.SIGKILL
+
+    server.start()
+    again = server.ask(**asked)
+    assert again["status"] < 300
+    assert again["replayed"] == committed
+    assert server.ask(do="stop") is None
+    assert server.ended() == 0
+    ledger = opened(Path(server.place).parent / "state")
+    try:
+        if change != "leave":
+            assert (
+                lent(ledger, bytes.fromhex(person)) == {"lend": [1, 2, 3], "unshare": [2]}[change]
+            )
+        with ledger.store.reading() as connection:
+            assert ledger.keys.ids == named_slots(connection)
+        assert all(one.erased_at for one in ledger.reading.open_requests())
+    finally:
+        ledger.close()
+
+
+def test_killed_between_commit_and_destruction_the_old_key_is_there_until_the_sweep(
+    tmp_path: Path,
+) -> None:
+    server = Server(tmp_path / "state")
+    try:
+        server.start()
+        person = server.ask(do="join", key="join-a-person-0")["body"]["person"]
+        server.ask(do="lend", person=person, items=[1, 2], key="lend-two-items-0")
+        server.kill()
+        server.start(failpoint="committed")
+        assert server.ask(do="leave", person=person, key="leave-for-good-0") is None
+        assert server.ended() == -signal.SIGKILL
+    finally:
+        server.close()
+    control = opened(tmp_path / "state", options=Options(sweep=False))
+    with control.store.reading() as connection:
+        left = control.keys.without_box(named_slots(connection))
+    assert len(left) == 2, "control: without the sweep both keys of a person who left are there"
+    control.close()
+    ledger = opened(tmp_path / "state")
+    assert ledger.report.keys_destroyed == 2
+    ledger.close()
+
+
+def test_eight_writers_and_random_kills_lose_nothing(tmp_path: Path) -> None:
+    verdict = killed(tmp_path / "state", kills=5, seed=7)
+    assert verdict.clean, (verdict, verdict.faults)
+    assert verdict.acknowledged > 10
+
+
+@pytest.mark.service
+def test_twenty_kills_lose_nothing(tmp_path: Path, database: str | None) -> None:
+    verdict = killed(tmp_path / "state", kills=20, seed=11, database=database)
+    assert verdict.clean, (verdict, verdict.faults)
+
+
+@pytest.mark.service
+def test_without_the_sweep_the_same_kills_leave_keys(tmp_path: Path) -> None:
+    verdict = killed(tmp_path / "state", kills=20, seed=11, without_sweep=True)
+    assert verdict.keys_without_box > 0
+    assert verdict.unfinished > 0
+    assert (verdict.lost, verdict.doubled) == (0, 0)

@@ -1,0 +1,125 @@
+"""The data map is complete: every column of both databases and every file has its rule."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect, text
+
+from ledgers import done, joined, opened, take_back
+from rescind.ledger import tables
+from rescind.ledger.backup import back_up
+from rescind.ledger.lending import Lend
+from rescind.ledger.migrate import migrate
+
+HOUSEKEEPING = {"alembic_version"}
+"""A table with one word: the version of the others."""
+
+
+def unmapped(connection: Connection) -> list[str]:
+    """Return columns of the live schema that the map does not have."""
+    rules, found = tables.data_map(), []
+    for table in inspect(connection).get_table_names():
+        for column in inspect(connection).get_columns(table):
+            if table not in HOUSEKEEPING and not rules.get(table, {}).get(column["name"]):
+                found.append(f"{table}.{column['name']}")
+    return found
+
+
+def unmapped_files(state: Path) -> list[str]:
+    """Return files of a state folder that no pattern of the map fits."""
+    names = [str(path.relative_to(state)) for path in state.rglob("*") if path.is_file()]
+    return [name for name in names if not any(fnmatch(name, rule) for rule in tables.PATHS)]
+
+
+def test_every_column_of_the_live_schema_has_a_rule(tmp_path: Path, database: str | None) -> None:
+    ledger = opened(tmp_path, database=database)
+    connection = ledger.store.writer()
+    with connection.begin():
+        assert unmapped(connection) == []
+        connection.execute(text("ALTER TABLE person ADD COLUMN birthday text"))
+        assert unmapped(connection) == ["person.birthday"], "control: a new column is found"
+        connection.rollback()
+    ledger.close()
+
+
+def test_every_column_of_the_map_has_a_rule_in_words() -> None:
+    for name, columns in tables.data_map().items():
+        for column, rule in columns.items():
+            assert len(rule) > 10, f"{name}.{column}"
+
+
+def test_a_table_made_in_passing_has_no_rule() -> None:
+    table = Table("diary", MetaData(), Column("text", Integer))
+    assert "rule" not in table.c.text.info, "control: columns get rules from tables.py alone"
+
+
+def test_the_migrations_make_the_tables_of_the_map(tmp_path: Path, database: str | None) -> None:
+    ledger = opened(tmp_path, database=database)
+    connection = ledger.store.writer()
+    with connection.begin():
+        made = MigrationContext.configure(connection)
+        assert compare_metadata(made, tables.metadata) == []
+    ledger.close()
+
+
+def test_migrations_go_down_and_up_again(tmp_path: Path, database: str | None) -> None:
+    ledger = opened(tmp_path, database=database)
+    ledger.writer.close()
+    connection = ledger.store.writer()
+    migrate(connection, "base")
+    with connection.begin():
+        assert set(inspect(connection).get_table_names()) <= HOUSEKEEPING
+    migrate(connection)
+    with connection.begin():
+        assert set(tables.metadata.tables) <= set(inspect(connection).get_table_names())
+    ledger.close()
+
+
+@pytest.mark.parametrize("statement", [0, 1, 7, 20, 30])
+def test_a_migration_that_is_cut_off_leaves_nothing(tmp_path: Path, statement: int) -> None:
+    from sqlalchemy import event
+
+    from rescind.ledger.store import Store
+
+    store, seen = Store(tmp_path), []
+
+    class CutOff(BaseException):
+        pass
+
+    def cut(*arguments: object) -> None:
+        seen.append(arguments[2])
+        if len(seen) > statement and "CREATE" in str(arguments[2]):
+            raise CutOff
+
+    connection = store.writer()
+    event.listen(connection, "before_cursor_execute", cut)
+    with pytest.raises(CutOff):
+        migrate(connection)
+    event.remove(connection, "before_cursor_execute", cut)
+    with connection.begin():
+        assert inspect(connection).get_table_names() == []
+    migrate(connection)
+    with connection.begin():
+        assert unmapped(connection) == []
+    store.close()
+
+
+def test_every_file_after_a_whole_story_has_a_rule(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    ledger = opened(state)
+    person, other = joined(ledger, 1, 2), joined(ledger, 3)
+    done(ledger, Lend(person, (4,)), "lend-with-a-key-0")
+    back_up(state, tmp_path / "backup.db")
+    done(ledger, take_back(person, "unshare", 4))
+    assert unmapped_files(state) == []  # with the write-ahead log beside it
+    done(ledger, take_back(other, "leave"))
+    ledger.close()
+    opened(state).close()
+    assert unmapped_files(state) == []
+    (state / "notes.txt").write_text("about a person")
+    assert unmapped_files(state) == ["notes.txt"], "control: a new file is found"

@@ -1,0 +1,137 @@
+"""PostgreSQL: the same behaviour, one service only, and nothing lost when it restarts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+
+from ledgers import done, joined, lent, opened, repeating, take_back, ticking
+from rescind.errors import ConfigError
+from rescind.ledger.backup import back_up, plan, restore
+from rescind.ledger.batch import Once
+from rescind.ledger.book import Ledger
+from rescind.ledger.errors import Busy, CannotStart
+from rescind.ledger.lending import Lend, TakeBack
+from rescind.ledger.store import Store
+
+pytestmark = pytest.mark.service
+CUT = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+)
+
+
+def story(ledger: Ledger) -> list[bytes]:
+    people = [joined(ledger, n, n + 1, n + 2) for n in range(4)]
+    done(ledger, take_back(people[0], "unshare", 1))
+    done(ledger, take_back(people[1], "leave"))
+    done(ledger, Lend(people[2], (9, 12)), "the-same-key-on-both")
+    return people
+
+
+def test_the_same_story_writes_the_same_log(tmp_path: Path, postgres: str) -> None:
+    roots, sums = set(), set()
+    for number, database in enumerate((None, postgres)):
+        ledger = opened(
+            tmp_path / str(number), database=database, clock=ticking(), entropy=repeating()
+        )
+        people = story(ledger)
+        roots.add(ledger.tree.root())
+        sums.add(ledger.live.digest())
+        assert lent(ledger, people[2]) == [2, 3, 4, 9, 12]
+        ledger.close()
+    assert len(roots) == len(sums) == 1
+
+
+def test_what_durability_needs_is_asserted(tmp_path: Path, postgres: str) -> None:
+    ledger = opened(tmp_path, database=postgres)
+    with ledger.store.writer().begin():
+        found = ledger.store.writer().execute(text("SHOW synchronous_commit")).scalar_one()
+    assert found == "on"
+    ledger.close()
+
+
+def test_two_services_on_one_database_are_refused(tmp_path: Path, postgres: str) -> None:
+    ledger = opened(tmp_path / "1", database=postgres)
+    with pytest.raises(CannotStart, match="in use by another service"):
+        opened(tmp_path / "2", database=postgres)
+    ledger.close()
+    opened(tmp_path / "1", database=postgres).close()
+
+
+def test_another_database_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="mysql"):
+        Store(tmp_path, "mysql://root@localhost/ledger")
+
+
+def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Busy, match="away"):
+        Store(tmp_path, "postgresql://postgres@127.0.0.1:1/none")
+
+
+def test_a_backup_goes_back_into_postgres_and_into_sqlite(tmp_path: Path, postgres: str) -> None:
+    state, backup = tmp_path / "state", tmp_path / "backup.db"
+    ledger = opened(state, database=postgres)
+    people = story(ledger)
+    back_up(state, backup, postgres)
+    done(ledger, take_back(people[2], "erase"))
+    later = joined(ledger, 5)
+    ledger.close()
+    shutil.copytree(state, tmp_path / "moved")
+    assert plan(state, backup, None, postgres).people_dropped == 1
+    for where, database in ((state, postgres), (tmp_path / "moved", None)):
+        restore(where, backup, None, database)
+        ledger = opened(where, database=database)
+        assert lent(ledger, people[3]) == [3, 4, 5]
+        assert lent(ledger, people[2]) == []
+        assert later not in ledger.live.loans
+        done(ledger, Lend(people[2], (1,)))
+        ledger.close()
+
+
+def test_restarts_of_the_server_lose_nothing(tmp_path: Path, postgres: str) -> None:
+    """All connections are cut again and again, as an immediate restart cuts them."""
+    ledger = opened(tmp_path, database=postgres)
+    person = joined(ledger)
+    stop, refused = threading.Event(), 0
+    address = make_url(os.environ["RESCIND_TEST_POSTGRES_URL"])
+    cutter = create_engine(address.set(drivername="postgresql+psycopg"))
+
+    def cut() -> None:
+        while not stop.wait(0.4):
+            with cutter.begin() as connection:
+                connection.execute(text(CUT))
+
+    thread = threading.Thread(target=cut)
+    thread.start()
+    try:
+        for number in range(60):
+            once, items = Once(f"restart-{number:012d}", b""), (number % 20,)
+            back = 20 <= number < 40
+            operation = TakeBack(person, "unshare", items) if back else Lend(person, items)
+            while True:
+                try:
+                    ledger.submit(operation, once).result(60)
+                    break
+                except Busy:
+                    refused += 1
+                    time.sleep(0.02)
+    finally:
+        stop.set()
+        thread.join()
+        cutter.dispose()
+    assert refused > 0, "control: the cuts were felt"
+    assert lent(ledger, person) == list(range(20))
+    assert ledger.live.loans[person] == tuple(range(20))
+    assert len(ledger.tree) == 60
+    ledger.close()
+    again = opened(tmp_path, database=postgres)
+    assert again.report.keys_destroyed <= 1  # this hour's key of answers
+    assert again.live.loans == {person: tuple(range(20))}
+    again.close()

@@ -1,0 +1,259 @@
+"""A start finishes what a crash left, and refuses what it must not touch."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from ledgers import CATALOGUE, START, digest_of, done, joined, lent, opened, take_back
+from rescind.errors import ConfigError
+from rescind.ledger.catalogue import Catalogue
+from rescind.ledger.errors import CannotStart, NotThere, OlderLedger
+from rescind.ledger.lending import Lend
+from rescind.ledger.options import Options
+from rescind.ledger.start import named_slots
+
+
+def crash_copy(state: Path, target: Path) -> Path:
+    """Copy a state as a kill would leave it: the write-ahead log is still beside it."""
+    shutil.copytree(state, target)
+    return target
+
+
+def test_the_sum_and_the_log_are_the_same_after_a_restart(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    people = [joined(ledger, n, n + 1) for n in range(5)]
+    done(ledger, take_back(people[0], "leave"))
+    done(ledger, take_back(people[1], "unshare", 1))
+    loans, root = dict(ledger.live.loans), ledger.tree.root()
+    ledger.close()
+    again = opened(tmp_path)
+    assert again.live.digest() == digest_of(loans)
+    assert again.tree.root() == root
+    assert again.report.people == 4
+    assert again.report.keys_destroyed == 0
+    again.close()
+
+
+def test_keys_without_a_box_are_destroyed_and_the_erasure_is_dated(tmp_path: Path) -> None:
+    ledger = opened(tmp_path / "a", clock=lambda: START)
+    person = joined(ledger, 1, 2)
+    old = ledger.keys.get(ledger.reading.person(person).loans_key)
+    before = (tmp_path / "a" / "keys.bin").read_bytes()
+    request = done(ledger, take_back(person, "erase", 1)).body["request_id"]
+    ledger.close()
+    # As if it was killed between the commit and the destruction: the old key is still there.
+    after = bytearray((tmp_path / "a" / "keys.bin").read_bytes())
+    at = before.index(old.key) - 8
+    free = next(n for n in range(192, len(after), 64) if not any(after[n : n + 64]))
+    assert free == at or before[at : at + 64] != after[at : at + 64]
+    after[at : at + 64] = before[at : at + 64]
+    (tmp_path / "a" / "keys.bin").write_bytes(after)
+    undated(tmp_path / "a", request)
+    control = crash_copy(tmp_path / "a", tmp_path / "b")
+
+    swept = opened(tmp_path / "a")
+    assert swept.report.keys_destroyed == 1
+    assert old.key not in (tmp_path / "a" / "keys.bin").read_bytes()
+    assert swept.reading.request(request).level == "L1"
+    assert swept.reading.request(request).erased_at > START
+    swept.close()
+
+    kept = opened(control, options=Options(sweep=False))
+    assert old.key in (control / "keys.bin").read_bytes(), "control: without the sweep it stays"
+    assert kept.reading.request(request).level == "L0"
+    kept.close()
+
+
+def undated(state: Path, request: str) -> None:
+    import sqlite3
+
+    with sqlite3.connect(state / "ledger.db") as connection:
+        connection.execute("UPDATE request SET erased_at = NULL, level = 'L0'")
+    connection.close()
+
+
+def test_an_older_ledger_is_refused_and_destroys_no_key(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    ledger = opened(state)
+    person = joined(ledger, 1)
+    ledger.close()
+    old = (state / "ledger.db").read_bytes()
+    ledger = opened(state)
+    newer = joined(ledger, 2)
+    done(ledger, Lend(person, (3,)))
+    ledger.close()
+    right, keys = (state / "ledger.db").read_bytes(), (state / "keys.bin").read_bytes()
+
+    (state / "ledger.db").write_bytes(old)
+    with pytest.raises(OlderLedger, match="older than its keys"):
+        opened(state)
+    assert (state / "keys.bin").read_bytes() == keys
+    (state / "ledger.db").write_bytes(right)
+    ledger = opened(state)
+    assert (lent(ledger, person), lent(ledger, newer)) == ([1, 3], [2])
+    ledger.close()
+
+
+def test_a_ledger_that_only_misses_a_join_is_older_too(tmp_path: Path) -> None:
+    """A join writes no entry of the log, but it has a key that a sweep would destroy."""
+    ledger = opened(tmp_path)
+    ledger.close()
+    old = (tmp_path / "ledger.db").read_bytes()
+    ledger = opened(tmp_path)
+    joined(ledger)
+    ledger.close()
+    (tmp_path / "ledger.db").write_bytes(old)
+    with pytest.raises(OlderLedger):
+        opened(tmp_path)
+
+
+def test_another_history_of_the_same_length_is_refused(tmp_path: Path) -> None:
+    one, two = opened(tmp_path / "1"), opened(tmp_path / "2")
+    for ledger in (one, two):
+        joined(ledger, 1)
+        ledger.close()
+    shutil.copy(tmp_path / "1" / "ledger.db", tmp_path / "2" / "ledger.db")
+    with pytest.raises(OlderLedger, match="another one"):
+        opened(tmp_path / "2")
+
+
+def test_without_its_keys_it_says_what_is_lost_and_serves_on(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    people = [joined(ledger, 1, 2, 3), joined(ledger, 4)]
+    joined(ledger)
+    ledger.close()
+    (tmp_path / "keys.bin").unlink()
+    ledger = opened(tmp_path)
+    said = str(ledger.report)
+    assert "4 loans of 2 people cannot be opened" in said
+    assert "3 accounts ended" in said
+    assert "keys.bin was not there" in said
+    assert ledger.live.loans == {}
+    for person in people:
+        with pytest.raises(NotThere, match="no such account"):
+            lent(ledger, person)
+    again = joined(ledger, 1)
+    assert lent(ledger, again) == [1]
+    ledger.close()
+    assert "cannot be opened" not in str(opened_report(tmp_path))
+
+
+def opened_report(state: Path) -> object:
+    ledger = opened(state)
+    ledger.close()
+    return ledger.report
+
+
+def test_a_ledger_that_was_changed_while_it_was_closed_is_refused(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    joined(ledger, 1)
+    kept = joined(ledger, 2)
+    ledger.close()
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        connection.execute("DELETE FROM person WHERE id <> ?", (kept,))
+    connection.close()
+    with pytest.raises(CannotStart, match="changed the ledger"):
+        opened(tmp_path)
+
+
+def test_a_log_with_a_missing_or_changed_leaf_is_refused(tmp_path: Path) -> None:
+    import sqlite3
+
+    ledger = opened(tmp_path)
+    for item in range(4):
+        joined(ledger, item)
+    ledger.close()
+    for harm, said in (
+        ("UPDATE leaf SET hash = zeroblob(32) WHERE n = 1", "another one"),
+        ("DELETE FROM leaf WHERE n = 1", "some are gone"),
+    ):
+        with sqlite3.connect(tmp_path / "ledger.db") as connection:
+            connection.execute(harm)
+        connection.close()
+        with pytest.raises((OlderLedger, CannotStart), match=said):
+            opened(tmp_path)
+
+
+def test_a_second_process_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from ledgers import opened\n"
+        "from rescind.errors import RescindError\n"
+        "try: opened(Path(sys.argv[1]))\n"
+        "except RescindError as error: print(error); sys.exit(2)\n"
+    )
+    helpers = str(Path(__file__).parents[1] / "helpers")
+    second = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {helpers!r})\n{code}", tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert second.returncode == 2
+    assert "in use by another" in second.stdout
+    assert second.stderr == ""
+    ledger.close()
+
+
+def test_another_catalogue_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="first start needs the items"):
+        opened(tmp_path, catalogue=None)
+    opened(tmp_path).close()
+    with pytest.raises(ConfigError, match="another order"):
+        opened(tmp_path, catalogue=Catalogue(CATALOGUE.ids[::-1]))
+
+
+@pytest.mark.parametrize("harm", [b"", b"not a database" * 100])
+def test_a_ledger_that_is_no_database_is_named(tmp_path: Path, harm: bytes) -> None:
+    ledger = opened(tmp_path)
+    joined(ledger, 1)
+    ledger.close()
+    (tmp_path / "ledger.db").write_bytes(harm)
+    with pytest.raises((CannotStart, OlderLedger)):
+        opened(tmp_path)
+
+
+def test_no_key_lacks_a_box_and_no_box_lacks_a_key(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    for n in range(6):
+        person = joined(ledger, n, n + 1, n + 2)
+        done(ledger, take_back(person, ("unshare", "erase", "leave")[n % 3]), f"key-{n:020d}")
+    with ledger.store.reading() as connection:
+        assert named_slots(connection) == ledger.keys.ids
+    ledger.close()
+
+
+def test_the_settings_that_durability_needs_are_asserted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = opened(tmp_path)
+    connection = ledger.store.writer()
+    with connection.begin():
+        assert connection.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
+        assert connection.execute(text("PRAGMA synchronous")).scalar_one() == 2
+    ledger.close()
+    from rescind.ledger import store
+
+    def hasty(connection: Any, _: Any) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    monkeypatch.setattr(store, "_sqlite_writer", hasty)
+    with pytest.raises(CannotStart, match="durable answers need"):
+        opened(tmp_path)
+
+
+def test_memory_is_never_dumped(tmp_path: Path) -> None:
+    import resource
+
+    opened(tmp_path).close()
+    assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
