@@ -203,10 +203,6 @@ def opened(
     names = [f"item-{n}" for n in range(items)]
     catalogue = Catalogue(names, [f"Title of {n}" for n in range(items)])
     ledger = Ledger.open(state, catalogue=catalogue, options=options, clock=clock)
-    if ledger.releases is None:  # TEMPORARY
-        from fake_releases import FakeReleases
-
-        ledger.releases = FakeReleases(ledger)
     runner = asyncio.Runner()
     try:
         app = create_app(ledger, Settings(**{"limits": False, **settings}))

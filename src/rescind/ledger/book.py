@@ -15,6 +15,7 @@ from rescind.ledger.keyslots import LOG_KEY, SIGNER
 from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts, now
 from rescind.ledger.reading import Reading
+from rescind.ledger.releasing import Releasing
 from rescind.ledger.start import Report, prepared
 from rescind.ledger.writer import Writer
 
@@ -38,7 +39,7 @@ class Ledger:
         self.clock = parts.clock
         self.writer = Writer(parts)
         self.reading = Reading(parts.store, parts.keys, parts.catalogue, self.writer.dates)
-        self.releases: Any = None
+        self.releases = Releasing(parts, self.submit, self.signer)
 
     @classmethod
     def open(
@@ -71,6 +72,11 @@ class Ledger:
         )
         ledger = cls(parts, report)
         ledger.writer.begin(seq, batch)
+        try:
+            ledger.releases.begin()
+        except BaseException:
+            ledger.close()
+            raise
         return ledger
 
     def submit(self, operation: Operation, once: Once | None = None) -> Future[Answer]:
@@ -104,6 +110,10 @@ def _private(seed: bytes) -> Ed25519PrivateKey:
 
 
 def _live_sum(items: int, options: Options) -> Any:
+    if options.instant:
+        from rescind.methods.additive._live_inverse import InstantSum
+
+        return InstantSum(items, min_count=options.min_count)
     from rescind.methods.additive._live_sum import LiveSum  # compiles on first use
 
     return LiveSum(items, min_count=options.min_count)

@@ -16,18 +16,18 @@ def versions() -> dict[str, str]:
     They are looked up once in a process: git and the list of packages take milliseconds, and a
     service issues many receipts.
     """
-    return dict(_versions(os.environ.get("RESCIND_COMMIT")))
+    return dict(_versions())
 
 
-@lru_cache
-def _versions(told: str | None) -> dict[str, str]:
+@lru_cache(maxsize=1)
+def _versions() -> dict[str, str]:
     out = {"python": platform.python_version(), "machine": platform.machine()}
     for package in ("rescind", "torch", "numpy"):
         try:
             out[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             out[package] = "not installed"
-    out["commit"] = commit()  # which reads `told` itself
+    out["commit"] = commit()
     return out
 
 

@@ -54,7 +54,7 @@ class Totals:
 
     def inverse(self, ridge: Ridge) -> Floats:
         """Compute the lower half of C = (G / 4096 + ridge)^-1, to the bits of `Gram`."""
-        gram = self.total * (1.0 / UNIT)
+        gram: Floats = np.multiply(self.total, 1.0 / UNIT, dtype=np.float64)
         own = half(np.arange(1, self.items + 1)) - 1  # the diagonal in the half
         gram[own] += ridge.of(gram[own])
         return inverted(gram, self.items)
@@ -87,6 +87,9 @@ class LiveSum:
     """Items that fewer people lend are hidden in a release; above 0, digests cover the counts."""
     sums: Totals = field(init=False)
     loans: dict[bytes, Items] = field(init=False, default_factory=dict)
+    gone: dict[bytes, Items] = field(init=False, default_factory=dict)
+    """What each person took back since `settle`: an audit of the next release asks for it. In
+    memory only, so a start begins with nothing."""
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
@@ -135,6 +138,23 @@ class LiveSum:
             else:
                 self.loans.pop(person, None)
             self.sums.people = len(self.loans)
+            self._note(person, known, new)
+
+    def _note(self, person: bytes, old: Items, new: Items) -> None:
+        """Remember what was taken back, and forget what was lent again."""
+        back = np.setdiff1d(old, new, assume_unique=True) if len(new) else old
+        if person in self.gone:
+            back = np.setdiff1d(np.union1d(self.gone[person], back), new)
+        if len(back):
+            self.gone[person] = back.astype(np.int32)
+        else:
+            self.gone.pop(person, None)
+
+    def settle(self) -> tuple[Totals, dict[bytes, Items], dict[bytes, Items]]:
+        """Return the sum, the loans and what was taken back since the last time, of one moment."""
+        with self._lock:
+            gone, self.gone = self.gone, {}
+            return self.sums.copy(), dict(self.loans), gone
 
     def load(self, loans: Mapping[bytes, Items]) -> None:
         """Add up the loans of many people at once, into a sum that is empty."""

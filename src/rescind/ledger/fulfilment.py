@@ -1,0 +1,192 @@
+"""A request from asked to receipt: what is issued when the records are out of what is served.
+
+A take-back is L1 with its answer: unreadable here and out of the sum. It is L3 when what is served
+was made without it: with the next release, or at once in the instant form. Then its receipt is
+signed, its leaf is logged, and the key of the receipt is destroyed here.
+
+A restart issues what is due: requests up to the release's `seq` without a receipt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Row, and_, select, update
+
+from rescind.audits.finding import Finding
+from rescind.core.claims import AFTER, ENTRY, PEOPLE, PUBLISHED, RELEASE
+from rescind.errors import DataError
+from rescind.forgetting.receipt import Asked, Done, Issued, Kept, canonical, issue
+from rescind.ledger import tables
+from rescind.ledger.batch import Answer, Batch
+from rescind.ledger.keyslots import about
+from rescind.methods.additive._live_release import Form
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+ENTRY_TYPE = b"\x02"
+AT_ONCE = 64
+"""Receipts of one transaction: signing them takes milliseconds, and lenders wait meanwhile."""
+KINDS = {"unshare": "Unshare", "erase": "Erase", "leave": "Withdraw"}
+HALF, URGENT = 0.5, 0.8
+"""Parts of the time until the deadline at which a request raises an alarm."""
+KEPT = (
+    Kept("request", 0, "That something was asked and when, without the records; for 3 years."),
+    Kept("log", 0, "Commitments under keys that only the requester has; for ever."),
+)
+NOT_COVERED = (
+    "Releases that people downloaded before this one.",
+    "Backups of the ledger: they hold ciphertext, and the key of these records is destroyed.",
+)
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a receipt states about the first release without the records."""
+
+    number: int
+    """0: the instant form, which has no releases."""
+    seq: int
+    at: datetime
+    people: int
+    """How many people's changes it mixes."""
+    wanted: int
+    """How many it should mix."""
+    sum_digest: str
+    weights_digest: str
+    form: Form
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def claims(self) -> dict[str, str]:
+        """Return what stands in every receipt of this release, in the open."""
+        if not self.number:
+            says = "at once: the instant form changes what is served with every request"
+            return {RELEASE: says, PUBLISHED: "lists, made from all weights"}
+        few = "" if self.people >= self.wanted else f", fewer than the {self.wanted} wanted"
+        kept = f"the {self.form.neighbours} largest weights of each item, of items that "
+        return {
+            RELEASE: str(self.number),
+            PEOPLE: f"{self.people} changed something since the one before{few}",
+            PUBLISHED: f"{kept}{self.form.min_count} people or more lend",
+        }
+
+
+def open_until(seq: int) -> Any:
+    """Return the condition of requests that a release of this `seq` fulfils."""
+    column = tables.request.c
+    return and_(column.status == "in_progress", column.seq.is_not(None), column.seq <= seq)
+
+
+@dataclass(frozen=True)
+class Issue:
+    """Issue the receipts that are due, some at a time. 200 with how many are left."""
+
+    served: Served
+    signer: Ed25519PrivateKey = field(repr=False)
+    sum_now: Callable[[], str] | None = field(default=None, repr=False)
+    """In the instant form: returns the digest of the sum, which no release states."""
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        table = tables.request
+        chosen = select(table).where(open_until(self.served.seq)).order_by(table.c.seq)
+        rows = batch.tx.execute(chosen.limit(AT_ONCE + 1)).all()
+        if not rows:
+            return Answer(200, {"issued": 0, "more": False})
+        previous, served = _last_receipt(batch), self.served
+        if self.sum_now is not None:
+            served = replace(served, sum_digest=self.sum_now())
+        for row in rows[:AT_ONCE]:
+            previous = self._issue(batch, served, row, previous) or previous
+        return Answer(200, {"issued": len(rows[:AT_ONCE]), "more": len(rows) > AT_ONCE})
+
+    def _issue(
+        self, batch: Batch, served: Served, row: Row, previous: bytes | None
+    ) -> bytes | None:
+        """Issue one receipt and mark its request; return the receipt's bytes."""
+        done: dict[str, Any] = {
+            "status": "fulfilled",
+            "level": "L3",
+            "served_at": served.at,
+            "release": served.number or None,
+            "receipt_slot": None,
+            "receipt_key": None,
+        }
+        receipt = None
+        key = _key_of(batch, row)
+        if key is None:  # lost with keys.bin: nobody could open what it would seal
+            done["reason"] = "done, but the key of its receipt is lost, so none was issued"
+        else:
+            issued = self._receipt(batch, served, row, key, previous)
+            receipt = canonical(issued.receipt)
+            leaf = batch.append(ENTRY_TYPE + hashlib.sha256(receipt).digest())
+            done |= {"receipt": receipt, "receipt_leaf": leaf, "issued_at": batch.now}
+            batch.event("receipt", row.n, row.person, leaf, batch.next_seq())
+        batch.tx.execute(update(tables.request).where(tables.request.c.id == row.id).values(done))
+        if row.receipt_slot is not None:
+            batch.destroy(row.receipt_slot)
+        return receipt
+
+    def _receipt(
+        self, batch: Batch, served: Served, row: Row, key: bytes, previous: bytes | None
+    ) -> Issued:
+        return issue(
+            Asked(KINDS[row.kind], row.n, 1, row.asked),
+            Done(
+                method={"name": "Gram", **asdict(served.form)},
+                unlearning="Subtract",
+                level="L3",
+                world_before="",
+                world_after="",
+                model_before="",
+                model_after=served.weights_digest,
+                rounds=0,
+                client_rounds=0,
+                online={},
+                seconds=max(0.0, (batch.now - row.received_at).total_seconds()),
+            ),
+            KEPT,
+            served.findings or (Finding("audit", "UNAUDITED", note="Nothing was measured."),),
+            not_covered=NOT_COVERED,
+            claims={**served.claims, ENTRY: str(row.leaf)},
+            bound_claims={AFTER: served.sum_digest},
+            previous=previous,
+            signer=self.signer,
+            at=batch.now,
+            key=key,
+        )
+
+
+def _key_of(batch: Batch, row: Row) -> bytes | None:
+    if row.receipt_slot is None or row.receipt_key is None:
+        return None
+    bound = about(row.id, "request", "receipt_key")
+    try:
+        return batch.unseal(row.receipt_slot, bytes(row.receipt_key), bound)
+    except DataError:
+        return None
+
+
+def _last_receipt(batch: Batch) -> bytes | None:
+    table = tables.request
+    chosen = select(table.c.receipt).where(table.c.receipt_leaf.is_not(None))
+    found = batch.tx.scalar(chosen.order_by(table.c.receipt_leaf.desc()).limit(1))
+    return None if found is None else bytes(found)
+
+
+def alarms(requests: Sequence[Row], now: datetime) -> Mapping[str, list[str]]:
+    """Sort open requests by how much of their time is over: ids under late, urgent, half."""
+    found: dict[str, list[str]] = {"late": [], "urgent": [], "half": []}
+    for row in requests:
+        time: timedelta = row.expected_by - row.received_at
+        over = (now - row.received_at) / time if time else 1.0
+        name = "late" if over >= 1 else "urgent" if over >= URGENT else "half"
+        if over >= HALF:
+            found[name].append(row.id)
+    return found

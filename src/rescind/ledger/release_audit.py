@@ -1,0 +1,154 @@
+"""The audit of a release: can whoever has the file tell what was taken back since the last one?
+
+All records taken back since the last release are one request. The attacker has the file and knows
+the rest of what a person lent. The attack scores each record with the file and subtracts the score
+of a model that never had it; the AUC is that of records taken back over as popular ones that the
+person never lent. Where nothing is left it is .5. Models of known answer are judged beside it:
+
+    no-op          the records are still in the sum           must FAIL
+    score shift    the no-op with all scores lowered          must FAIL
+    retrain        added up from zero, solved in another order  must PASS
+
+Otherwise the verdict is VOID. Loads no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rescind.audits.finding import Finding
+from rescind.methods.additive._live_release import Form, Weights, cut
+from rescind.methods.additive._live_sum import Items, added_up
+
+FEWEST = 100
+"""Records from which on an audit judges: fewer say too little, and it of few people."""
+MARGIN = 0.1
+"""Largest distance of the AUC from .5 that counts as none: chance makes .08 of 100 records."""
+ROUNDING = 1e-5
+"""Differences of scores below this part of the largest weight are rounding, and count as ties."""
+SHIFT = 2.0
+Floats = NDArray[np.float64]
+Score = Callable[[Items], Floats]
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody who took something back."""
+
+    kept: Items
+    gone: Items
+    never: Items
+    """As many items that they never lent, each about as popular as one that is gone."""
+
+
+def audited(
+    weights: Weights, kept: Sequence[Items], gone: Sequence[Items], form: Form
+) -> list[Finding]:
+    """Judge a release. kept, gone: of each person, what they lend and what they took back"""
+    records = sum(map(len, gone))
+    if records < FEWEST:
+        note = f"{FEWEST} records or more taken back since the last release are judged as one."
+        return [Finding("audit", "UNAUDITED", n=0, note=f"Too few were taken back: {note}")]
+    people = _matched(kept, gone, weights.items)
+    reference = _solved(kept, weights.items, form, np.arange(weights.items)[::-1])
+    retrain = _solved(kept, weights.items, form, np.roll(np.arange(weights.items), 7))
+    before = [np.union1d(one, two).astype(np.int32) for one, two in zip(kept, gone, strict=True)]
+    no_op = _solved(before, weights.items, form, np.arange(weights.items))
+    found = {
+        "subject": _measure(weights, reference, people),
+        "no-op": _measure(no_op, reference, people),
+        "score shift": _measure(no_op, reference, people, SHIFT),
+        "retrain": _measure(retrain, reference, people),
+    }
+    verdicts = {name: _verdict(*one) for name, one in found.items()}
+    wanted = {"no-op": "FAIL", "score shift": "FAIL", "retrain": "PASS"}
+    wrong = [name for name, right in wanted.items() if verdicts[name] != right]
+    value, half_width = found["subject"]
+    return [
+        Finding(
+            "calibrated",
+            "VOID" if wrong else verdicts["subject"],
+            value=value,
+            interval=(value - half_width, value + half_width),
+            reference=0.5,
+            margin=MARGIN,
+            controls={name: one[0] for name, one in found.items() if name != "subject"},
+            n=records,
+            note="; ".join(f"{name}: {verdicts[name]}" for name in wanted)
+            + (f". Wrong: {', '.join(wrong)}." if wrong else "."),
+        )
+    ]
+
+
+def _solved(loans: Sequence[Items], items: int, form: Form, order: NDArray[np.int64]) -> Weights:
+    """Make a release from zero with the items in another order, and put them back in theirs."""
+    place = np.empty(items, np.int32)
+    place[order] = np.arange(items, dtype=np.int32)
+    sums = added_up((np.sort(place[one]) for one in loans), items)
+    made = cut(sums.inverse(form.solving.ridges), sums.owners, form)
+    source = order[np.repeat(np.arange(items), np.diff(made.first))]
+    target = order[made.target]
+    sort = np.lexsort((target, source))
+    first = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=items))])
+    return Weights(first, target[sort].astype(np.int32), made.weight[sort], made.popular)
+
+
+def _matched(kept: Sequence[Items], gone: Sequence[Items], items: int) -> list[Person]:
+    """Choose for each record that is gone an item of about the same popularity, never lent."""
+    owners = np.bincount(np.concatenate([*kept, *gone]), minlength=items)
+    order = np.argsort(owners, kind="stable")
+    place = np.empty(items, np.int64)
+    place[order] = np.arange(items)
+    people = []
+    for mine, back in zip(kept, gone, strict=True):
+        free = np.ones(items, np.bool_)
+        free[place[mine]] = free[place[back]] = False
+        never = []
+        for each in place[back]:
+            open_places = np.flatnonzero(free)
+            if not len(open_places):
+                break
+            nearest = open_places[np.argmin(np.abs(open_places - each))]
+            free[nearest] = False
+            never.append(order[nearest])
+        if len(back) and never:
+            people.append(Person(mine, back, np.array(never, np.int32)))
+    return people
+
+
+def _measure(
+    model: Weights, reference: Weights, people: Sequence[Person], shift: float = 0.0
+) -> tuple[float, float]:
+    """Return the AUC of the difference in score, and half of its 95 % interval."""
+    rounding = ROUNDING * float(np.abs(reference.weight).max(initial=0.0))
+    values, weights, chance = [], [], 0.0
+    for one in people:
+        own = np.union1d(one.kept, one.gone).astype(np.int32)
+        drop = model.scores(own).astype(np.float64) - shift - reference.scores(own)
+        drop = np.where(np.abs(drop + shift) <= rounding, -shift, drop)
+        values.append(_auc(drop[one.gone], drop[one.never]))
+        m, h = len(one.gone), len(one.never)
+        weights.append(m * h / (m + h))
+        chance += weights[-1] ** 2 * (m + h + 1) / (12 * m * h)  # Mann and Whitney 1947
+    value, weight = np.array(values), np.array(weights)
+    mean = float((weight * value).sum() / weight.sum())
+    seen = float((weight**2 * (value - mean) ** 2).sum())
+    return mean, 1.96 * max(seen, chance) ** 0.5 / float(weight.sum())
+
+
+def _auc(inside: Floats, outside: Floats) -> float:
+    """Return how often a value of the first kind is above one of the second; ties count half."""
+    ordered = np.sort(outside)
+    above = np.searchsorted(ordered, inside, "left") + np.searchsorted(ordered, inside, "right")
+    return float(above.sum() / (2 * len(inside) * len(outside)))
+
+
+def _verdict(value: float, half_width: float) -> str:
+    apart = abs(value - 0.5)
+    if apart + half_width <= MARGIN:
+        return "PASS"
+    return "FAIL" if apart - half_width > MARGIN else "INCONCLUSIVE"

@@ -1,0 +1,154 @@
+"""Makes a release in a process of its own: LAPACK holds the interpreter's lock for a second.
+
+    python -m rescind.ledger.release_worker < copy > made
+
+A copy goes in and the release comes out by pipes, so nothing is written to a disk. A catalogue of
+few items is solved in milliseconds, and in the process that asks.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rescind.audits.finding import Finding
+from rescind.errors import DataError, RescindError
+from rescind.ledger.release_audit import audited
+from rescind.methods.additive._live_release import Form, Weights, read, release_of
+from rescind.methods.additive._live_sum import NOBODY, Items, Totals, added_up
+from rescind.methods.additive._solving import Solving
+
+HERE = 1000
+"""Items up to which a release is made in this process: 20 ms of a core."""
+NICE = 10
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The ledger's loans of one moment, without anybody's id."""
+
+    sums: Totals
+    kept: tuple[Items, ...]
+    """What each person lends."""
+    gone: tuple[Items, ...]
+    """What the same people took back since the last release."""
+
+    @classmethod
+    def of(cls, sums: Totals, loans: Mapping[bytes, Items], gone: Mapping[bytes, Items]) -> Copy:
+        """Line up what people lend with what they took back."""
+        people = sorted({*loans, *gone})
+        kept = tuple(loans.get(person, NOBODY) for person in people)
+        return cls(sums, kept, tuple(gone.get(person, NOBODY) for person in people))
+
+
+@dataclass(frozen=True)
+class Made:
+    """A release before it has a number."""
+
+    file: bytes
+    """Unpacked."""
+    sum_digest: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def weights(self) -> Weights:
+        """Return the weights in the file."""
+        return read(self.file)[0]
+
+
+def make(copy: Copy, ids: Sequence[str], form: Form) -> Made:
+    """Solve, cut and audit; in another process if that takes long."""
+    return make_here(copy, ids, form) if len(ids) <= HERE else _make_there(copy, ids, form)
+
+
+def make_here(copy: Copy, ids: Sequence[str], form: Form) -> Made:
+    """Solve, cut and audit in this process."""
+    digest = copy.sums.digest(form.min_count)
+    if added_up(copy.kept, copy.sums.items).digest(form.min_count) != digest:
+        raise DataError(
+            "the sum in memory is not that of the loans, so no release is made of it. "
+            "Start the service again: it adds the sum up from the ledger."
+        )
+    file = release_of(copy.sums, form).to_bytes(ids)
+    # What is audited is what people get: read back from the file.
+    findings = audited(read(file)[0], copy.kept, copy.gone, form)
+    exact = Finding(
+        "exactness",
+        "SHOWN",
+        note="The platform added up the remaining loans: it is the sum, bit for bit.",
+    )
+    return Made(file, digest, (*findings, exact))
+
+
+def _make_there(copy: Copy, ids: Sequence[str], form: Form) -> Made:
+    settings = {"form": asdict(form), "ids": list(ids)}
+    arrays = {"total": copy.sums.total, "owners": copy.sums.owners}
+    for name, parts in (("kept", copy.kept), ("gone", copy.gone)):
+        arrays[f"{name}_count"] = np.array([len(part) for part in parts], np.int64)
+        arrays[f"{name}_item"] = np.concatenate([NOBODY, *parts])
+    done = subprocess.run(
+        [sys.executable, "-m", __name__],
+        input=_written(settings, arrays),
+        capture_output=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        raise DataError(f"the release was not made: {last[0]}. The one in service stays.")
+    facts, found = _read(done.stdout)
+    findings = tuple(_finding(one) for one in facts["findings"])
+    return Made(found["made"].tobytes(), facts["sum_digest"], findings)
+
+
+def _finding(facts: dict[str, Any]) -> Finding:
+    interval = facts.pop("interval")
+    return Finding(**facts, interval=None if interval is None else tuple(interval))
+
+
+def _written(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
+    out = io.BytesIO()
+    text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+    np.savez(out, facts=text, **arrays)
+    return out.getvalue()
+
+
+def _read(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    return json.loads(arrays.pop("facts").tobytes()), arrays
+
+
+def _parts(arrays: Mapping[str, Any], name: str) -> tuple[Items, ...]:
+    ends = np.cumsum(arrays[f"{name}_count"])
+    return tuple(np.split(arrays[f"{name}_item"], ends[:-1])) if len(ends) else ()
+
+
+def main() -> int:
+    """Read a copy, write the release."""
+    os.nice(NICE)
+    settings, arrays = _read(sys.stdin.buffer.read())
+    form = dict(settings["form"])
+    kept = _parts(arrays, "kept")
+    sums = Totals(arrays["total"], arrays["owners"], len(kept), len(arrays["kept_item"]))
+    copy = Copy(sums, kept, _parts(arrays, "gone"))
+    try:
+        made = make_here(copy, settings["ids"], Form(Solving(**form.pop("solving")), **form))
+    except RescindError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    facts = {"sum_digest": made.sum_digest, "findings": [one.facts() for one in made.findings]}
+    sys.stdout.buffer.write(_written(facts, {"made": np.frombuffer(made.file, np.uint8)}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

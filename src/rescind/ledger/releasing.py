@@ -1,0 +1,291 @@
+"""Releases: when one is due, making it, sealing it, and what is served from it.
+
+The sum forgets at once. What is served forgets with the next release, which mixes the changes of
+many people, so that nobody can tell what one of them took back. A release is due when `people` have
+changed something, or `hours` after the first change since the last one. A start makes none: whoever
+can crash the service could otherwise look at models of few changes.
+
+    1  a copy of the sum         after a batch, so that its `seq` says what is in it
+    2  solve, cut, audit         in a process of its own
+    3  file, row, leaf           one transaction; the file is sealed under a key of its own
+    4  receipts                  requests up to that `seq`
+    5  the old key is destroyed  and its file removed
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sqlalchemy import Row, and_, func, or_, select
+
+from rescind.audits.finding import Finding, overall
+from rescind.errors import ConfigError, DataError
+from rescind.ledger import fulfilment, tables
+from rescind.ledger.batch import Answer, Items, Operation
+from rescind.ledger.failpoints import reach
+from rescind.ledger.fulfilment import Issue, Served
+from rescind.ledger.keyslots import unseal
+from rescind.ledger.parts import Parts
+from rescind.ledger.release_steps import (
+    PATTERN,
+    AtOnce,
+    Due,
+    EndOld,
+    Release,
+    ReleaseMade,
+    TakeCopy,
+    bound,
+    path_of,
+)
+from rescind.ledger.release_worker import Copy, make
+from rescind.methods.additive import _live_release as live_release
+from rescind.methods.additive._live_inverse import InstantSum
+from rescind.methods.additive._live_release import Form, Reasoned
+from rescind.methods.additive._solving import Solving
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+CHANGES = ("lend", "unshare", "erase", "leave", "dropped")
+NEVER = 2**62
+"""A `seq` that is never reached."""
+
+
+class Releasing:
+    """Makes releases of an open ledger and serves from the last one."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        submit: Callable[[Operation], Future[Answer]],
+        signer: Ed25519PrivateKey,
+        form: Form | None = None,
+    ) -> None:
+        options = parts.options
+        chosen = form or (Form(Solving()) if options.instant else Form())
+        self.form = replace(chosen, neighbours=options.neighbours, min_count=options.min_count)
+        self._parts, self._submit, self._signer = parts, submit, signer
+        self._making = threading.Lock()
+        self._release: Release | None = None
+        self._instant: AtOnce | None = None
+        self._seq = 0
+        self._since: tuple[int, tuple[int, datetime | None]] | None = None
+
+    # -- what a start does -------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Load the release in service, issue what is due, end what is old. Makes no release."""
+        table = tables.release
+        with self._parts.store.reading() as tx:
+            rows = tx.execute(select(table).order_by(table.c.number.desc())).all()
+            waiting = tx.scalar(
+                select(func.max(tables.request.c.seq)).where(fulfilment.open_until(NEVER))
+            )
+        self._seq = rows[0].seq if rows else 0
+        served = next((row for row in rows if row.key is not None), None)
+        self._release = self._loaded(served) if served is not None else None
+        if self._release is not None:
+            if waiting is not None:
+                self._fulfil(self._served(self._release, self._findings(self._release.number)))
+            if sum(row.key is not None for row in rows) > 1:
+                self._end_old(self._release.number)
+        if waiting is not None and (issue := self.at_once(waiting)) is not None:
+            self._submit(issue).result()
+        kept = None if self._release is None else path_of(self._parts.state, self._release.number)
+        for path in self._parts.state.glob(PATTERN):
+            if path != kept:  # without a row, or without a key: noise
+                path.unlink()
+
+    def _loaded(self, row: Row) -> Release | None:
+        """Open the file of a release; None if it is missing or changed: the next one serves."""
+        try:
+            box = path_of(self._parts.state, row.number).read_bytes()
+            file = unseal(self._parts.keys.get(row.key).key, box, bound(row.number))
+            plain = live_release.unpacked(file)
+            weights = live_release.read(plain)[0]
+        except (FileNotFoundError, DataError):
+            return None
+        return Release(
+            row.number,
+            row.seq,
+            row.at,
+            row.people,
+            row.sum_digest,
+            row.weights_digest,
+            weights,
+            file,
+            row.audit,
+        )
+
+    # -- when --------------------------------------------------------------------------------------
+
+    def due(self, now: datetime) -> Due:
+        """Return when the next release is due."""
+        people, first = self._changes()
+        options = self._parts.options
+        at = None if first is None else first + timedelta(hours=options.hours)
+        return Due(max(0, options.people - people), at)
+
+    def is_due(self, now: datetime) -> bool:
+        """Return whether a release is due now; never in the instant form."""
+        due = self.due(now)
+        late = due.at is not None and now >= due.at
+        return (
+            not self._parts.options.instant
+            and due.at is not None
+            and (late or due.people_left == 0)
+        )
+
+    def _changes(self) -> tuple[int, datetime | None]:
+        """Return how many people changed something since the release, and when the first did."""
+        leaves = len(self._parts.tree)  # every change is a leaf, so nothing else needs counting
+        if self._since is None or self._since[0] != leaves:
+            self._since = (leaves, self._changed_between(self._seq, None))
+        return self._since[1]
+
+    def _changed_between(self, after: int, until: int | None) -> tuple[int, datetime | None]:
+        column = tables.event.c
+        chosen = and_(column.seq > after, column.kind.in_(CHANGES))
+        if until is not None:
+            chosen = and_(chosen, column.seq <= until)
+        # Events of somebody who left name nobody any more; leaving itself is one event.
+        nameless = or_(column.kind == "leave", column.kind == "dropped")
+        with self._parts.store.reading() as tx:
+            named, first = tx.execute(
+                select(func.count(column.person.distinct()), func.min(column.at)).where(chosen)
+            ).one()
+            left = tx.scalar(select(func.count()).where(and_(chosen, nameless)))
+        return named + (left or 0), first
+
+    # -- making ------------------------------------------------------------------------------------
+
+    def make(self, ledger: Any = None) -> Release:
+        """Make a release now, and issue what it fulfils. Not from the writer's thread."""
+        if self._parts.options.instant:
+            raise ConfigError(
+                "in the instant form every change is served at once: there is no release to make."
+            )
+        with self._making:
+            copy, seq = self._copy()
+            people, _ = self._changed_between(self._seq, seq)
+            made = make(copy, self._parts.catalogue.ids, self.form)
+            file = live_release.packed(made.file)
+            operation = ReleaseMade(self._parts.state, seq, people, made, file)
+            body = self._submit(operation).result().body
+            reach("release committed")
+            release = Release(
+                body["number"],
+                seq,
+                datetime.fromisoformat(body["at"]),
+                people,
+                made.sum_digest,
+                live_release.file_digest(made.file),
+                made.weights,
+                file,
+                overall(made.findings),
+            )
+            old, self._release = self._release, release
+            self._seq, self._since = seq, None
+            self._fulfil(self._served(release, made.findings))
+            reach("receipts committed")
+            self._end_old(release.number)
+            if old is not None:
+                with suppress(FileNotFoundError):
+                    path_of(self._parts.state, old.number).unlink()
+            return release
+
+    def _copy(self) -> tuple[Copy, int]:
+        found: list[tuple[Any, int]] = []
+        live = self._parts.live
+        self._submit(TakeCopy(lambda seq: found.append((live.settle(), seq)))).result()
+        (settled, seq) = found[0]
+        return Copy.of(*settled), seq
+
+    def _fulfil(self, served: Served) -> None:
+        while self._submit(Issue(served, self._signer)).result().body["more"]:
+            pass
+
+    def _end_old(self, number: int) -> None:
+        self._submit(EndOld(number)).result()
+
+    def _served(self, release: Release, findings: tuple[Finding, ...]) -> Served:
+        return Served(
+            release.number,
+            release.seq,
+            release.at,
+            release.people,
+            self._parts.options.people,
+            release.sum_digest,
+            release.digest,
+            self.form,
+            findings,
+        )
+
+    def _findings(self, number: int) -> tuple[Finding, ...]:
+        table = tables.audit
+        with self._parts.store.reading() as tx:
+            detail = tx.scalar(select(table.c.detail).where(table.c.release == number))
+        found = json.loads(detail or "[]")
+        return tuple(
+            Finding(**{**one, "interval": one["interval"] and tuple(one["interval"])})
+            for one in found
+        )
+
+    # -- the instant form --------------------------------------------------------------------------
+
+    def at_once(self, seq: int) -> Operation | None:
+        """Return what fulfils a request of this `seq` in the instant form; None otherwise.
+
+        Submit it when the take-back is answered: then the sum and the inverse are without it.
+        """
+        if not self._parts.options.instant:
+            return None
+        served = Served(0, seq, self._parts.clock(), 1, 1, "", "", self.form)
+        return Issue(served, self._signer, self._parts.live.digest)
+
+    # -- serving -----------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Release | AtOnce | None:
+        """What is served now; None before the first release."""
+        if not self._parts.options.instant:
+            return self._release
+        size, live = len(self._parts.tree), self._parts.live
+        if self._instant is None or self._instant.number != size:
+            self._instant = AtOnce(
+                size, self._parts.clock(), lambda: live.ready().weights(), self._parts.catalogue.ids
+            )
+        return self._instant
+
+    def recommend(self, items: Items, k: int = 20) -> list[Reasoned]:
+        """Return a list for somebody who owns these items (sorted places), with reasons."""
+        if isinstance(self._parts.live, InstantSum):
+            return self._parts.live.ready().recommend(items, k)
+        if self._release is None:
+            return [Reasoned(item) for item in self.popular(items, k)]
+        return self._release.weights.recommend(items, k)
+
+    def popular(self, items: Items, k: int = 20) -> list[int]:
+        """Return what most people lend and this person does not, as of the release in service.
+
+        Before the first release it is the order of the catalogue: counts of now would show changes.
+        """
+        order = np.arange(len(self._parts.catalogue), dtype=np.int32)
+        if self._release is not None:
+            order = self._release.weights.popular
+        return [line.item for line in live_release.popular(order, items, k)]
+
+    def file(self) -> bytes:
+        """Return the file of the release in service, compressed with gzip."""
+        release = self.current
+        if release is None:
+            raise DataError("there is no release yet. Wait for the first one, or make it.")
+        return release.file
