@@ -114,11 +114,11 @@ def test_the_state_is_written_before_the_answer(
     def full(*_: object, **__: object) -> None:
         raise DataError("cannot write: no space left")
 
-    monkeypatch.setattr("rescind.proof.witness.write_atomically", full)
-    reply = send(witness, log.tree, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr("rescind.proof.witness.write_atomically", full)
+        reply = send(witness, log.tree, 0)
     assert reply.status != 200
     assert "\u2014" not in reply.body
-    monkeypatch.undo()
     assert witness.seen(NAME).size == 0
     assert send(witness, log.tree, 0).status == 200
     assert json.loads((state / SEEN).read_text())[NAME][0] == 7

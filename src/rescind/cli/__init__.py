@@ -23,6 +23,7 @@ from rescind.cli import (
     release,
     reproduce,
     requests,
+    roster,
     run,
     serve,
     table,
@@ -53,6 +54,7 @@ app.command("forget")(forget.command)
 app.command("release")(release.command)
 app.command("verify")(verify.command)
 app.add_typer(log.app, name="log")
+app.add_typer(roster.app, name="roster")
 app.command("witness")(witness.command)
 app.command("audit")(audit.command)
 app.add_typer(flower.app, name="flower")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from rescind.cli.given import key_given, read_receipt, read_text
+
 if TYPE_CHECKING:
     from rescind.proof.log_folder import LogFolder
-    from rescind.proof.notes import Key
 
 app = typer.Typer(
     help="Keep a log of receipts that others can check and cosign.", no_args_is_help=True
@@ -37,7 +38,6 @@ def key(
 @app.command("add")
 def add(receipt: ReceiptFile, log: Log = None) -> None:
     """Add a receipt to the log, and write its proof beside it. Repeating it changes nothing."""
-    from rescind.cli.verify import read_receipt
     from rescind.forgetting.receipt import parse
     from rescind.forgetting.receipt_log import log_receipt, open_log, proof_path
 
@@ -56,7 +56,6 @@ def prove(
     out: Annotated[Path | None, Option(help="Default: beside the receipt.")] = None,
 ) -> None:
     """Write the proof of a receipt anew, with what witnesses have signed since."""
-    from rescind.cli.verify import read_receipt
     from rescind.core.files import write_atomically
     from rescind.forgetting.receipt_log import proof_path
     from rescind.proof.log_folder import RECEIPT, entry_of
@@ -96,7 +95,7 @@ def check(
 
     trusted = key_given(log_key, LOG) if log_key else None
     witnesses = [key_given(one, WITNESS) for one in witness or []]
-    before = _text(since) if since else None
+    before = read_text(since) if since else None
     try:
         place = _open(log)
         seen = place.check(trusted or key_of(place), witnesses, before)
@@ -130,28 +129,8 @@ def cosign(
     typer.echo("Next: rescind log prove RECEIPT, to put the signature into a proof")
 
 
-def key_given(text: str, kind: int) -> Key:
-    """Return the key in this text, or in the file of this name."""
-    from rescind.proof.notes import Key
-
-    looks_like_key = text.count("+") >= 2
-    return Key.parse(text if looks_like_key else _text(Path(text)), kind)
-
-
 def _open(log: Path | None) -> LogFolder:
     from rescind.forgetting.receipt_log import default_log
     from rescind.proof.log_folder import LogFolder
 
     return LogFolder(log or default_log())
-
-
-def _text(path: Path) -> str:
-    from rescind.errors import ConfigError
-
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not text"
-        raise ConfigError(
-            f"'{str(path)[:80]}' cannot be read ({why}). Give a key as NAME+ID+KEY, or a file."
-        ) from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from rescind.cli.given import key_given, read_receipt
 from rescind.cli.options import Json
 
 if TYPE_CHECKING:
@@ -144,19 +145,6 @@ def _print_checks(found: Verification) -> None:
         typer.echo(f"  {mark:4} {_shown(check.says)}")
 
 
-def read_receipt(path: Path) -> bytes:
-    """Read a file that should be a receipt, or raise `DataError`."""
-    from rescind.errors import DataError
-    from rescind.forgetting.receipt import LARGEST
-
-    try:
-        with open(path, "rb") as file:
-            return file.read(LARGEST + 1)
-    except OSError as error:
-        why = error.strerror or error
-        raise DataError(f"cannot read {path}: {why}. Give the path of a receipt.json.") from None
-
-
 def _pinned(given: list[str]) -> dict[str, str]:
     """Return the trusted keys: those given, else the user's own."""
     from rescind.privacy import keys
@@ -169,7 +157,6 @@ def _pinned(given: list[str]) -> dict[str, str]:
 
 def _logged(data: bytes, proof: bytes, log_key: str | None, witness: list[str]) -> list[Check]:
     """Check a proof with the log's key and those of witnesses."""
-    from rescind.cli.log import key_given
     from rescind.errors import ConfigError
     from rescind.forgetting.receipt_log import check_proof, default_log, key_of
     from rescind.proof.log_folder import CHECKPOINT, LogFolder

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
+from rescind.cli.given import key_given
+
 
 def command(
     state: Annotated[Path, Argument(help="A folder for the witness's key and what it has signed.")],
@@ -22,7 +24,6 @@ def command(
 
     Run it on another machine than the log. Ask it with: rescind log cosign URL --key KEY.
     """
-    from rescind.cli.log import key_given
     from rescind.core.files import locked
     from rescind.proof.notes import LOG
     from rescind.proof.witness_http import server

@@ -7,6 +7,7 @@ the folder that `RESCIND_KEYS` names, in files that only their owner can read.
     signing.pub    its public half    to publish, so that others can verify
     erasure.key    32 random bytes    digests of erased records, which reruns leave out
     log.key        Ed25519, PEM       signs checkpoints of the log in log/
+    roster-*.json  secret seeds       hide the lines of a roster
     withheld/      lists of them      one per dataset (`data.blocklist`)
 """
 
@@ -122,7 +123,7 @@ def public_key(given: str) -> str:
     return _public_from_pem(path, text) if text.startswith("-----") else _public(text, str(path))
 
 
-def read_private(path: Path) -> bytes:
+def read_private(path: Path, largest: int = 10_000) -> bytes:
     """Read a secret file. It is refused if other users can read it."""
     try:
         with open(path, "rb") as file:
@@ -132,7 +133,7 @@ def read_private(path: Path) -> bytes:
                     f"{path} can be read or changed by other users (mode {mode:03o}), so it is "
                     f"not secret. If no one else has read it: chmod 600 {path}"
                 )
-            return file.read(10_000)
+            return file.read(largest)
     except OSError as error:
         raise ConfigError(
             f"cannot read the key {path}: {error.strerror or error}. Name a file that you can read."

@@ -298,7 +298,12 @@ def sum_digest(own: Mapping[str, Any]) -> str:
 
 
 def rebuilt(method: Additive, fed: Federation) -> dict[str, Tensor]:
-    """Compute the sum over a federation's data from zero.
+    """Compute the sum over a federation's data from zero."""
+    return method.server_added(counted_parts(method, fed), fed.world)
+
+
+def counted_parts(method: Additive, fed: Federation) -> Parts:
+    """Return what each person adds to the sum, from the data.
 
     Loans come from the server's copy, kept items from the devices. Of earlier blocks, devices have
     only the bits of the items they counted.
@@ -311,7 +316,7 @@ def rebuilt(method: Additive, fed: Federation) -> dict[str, Tensor]:
         parts += _kept(method, vault, ids, torch.ones_like(ids, dtype=torch.bool), fed.world.block)
     if not method.cross:
         parts += exchange.parts_of_loans(Lent.of(own), method.bound)
-    return method.server_added(parts, fed.world)
+    return parts
 
 
 def _kept(method: Additive, vault: Vault, ids: Tensor, counted: Tensor, now: int) -> Parts:

@@ -1,0 +1,43 @@
+"""Read what was given on the command line: receipts, keys of logs, small texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rescind.proof.notes import Key
+
+
+def read_receipt(path: Path) -> bytes:
+    """Read a file that should be a receipt, or raise `DataError`."""
+    from rescind.errors import DataError
+    from rescind.forgetting.receipt import LARGEST
+
+    try:
+        with open(path, "rb") as file:
+            return file.read(LARGEST + 1)
+    except OSError as error:
+        why = error.strerror or error
+        raise DataError(f"cannot read {path}: {why}. Give the path of a receipt.json.") from None
+
+
+def key_given(text: str, kind: int) -> Key:
+    """Return the key in this text, or in the file of this name."""
+    from rescind.proof.notes import Key
+
+    looks_like_key = text.count("+") >= 2
+    return Key.parse(text if looks_like_key else read_text(Path(text)), kind)
+
+
+def read_text(path: Path) -> str:
+    """Read a small text file that was named on the command line."""
+    from rescind.errors import ConfigError
+
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise ConfigError(
+            f"'{str(path)[:80]}' cannot be read ({why}). Give a key as NAME+ID+KEY, or a file."
+        ) from None

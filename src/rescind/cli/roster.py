@@ -1,0 +1,149 @@
+"""`rescind roster`: publish hidden lines of a sum, and check them without data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from rescind.cli.given import key_given, read_text
+from rescind.cli.options import Run
+
+app = typer.Typer(
+    help="Publish what a sum is made of, hidden, so that strangers can add it up.",
+    no_args_is_help=True,
+)
+Folder = Annotated[Path, Argument(metavar="PUBLIC", help="The folder of the roster.")]
+Log = Annotated[
+    Path | None, Option("--log", help="The folder of the log. Default: log/ beside your keys.")
+]
+
+
+@app.command("publish")
+def publish(
+    run: Run,
+    out: Annotated[Path, Option(help="The public folder; an earlier one is brought up to date.")],
+    log: Log = None,
+) -> None:
+    """Publish the roster of a run of Gram: new lines are added, those of the gone are revoked.
+
+    A log carries one roster. Give another model another log with --log.
+    """
+    from rescind.errors import DataError
+    from rescind.experiments.counterfactual import open_run
+    from rescind.forgetting import roster
+    from rescind.forgetting.receipt_log import open_log
+    from rescind.privacy.keys import log_key
+
+    fed, place = open_run(run, repeatable=False), open_log(log)
+    seeds = roster.Seeds.of(place)
+    before = len(place.entries)
+    public = roster.publish(fed, place, log_key(), seeds, roster.lines_in(out))
+    public.write(out)
+    typer.echo(f"{len(seeds.lines):,} lines; the log grew by {len(place.entries) - before:,}.")
+    if not roster.adds_up(public):
+        raise DataError(
+            f"{out}: the sum of this run holds something that its data does not give, such as "
+            f"parts of devices that were away. Strangers will find it. Count all devices again."
+        )
+    typer.echo(f"Written: {out}")
+    typer.echo(f"Next: rescind roster check {out} --log-key KEY (rescind log key prints it)")
+
+
+@app.command("check")
+def check(
+    folder: Folder,
+    log_key: Annotated[str | None, Option(help="The log's key. Default: your own log's.")] = None,
+    witness: Annotated[
+        list[str] | None, Option(help="The key of a witness that must have signed; repeatable.")
+    ] = None,
+    since: Annotated[
+        Path | None, Option(help="A checkpoint kept from before: is the log a continuation of it?")
+    ] = None,
+    mine: Annotated[
+        Path | None, Option(help="Your own lines (rescind roster mine): counted, or revoked?")
+    ] = None,
+    run: Annotated[
+        Path | None,
+        Option(help="For whoever may rebuild: is this run's sum the published one?"),
+    ] = None,
+) -> None:
+    """Check that the lines of a roster add up, without any data. Exit code 1 if they do not."""
+    from rescind.errors import DataError
+    from rescind.forgetting.receipt_log import key_of
+    from rescind.proof import roster
+    from rescind.proof.notes import LOG, WITNESS
+
+    trusted = key_given(log_key, LOG) if log_key else None
+    witnesses = [key_given(one, WITNESS) for one in witness or []]
+    before = read_text(since) if since else None
+    own = read_text(mine) if mine else None
+    try:
+        public = roster.Public.read(folder)
+        told = roster.check(public, trusted or key_of(public.log), witnesses, before)
+        told += _mine(public, own) if own is not None else []
+        told += _audit(run, public) if run else []
+    except DataError as error:
+        typer.echo(f"NOT VALID: {error}")
+        raise typer.Exit(1) from None
+    typer.echo("VALID")
+    for sentence in told:
+        typer.echo(f"  {sentence}")
+    if run is None:
+        typer.echo("Not covered: whether the weights in use were solved from this sum (--run).")
+
+
+@app.command("mine")
+def mine(
+    run: Run,
+    user: Annotated[str, Option(help="The user's original id.")],
+    out: Annotated[Path, Option(help="File to write, for this user only.")],
+    log: Log = None,
+) -> None:
+    """Write what a person needs to find their own lines in the roster, now and after leaving."""
+    from rescind.core.files import write_atomically
+    from rescind.errors import DataError
+    from rescind.experiments.counterfactual import open_run
+    from rescind.forgetting import roster
+    from rescind.forgetting.receipt_log import open_log
+
+    fed = open_run(run, repeatable=False)
+    client = fed.labels.client(user, fed.world.sizes.clients)
+    lines = roster.lines_of(fed, client, roster.Seeds.of(open_log(log)))
+    if not lines:
+        raise DataError(f"user '{user}' has no line. Publish first: rescind roster publish {run}.")
+    write_atomically(out, (json.dumps(lines, indent=1) + "\n").encode(), private=True)
+    typer.echo(f"{len(lines)} lines. For user '{user}' only: {out} (it holds their items)")
+    typer.echo(f"Next: rescind roster check PUBLIC --mine {out}")
+
+
+def _mine(public, text):
+    from rescind.errors import DataError
+    from rescind.proof.roster import history, own_line
+
+    try:
+        lines = json.loads(text)
+    except ValueError:
+        lines = None
+    if not isinstance(lines, list) or not all(isinstance(one, dict) for one in lines):
+        raise DataError("the file given with --mine is not one that rescind roster mine wrote.")
+    told = []
+    for one in lines:
+        name = own_line(one)
+        if name != one.get("line"):
+            raise DataError(f"your line {str(one.get('line'))[:16]} is not made of your items.")
+        says = history(public.log, name)
+        if "never" in says:
+            raise DataError(f"your line {name[:16]}: {says}.")
+        told.append(f"your line {name[:16]} of {len(one['items']):,} items: {says}")
+    return told
+
+
+def _audit(run, public):
+    from rescind.experiments.counterfactual import open_run
+    from rescind.forgetting.roster import Seeds, audit
+
+    return audit(open_run(run, repeatable=False), public, Seeds.of(public.log))

@@ -1,0 +1,226 @@
+"""The roster: one hashed line per part of a sum, so that strangers can add the lines up.
+
+A public folder holds
+
+    roster.bin      the lines that count, 8 KB each
+    sum.bin         what they must add up to, 8 KB
+    release.json    what the operator states about them
+    log/            the log that names them
+
+The log has an entry for each line that was added and for each that was revoked. So the lines that
+count follow from the log, which witnesses cosign: none can be left out, kept or put in unseen.
+Nothing here needs data, and nothing here tells about people.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rescind.core.files import make_folder, write_atomically
+from rescind.errors import DataError
+from rescind.proof.log_folder import (
+    CHECKPOINT,
+    ENTRIES,
+    LINE,
+    RELEASE,
+    REVOKED,
+    LogFolder,
+    entry_of,
+)
+from rescind.proof.notes import Key
+from rescind.proof.sum_hash import BYTES, LENGTH, Hash, line_of
+
+ROSTER, SUM, STATED, LOG = "roster.bin", "sum.bin", "release.json", "log"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What the operator states about one release. The log has the digest of its bytes."""
+
+    number: int
+    """How many releases the log has, with this one."""
+    lines: int
+    items: int
+    sum: str
+    """SHA-256 of sum.bin, which commits to the sum."""
+    weights: str
+    """Digest of the weights under a key that whoever may rebuild them gets."""
+    time: str
+    format: int = FORMAT
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes that the log has the digest of."""
+        return (json.dumps(asdict(self), sort_keys=True, indent=1) + "\n").encode()
+
+    @classmethod
+    def parse(cls, data: bytes) -> Stated:
+        """Read the bytes, or raise `DataError`."""
+        kinds = {field.name: field.type for field in fields(cls)}
+        try:
+            table: dict[str, Any] = json.loads(data.decode("utf-8"))
+            given = {k: type(v).__name__ for k, v in table.items()} if type(table) is dict else {}
+            good = given == kinds
+            found = cls(**table) if good else None
+        except (ValueError, RecursionError):
+            found = None
+        if found is None or found.to_bytes() != data or found.format != FORMAT:
+            raise DataError(f"{STATED} is not a release of format {FORMAT}, or was rewritten.")
+        return found
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one person adds to one sum: the weight, for every pair of the items."""
+
+    client: int
+    block: int
+    weight: int
+    items: NDArray[np.int64]
+
+    def line(self, seed: bytes, counted: bool) -> bytes:
+        """Return its line, hidden by a seed. counted: the sum also counts people per item"""
+        return to_bytes(line_of(self.items, self.weight, self.block, seed, counted))
+
+
+@dataclass(frozen=True)
+class Public:
+    """The files of a public folder."""
+
+    lines: bytes
+    total: bytes
+    stated: bytes
+    log: LogFolder
+
+    @classmethod
+    def read(cls, folder: Path) -> Public:
+        """Read a public folder, or raise `DataError`."""
+        try:
+            lines, total, stated = ((folder / n).read_bytes() for n in (ROSTER, SUM, STATED))
+        except OSError as error:
+            raise DataError(
+                f"{folder} holds no roster ({error.filename}: {error.strerror}). Name the folder "
+                f"that rescind roster publish wrote."
+            ) from None
+        return cls(lines, total, stated, LogFolder(folder / LOG))
+
+    def write(self, folder: Path) -> None:
+        """Write the folder. The log comes last: whoever reads meanwhile sees a difference."""
+        make_folder(folder / LOG)
+        for name, data in ((ROSTER, self.lines), (SUM, self.total), (STATED, self.stated)):
+            write_atomically(folder / name, data)
+        for name in (ENTRIES, CHECKPOINT):
+            write_atomically(folder / LOG / name, (self.log.folder / name).read_bytes())
+
+
+def digest(line: bytes) -> str:
+    """Return the digest by which a line is named."""
+    return sha256(line).hexdigest()
+
+
+def added_up(lines: bytes) -> bytes:
+    """Return the sum of lines, modulo 2**64 in each entry."""
+    table = np.frombuffer(lines, "<u8").reshape(-1, LENGTH)
+    return to_bytes(table.sum(0, dtype=np.uint64))
+
+
+def to_bytes(one: Hash) -> bytes:
+    """Return a line or a sum as it is published: 1,024 numbers of 8 bytes, lowest byte first."""
+    return one.astype("<u8").tobytes()
+
+
+def split(lines: bytes) -> list[bytes]:
+    """Return the single lines of a roster."""
+    if len(lines) % BYTES:
+        raise DataError(f"{ROSTER} has {len(lines)} bytes, which is not a multiple of {BYTES}.")
+    return [lines[at : at + BYTES] for at in range(0, len(lines), BYTES)]
+
+
+def live(entries: Sequence[bytes]) -> set[bytes]:
+    """Return the digests of lines that were added and not revoked, by these entries of a log."""
+    added = {entry[1:] for entry in entries if entry[0] == LINE}
+    return added - {entry[1:] for entry in entries if entry[0] == REVOKED}
+
+
+def check(
+    public: Public, log: Key, witnesses: Sequence[Key] = (), since: str | None = None
+) -> list[str]:
+    """Return what holds, in sentences; raise `DataError` with the first thing that does not.
+
+    Needs no data: the public folder and keys only.
+    """
+    seen = public.log.check(log, witnesses, since)
+    names = ", ".join(key.name for key in seen) or "nobody else"
+    size = public.log.checkpoint.size
+    told = [f"the log {log.name} has {size:,} entries and is cosigned by {names}"]
+    stated = Stated.parse(public.stated)
+    entry = entry_of(RELEASE, public.stated)
+    every = public.log.entries[:size]
+    releases = [n for n, one in enumerate(every) if one[0] == RELEASE]
+    if not releases or every[releases[-1]] != entry:
+        raise DataError("the stated release is not the newest one in the log.")
+    counts = live(every[: releases[-1]])
+    lines = split(public.lines)
+    given = {sha256(line).digest() for line in lines}
+    if len(given) != len(lines):
+        raise DataError("a line stands in the roster twice.")
+    if kept := given - counts:
+        raise DataError(
+            f"{len(kept)} of {len(lines)} lines were revoked, or never added: {_some(kept)}."
+        )
+    if missing := counts - given:
+        raise DataError(f"{len(missing)} lines that the log added are missing: {_some(missing)}.")
+    if stated.number != len(releases):
+        raise DataError(f"it states to be release {stated.number}; the log has {len(releases)}.")
+    if stated.lines != len(lines):
+        raise DataError(f"the release states {stated.lines} lines, the roster has {len(lines)}.")
+    told.append(f"the {len(lines):,} lines are exactly those that the log added and not revoked")
+    if len(public.total) != BYTES or stated.sum != digest(public.total):
+        raise DataError(f"{SUM} is not the sum that the release states.")
+    if added_up(public.lines) != public.total:
+        raise DataError(
+            "the lines do not add up to the published sum: the sum holds something that no line "
+            "accounts for, or lacks something."
+        )
+    told.append("they add up to the published sum")
+    return told
+
+
+def _some(digests: set[bytes]) -> str:
+    names = sorted(one.hex()[:16] for one in digests)
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def history(log: LogFolder, line: str) -> str:
+    """Return what the log says about a line: added where, revoked where."""
+    try:
+        raw = bytes.fromhex(line)
+    except ValueError:
+        raw = b""
+    if len(raw) != 32:
+        raise DataError(f"'{line[:70]}' is not a line's digest: expected 64 hexadecimal digits.")
+    signed = log.entries[: log.checkpoint.size]
+    place = {one: n for n, one in enumerate(signed)}
+    added, gone = place.get(bytes([LINE]) + raw), place.get(bytes([REVOKED]) + raw)
+    if added is None:
+        return "the log never added this line"
+    if gone is None:
+        return f"added as entry {added:,} and counted since"
+    return f"added as entry {added:,}, revoked as entry {gone:,}"
+
+
+def own_line(told: Mapping[str, Any]) -> str:
+    """Return the digest of a line, made from what a person was given."""
+    try:
+        part = Part(0, int(told["block"]), int(told["weight"]), np.array(told["items"], np.int64))
+        return digest(part.line(bytes.fromhex(told["seed"]), bool(told["counted"])))
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
+        raise DataError(f"this is not a line as rescind roster mine writes it ({error}).") from None
