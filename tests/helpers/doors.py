@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from authenticator import Authenticator
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from authenticator import Authenticator
 from rescind.ledger import accounts
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import Catalogue
@@ -135,7 +135,9 @@ class Browser:
     def get(self, path: str, **more: Any) -> httpx.Response:
         return self.call("GET", path, **more)
 
-    def post(self, path: str, body: Any = None, key: str | None = "", **more: Any) -> httpx.Response:
+    def post(
+        self, path: str, body: Any = None, key: str | None = "", **more: Any
+    ) -> httpx.Response:
         """POST JSON with a new Idempotency-Key, or the one given, or none."""
         headers = dict(more.pop("headers", {}))
         if key is not None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from doors import Browser
-
 from rescind.service.callers import COOKIE
 
 

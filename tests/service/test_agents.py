@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from doors import Agent, House
 
+from doors import Agent, House
 from rescind.ledger import agency, tables
 from rescind.service import callbacks, chores
 

@@ -8,11 +8,11 @@ from typing import Any
 import hypothesis
 import pytest
 import schemathesis
-from doors import Browser, House, opened
 from hypothesis import HealthCheck, Phase
 from schemathesis import checks
 from schemathesis.core.failures import FailureGroup
 
+from doors import Browser, House, opened
 from rescind.service import recovery
 from rescind.service.app import description
 from rescind.service.callers import COOKIE
@@ -138,9 +138,10 @@ def test_made_up_requests_get_documented_answers(house: House) -> None:
 
 
 @pytest.mark.service
-def test_300_made_up_requests_get_documented_answers(house: House) -> None:
-    fuzzing = Fuzzing(house, 300)
+def test_many_made_up_requests_get_documented_answers(house: House) -> None:
+    fuzzing = Fuzzing(house, 12)
     fuzzing.all()
+    assert fuzzing.sent >= 300
     assert fuzzing.wrong == []
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+
 from authenticator import Authenticator
 from doors import House
-
 from rescind.ledger import accounts, tables
 from rescind.service import recovery
 from rescind.service.callers import COOKIE, new_secret

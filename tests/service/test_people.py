@@ -8,8 +8,8 @@ import io
 import json
 
 import pytest
-from doors import House
 
+from doors import House
 from rescind.ledger.lending import statement
 from rescind.service.limits import PROBES
 
@@ -91,7 +91,9 @@ def test_loans_come_in_pages(house: House) -> None:
     person = house.person(tuple(range(10)))
     seen, cursor = [], None
     while True:
-        page = person.get("/v1/me/loans", params={"limit": 4, **({"cursor": cursor} if cursor else {})})
+        page = person.get(
+            "/v1/me/loans", params={"limit": 4, **({"cursor": cursor} if cursor else {})}
+        )
         seen += [one["id"] for one in page.json()["items"]]
         cursor = page.json()["next"]
         if cursor is None:
@@ -103,9 +105,7 @@ def test_loans_come_in_pages(house: House) -> None:
 def test_the_catalogue_is_read_once(house: House) -> None:
     first = house.caller().get("/v1/catalogue")
     assert first.json()["total"] == 40
-    again = house.caller().get(
-        "/v1/catalogue", headers={"If-None-Match": first.headers["ETag"]}
-    )
+    again = house.caller().get("/v1/catalogue", headers={"If-None-Match": first.headers["ETag"]})
     assert (again.status_code, again.content) == (304, b"")
 
 

@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 
 import pytest
-from doors import House, opened
 
+from doors import House, opened
 from rescind.ledger.errors import Busy, Closing, DiskFull
 from rescind.service import limits
 from rescind.service.guard import LARGEST_BODY
@@ -142,9 +142,7 @@ def test_reading_is_limited_by_session(limited: House) -> None:
 
 
 def test_signing_in_is_limited_by_address(limited: House) -> None:
-    answers = [
-        limited.caller().post("/v1/session/begin", {}, None).status_code for _ in range(11)
-    ]
+    answers = [limited.caller().post("/v1/session/begin", {}, None).status_code for _ in range(11)]
     assert answers == [200] * 10 + [429]
     other = limited.caller(address="198.51.100.7")
     assert other.post("/v1/session/begin", {}, None).status_code == 200

@@ -52,9 +52,7 @@ class NewSession:
     def carry_out(self, batch: Batch) -> Answer:
         """Write the session, and end the one it replaces."""
         if self.replaces is not None:
-            batch.tx.execute(
-                delete(tables.session).where(tables.session.c.digest == self.replaces)
-            )
+            batch.tx.execute(delete(tables.session).where(tables.session.c.digest == self.replaces))
         row = {
             "digest": self.digest,
             "person": self.person,
@@ -396,13 +394,9 @@ def find_agent_by_token(tx: Connection, digest: bytes) -> Row | None:
     return tx.execute(select(tables.agent).where(tables.agent.c.token == digest)).first()
 
 
-def _write(
-    batch: Batch, person: bytes, kind: str, name: bytes, plain: Mapping[str, Any]
-) -> None:
+def _write(batch: Batch, person: bytes, kind: str, name: bytes, plain: Mapping[str, Any]) -> None:
     people = tables.person
-    slot_id = batch.tx.execute(
-        select(people.c.account_key).where(people.c.id == person)
-    ).scalar()
+    slot_id = batch.tx.execute(select(people.c.account_key).where(people.c.id == person)).scalar()
     if slot_id is None:
         raise NotThere("this account is closed.")
     box = batch.seal(batch.slot(slot_id), json.dumps(plain).encode(), sealed_about(person))

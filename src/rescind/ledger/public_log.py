@@ -29,9 +29,7 @@ class KeepName:
 
     def carry_out(self, batch: Batch) -> Answer:
         """Write it if there is none."""
-        known = batch.tx.scalar(
-            select(tables.setting.c.value).where(tables.setting.c.name == NAME)
-        )
+        known = batch.tx.scalar(select(tables.setting.c.value).where(tables.setting.c.name == NAME))
         if known is None:
             batch.tx.execute(insert(tables.setting).values(name=NAME, value=self.name))
         return Answer(200, {"name": known or self.name})

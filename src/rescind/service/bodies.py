@@ -140,6 +140,13 @@ class Anything(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+class Keys(BaseModel):
+    """Public keys."""
+
+    receipts: str
+    log: str
+
+
 class Extend(Body):
     """More time for a request, with the reason that its person is told."""
 

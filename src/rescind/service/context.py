@@ -79,7 +79,7 @@ class Service:
         names = ("request_id", "status", "level", "version", "lent")
         told = {name: answer.body[name] for name in names if name in answer.body}
         self.events.publish(person, what, told)
-        counted = {name: told[name] for name in ("request_id", "status", "level") if name in told}
+        counted = {name: told[name] for name in names[:3] if name in told}
         self.events.publish(OPERATORS, what, counted)
 
     def released(self, number: int) -> None:

@@ -39,9 +39,11 @@ def people_of(name: str, say: Say = print) -> People:
     first = np.flatnonzero(np.r_[True, user[1:] != user[:-1]]) if len(user) else np.empty(0, int)
     loans = tuple(np.unique(part) for part in np.split(item, first[1:]))
     ids = [str(one) for one in data.items]
-    titles = [str(t) or i for t, i in zip(data.titles, ids, strict=True)] if (
-        data.titles is not None
-    ) else ids
+    titles = (
+        [str(t) or i for t, i in zip(data.titles, ids, strict=True)]
+        if (data.titles is not None)
+        else ids
+    )
     say(f"{data.name}: {len(loans):,} people, {len(ids):,} items, from {data.source}.")
     return People(Catalogue(ids, titles), loans)
 

@@ -60,12 +60,11 @@ class Doors(APIRouter):
 
         return register
 
-
     def adopt(self, router: APIRouter) -> None:
         """Put the guard before routes that were made without one."""
         for route in router.routes:
             if isinstance(route, APIRoute):
-                for method in route.methods:
+                for method in route.methods or ():
                     media = "text/plain" if "{" not in route.path else "application/octet-stream"
                     self.at(f"{method} {route.path}", media=media)(route.endpoint)
 

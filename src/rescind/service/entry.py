@@ -47,9 +47,7 @@ async def begin_account(
 
 
 @router.at("POST /v1/account/finish", bodies.Joined, 201)
-async def finish_account(
-    body: bodies.Ceremony, service: TheService, caller: TheCaller
-) -> Response:
+async def finish_account(body: bodies.Ceremony, service: TheService, caller: TheCaller) -> Response:
     """Register the passkey. A new account gets ten recovery codes, shown once."""
     ceremony = service.ceremonies.take(body.ceremony, REGISTER)
     passkey = service.ceremonies.registered(ceremony, body.credential, body.name)

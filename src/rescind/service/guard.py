@@ -49,7 +49,7 @@ class GuardedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler behind the guard."""
         inner = super().get_route_handler()
-        lines = {method: f"{method} {self.path_format}" for method in self.methods}
+        lines = {method: f"{method} {self.path_format}" for method in self.methods or ()}
         for line in lines.values():
             rule_of(line)
 

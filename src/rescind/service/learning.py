@@ -26,8 +26,7 @@ def release_if_due(service: Service) -> bool:
 
 def make_release(service: Service) -> dict[str, Any]:
     """Make a release now; return its number."""
-    service.ledger.releases.make(service.ledger)
-    release = service.ledger.releases.current
+    release = service.ledger.releases.make(service.ledger)
     service.released(release.number)
     return {"number": release.number}
 

@@ -140,7 +140,10 @@ def witnesses(
 
 @router.at("POST /v1/operator/requests/{id}/extend", bodies.Anything)
 async def extend(
-    request: Request, name: bodies.RequestId, body: bodies.Extend, key: bodies.IdempotencyKey,
+    request: Request,
+    name: bodies.RequestId,
+    body: bodies.Extend,
+    key: bodies.IdempotencyKey,
     service: TheService,
 ) -> Response:
     """Give a request more time; its person is told the reason."""
@@ -150,7 +153,9 @@ async def extend(
 
 @router.at("POST /v1/operator/releases", bodies.Anything, 202)
 async def release_now(
-    request: Request, key: bodies.IdempotencyKey, service: TheService,
+    request: Request,
+    key: bodies.IdempotencyKey,
+    service: TheService,
     body: bodies.Empty | None = None,
 ) -> Response:
     """Make a release now. Its receipts say how few people it mixed."""
@@ -162,12 +167,17 @@ async def start_job(
     request: Request, body: bodies.NewJob, key: bodies.IdempotencyKey, service: TheService
 ) -> Response:
     """Start a generation: a recipe on the loans of now, in a process of its own."""
-    return told(await learning.start_job(service, body.recipe, body.rounds, await once(request, key)))
+    return told(
+        await learning.start_job(service, body.recipe, body.rounds, await once(request, key))
+    )
 
 
 @router.at("POST /v1/operator/people/{id}/quarantine", bodies.Anything)
 async def quarantine(
-    request: Request, person: PersonId, body: bodies.Quarantine, key: bodies.IdempotencyKey,
+    request: Request,
+    person: PersonId,
+    body: bodies.Quarantine,
+    key: bodies.IdempotencyKey,
     service: TheService,
 ) -> Response:
     """Take somebody's loans out of the sum until the matter is settled."""

@@ -105,13 +105,9 @@ class Ceremonies:
             )
         except Exception:  # the library raises many kinds on bytes that are not a passkey
             raise _refused() from None
-        return Passkey(
-            found.credential_id, found.credential_public_key, found.sign_count, name
-        )
+        return Passkey(found.credential_id, found.credential_public_key, found.sign_count, name)
 
-    def signed(
-        self, ceremony: Ceremony, credential: Mapping[str, Any], known: Passkey
-    ) -> Passkey:
+    def signed(self, ceremony: Ceremony, credential: Mapping[str, Any], known: Passkey) -> Passkey:
         """Return the passkey with its new counter, or refuse the signature."""
         try:
             found = verify_authentication_response(

@@ -31,7 +31,9 @@ CODE_DAYS = 7
 
 @router.at("GET /v1/catalogue", bodies.Page, more={304: {"description": "Not changed."}})
 async def catalogue(
-    request: Request, service: TheService, cursor: bodies.Cursor = None,
+    request: Request,
+    service: TheService,
+    cursor: bodies.Cursor = None,
     size: bodies.PageSize = 5_000,
 ) -> Response:
     """List the items that people may lend."""
@@ -58,7 +60,9 @@ def me(service: TheService, caller: TheCaller) -> Response:
 
 @router.at("GET /v1/me/loans", bodies.Page)
 def loans(
-    service: TheService, caller: TheCaller, cursor: bodies.Cursor = None,
+    service: TheService,
+    caller: TheCaller,
+    cursor: bodies.Cursor = None,
     size: bodies.PageSize = 1_000,
 ) -> Response:
     """List what you lend. Send its ETag as If-Match with a change to notice another tab."""
@@ -77,7 +81,9 @@ def named(service: Service, items: Items) -> list[dict[str, str]]:
 
 @router.at("GET /v1/me/export", bodies.Anything, more={200: {"content": {"text/csv": {}}}})
 def export(
-    service: TheService, caller: TheCaller, form: Annotated[Literal["json", "csv"], Query()] = "json"
+    service: TheService,
+    caller: TheCaller,
+    form: Annotated[Literal["json", "csv"], Query()] = "json",
 ) -> Response:
     """Hand over everything that is kept about you."""
     return exported(service, caller.id, form)
@@ -108,10 +114,16 @@ def exported(service: Service, person: bytes, form: str = "json") -> Response:
     return reply(body, headers=name)
 
 
-@router.at("POST /v1/me/loans", bodies.Acknowledgement, 201, more={200: {"description": "As it was."}})
+@router.at(
+    "POST /v1/me/loans", bodies.Acknowledgement, 201, more={200: {"description": "As it was."}}
+)
 async def lend(
-    request: Request, body: bodies.Lend, key: bodies.IdempotencyKey, service: TheService,
-    caller: TheCaller, if_match: bodies.IfMatch = None,
+    request: Request,
+    body: bodies.Lend,
+    key: bodies.IdempotencyKey,
+    service: TheService,
+    caller: TheCaller,
+    if_match: bodies.IfMatch = None,
 ) -> Response:
     """Lend items, in addition to those lent already."""
     places = service.ledger.catalogue.indices_of(body.items)
@@ -123,8 +135,12 @@ async def lend(
 
 @router.at("POST /v1/me/requests", bodies.Status, 202, more={200: {"description": "Done at once."}})
 async def take_back(
-    request: Request, body: bodies.TakeBack, key: bodies.IdempotencyKey, service: TheService,
-    caller: TheCaller, if_match: bodies.IfMatch = None,
+    request: Request,
+    body: bodies.TakeBack,
+    key: bodies.IdempotencyKey,
+    service: TheService,
+    caller: TheCaller,
+    if_match: bodies.IfMatch = None,
 ) -> Response:
     """Take items back: unreadable and out of the sum with the answer."""
     everything = body.items == "everything"
@@ -170,7 +186,9 @@ def _tag(body: Any) -> dict[str, str]:
 
 @router.at("GET /v1/me/requests", bodies.Page)
 def requests(
-    service: TheService, caller: TheCaller, cursor: bodies.Cursor = None,
+    service: TheService,
+    caller: TheCaller,
+    cursor: bodies.Cursor = None,
     size: bodies.PageSize = 100,
 ) -> Response:
     """List your requests, the newest first."""
@@ -208,10 +226,16 @@ def proof(name: bodies.RequestId, service: TheService, caller: TheCaller) -> Res
     return receipts.proof(service, _own(service, caller, name))
 
 
-@router.at("POST /v1/me/requests/{id}/confirm", bodies.Status, 202, more={200: {"description": "Done."}})
+@router.at(
+    "POST /v1/me/requests/{id}/confirm", bodies.Status, 202, more={200: {"description": "Done."}}
+)
 async def give_word(
-    request: Request, name: bodies.RequestId, key: bodies.IdempotencyKey, service: TheService,
-    caller: TheCaller, body: bodies.Empty | None = None,
+    request: Request,
+    name: bodies.RequestId,
+    key: bodies.IdempotencyKey,
+    service: TheService,
+    caller: TheCaller,
+    body: bodies.Empty | None = None,
 ) -> Response:
     """Confirm what an agent asked for you. It is carried out at once."""
     if not caller.confirmed:
@@ -294,4 +318,3 @@ def export_by_link(link: str, service: TheService) -> Response:
     if row.kind != agency.ACCESS or row.person is None:
         raise problems.not_there()
     return exported(service, bytes(row.person))
-

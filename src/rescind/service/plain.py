@@ -10,6 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rescind.privacy import keys
 from rescind.service import bodies, recommending
 from rescind.service.answers import reply
 from rescind.service.doors import Doors, TheService
@@ -38,6 +39,13 @@ async def openapi(request: Request) -> Response:
 @lru_cache
 def _described() -> bytes:
     return DESCRIPTION.read_bytes()
+
+
+@router.at("GET /v1/keys", bodies.Keys)
+async def public_keys(service: TheService) -> Response:
+    """Tell the keys to pin: the one that signs receipts, and the one that signs the log."""
+    receipts, log = keys.public_text(service.ledger.signer), str(service.log.key)
+    return reply({"receipts": receipts, "log": log})
 
 
 @router.at("GET /healthz", bodies.Anything)

@@ -62,6 +62,7 @@ POLICY: dict[str, Rule] = {
     "GET /readyz": _rule(*EVERYBODY, limit="none"),
     "GET /metrics": _rule(_F, _O, limit="none", scope="metrics"),
     "GET /v1/catalogue": _rule(*EVERYBODY),
+    "GET /v1/keys": _rule(*EVERYBODY),
     "GET /v1/enter/{code}": _rule(*EVERYBODY, limit="sign-in"),
     "GET /r/{link}": _rule(*EVERYBODY),
     "GET /r/{link}/receipt": _rule(*EVERYBODY),

@@ -24,9 +24,7 @@ MEMORY_KIB, ITERATIONS = 19 * 1024, 2
 def new_codes() -> tuple[list[str], tuple[Code, ...]]:
     """Return ten codes for their owner, and what is kept of them."""
     texts = [
-        "-".join(
-            "".join(secrets.choice(ALPHABET) for _ in range(GROUP)) for _ in range(GROUPS)
-        )
+        "-".join("".join(secrets.choice(ALPHABET) for _ in range(GROUP)) for _ in range(GROUPS))
         for _ in range(COUNT)
     ]
     return texts, tuple(map(_kept, texts))
@@ -34,9 +32,7 @@ def new_codes() -> tuple[list[str], tuple[Code, ...]]:
 
 def split(text: str) -> tuple[bytes, bytes]:
     """Return the part that finds the row, and the secret. Case, spaces and hyphens do not count."""
-    plain = "".join(c for c in text.upper() if c.isalnum()).translate(
-        str.maketrans({"O": "0", "I": "1", "L": "1"})
-    )
+    plain = "".join(c for c in text.upper() if c.isalnum()).translate(str.maketrans("OIL", "011"))
     cut = GROUP * FINDS
     return b"recovery " + plain[:cut].encode(), plain[cut : GROUP * GROUPS].encode()
 
@@ -55,7 +51,5 @@ def _kept(text: str) -> Code:
 
 
 def _slow_digest(secret: bytes, salt: bytes) -> bytes:
-    kdf = Argon2id(
-        salt=salt, length=32, iterations=ITERATIONS, lanes=1, memory_cost=MEMORY_KIB
-    )
+    kdf = Argon2id(salt=salt, length=32, iterations=ITERATIONS, lanes=1, memory_cost=MEMORY_KIB)
     return kdf.derive(secret)

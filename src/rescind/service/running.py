@@ -6,6 +6,7 @@ import csv
 import ipaddress
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -202,7 +203,8 @@ def _serve(
     )
     say(f"rescind serves at {settings.origin}  (end with Ctrl-C)")
     _print_entrances(app.state.service, wanted, say)
-    server.run(sockets=[listening])
+    with suppress(KeyboardInterrupt):  # the server has ended in order when this comes
+        server.run(sockets=[listening])
     say("ended: everything that was acknowledged is on the disk.")
 
 
@@ -223,17 +225,13 @@ def _print_entrances(service: Service, wanted: Wanted, say: Say) -> None:
         scopes = tuple(part.strip() for part in wanted.make_token.split(",") if part.strip())
         for scope in scopes:
             if scope not in SCOPES[Role.OPERATOR]:
-                raise ConfigError(
-                    f"'{scope}' is no scope: {suggest(scope, SCOPES[Role.OPERATOR])}"
-                )
+                raise ConfigError(f"'{scope}' is no scope: {suggest(scope, SCOPES[Role.OPERATOR])}")
         role = Role.OFFICER if set(scopes) <= SCOPES[Role.OFFICER] else Role.OPERATOR
         text = _token(ledger, "made at the start", role, scopes, TOKEN)
         say(f"token for {', '.join(scopes)}, for 90 days: {text}")
 
 
-def _token(
-    ledger: Ledger, name: str, role: str, scopes: tuple[str, ...], lasts: timedelta
-) -> str:
+def _token(ledger: Ledger, name: str, role: str, scopes: tuple[str, ...], lasts: timedelta) -> str:
     text, digest = new_secret()
     until = ledger.clock() + lasts
     ledger.submit(accounts.MakeToken(digest, name, role, scopes, until)).result()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
-
-from sqlalchemy import Row
 
 from rescind.ledger import agency
 from rescind.ledger.batch import Answer
@@ -27,7 +26,7 @@ _DETAILS = {
 }
 
 
-def details(service: Service, row: Row) -> str:
+def details(service: Service, row: Any) -> str:
     """Return one or two sentences: what was done, and what comes next and when."""
     if row.reason == agency.NEED_USER_VERIFICATION:
         return "It waits for the person's own confirmation with a passkey, for 14 days."
@@ -49,7 +48,7 @@ def next_release(service: Service) -> str:
     return f"Served without it from the next release on: {more}{latest}."
 
 
-def status_of(service: Service, row: Row) -> dict[str, Any]:
+def status_of(service: Service, row: Any) -> dict[str, Any]:
     """Return the fields of the protocol, section 3.03."""
     body: dict[str, Any] = {
         "request_id": row.id,
@@ -63,7 +62,7 @@ def status_of(service: Service, row: Row) -> dict[str, Any]:
     return body
 
 
-def for_agent(service: Service, row: Row) -> dict[str, Any]:
+def for_agent(service: Service, row: Any) -> dict[str, Any]:
     """Return what its agent is told: where the person confirms, and where results are."""
     body, origin = status_of(service, row), service.settings.origin
     if row.reason == agency.NEED_USER_VERIFICATION:
@@ -76,7 +75,7 @@ def for_agent(service: Service, row: Row) -> dict[str, Any]:
     return body
 
 
-def for_person(service: Service, row: Row) -> dict[str, Any]:
+def for_person(service: Service, row: Any) -> dict[str, Any]:
     """Return everything about a request but its records."""
     steps = {name: moment(getattr(row, f"{name}_at")) for name in STEPS}
     return {
@@ -96,14 +95,15 @@ def completed(service: Service, answer: Answer) -> Answer:
     row = service.ledger.reading.request(answer.body["request_id"])
     done = row.status == agency.FULFILLED
     level = row.level if done else answer.body.get("level", row.level)
-    body = {**answer.body, **status_of(service, row), "level": level}
+    steps = {n: moment(datetime.fromisoformat(at)) for n, at in answer.body["steps"].items()}
+    body = {**answer.body, **status_of(service, row), "level": level, "steps": steps}
     if "acknowledgement" in body:
         point = {"checkpoint": service.log.read_checkpoint()}
         body["acknowledgement"] = {**body["acknowledgement"], **point}
     return replace(answer, status=200 if done else answer.status, body=body)
 
 
-def for_operator(row: Row) -> dict[str, Any]:
+def for_operator(row: Any) -> dict[str, Any]:
     """Return counts and times: what an operator sees of a request."""
     return {
         "request_id": row.id,
@@ -124,7 +124,7 @@ def as_text(token: bytes) -> str:
     return urlsafe_b64encode(token).decode().rstrip("=")
 
 
-def linked(service: Service, text: str) -> Row:
+def linked(service: Service, text: str) -> Any:
     """Return the request that a link leads to, or say that there is nothing."""
     try:
         token = urlsafe_b64decode(text + "=" * (-len(text) % 4))
