@@ -11,6 +11,7 @@ from typer import Option
 
 from rescind.cli import (
     audit,
+    backup,
     bench,
     data,
     demo,
@@ -25,6 +26,7 @@ from rescind.cli import (
     requests,
     roster,
     run,
+    scan,
     serve,
     table,
     value,
@@ -58,6 +60,9 @@ app.add_typer(roster.app, name="roster")
 app.command("witness")(witness.command)
 app.command("audit")(audit.command)
 app.add_typer(flower.app, name="flower")
+app.command("backup")(backup.backup)
+app.command("restore")(backup.restore)
+app.command("scan")(scan.command)
 app.command("serve")(serve.command)
 app.add_typer(requests.app, name="requests")
 app.command("bench")(bench.command)

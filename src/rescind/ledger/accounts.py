@@ -6,32 +6,30 @@ keyed digest. So leaving makes them unreadable, and the table alone names nobody
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import delete, insert, select, update
 
 from rescind.errors import ConsentError
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch
+from rescind.ledger.credentials import (
+    AGENT_CODE,
+    CREDENTIALS,
+    PASSKEY,
+    RECOVERY,
+    find_by_lookup,
+    find_credential,
+    find_token,
+    remove,
+    write,
+)
 from rescind.ledger.errors import NotThere
-from rescind.ledger.keyslots import KeySlots, about
 from rescind.ledger.lending import join
 
-IDLE, LONGEST = timedelta(days=7), timedelta(days=30)
-"""A session ends after this time without a request, and after this time at the latest."""
-PASSKEY, RECOVERY, AGENT_CODE = "passkey", "recovery", "agent"
-CREDENTIALS = b"credential"
-INVITED = "invited-"
-"""An invitation is a token of this role and the role it gives; it opens no other door."""
-
-
-def sealed_about(person: bytes) -> bytes:
-    """What a credential's box is bound to."""
-    return about(person, "credential", "box")
+LONGEST = timedelta(days=30)
+"""A session ends after this time at the latest, in use or not."""
 
 
 # ------------------------------------------------------------------ sessions
@@ -109,7 +107,7 @@ class Passkey:
     def write(self, batch: Batch, person: bytes) -> None:
         """Seal it for a person."""
         plain = {"key": self.public_key.hex(), "counter": self.counter, "name": self.name}
-        _write(batch, person, PASSKEY, self.id, plain)
+        write(batch, person, PASSKEY, self.id, plain)
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ class OpenAccount:
         self.passkey.write(batch, person)
         for code in self.codes:
             plain = {"salt": code.salt.hex(), "digest": code.digest.hex()}
-            _write(batch, person, RECOVERY, code.lookup, plain)
+            write(batch, person, RECOVERY, code.lookup, plain)
         return replace(self.session, person=person).carry_out(batch)
 
 
@@ -171,7 +169,7 @@ class UsePasskey:
             raise ConsentError(
                 "this passkey was used with a lower counter than before: it may have been copied."
             )
-        _delete(batch, self.passkey.id)
+        remove(batch, self.passkey.id)
         self.passkey.write(batch, self.person)
         return self.session.carry_out(batch)
 
@@ -186,7 +184,7 @@ class UseCode:
 
     def carry_out(self, batch: Batch) -> Answer:
         """Delete the code, or refuse if it was spent meanwhile."""
-        if not _delete(batch, self.lookup):
+        if not remove(batch, self.lookup):
             raise NotThere("this recovery code is not known here, or was used before.")
         self.session.carry_out(batch)
         left = select(tables.credential.c.lookup).where(
@@ -208,7 +206,7 @@ class MakeAgentCode:
         rows = tables.credential
         mine = (rows.c.person == self.person) & (rows.c.kind == AGENT_CODE)
         batch.tx.execute(delete(rows).where(mine))
-        _write(batch, self.person, AGENT_CODE, self.code, {"until": self.until.isoformat()})
+        write(batch, self.person, AGENT_CODE, self.code, {"until": self.until.isoformat()})
         return Answer(201, {"until": self.until.isoformat()})
 
 
@@ -331,84 +329,3 @@ class GiveAgentToken:
         here = tables.agent.c.id == self.agent
         batch.tx.execute(update(tables.agent).where(here).values(token=self.digest))
         return Answer(200)
-
-
-# ------------------------------------------------------------------ reading
-
-
-@dataclass(frozen=True)
-class Found:
-    """A credential and what its box holds."""
-
-    person: bytes
-    plain: Mapping[str, Any]
-
-
-def find_credential(tx: Connection, keys: KeySlots, name: bytes, kind: str) -> Found | None:
-    """Return the credential with this id or lookup text, opened; None if there is none."""
-    return find_by_lookup(tx, keys, keys.keyed(CREDENTIALS, name), kind)
-
-
-def find_by_lookup(tx: Connection, keys: KeySlots, lookup: bytes, kind: str) -> Found | None:
-    """Return the credential in the row with this lookup."""
-    rows, people = tables.credential, tables.person
-    query = (
-        select(rows.c.person, rows.c.box, people.c.account_key)
-        .join(people, people.c.id == rows.c.person)
-        .where(rows.c.lookup == lookup, rows.c.kind == kind)
-    )
-    row = tx.execute(query).first()
-    if row is None or row.account_key is None:
-        return None
-    person = bytes(row.person)
-    plain = keys.unseal(row.account_key, bytes(row.box), sealed_about(person))
-    return Found(person, json.loads(plain))
-
-
-def find_operator(tx: Connection, keys: KeySlots, credential: bytes) -> Row | None:
-    """Return the operator with this passkey."""
-    lookup = keys.keyed(CREDENTIALS, credential)
-    return tx.execute(select(tables.operator).where(tables.operator.c.lookup == lookup)).first()
-
-
-def find_session(tx: Connection, digest: bytes, now: datetime) -> Row | None:
-    """Return a session that has not ended."""
-    rows = tables.session
-    alive = (rows.c.expires > now) & (rows.c.seen > now - IDLE)
-    return tx.execute(select(rows).where(rows.c.digest == digest, alive)).first()
-
-
-def find_token(tx: Connection, digest: bytes, now: datetime) -> Row | None:
-    """Return a token or an invitation that has not ended."""
-    rows = tables.token
-    return tx.execute(select(rows).where(rows.c.digest == digest, rows.c.expires > now)).first()
-
-
-def find_agent(tx: Connection, agent: str) -> Row | None:
-    """Return an agent by its id."""
-    return tx.execute(select(tables.agent).where(tables.agent.c.id == agent)).first()
-
-
-def find_agent_by_token(tx: Connection, digest: bytes) -> Row | None:
-    """Return the agent that has this token."""
-    return tx.execute(select(tables.agent).where(tables.agent.c.token == digest)).first()
-
-
-def _write(batch: Batch, person: bytes, kind: str, name: bytes, plain: Mapping[str, Any]) -> None:
-    people = tables.person
-    slot_id = batch.tx.execute(select(people.c.account_key).where(people.c.id == person)).scalar()
-    if slot_id is None:
-        raise NotThere("this account is closed.")
-    box = batch.seal(batch.slot(slot_id), json.dumps(plain).encode(), sealed_about(person))
-    row = {
-        "lookup": batch.keyed(CREDENTIALS, name),
-        "person": person,
-        "kind": kind,
-        "box": box,
-    }
-    batch.tx.execute(insert(tables.credential).values(row))
-
-
-def _delete(batch: Batch, name: bytes) -> int:
-    here = tables.credential.c.lookup == batch.keyed(CREDENTIALS, name)
-    return int(batch.tx.execute(delete(tables.credential).where(here)).rowcount)

@@ -57,10 +57,18 @@ class Found:
     form: str
 
 
-def scan(roots: Iterable[Path], canaries: Sequence[Canary]) -> list[Found]:
+@dataclass(frozen=True)
+class Scan:
+    """What a scan found, and how many plants of its control it found before."""
+
+    found: list[Found]
+    planted: int
+
+
+def scan(roots: Iterable[Path], canaries: Sequence[Canary]) -> Scan:
     """Look into every file below these paths. Raise `DataError` if the control is missed."""
-    control(canaries)
-    return _scan(roots, canaries)
+    planted = control(canaries)
+    return Scan(_scan(roots, canaries), planted)
 
 
 def control(canaries: Sequence[Canary]) -> int:
@@ -68,17 +76,18 @@ def control(canaries: Sequence[Canary]) -> int:
     planted = 0
     with tempfile.TemporaryDirectory(prefix="rescind-scan-") as folder:
         for canary in canaries:
-            for form, needle in canary.forms().items():
-                for kind, wrap in CONTAINERS.items():
-                    path = Path(folder) / f"planted.{kind}"
-                    path.write_bytes(wrap(b"before " + needle + b" after"))
-                    seen = {found.form for found in _scan([path], [canary])}
-                    if form not in seen:
-                        raise DataError(
-                            f"the scan is void: it does not find {canary.name} as {form} in "
-                            f"{kind}, where it was planted. This is a fault of the scanner."
-                        )
-                    planted += 1
+            forms = canary.forms()
+            data = b"before " + b" between ".join(forms.values()) + b" after"
+            for kind, wrap in CONTAINERS.items():
+                path = Path(folder) / f"planted.{kind}"
+                path.write_bytes(wrap(data))
+                missed = set(forms) - {found.form for found in _scan([path], [canary])}
+                if missed:
+                    raise DataError(
+                        f"the scan is void: it does not find {canary.name} as {min(missed)} in "
+                        f"{kind}, where it was planted. This is a fault of the scanner."
+                    )
+                planted += len(forms)
     return planted
 
 
@@ -228,7 +237,9 @@ def _of_bytes(data: bytes) -> dict[str, bytes]:
         # The characters that neighbours share in are left out.
         for name, encode in (("base64", b64encode), ("base64url", urlsafe_b64encode)):
             coded = encode(bytes(offset) + data)
-            forms[f"{name}+{offset}"] = coded[(0, 2, 3)[offset] : len(coded) // 4 * 4 - 4]
+            inner = coded[(0, 2, 3)[offset] : len(coded) // 4 * 4 - 4]
+            if inner not in forms.values():
+                forms[f"{name}+{offset}"] = inner
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from rescind.core.files import locked, make_folder
+from rescind.core.files import locked, make_folder, sync_folder
 from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
 from rescind.ledger.batch import Items
@@ -94,6 +94,7 @@ def prepared(
         undo.callback(store.close)
         connection = store.writer()
         migrate(connection)
+        _sync_names(state, store)
         keys = KeySlots(state / KEYS, keys_mirror)
         undo.callback(keys.close)
         items = _catalogue(state, catalogue, connection)
@@ -107,6 +108,15 @@ def prepared(
             batch = last_batch(connection)
         parts.resources = undo.pop_all()
     return parts, report, int(seq or 0), batch
+
+
+def _sync_names(state: Path, store: Store) -> None:
+    """Make the name of the write-ahead log durable: SQLite ignores it if that fails."""
+    if not store.sqlite:
+        return
+    with store.writer().begin():
+        store.writer().exec_driver_sql("PRAGMA user_version=1")  # any write makes the file
+    sync_folder(state)
 
 
 def forbid_dumps() -> None:

@@ -184,8 +184,8 @@ class Store:
             return known
         if self.sqlite:
             return CannotStart(
-                f"cannot open {self.url.database}: {error.orig}. Put a whole ledger back "
-                f"(rescind restore), or name another state folder."
+                f"cannot open {self.url.database}: {error.orig}. Check the disk and its free "
+                f"space; if the file is damaged, go back to a backup: rescind restore."
             )
         if getattr(error.orig, "sqlstate", None) is None:
             return Busy(_AWAY)

@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rescind.ledger import accounts, agency
+from rescind.ledger import accounts, agency, credentials
 from rescind.ledger.batch import Once
 from rescind.ledger.errors import NotThere
 from rescind.service import bodies, chores, drp, statuses
@@ -46,7 +46,7 @@ _SIGNED: dict[str, Any] = {
 
 def _agent(service: Service, name: str) -> Any:
     with service.ledger.store.reading() as tx:
-        return accounts.find_agent(tx, name)
+        return credentials.find_agent(tx, name)
 
 
 @router.at(
@@ -86,7 +86,7 @@ async def exercise(request: Request, service: TheService, caller: TheCaller) -> 
     code = message.get(CODE)
     if code is not None and not isinstance(code, str):
         raise Problem(400, f"{CODE} is not text.", "Send the code as the person gave it.")
-    lookup = service.ledger.keyed(accounts.CREDENTIALS, code.encode()) if code else None
+    lookup = service.ledger.keyed(credentials.CREDENTIALS, code.encode()) if code else None
     kind = drp.ACTIONS[action]
     operation = agency.Ask(caller.id.decode(), kind, callback, lookup)
     answer = await service.submit(operation, Once(hashlib.sha256(body).hexdigest(), body))

@@ -188,7 +188,3 @@ class Token(BaseModel):
 
     token: str
     expires: str
-
-
-class Empty(Body):
-    """Nothing is asked for."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from rescind.ledger import accounts
+from rescind.ledger import accounts, credentials
 from rescind.service.policy import SCOPES, Role
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Callers:
         known = self._known.get(digest) or self._read(digest, now)
         if known is None:
             return NOBODY
-        if known.expires <= now or known.seen <= now - accounts.IDLE:
+        if known.expires <= now or known.seen <= now - credentials.IDLE:
             self._known.pop(digest, None)
             return NOBODY
         if known.caller.confirmed and known.confirmed_until <= now:
@@ -108,7 +108,7 @@ class Callers:
 
     def _read(self, digest: bytes, now: datetime) -> _Known | None:
         with self.ledger.store.reading() as tx:
-            row = accounts.find_session(tx, digest, now)
+            row = credentials.find_session(tx, digest, now)
         if row is None:
             return None
         role, who = Role(row.role), bytes(row.person or row.operator)
@@ -120,8 +120,8 @@ class Callers:
     def _of_token(self, text: str) -> Caller:
         digest, now = digest_of(text), self.ledger.clock()
         with self.ledger.store.reading() as tx:
-            agent = accounts.find_agent_by_token(tx, digest)
-            token = None if agent else accounts.find_token(tx, digest, now)
+            agent = credentials.find_agent_by_token(tx, digest)
+            token = None if agent else credentials.find_token(tx, digest, now)
         if agent is not None:
             return Caller(Role.AGENT, agent.id.encode(), session=digest)
         if token is None or token.role.startswith(accounts.INVITED):

@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.responses import RedirectResponse, Response
 
-from rescind.ledger import accounts
+from rescind.ledger import accounts, credentials
 from rescind.ledger.accounts import NewSession, Passkey
 from rescind.ledger.errors import NotThere
 from rescind.service import bodies, problems, recovery
@@ -35,7 +35,7 @@ async def begin_account(
     if body.invitation is not None:
         invitation = digest_of(body.invitation)
         with service.ledger.store.reading() as tx:
-            found = accounts.find_token(tx, invitation, service.ledger.clock())
+            found = credentials.find_token(tx, invitation, service.ledger.clock())
         if found is None or not found.role.startswith(accounts.INVITED):
             raise NotThere("this invitation is not known here, was used, or is too old.")
     elif caller.role is Role.PERSON:
@@ -66,7 +66,7 @@ async def finish_account(body: bodies.Ceremony, service: TheService, caller: The
 
 async def _open_operator(service: Service, ceremony: Ceremony, passkey: Passkey) -> Response:
     with service.ledger.store.reading() as tx:
-        invited = accounts.find_token(tx, ceremony.invitation, service.ledger.clock())
+        invited = credentials.find_token(tx, ceremony.invitation, service.ledger.clock())
     role = invited.role.removeprefix(accounts.INVITED) if invited else Role.OPERATOR.value
     operator = secrets.token_bytes(16)
     secret, digest = new_secret()
@@ -81,7 +81,7 @@ async def recover(body: bodies.Recover, service: TheService) -> Response:
     """Sign in with a recovery code, which is spent. Then register a new passkey."""
     lookup, _ = recovery.split(body.code)
     with service.ledger.store.reading() as tx:
-        found = accounts.find_credential(tx, service.ledger.keys, lookup, accounts.RECOVERY)
+        found = credentials.find_credential(tx, service.ledger.keys, lookup, credentials.RECOVERY)
     if not await asyncio.to_thread(recovery.matches, body.code, found) or found is None:
         raise NotThere("this recovery code is not known here, or was used before.")
     secret, digest = new_secret()
@@ -91,7 +91,7 @@ async def recover(body: bodies.Recover, service: TheService) -> Response:
 
 
 @router.at("POST /v1/session/begin", bodies.Begun)
-async def begin_session(service: TheService, body: bodies.Empty | None = None) -> Response:
+async def begin_session(service: TheService) -> Response:
     """Begin to sign in, or to confirm."""
     name, options = service.ceremonies.begin_sign_in()
     return reply({"ceremony": name, "options": options})
@@ -117,8 +117,8 @@ async def _use_passkey(
     known_as = credential_id(credential)
     ledger, old = service.ledger, caller.session if caller else None
     with ledger.store.reading() as tx:
-        found = accounts.find_credential(tx, ledger.keys, known_as, accounts.PASSKEY)
-        operator = None if found else accounts.find_operator(tx, ledger.keys, known_as)
+        found = credentials.find_credential(tx, ledger.keys, known_as, credentials.PASSKEY)
+        operator = None if found else credentials.find_operator(tx, ledger.keys, known_as)
     secret, digest = new_secret()
     operation: accounts.UsePasskey | accounts.UseOperatorPasskey
     if found is not None:

@@ -47,9 +47,8 @@ class Events:
     def _hand_out(self, channel: bytes, name: str, data: dict[str, Any]) -> None:
         self._number += 1
         text = f"id: {self._number}\nevent: {name}\ndata: {json.dumps(data)}\n\n".encode()
-        for one in (
-            self._listeners if channel == EVERYBODY else [channel]  # fmt: skip
-        ):
+        channels = self._listeners if channel == EVERYBODY else [channel]
+        for one in channels:
             for queue in self._listeners.get(one, ()):
                 self._put(queue, text)
 

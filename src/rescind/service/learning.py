@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rescind.errors import ConfigError
+from rescind.errors import ConfigError, suggest
 from rescind.ledger import scanner
-from rescind.ledger.batch import Answer, Once
 from rescind.ledger.scanner import Canary
 
 if TYPE_CHECKING:
     from rescind.service.context import Service
 
+RECIPES = {"FedShare": 150}
+"""What a generation may be trained with, and in how many rounds."""
 FEW, LONG = 3, 8
 """People whose loans a scan looks for, and how many items make them unmistakable."""
 
@@ -31,9 +32,16 @@ def make_release(service: Service) -> dict[str, Any]:
     return {"number": release.number}
 
 
-async def start_job(service: Service, recipe: str, rounds: int | None, once: Once) -> Answer:
-    """Start a generation on the loans of now."""
-    raise ConfigError("generations are not there yet.")
+def check_recipe(recipe: str) -> None:
+    """Refuse a recipe that is not there, with those that are."""
+    if recipe not in RECIPES:
+        raise ConfigError(f"'{recipe}' is no recipe for a generation: {suggest(recipe, RECIPES)}")
+
+
+def start_job(service: Service, recipe: str, rounds: int | None) -> str:
+    """Start a generation on the loans of now; return its id."""
+    job: str = service.ledger.generations.start(recipe, rounds or RECIPES[recipe])
+    return job
 
 
 def scan(service: Service) -> dict[str, Any]:
@@ -46,4 +54,4 @@ def scan(service: Service) -> dict[str, Any]:
         Canary(f"loans {n}", numbers=tuple(items.tolist())) for n, items in enumerate(lenders)
     ]
     found = scanner.scan([service.ledger.state], canaries)
-    return {"looked_for": len(canaries), "found": len(found)}
+    return {"looked_for": len(canaries), "planted": found.planted, "found": len(found.found)}

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rescind.ledger import accounts, agency, tables
+from rescind.ledger.noted import Note
 from rescind.ledger.quarantine import Quarantine
 from rescind.service import bodies, learning, problems, recommending, statuses
 from rescind.service.answers import moment, reply, told
@@ -153,13 +154,13 @@ async def extend(
 
 @router.at("POST /v1/operator/releases", bodies.Anything, 202)
 async def release_now(
-    request: Request,
-    key: bodies.IdempotencyKey,
-    service: TheService,
-    body: bodies.Empty | None = None,
+    request: Request, key: bodies.IdempotencyKey, service: TheService
 ) -> Response:
     """Make a release now. Its receipts say how few people it mixed."""
-    return reply(await run_in_threadpool(learning.make_release, service), 202)
+    answer = await service.submit(Note("release"), await once(request, key))
+    if not answer.replayed:
+        await run_in_threadpool(learning.make_release, service)
+    return told(answer)
 
 
 @router.at("POST /v1/operator/jobs", bodies.Anything, 202)
@@ -167,9 +168,11 @@ async def start_job(
     request: Request, body: bodies.NewJob, key: bodies.IdempotencyKey, service: TheService
 ) -> Response:
     """Start a generation: a recipe on the loans of now, in a process of its own."""
-    return told(
-        await learning.start_job(service, body.recipe, body.rounds, await once(request, key))
-    )
+    learning.check_recipe(body.recipe)
+    answer = await service.submit(Note("generation"), await once(request, key))
+    if not answer.replayed:
+        await run_in_threadpool(learning.start_job, service, body.recipe, body.rounds)
+    return told(answer)
 
 
 @router.at("POST /v1/operator/people/{id}/quarantine", bodies.Anything)
@@ -186,7 +189,7 @@ async def quarantine(
 
 
 @router.at("POST /v1/operator/scan", bodies.Anything)
-async def scan(service: TheService, body: bodies.Empty | None = None) -> Response:
+async def scan(service: TheService) -> Response:
     """Look for records in the clear in every file of the state folder."""
     return reply(await run_in_threadpool(learning.scan, service))
 

@@ -235,7 +235,6 @@ async def give_word(
     key: bodies.IdempotencyKey,
     service: TheService,
     caller: TheCaller,
-    body: bodies.Empty | None = None,
 ) -> Response:
     """Confirm what an agent asked for you. It is carried out at once."""
     if not caller.confirmed:
@@ -246,9 +245,7 @@ async def give_word(
 
 
 @router.at("POST /v1/me/codes", bodies.Token, 201)
-async def agent_code(
-    service: TheService, caller: TheCaller, body: bodies.Empty | None = None
-) -> Response:
+async def agent_code(service: TheService, caller: TheCaller) -> Response:
     """Make a code for an agent: with it, a request for you needs no further word."""
     if not caller.confirmed:
         raise problems.confirm_first()

@@ -7,7 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from rescind.privacy import keys
@@ -31,7 +30,7 @@ async def page(service: TheService) -> Response:
 
 
 @router.at("GET /openapi.json", bodies.Anything)
-async def openapi(request: Request) -> Response:
+async def openapi() -> Response:
     """Describe every route."""
     return Response(_described(), media_type="application/json")
 

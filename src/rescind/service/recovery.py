@@ -11,7 +11,8 @@ import secrets
 
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 
-from rescind.ledger.accounts import Code, Found
+from rescind.ledger.accounts import Code
+from rescind.ledger.credentials import Found
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 """Crockford's base 32: nothing that is mistaken for something else."""

@@ -1,0 +1,56 @@
+"""`rescind backup` and `rescind restore`: copies of a service's ledger, and going back to one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+State = Annotated[Path, Argument(help="The state folder of a service.")]
+Database = Annotated[
+    str | None, Option(metavar="URL", help="PostgreSQL of the service; default: ledger.db.")
+]
+Mirror = Annotated[Path | None, Option(help="The second copy of keys.bin, if there is one.")]
+
+
+def backup(
+    state: State,
+    target: Annotated[Path, Argument(help="The new file to write.")],
+    database: Database = None,
+) -> None:
+    """Copy the ledger into one file, also while the service runs.
+
+    Keys are never in it: without keys.bin it is noise, and records that change later cannot be
+    opened from it any more.
+    """
+    from rescind.ledger.backup import back_up
+
+    rows = back_up(state, target, database)
+    typer.echo(f"{target}: {rows['person']:,} people, {rows['leaf']:,} entries of the log.")
+    typer.echo("keys.bin is not in it. Mirror it (rescind serve --keys-mirror); never archive it.")
+    typer.echo(f"To go back: rescind restore {state} --from {target}")
+
+
+def restore(
+    state: State,
+    source: Annotated[
+        Path | None, Option("--from", help="A backup; default: the ledger that is in place.")
+    ] = None,
+    database: Database = None,
+    keys_mirror: Mirror = None,
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Go back to a backup, or accept an older ledger that is in place. Stop the service first.
+
+    Shows what will be dropped, and asks. Nothing that was taken back returns: its key is gone.
+    """
+    from rescind.ledger import backup as copies
+
+    typer.echo(str(copies.plan(state, source, keys_mirror, database)))
+    if not yes and not typer.confirm("Go on? This cannot be undone.", default=False):
+        typer.echo("Nothing was changed.")
+        raise typer.Exit(1)
+    copies.restore(state, source, keys_mirror, database)
+    typer.echo(f"Done. Start the service: rescind serve --state {state}")

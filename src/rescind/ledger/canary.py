@@ -1,0 +1,177 @@
+"""The life of a planted person, and what somebody who takes every file can read of it.
+
+A person with unmistakable records joins, lends, changes, is backed up, survives a crash and leaves.
+Before and after, two attackers look: one searches all bytes of all files in every form, the other
+has the keys on the disk, too, and tries each of them on each box, also of old copies.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import insert, select, update
+
+from rescind.errors import ConfigError
+from rescind.ledger import tables
+from rescind.ledger.backup import back_up
+from rescind.ledger.batch import Answer, Batch, Operation
+from rescind.ledger.book import Ledger
+from rescind.ledger.catalogue import Catalogue
+from rescind.ledger.keyslots import FILE as KEYS
+from rescind.ledger.keyslots import KeySlots, about
+from rescind.ledger.lending import Join, Lend, TakeBack, member
+from rescind.ledger.scanner import Canary, opened_boxes, scan
+from rescind.ledger.store import FILE
+
+ITEMS, RECORDS, OTHERS = 2000, 12, 6
+WAIT = 60
+
+
+@dataclass
+class Story:
+    """What was found of the planted person, by class: before they left, and after."""
+
+    before: dict[str, int] = field(default_factory=dict)
+    after: dict[str, int] = field(default_factory=dict)
+    planted: int = 0
+    """Forms and containers in which the scanner found its own canaries."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether every class was found before, and none after."""
+        return all(self.before.values()) and not any(self.after.values())
+
+
+@dataclass(frozen=True)
+class _Credential:
+    """Give a person a credential with a name of their own."""
+
+    person: bytes
+    name: bytes
+
+    def carry_out(self, batch: Batch) -> Answer:
+        slot = batch.slot(member(batch, self.person).account_key)
+        box = batch.seal(slot, self.name, about(self.person, "credential", "box"))
+        row = {"lookup": batch.keyed(b"canary", self.name), "person": self.person}
+        batch.tx.execute(insert(tables.credential).values(kind="passkey", box=box, **row))
+        return Answer(201)
+
+
+def story(folder: Path, *, forget: bool = True) -> Story:
+    """Play the life in an empty folder. forget: False leaves the keys (the control of a test)"""
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty. The story needs a folder of its own.")
+    state, told = folder / "state", Story()
+    name = f"canary-{secrets.token_hex(16)}"
+    places = tuple(sorted({secrets.randbelow(ITEMS) for _ in range(RECORDS)}))
+    with _opened(state) as ledger:
+        person = _life(ledger, name.encode(), places)
+        receipt_key = _done(ledger, TakeBack(person, "unshare", places[:1])).body["receipt_key"]
+        shutil.copytree(state, folder / "crash", ignore=shutil.ignore_patterns(KEYS))
+        back_up(state, _backup(folder))
+    secret = {
+        "loans": struct.pack(f"<{len(places) - 1}i", *places[1:]),
+        "credential": name.encode(),
+        "key of a receipt": bytes.fromhex(receipt_key),
+    }
+    canaries = [
+        Canary("the credential's name", name.encode()),
+        Canary("the records", numbers=places[1:]),
+        Canary("the names of the records", ",".join(f"item-{n}" for n in places[1:]).encode()),
+        Canary("the key of the receipt", bytes.fromhex(receipt_key)),
+    ]
+    told.before = _taken(folder, secret)
+    with _opened(state) as ledger:
+        if forget:
+            _done(ledger, TakeBack(person, "leave"))
+            _done(ledger, _Issued())
+    told.after = _taken(folder, secret)
+    looked = scan([folder], canaries)
+    told.after["bytes of all files, in every form"] = len(looked.found)
+    told.planted = looked.planted
+    return told
+
+
+def _life(ledger: Ledger, name: bytes, places: tuple[int, ...]) -> bytes:
+    """Let others lend, and the planted person join, lend, and change what they lend."""
+    for number in range(OTHERS):
+        other = bytes.fromhex(_done(ledger, Join()).body["person"])
+        _done(ledger, Lend(other, tuple(range(number, number + 5))))
+    person = bytes.fromhex(_done(ledger, Join()).body["person"])
+    _done(ledger, _Credential(person, name))
+    _done(ledger, Lend(person, places[:4]))
+    _done(ledger, Lend(person, places))
+    return person
+
+
+@dataclass(frozen=True)
+class _Issued:
+    """Destroy the keys of receipts, as issuing them does."""
+
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        table = tables.request
+        waiting = table.c.receipt_slot.is_not(None)
+        for slot_id in batch.tx.scalars(select(table.c.receipt_slot).where(waiting)).all():
+            batch.destroy(slot_id)
+        gone = {"receipt_slot": None, "receipt_key": None}
+        batch.tx.execute(update(table).where(waiting).values(gone))
+        return Answer(200)
+
+
+def _taken(folder: Path, secret: dict[str, bytes]) -> dict[str, int]:
+    """Count what all keys on the disk open in the ledger and in old copies of it."""
+    keys = KeySlots(folder / "state" / KEYS)
+    try:
+        found = {}
+        for where, path in (
+            ("ledger", folder / "state" / FILE),
+            ("copy of a crash", folder / "crash" / FILE),
+            ("backup", _backup(folder)),
+        ):
+            boxes = list(opened_boxes(path, keys).values())
+            for what, data in secret.items():
+                found[f"{what}, in the {where}"] = boxes.count(data)
+        return found
+    finally:
+        keys.close()
+
+
+def _backup(folder: Path) -> Path:
+    return folder / "backup.db"
+
+
+def _done(ledger: Ledger, operation: Operation) -> Answer:
+    return ledger.submit(operation).result(WAIT)
+
+
+@contextmanager
+def _opened(state: Path) -> Iterator[Ledger]:
+    ledger = Ledger.open(
+        state, catalogue=Catalogue([f"item-{n}" for n in range(ITEMS)]), live=_NoSum
+    )
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
+class _NoSum:
+    """The sum is in memory only: this story is about files."""
+
+    def __init__(self, items: int) -> None: ...
+
+    def load(self, loans: Any) -> None: ...
+
+    def change(self, person: bytes, old: Any, new: Any) -> None: ...
+
+    def digest(self) -> str:
+        return ""

@@ -1,0 +1,130 @@
+"""The scanner finds what is planted in every form, says so when it is blind, and sees an end."""
+
+from __future__ import annotations
+
+import gzip
+from base64 import b64encode
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from ledgers import done, joined, opened
+from rescind.cli import app
+from rescind.errors import ConfigError, DataError
+from rescind.ledger import scanner
+from rescind.ledger.canary import story
+from rescind.ledger.lending import TakeBack
+from rescind.ledger.scanner import Canary, control, scan
+
+TEXT = Canary("text", "canary-Ünïcode-0123".encode())
+LOANS = Canary("loans", numbers=(1203, 77, 90211))
+
+
+def test_every_form_in_every_container_is_found() -> None:
+    forms = len(TEXT.forms()) + len(LOANS.forms())
+    assert control([TEXT, LOANS]) == forms * len(scanner.CONTAINERS)
+    assert {
+        "bytes",
+        "hexadecimal",
+        "base64+0",
+        "base64+2",
+        "utf-16-le",
+        "utf-16-be",
+        "json",
+    } <= (set(TEXT.forms()))
+    assert {"4-byte little-endian", "8-byte big-endian"} <= set(LOANS.forms())
+
+
+def test_a_blind_scanner_is_void(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(scanner, "_OPENERS", {})
+    with pytest.raises(DataError, match="the scan is void"):
+        scan([tmp_path], [TEXT])
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_containers_in_containers_are_opened(tmp_path: Path, depth: int) -> None:
+    data = b"before " + TEXT.data + b" after"
+    for _ in range(depth):
+        data = gzip.compress(data)
+    (tmp_path / "deep").write_bytes(data)
+    assert {found.form for found in scan([tmp_path], [TEXT]).found} == {"bytes"}
+
+
+def test_arrays_text_and_logs_are_searched(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array(LOANS.numbers, np.int64))
+    np.savez_compressed(tmp_path / "b.npz", x=np.array(LOANS.numbers, np.int32))
+    (tmp_path / "log").write_text(f"GET /x?who={b64encode(b'ab' + TEXT.data).decode()} 200")
+    (tmp_path / "clean").write_text("nothing of that kind")
+    found = {
+        (Path(one.where.split(" > ")[0]).name, one.form)
+        for one in scan([tmp_path], [LOANS, TEXT]).found
+    }
+    assert found == {
+        ("a.npy", "8-byte little-endian"),
+        ("b.npz", "4-byte little-endian"),
+        ("log", "base64+2"),
+    }
+
+
+def test_a_life_leaves_nothing_once_it_ended(tmp_path: Path) -> None:
+    told = story(tmp_path / "life")
+    assert all(told.before.values()), told.before
+    assert set(told.after.values()) == {0}, told.after
+    assert told.holds
+
+
+def test_without_leaving_everything_is_still_found(tmp_path: Path) -> None:
+    """Control: the same story without the end."""
+    told = story(tmp_path / "life", forget=False)
+    assert not told.holds
+    assert all(told.after[what] for what in told.before)
+    with pytest.raises(ConfigError, match="not empty"):
+        story(tmp_path / "life")
+
+
+def test_the_command_finds_and_says_where(tmp_path: Path) -> None:
+    (tmp_path / "left.txt").write_text("a note about canary-123456")
+    found = CliRunner().invoke(app, ["scan", str(tmp_path), "--for", "canary-123456"])
+    assert found.exit_code == 1
+    assert "left.txt: 'canary-123456' as bytes" in found.output
+    none = CliRunner().invoke(app, ["scan", str(tmp_path), "--numbers", "70001,70002,70003"])
+    assert none.exit_code == 0
+    assert none.output.startswith("0 found")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "nothing to look for"),
+        (["--for", "ab"], "too short"),
+        (["--numbers", "1,x"], "not a row"),
+        (["--story", "--for", "canary"], "plants its own"),
+    ],
+)
+def test_a_wrong_call_is_told_what_to_do(tmp_path: Path, given: list[str], said: str) -> None:
+    ended = CliRunner().invoke(app, ["scan", str(tmp_path), *given])
+    assert isinstance(ended.exception, ConfigError)
+    assert said in str(ended.exception)
+
+
+def test_backup_and_restore_by_command(tmp_path: Path) -> None:
+    state, backup = tmp_path / "state", tmp_path / "copy.db"
+    ledger = opened(state)
+    person = joined(ledger, 1, 2)
+    kept = CliRunner().invoke(app, ["backup", str(state), str(backup)])
+    assert kept.exit_code == 0, kept.output
+    assert "1 people, 1 entries" in kept.output
+    done(ledger, TakeBack(person, "erase"))
+    ledger.close()
+    asked = CliRunner().invoke(app, ["restore", str(state), "--from", str(backup)], input="n\n")
+    assert asked.exit_code == 1
+    assert "2 loans of 1 people, which changed since" in asked.output
+    assert "Nothing was changed" in asked.output
+    opened(state).close()
+    gone = CliRunner().invoke(app, ["restore", str(state), "--from", str(backup), "--yes"])
+    assert gone.exit_code == 0, gone.output
+    ledger = opened(state)
+    assert ledger.live.loans == {}
+    ledger.close()
