@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -156,3 +157,10 @@ def test_an_undocumented_answer_is_found(house: House, monkeypatch) -> None:
     fuzzing.callers, fuzzing.roles = fuzzing.callers[1:2], fuzzing.roles[1:2]
     fuzzing.all("/v1/operator/overview")
     assert any("/v1/operator/overview 500" in one for one in fuzzing.wrong)
+
+
+def test_the_page_shows_the_routes_of_now() -> None:
+    from rescind.service.describe import written
+
+    page = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
+    assert written(page) == page, "run: python -m rescind.service.describe docs/service.md"

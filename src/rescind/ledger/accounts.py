@@ -30,6 +30,8 @@ from rescind.ledger.lending import join
 
 LONGEST = timedelta(days=30)
 """A session ends after this time at the latest, in use or not."""
+INVITED = "invited-"
+"""An invitation is a token of this role and the role it gives; it opens no other door."""
 
 
 # ------------------------------------------------------------------ sessions
