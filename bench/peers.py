@@ -21,33 +21,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
+from apart import answer_of
 
 ITEMS, DIM, POSITIVES, NEGATIVES, BATCH, RATE = 1682, 32, 80, 4, 512, 1.0
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS": "0",
-    "OMP_NUM_THREADS": "1",
-}
 
 
-def samples(own: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def samples(own: np.ndarray, seed: int, items: int) -> tuple[np.ndarray, np.ndarray]:
     """Return a user's positives and new negatives in random order: (items, labels)."""
     draw = np.random.default_rng(seed)  # noqa: TID251
-    free = np.setdiff1d(np.arange(ITEMS), own)
+    free = np.setdiff1d(np.arange(items), own)
     item = np.concatenate([own, draw.choice(free, len(own) * NEGATIVES)])
     label = np.zeros(len(item), np.float32)
     label[: len(own)] = 1
@@ -69,30 +60,30 @@ def loss_of(item: torch.Tensor, user: torch.Tensor, at: Any, label: Any) -> torc
 # -- rescind ---------------------------------------------------------------------------------------
 
 
-def federation(users: int) -> Any:
-    """Start a federation of synthetic users."""
+def federation(client: torch.Tensor, item: torch.Tensor, users: int, items: int) -> Any:
+    """Start a federation of users with these records."""
     from rescind.core.federation import Federation
     from rescind.core.holdings import Holdings
     from rescind.core.records import Records
-    from rescind.data.sources.synthetic import synthetic
     from rescind.methods.baselines.fedavg import FedAvg
     from rescind.models.mf import MF
 
-    world = synthetic(users=users, items=ITEMS, interactions=users * POSITIVES)
-    client, item = (torch.tensor(np.asarray(x)) for x in (world.user, world.item))
     method = FedAvg(
         model=MF(dim=DIM), clients_per_round=None, loss="bce", reduce="mean", temperature=1.0,
         negatives=NEGATIVES, batch_size=BATCH, rate=RATE, private_rate=RATE,
     )  # fmt: skip
     split = torch.zeros_like(client)
-    return Federation.start(Holdings.of(Records.of(client, item), split, users, ITEMS), method)
+    return Federation.start(Holdings.of(Records.of(client, item), split, users, items), method)
 
 
 def rescind(path: Path, rounds: int) -> dict[str, Any]:
     """Time rounds of rescind."""
     from rescind import __version__
 
-    fed = federation(len(np.load(path)["user"]))
+    data = np.load(path)
+    client = torch.from_numpy(np.repeat(np.arange(len(data["user"])), np.diff(data["first"])))
+    item, users, items = torch.from_numpy(data["item"]), len(data["user"]), len(data["table"])
+    fed = federation(client, item, users, items)
     times, before = [], fed.now.state.public["item"]
     for _ in range(rounds):
         begin = time.perf_counter()
@@ -103,9 +94,18 @@ def rescind(path: Path, rounds: int) -> dict[str, Any]:
     return {"times": times, "norm": norm, "version": __version__}
 
 
-def write(path: Path, users: int) -> None:
+def drawn(users: int) -> tuple[torch.Tensor, torch.Tensor, int, int]:
+    """Return synthetic records as (users, items, number of users, of items)."""
+    from rescind.data.sources.synthetic import synthetic
+
+    world = synthetic(users=users, items=ITEMS, interactions=users * POSITIVES)
+    client, item = (torch.tensor(np.asarray(x)) for x in (world.user, world.item))
+    return client, item, users, ITEMS
+
+
+def write(path: Path, client: torch.Tensor, item: torch.Tensor, users: int, items: int) -> None:
     """Write the data and the initial values as arrays."""
-    fed = federation(users)
+    fed = federation(client, item, users, items)
     first, count, item = fed.now.vault.holdings.lot("own")
     np.savez(
         path,
@@ -182,9 +182,10 @@ def pfl(path: Path, rounds: int) -> dict[str, Any]:
 
     data = dict(np.load(path))
     users, times, norms = torch.tensor(data["user"]), [], []
+    items = len(data["table"])
 
     def dataset(user: int) -> Any:
-        item, label = samples(own_items(data, user), user + 10_000 * len(times))
+        item, label = samples(own_items(data, user), user + 10_000 * len(times), items)
         tensors = (torch.from_numpy(item), torch.from_numpy(label))
         return PyTorchTensorDataset(tensors=tensors, user_id=user)
 
@@ -211,7 +212,7 @@ def train_alone(data: Any, user: int, table: np.ndarray, vector: Any, turn: int)
     torch.set_num_threads(1)
     item = torch.tensor(table, requires_grad=True)
     mine = torch.tensor(vector, requires_grad=True)
-    at, label = samples(own_items(data, user), user + 10_000 * turn)
+    at, label = samples(own_items(data, user), user + 10_000 * turn, len(table))
     optimiser = torch.optim.SGD([item, mine], lr=RATE)
     for begin in range(0, len(at), BATCH):
         optimiser.zero_grad()
@@ -290,24 +291,7 @@ def party(name: str, python: str, path: Path, patience: float) -> dict[str, Any]
     """Run one framework in a separate process group, and end the group afterwards."""
     answer = path.with_name(f"{name}.json")
     command = [python, __file__, "--party", name, "--data", str(path), "--answer", str(answer)]
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, **QUIET},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=patience)
-    except subprocess.TimeoutExpired:
-        output = f"no result after {patience:.0f} s"
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
-    if answer.exists():
-        return json.loads(answer.read_text(encoding="utf-8"))
-    return {"failed": (output.strip().splitlines() or ["no output"])[-1]}
+    return answer_of(command, answer, patience)
 
 
 def compare(users: int, peers: str, patience: float) -> list[dict[str, Any]]:
@@ -315,7 +299,7 @@ def compare(users: int, peers: str, patience: float) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="rescind-") as scratch:
         path = Path(scratch) / "world.npz"
-        write(path, users)
+        write(path, *drawn(users))
         for name in PARTIES:
             found = party(name, sys.executable if name == "rescind" else peers, path, patience)
             row = {"party": name, "users": users, **found}

@@ -2,6 +2,7 @@
 
 python bench/scale.py --people 10000 100000 1000000      # a million needs 6 GB
 python bench/scale.py --write                            # into docs/performance.md
+python bench/scale.py --write --peers peers/bin/python   # and other libraries (bench/beside.py)
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 from pathlib import Path
 
 import torch
+from beside import write as write_beside
 
 from rescind_papers.bench.scale import bound, exponent, measured
 
@@ -35,6 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--people", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--write", action="store_true", help="write the table into the page")
+    parser.add_argument("--peers", help="a Python with the libraries that bench/beside.py names")
     given = parser.parse_args()
     made = table(given.people)
     print(made)
@@ -42,6 +45,8 @@ def main() -> None:
         before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
         text = before + BEGIN + made + END + rest.split(END)[1]
         PAGE.write_text(text, encoding="utf-8")
+    if given.peers:
+        write_beside([*given.people, 10 * given.people[-1]], given.peers, given.write)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Compare settings of SeqGram on validation, at block boundaries of a stream and inside its base.
 
-    python papers/scripts/stream_road.py [DATASET ...] [--write]
+    python papers/scripts/stream_road.py [DATASET ...] [--jobs N] [--write]
 
 Test items are taken out first. What is left gives two streams per dataset and seed, each divided by
 the rule of the real one (the last tenth of a block is measured, the ninth before it is a gap): the
@@ -11,7 +11,9 @@ without order; all others change one setting of the row chosen for this dataset.
 from __future__ import annotations
 
 import argparse
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -60,9 +62,10 @@ def inside_base(dataset: Dataset) -> Dataset:
     return arrange(base.compact("appearance"))
 
 
-def scores(dataset: Dataset, method: Gram, seed: int) -> tuple[float, float]:
+def scores(name: str, method: Gram, seed: int) -> tuple[float, float]:
     """Return mean NDCG@20 of new blocks: of the stream without tests, and inside its base."""
-    outer = without_tests(dataset, seed)
+    torch.set_num_threads(1)
+    outer = without_tests(load(name, variant="blocks"), seed)
     streams = (Stream.of(each, seed) for each in (outer, inside_base(outer)))
     done = [run_stream(stream, method, seed, Blocks(rounds=1)) for stream in streams]
     first, second = (each.summary("NDCG@20")["new"] for each in done)
@@ -73,28 +76,30 @@ def main() -> None:
     """Measure and print the table."""
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("names", nargs="*", metavar="DATASET", help=f"of {', '.join(CHOSEN)}")
+    words.add_argument("--jobs", type=int, default=1, help="processes, one thread each")
     words.add_argument("--write", action="store_true", help=f"write the table into {PAGE}")
     given = words.parse_args()
     if unknown := set(given.names) - set(CHOSEN):
         words.error(f"no settings for {', '.join(unknown)}; choose of {', '.join(CHOSEN)}.")
     if given.write and given.names:
         words.error("--write needs every dataset: leave the names out.")
-    torch.set_num_threads(1)
     names = given.names or list(CHOSEN)
-    data = {name: load(name, variant="blocks") for name in names}
-    rows = {"Gram": {name: Gram(ridge=20.0) for name in data}} | {
-        label: {name: replace(CHOSEN[name], **change) for name in data}
+    rows = {"Gram": {name: Gram(ridge=20.0) for name in names}} | {
+        label: {name: replace(CHOSEN[name], **change) for name in names}
         for label, change in CHANGES.items()
     }
-    head = " | ".join(f"{name} | {name}, inside the base" for name in data)
-    lines = [f"| setting | {head} |", "| --- |" + " --- |" * 2 * len(data)]
-    for label, methods in rows.items():
-        cells = []
-        for name, method in methods.items():
-            found = [scores(data[name], method, seed) for seed in SEEDS]
-            cells += [f"{value:.4f}" for value in np.mean(found, axis=0)]
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-        print(lines[-1], flush=True)
+    asked = [
+        (n, m, seed) for methods in rows.values() for n, m in methods.items() for seed in SEEDS
+    ]
+    head = " | ".join(f"{name} | {name}, inside the base" for name in names)
+    lines = [f"| setting | {head} |", "| --- |" + " --- |" * 2 * len(names)]
+    with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
+        found = pool.map(scores, *zip(*asked, strict=True))
+        for label in rows:
+            pairs = np.array([next(found) for _ in names for _ in SEEDS])
+            means = pairs.reshape(len(names), len(SEEDS), 2).mean(axis=1).ravel()
+            lines.append(f"| {label} | {' | '.join(f'{value:.4f}' for value in means)} |")
+            print(lines[-1], flush=True)
     if given.write:
         write_block(PAGE, "papers/scripts/stream_road.py", "\n".join(lines))
 

@@ -68,7 +68,7 @@ def read(frame: Any, columns: Mapping[str, str] | None = None, timed: bool = Fal
     if isinstance(frame, Dataset):  # numbers stand for ids here
         users = frame.users[np.asarray(users, np.int64)].tolist()
         items = frame.items[np.asarray(items, np.int64)].tolist()
-    time = _times(given["time"]) if timed else None
+    time = times_in(given["time"]) if timed else None
     sizes = {"user": len(user), "item": len(item)} | ({} if time is None else {"time": len(time)})
     if len(set(sizes.values())) > 1:
         told = ", ".join(f"{name} {size}" for name, size in sizes.items())
@@ -189,7 +189,7 @@ def ids_in(column: Any, role: str) -> tuple[Sequence[Id], Ints]:
     return list(place), np.asarray(numbers, dtype=np.int64)
 
 
-def _times(column: Any) -> Ints:
+def times_in(column: Any) -> Ints:
     """Return times as whole numbers; dates as microseconds."""
     arrow = _arrow(column)
     values = np.asarray(column) if arrow is None else arrow.to_numpy()

@@ -326,7 +326,7 @@ class GraphGram(Settings):
         """Read a saved estimator, and count its graph again."""
         from scipy.sparse import csr_matrix
 
-        made, held = cls._stored(Path(path))
+        made, held, _ = cls._stored(Path(path))
         nodes, classes, clients = (ids_from_bytes(held[n]) for n in ("nodes", "classes", "clients"))
         sparse = tuple(held[name].numpy() for name in ("value", "column", "first"))
         table = Nodes(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ SPARE = 64
 class Ledger:
     """The records of all users. A pair of user and item counts once, at its earliest time."""
 
+    whole: ClassVar[bool] = True
+    """Whether all records are at hand, so that they can be counted again."""
+
     timed: bool = False
     of: dict[Id, Owned] = field(default_factory=dict)
     slot: dict[Id, int] = field(default_factory=dict)
@@ -48,6 +51,9 @@ class Ledger:
     def nothing(self) -> Owned:
         return np.zeros((1 + self.timed, 0), np.int64)
 
+    def must_be_whole(self, what: str) -> None:
+        """Raise where `what` needs records that are not at hand."""
+
     # -- what would change -----------------------------------------------------------------------
 
     def with_(self, frame: Frame) -> Change:
@@ -58,11 +64,7 @@ class Ledger:
         known = [(n, self.of[u]) for n, u in enumerate(frame.users) if u in self.of]
         user = np.concatenate([frame.user, *(np.full(own.shape[1], n) for n, own in known)])
         rows = np.concatenate([rows, *(own for _, own in known)], axis=1)
-        order = np.lexsort((*rows[::-1], user))
-        user, rows = user[order], rows[:, order]
-        first = np.ones(len(user), bool)  # of each pair: its earliest time
-        first[1:] = (user[1:] != user[:-1]) | (rows[0, 1:] != rows[0, :-1])
-        user, rows = user[first], rows[:, first]
+        user, rows = distinct(user, rows)
         begin = np.flatnonzero(np.diff(user, prepend=-1))
         end = np.append(begin, len(user))[1:]
         # Copies, not views: a view would keep the records of users who leave in memory.
@@ -107,6 +109,10 @@ class Ledger:
         """Return the slot of an item, or 0 for a user; raise if it is not known."""
         must_be_known(given, self.of if kind == "user" else self.slot, kind)
         return self.slot[given] if kind == "item" else 0
+
+    def owned_by(self, users: Iterable[Id]) -> dict[Id, Owned]:
+        """Return what those of the users have who are known."""
+        return {user: self.of[user] for user in users if user in self.of}
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -157,6 +163,23 @@ class Ledger:
             rows = rows[:, order]  # owners are sorted already
         time = torch.from_numpy(rows[1].copy()) if self.timed else None
         return Lot(torch.from_numpy(owner), torch.from_numpy(rows[0].copy()), len(parts), time)
+
+
+def distinct(user: Ints, rows: Owned) -> tuple[Ints, Owned]:
+    """Sort records by user, then item; keep each pair once, at its earliest time.
+
+    user: [n] numbers from 0    rows: [1 | 2, n] slots; then times, if any
+    """
+    if len(rows) == 1:  # user and slot in one number, which sorts several times as fast
+        slots = int(rows[0].max(initial=0)) + 1
+        key = np.sort(user * slots + rows[0])
+        key = key[np.diff(key, prepend=-1) != 0]
+        return key // slots, (key % slots)[None]
+    order = np.lexsort((*rows[::-1], user))
+    user, rows = user[order], rows[:, order]
+    first = np.ones(len(user), bool)
+    first[1:] = (user[1:] != user[:-1]) | (rows[0, 1:] != rows[0, :-1])
+    return user[first], rows[:, first]
 
 
 def ids_of(given: Any, what: str) -> list[Id]:

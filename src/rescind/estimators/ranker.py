@@ -27,6 +27,8 @@ from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
 from rescind.estimators.frames import Frame, Id, Ints, in_order, plain_id, read
 from rescind.estimators.ledger import Change, Ledger, Owned, ids_of
+from rescind.estimators.log_ledger import packed, summed, unpacked
+from rescind.estimators.logs import is_log
 from rescind.estimators.settings import Settings, ids_as_bytes, ids_from_bytes
 from rescind.methods.additive.gram import Gram
 
@@ -86,13 +88,34 @@ class Ranker(Settings, ABC):
 
     # -- learning and forgetting -------------------------------------------------------------------
 
-    def fit(self, frame: Any, *, columns: Mapping[str, str] | None = None) -> Self:
+    def fit(
+        self,
+        frame: Any,
+        *,
+        columns: Mapping[str, str] | None = None,
+        engine: Any = None,
+        spill: str | Path | None = None,
+    ) -> Self:
         """Learn the records of a frame, instead of all earlier ones.
 
         frame: pandas, polars, Arrow, a mapping of columns, tuples (user, item, time), a scipy
-        sparse matrix of users by items, or `rs.load(...)`
+        sparse matrix of users by items, or `rs.load(...)`; or a log that need not fit into memory:
+        a path, pattern or list of Parquet files, or a `pyarrow.dataset` (docs/logs.md)
         columns: which column is user, item and time, if their names do not say so
+        engine: for a log, who computes: this process, a Dask client, or any executor of
+        `concurrent.futures`
+        spill: for a log, a folder for temporary files, which all workers see; default: a new one
         """
+        if is_log(frame):
+            learnt = summed(self, frame, columns, engine, spill)
+            self.__post_init__()
+            self._ledger, self._sum, self._counted_by = *learnt, self._counting()
+            return self
+        if engine is not None or spill is not None:
+            raise ConfigError(
+                "engine and spill are for logs in Parquet files; this frame is in memory already. "
+                "Give a path, or leave them out."
+            )
         records = read(frame, columns, self.timed)
         self._must_fit(records.items)
         self.__post_init__()
@@ -139,7 +162,8 @@ class Ranker(Settings, ABC):
         book.apply(change)
         self._made = {}
         # Two parts of most users take longer than one part of everybody.
-        if 2 * len(before) > len(book.of) or self._counted_by != self._counting():
+        most = book.whole and 2 * len(before) > len(book.of)
+        if most or self._counted_by != self._counting():
             self._recount()
             return
         shape = self._shape(book.slots)
@@ -152,6 +176,7 @@ class Ranker(Settings, ABC):
                 self._count(book.lot(owned), sign)
 
     def _recount(self) -> None:
+        self._ledger.must_be_whole("counting everybody again")
         self._sum = torch.zeros(self._shape(self._ledger.slots), dtype=torch.int64)
         self._count(self._ledger.lot(self._ledger.of.values()), 1)
         self._counted_by = self._counting()
@@ -191,6 +216,7 @@ class Ranker(Settings, ABC):
     @property
     def users(self) -> list[Id]:
         """Return the original ids of all users, in order."""
+        self._ledger.must_be_whole("a list of all users")
         return in_order(self._ledger.of)
 
     @property
@@ -219,7 +245,7 @@ class Ranker(Settings, ABC):
         if user is not None:
             user = plain_id(user, "user")
             book.find(user, "user")
-            own = book.of[user]
+            own = book.owned_by([user])[user]
         else:
             own = self._known(ids_of(history, "history"))
         weights, made = self._weights(), self._from_sum()
@@ -260,7 +286,8 @@ class Ranker(Settings, ABC):
         number = {item: n for n, item in enumerate([*made["items"], *new])}
         item = np.array([number[i] for i in held.items], np.int64)[held.item]
         pairs = np.unique(np.stack([held.user, item]), axis=1)
-        known = [n for n, user in enumerate(held.users) if user in book.of]
+        owned = book.owned_by(held.users)
+        known = [n for n, user in enumerate(held.users) if user in owned]
         if not known:
             raise DataError("no user of the held-out records is known. Give users of `fit`.")
         total = Sum({}, 0.0, 0)
@@ -272,7 +299,7 @@ class Ranker(Settings, ABC):
                 torch.from_numpy(mine[1].copy()),
                 len(chunk),
             )
-            own = book.lot([book.of[held.users[n]] for n in chunk], made["place"])
+            own = book.lot([owned[held.users[n]] for n in chunk], made["place"])
             scores = torch.nn.functional.pad(
                 self._scores(weights, own), (0, len(new)), value=-torch.inf
             )
@@ -314,9 +341,10 @@ class Ranker(Settings, ABC):
         """Write settings and records to one file, which only its owner may read. No pickle.
 
         Sums and weights are functions of these and are not stored. Records are in the order of
-        their ids: the file is that of a new `fit` on what remains.
+        their ids: the file is that of a new `fit` on what remains. After a fit on a log, the sum
+        and 16 bytes per user are stored instead of records.
         """
-        params.save(Path(path), *self._packed())
+        params.save(Path(path), *(self._packed() if self._ledger.whole else packed(self)))
 
     def _packed(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         items, place = self._ledger.order()
@@ -329,9 +357,20 @@ class Ranker(Settings, ABC):
         return tensors, self._notes()
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a saved estimator, and count its records again."""
-        made, tensors = cls._stored(Path(path))
+    def load(
+        cls, path: str | Path, *, log: Any = None, columns: Mapping[str, str] | None = None
+    ) -> Self:
+        """Read a saved estimator, and count its records again.
+
+        log: after a fit on a log, the log as the model knows it, to forget people of it
+        """
+        made, tensors, notes = cls._stored(Path(path))
+        if "marks" in tensors:
+            made._ledger = unpacked(tensors, notes, log, columns, cls.timed)
+            made._sum, made._counted_by = tensors["total"], made._counting()
+            return made
+        if log is not None:
+            raise ConfigError(f"{path} holds its own records and needs no log. Leave log out.")
         time = tensors["time"].numpy() if cls.timed else None
         ids = (ids_from_bytes(tensors["users"]), tensors["user"].numpy())
         return made._add(

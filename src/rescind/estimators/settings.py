@@ -52,15 +52,15 @@ class Settings:
         return {"format": str(FORMAT), "class": type(self).__name__, "settings": settings}
 
     @classmethod
-    def _stored(cls, path: Path) -> tuple[Self, dict[str, Tensor]]:
-        """Return an estimator with the settings of a saved file, and the contents of the file."""
+    def _stored(cls, path: Path) -> tuple[Self, dict[str, Tensor], dict[str, str]]:
+        """Return an estimator with the settings of a saved file, and its contents and notes."""
         tensors, notes = params.load(path)
         if notes.get("class") != cls.__name__ or notes.get("format") != str(FORMAT):
             raise DataError(
                 f"{path} holds {notes.get('class', 'something else')}, format "
                 f"{notes.get('format', 'unknown')}; {cls.__name__} reads its own, format {FORMAT}."
             )
-        return cls().set_params(**json.loads(notes["settings"])), tensors
+        return cls().set_params(**json.loads(notes["settings"])), tensors, notes
 
     def __repr__(self) -> str:
         new = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self)

@@ -1,0 +1,239 @@
+"""Who has what, after a fit on a log: the log itself knows; here are marks to recognise it by.
+
+For each user two numbers are kept (16 bytes): a hash of the id and one of the records, under a key
+drawn for this fit. To take a person out, the person's rows are read from the log again and must be
+those that were counted.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rescind.core.memory import free_memory
+from rescind.errors import DataError
+from rescind.estimators.engines import executor_of, results
+from rescind.estimators.frames import Frame, Id, Ints
+from rescind.estimators.ledger import Change, Ledger, Owned, distinct
+from rescind.estimators.logs import Log
+from rescind.estimators.settings import ids_as_bytes, ids_from_bytes
+from rescind.estimators.shuffle import (
+    Learner,
+    Marks,
+    Total,
+    groups,
+    hashes,
+    marks_of,
+    part_of,
+    scatter,
+    write_items,
+)
+
+PARTITION = 2**21
+"""Rows of a partition, about; changes speed and memory only."""
+PARTS = 64
+"""Most parts that an engine computes; in this process there is one, so one sum is in memory."""
+
+
+@dataclass
+class LogLedger(Ledger):
+    """The records of all users, in a log. `of` holds those of a request while it is carried out."""
+
+    whole: ClassVar[bool] = False
+
+    log: Log | None = None
+    key: int = 0
+    marks: Marks = field(default_factory=lambda: np.zeros((0, 2), np.uint64))
+    """[users, 2] sorted by the first column."""
+
+    def with_(self, frame: Frame) -> Change:
+        self.of = self.owned_by(frame.users)
+        return super().with_(frame)
+
+    def without(self, users: Iterable[Id], items: Iterable[Id], records: Frame | None) -> Change:
+        if list(items):
+            self.must_be_whole("forgetting an item of everybody")
+        people = [*users]
+        named = people + ([] if records is None else list(records.users))
+        for user in named:
+            self.find(user, "user")
+        self.of = self.owned_by(named)
+        try:
+            return super().without(people, (), records)
+        except DataError:
+            self.of = {}
+            raise
+
+    def apply(self, change: Change) -> None:
+        """Make a change, and let go of the records that were read for it."""
+        gone = np.isin(self.marks[:, 0], self._hashed(change))
+        new = {user: own for user, own in change.items() if own.shape[1]}
+        marks = np.concatenate([self.marks[~gone], self._marked(new)])
+        super().apply(change)
+        self.marks = marks[np.argsort(marks[:, 0], kind="stable")]
+        self.of = {}
+
+    def find(self, given: Id, kind: str) -> int:
+        if kind != "user":
+            return super().find(given, kind)
+        if not self._known([given]):
+            raise DataError(
+                f"there is no user {given!r} among {len(self.marks):,} users. Ids are compared "
+                f"with their type. It was never there, or is forgotten already. Nothing was "
+                f"changed."
+            )
+        return 0
+
+    def owned_by(self, users: Iterable[Id]) -> dict[Id, Owned]:
+        """Read what those of the users have who are known: one pass over the log for all."""
+        known = self._known(users)
+        if not known:
+            return {}
+        if self.log is None:
+            raise DataError(
+                f"the records of user {known[0]!r} are in the log, which is not known here. Name "
+                f"it: load(path, log=...)."
+            )
+        owned = self._counted(self.log.reopened().of_users(known))
+        marks = {tuple(each) for each in self.marks[np.isin(self.marks[:, 0], self._hashed(known))]}
+        for user in known:
+            if user not in owned or tuple(self._marked({user: owned[user]})[0]) not in marks:
+                raise DataError(
+                    f"the log does not have those records of user {user!r} that the model has. "
+                    f"Delete from the log what was forgotten and append what was added, or fit "
+                    f"again. Nothing was changed."
+                )
+        return owned
+
+    def must_be_whole(self, what: str) -> None:
+        raise DataError(
+            f"{what} needs all records, which are in the log and not in memory. Fit again on a log "
+            f"that is as you want it, or on a frame in memory."
+        )
+
+    def _counted(self, frame: Frame) -> dict[Id, Owned]:
+        """Return the rows of a frame by user; a user with an item not known here is left out."""
+        slot = np.array([self.slot.get(item, -1) for item in frame.items], np.int64)
+        rows = np.stack([slot[frame.item], *([] if frame.time is None else [frame.time])])
+        strange = np.unique(frame.user[rows[0] < 0])
+        kept = ~np.isin(frame.user, strange)
+        user, rows = distinct(frame.user[kept], rows[:, kept])
+        cuts = np.flatnonzero(np.diff(user)) + 1
+        names = [frame.users[n] for n in user[np.append(0, cuts)]] if len(user) else []
+        parts = np.split(rows, cuts, axis=1)
+        return {name: part.copy() for name, part in zip(names, parts, strict=False)}
+
+    def _known(self, users: Iterable[Id]) -> list[Id]:
+        asked = list(users)
+        at = np.searchsorted(self.marks[:, 0], hashed := self._hashed(asked))
+        there = at < len(self.marks)
+        there[there] = self.marks[at[there], 0] == hashed[there]
+        return [user for user, known in zip(asked, there, strict=True) if known]
+
+    def _hashed(self, users: Iterable[Id]) -> Any:
+        """Return the hash of each id. [n]; 1 and "1" differ in nearly all keys"""
+        import pyarrow
+
+        out = []
+        for user in users:
+            kind = pyarrow.large_string() if isinstance(user, str) else pyarrow.int64()
+            try:
+                out.append(hashes(pyarrow.array([user], kind), self.key)[0])
+            except OverflowError:  # a number that no column of the log can hold
+                out.append(np.uint64(secrets.randbits(64)))
+        return np.array(out, np.uint64)
+
+    def _marked(self, owned: Mapping[Id, Owned]) -> Marks:
+        """Return the marks of users with these records. [n, 2]"""
+        lot = self.lot(owned.values())
+        used = set(lot.item.tolist())
+        item = {slot: item for item, slot in self.slot.items() if slot in used}
+        names = np.zeros(self.slots, np.uint64)
+        names[list(item)] = self._hashed(item.values())
+        return np.stack([self._hashed(owned), marks_of(lot, names, self.key)], axis=1)
+
+
+def summed(
+    model: Learner,
+    source: Any,
+    columns: Mapping[str, str] | None,
+    engine: Any,
+    spill: str | Path | None,
+) -> tuple[LogLedger, Tensor]:
+    """Sum a log with the settings of a model; return who has what, and the sum."""
+    executor, log = executor_of(engine), Log.opened(source, columns, model.timed)
+    pieces, key = log.pieces(), secrets.randbits(64)
+    rows = sum(piece.rows for piece in pieces)
+    partitions = max(1, -(-rows // PARTITION))
+    empty = type(model)(**model.get_params())
+    with tempfile.TemporaryDirectory(prefix="rescind-", dir=spill) as name:
+        folder = Path(name)
+        tasks = [(log.columns, piece, folder, partitions, key) for piece in pieces]
+        items: Any = None
+        for done in results(executor, scatter, tasks, PARTS):
+            items = _united(items, done.items)
+        model._must_fit(items)
+        write_items(folder, items)
+        cuts = list(groups(partitions, PARTS if executor else 1))
+        work = [(empty, folder, len(pieces), number, cut, key) for number, cut in enumerate(cuts)]
+        total = Total()
+        for part in results(executor, part_of, work, _at_a_time(model, len(items))):
+            total.add(part)
+    total.finish(rows)
+    marks = np.concatenate(total.marks)
+    marks = marks[np.argsort(marks[:, 0], kind="stable")]
+    slot = {item: n for n, item in enumerate(items.to_pylist())}
+    owners: Ints = np.require(total.owners, requirements="W")
+    book = LogLedger(model.timed, {}, slot, owners, log, key, marks)
+    return book, torch.from_numpy(np.require(total.total, requirements="W"))
+
+
+def packed(model: Learner) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return what a file holds of a model that was fitted on a log: the sum, and marks of users."""
+    book, made = model._ledger, model._from_sum()
+    assert isinstance(book, LogLedger)
+    tensors = {
+        "items": ids_as_bytes(made["items"]),
+        "owners": torch.from_numpy(book.owners[made["slot"]]),
+        "marks": torch.from_numpy(book.marks.view(np.int64)),
+        "total": model._in_order(made["slot"]),
+    }
+    return tensors, {**model._notes(), "key": str(book.key)}
+
+
+def unpacked(
+    tensors: Mapping[str, Tensor],
+    notes: Mapping[str, str],
+    source: Any,
+    columns: Mapping[str, str] | None,
+    timed: bool,
+) -> LogLedger:
+    """Return who has what from a file of `packed`. source: the log, or None"""
+    log = None if source is None else Log.opened(source, columns, timed)
+    slot = {item: n for n, item in enumerate(ids_from_bytes(tensors["items"]))}
+    owners = tensors["owners"].numpy().copy()
+    marks = tensors["marks"].numpy().view(np.uint64)
+    return LogLedger(timed, {}, slot, owners, log, int(notes["key"]), marks)
+
+
+def _united(items: Any, more: Any) -> Any:
+    """Return the distinct items of two Arrow arrays, sorted."""
+    import pyarrow
+
+    both = more if items is None else pyarrow.concat_arrays([items, more])
+    return both.unique().sort()
+
+
+def _at_a_time(model: Learner, items: int) -> int:
+    """Return how many sums may wait for being added: half of the free memory holds them."""
+    free = free_memory()
+    size = 8 * int(np.prod(model._shape(items)))
+    return PARTS if free is None else max(2, min(PARTS, free // 2 // max(size, 1)))
