@@ -151,7 +151,7 @@ def _told(answer: Any) -> dict[str, Any]:
 
 
 TestSmall = LedgerMachine.TestCase
-TestSmall.settings = settings(max_examples=4, stateful_step_count=14, deadline=None)
+TestSmall.settings = settings(max_examples=3, stateful_step_count=12, deadline=None)
 
 
 @pytest.mark.service
@@ -159,7 +159,7 @@ def test_the_machine_on_sqlite() -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
     run_state_machine_as_test(
-        LedgerMachine, settings=settings(max_examples=40, stateful_step_count=30, deadline=None)
+        LedgerMachine, settings=settings(max_examples=25, stateful_step_count=25, deadline=None)
     )
 
 
@@ -182,5 +182,5 @@ def test_the_machine_on_both_databases_writes_one_log(postgres: str) -> None:
             engine.dispose()
 
     run_state_machine_as_test(
-        Both, settings=settings(max_examples=15, stateful_step_count=25, deadline=None)
+        Both, settings=settings(max_examples=10, stateful_step_count=20, deadline=None)
     )

@@ -1,8 +1,9 @@
 """The life of a planted person, and what somebody who takes every file can read of it.
 
-A person with unmistakable records joins, lends, changes, is backed up, survives a crash and leaves.
-Before and after, two attackers look: one searches all bytes of all files in every form, the other
-has the keys on the disk, too, and tries each of them on each box, also of old copies.
+A person with unmistakable records joins, lends, changes, is in a release, in a backup and in the
+copy of a crash, and leaves; then the next release is made. Before and after, two attackers look:
+one searches all bytes of all files in every form, the other has the keys on the disk, too, and
+tries each of them on each box, also of old copies.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert
 
 from rescind.errors import ConfigError
 from rescind.ledger import tables
@@ -27,10 +27,11 @@ from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import KeySlots, about
 from rescind.ledger.lending import Join, Lend, TakeBack, member
-from rescind.ledger.scanner import Canary, opened_boxes, scan
+from rescind.ledger.release_steps import bound, path_of
+from rescind.ledger.scanner import Canary, opened_boxes, scan, tried
 from rescind.ledger.store import FILE
 
-ITEMS, RECORDS, OTHERS = 2000, 12, 6
+ITEMS, RECORDS, OTHERS = 500, 12, 6
 WAIT = 60
 
 
@@ -73,6 +74,7 @@ def story(folder: Path, *, forget: bool = True) -> Story:
     places = tuple(sorted({secrets.randbelow(ITEMS) for _ in range(RECORDS)}))
     with _opened(state) as ledger:
         person = _life(ledger, name.encode(), places)
+        release = ledger.releases.make().number
         receipt_key = _done(ledger, TakeBack(person, "unshare", places[:1])).body["receipt_key"]
         shutil.copytree(state, folder / "crash", ignore=shutil.ignore_patterns(KEYS))
         back_up(state, _backup(folder))
@@ -87,12 +89,12 @@ def story(folder: Path, *, forget: bool = True) -> Story:
         Canary("the names of the records", ",".join(f"item-{n}" for n in places[1:]).encode()),
         Canary("the key of the receipt", bytes.fromhex(receipt_key)),
     ]
-    told.before = _taken(folder, secret)
+    told.before = _taken(folder, secret, release)
     with _opened(state) as ledger:
         if forget:
             _done(ledger, TakeBack(person, "leave"))
-            _done(ledger, _Issued())
-    told.after = _taken(folder, secret)
+            ledger.releases.make()  # what is served forgets now, and receipts are issued
+    told.after = _taken(folder, secret, release)
     looked = scan([folder], canaries)
     told.after["bytes of all files, in every form"] = len(looked.found)
     told.planted = looked.planted
@@ -111,23 +113,7 @@ def _life(ledger: Ledger, name: bytes, places: tuple[int, ...]) -> bytes:
     return person
 
 
-@dataclass(frozen=True)
-class _Issued:
-    """Destroy the keys of receipts, as issuing them does."""
-
-    person: bytes | None = None
-
-    def carry_out(self, batch: Batch) -> Answer:
-        table = tables.request
-        waiting = table.c.receipt_slot.is_not(None)
-        for slot_id in batch.tx.scalars(select(table.c.receipt_slot).where(waiting)).all():
-            batch.destroy(slot_id)
-        gone = {"receipt_slot": None, "receipt_key": None}
-        batch.tx.execute(update(table).where(waiting).values(gone))
-        return Answer(200)
-
-
-def _taken(folder: Path, secret: dict[str, bytes]) -> dict[str, int]:
+def _taken(folder: Path, secret: dict[str, bytes], release: int) -> dict[str, int]:
     """Count what all keys on the disk open in the ledger and in old copies of it."""
     keys = KeySlots(folder / "state" / KEYS)
     try:
@@ -140,6 +126,11 @@ def _taken(folder: Path, secret: dict[str, bytes]) -> dict[str, int]:
             boxes = list(opened_boxes(path, keys).values())
             for what, data in secret.items():
                 found[f"{what}, in the {where}"] = boxes.count(data)
+        for where in ("state", "crash"):
+            path = path_of(folder / where, release)
+            box = path.read_bytes() if path.exists() else b""
+            opened = tried(keys, box, bound(release)) is not None
+            found[f"release made with them, in the folder '{where}'"] = int(opened)
         return found
     finally:
         keys.close()
@@ -155,23 +146,8 @@ def _done(ledger: Ledger, operation: Operation) -> Answer:
 
 @contextmanager
 def _opened(state: Path) -> Iterator[Ledger]:
-    ledger = Ledger.open(
-        state, catalogue=Catalogue([f"item-{n}" for n in range(ITEMS)]), live=_NoSum
-    )
+    ledger = Ledger.open(state, catalogue=Catalogue([f"item-{n}" for n in range(ITEMS)]))
     try:
         yield ledger
     finally:
         ledger.close()
-
-
-class _NoSum:
-    """The sum is in memory only: this story is about files."""
-
-    def __init__(self, items: int) -> None: ...
-
-    def load(self, loans: Any) -> None: ...
-
-    def change(self, person: bytes, old: Any, new: Any) -> None: ...
-
-    def digest(self) -> str:
-        return ""

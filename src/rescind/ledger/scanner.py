@@ -109,7 +109,7 @@ def opened_boxes(ledger: Path, keys: KeySlots) -> dict[str, bytes]:
                 f'SELECT "{whose}", "{column}" FROM "{table.name}" WHERE "{column}" IS NOT NULL'
             ).fetchall()
             for number, (owner, box) in enumerate(rows):
-                plain = _tried(keys, box, about(owner, table.name, column))
+                plain = tried(keys, box, about(owner, table.name, column))
                 if plain is not None:
                     found[f"{table.name}.{column} {number}"] = plain
     finally:
@@ -117,7 +117,8 @@ def opened_boxes(ledger: Path, keys: KeySlots) -> dict[str, bytes]:
     return found
 
 
-def _tried(keys: KeySlots, box: bytes, bound: bytes) -> bytes | None:
+def tried(keys: KeySlots, box: bytes, bound: bytes) -> bytes | None:
+    """Return what the first key that fits opens; None if none does."""
     for slot_id in keys.ids:
         try:
             return unseal(keys.get(slot_id).key, box, bound)

@@ -92,6 +92,7 @@ def prepared(
         undo.enter_context(locked(state))
         store = Store(state, database)
         undo.callback(store.close)
+        undo.enter_context(store.faults_told())
         connection = store.writer()
         migrate(connection)
         _sync_names(state, store)

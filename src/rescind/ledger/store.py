@@ -84,6 +84,14 @@ class Store:
                 raise known from None
             raise
 
+    @contextmanager
+    def faults_told(self) -> Iterator[None]:
+        """Turn errors of the database into a sentence, where nothing is served yet."""
+        try:
+            yield
+        except DBAPIError as error:
+            raise self._not_opened(error) from None
+
     def known(self, error: DBAPIError) -> Busy | DiskFull | None:
         """Return what a database error means for callers; None: it is fatal."""
         cause = error.orig
