@@ -8,62 +8,25 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import select
 
 from ledgers import done, joined, take_back
 from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
-from rescind.ledger.book import Ledger
-from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.failpoints import VARIABLE
 from rescind.ledger.keyslots import unseal
 from rescind.ledger.lending import Lend
-from rescind.ledger.options import Options
 from rescind.ledger.release_audit import audited
 from rescind.ledger.release_steps import bound, entry_of, path_of
 from rescind.ledger.release_worker import Copy, _make_there, make_here
 from rescind.methods.additive._live_release import Form, read, release_of, unpacked
 from rescind.methods.additive._live_sum import Items, LiveSum, added_up
 from rescind.methods.additive._solving import Solving
-
-ITEMS = 40
-CATALOGUE = Catalogue([f"film-{n}" for n in range(ITEMS)])
-OPTIONS = Options(people=5, hours=24, neighbours=10, min_count=2)
-START = datetime(2026, 11, 16, 12, tzinfo=UTC)
-
-
-class Hand:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
-def opened(state: Path, clock: Any = None, **options: Any) -> Ledger:
-    chosen = replace(OPTIONS, **options)
-    return Ledger.open(state, catalogue=CATALOGUE, options=chosen, clock=clock or Hand())
-
-
-def likes(person: int, items: int = ITEMS) -> list[int]:
-    """Return what somebody lends: a stretch of the catalogue with gaps."""
-    draws = hashlib.shake_256(f"person {person}".encode()).digest(items + 1)
-    middle = draws[-1] * items // 256
-    near = [abs(n - middle) < 8 for n in range(items)]
-    return [n for n in range(items) if draws[n] < (192 if near[n] else 13)]
-
-
-def rows(ledger: Ledger, table: Any) -> list[Any]:
-    with ledger.store.reading() as tx:
-        return list(tx.execute(select(table)).all())
+from served import CATALOGUE, ITEMS, START, Hand, likes, opened, rows
 
 
 def test_a_release_is_due_by_people_or_by_time_since_the_first_change(tmp_path: Path) -> None:
@@ -173,6 +136,11 @@ def test_the_leaf_of_a_release_states_its_public_facts(tmp_path: Path) -> None:
     ledger.close()
 
 
+def test_noise_is_refused_and_not_left_out_silently(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not available"):
+        opened(tmp_path / "state", noise=1.0)
+
+
 def many(people: int = 60) -> tuple[list[Items], list[Items]]:
     """Return what people kept and what they took back: every third record of some."""
     kept, gone = [], []
@@ -263,6 +231,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import test_releasing as t
 from ledgers import done, joined, take_back
+from served import CATALOGUE, ITEMS, START, Hand, likes, opened, rows
 ledger = t.opened(Path(sys.argv[1]))
 people = [joined(ledger, *t.likes(n)) for n in range(6)]
 ledger.releases.make()
@@ -273,10 +242,10 @@ ledger.releases.make()
 
 @pytest.mark.parametrize("where", ["release being made", "release committed", "receipts committed"])
 def test_killed_while_a_release_is_made(where: str, tmp_path: Path) -> None:
-    state, here = tmp_path / "state", Path(__file__).parent
-    path = os.pathsep.join([str(here.parent / "helpers"), os.environ.get("PYTHONPATH", "")])
+    state, helpers = tmp_path / "state", Path(__file__).parents[1] / "helpers"
+    path = os.pathsep.join([str(helpers), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, VARIABLE: f"{where}:2", "PYTHONPATH": path}
-    ended = subprocess.run([sys.executable, "-c", CRASH, state, here], env=env, check=False)
+    ended = subprocess.run([sys.executable, "-c", CRASH, state], env=env, check=False)
     assert ended.returncode == -9
     ledger = opened(state)
     made = rows(ledger, tables.release)

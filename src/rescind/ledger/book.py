@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rescind.ledger.batch import Answer, Once, Operation
 from rescind.ledger.catalogue import Catalogue
+from rescind.ledger.generations import Generations
 from rescind.ledger.keyslots import LOG_KEY, SIGNER
 from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts, now
@@ -40,6 +41,7 @@ class Ledger:
         self.writer = Writer(parts)
         self.reading = Reading(parts.store, parts.keys, parts.catalogue, self.writer.dates)
         self.releases = Releasing(parts, self.submit, self.signer)
+        self.generations = Generations(parts, self.submit)
 
     @classmethod
     def open(
@@ -74,6 +76,7 @@ class Ledger:
         ledger.writer.begin(seq, batch)
         try:
             ledger.releases.begin()
+            ledger.generations.begin()
         except BaseException:
             ledger.close()
             raise
@@ -99,6 +102,7 @@ class Ledger:
 
     def close(self) -> None:
         """Answer what was submitted, remember the sum's digest, and end."""
+        self.generations.close()
         self.writer.close()
         self.parts.resources.close()
 

@@ -18,7 +18,7 @@ class Options:
     neighbours: int = 200
     """Weights per item that a release keeps."""
     min_count: int = 5
-    """Pairs that fewer people lend together are left out of a release."""
+    """Items that fewer people lend are hidden in what is served: a rare item names its owners."""
     instant: bool = False
     """Whether a change shows at once in what is served (demonstrations, trusted groups)."""
     noise: float | None = None

@@ -8,8 +8,6 @@ few items is solved in milliseconds, and in the process that asks.
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import subprocess
 import sys
@@ -21,6 +19,7 @@ import numpy as np
 
 from rescind.audits.finding import Finding
 from rescind.errors import DataError, RescindError
+from rescind.ledger import piping
 from rescind.ledger.release_audit import audited
 from rescind.methods.additive._live_release import Form, Weights, read, release_of
 from rescind.methods.additive._live_sum import NOBODY, Items, Totals, added_up
@@ -90,13 +89,12 @@ def make_here(copy: Copy, ids: Sequence[str], form: Form) -> Made:
 
 def _make_there(copy: Copy, ids: Sequence[str], form: Form) -> Made:
     settings = {"form": asdict(form), "ids": list(ids)}
-    arrays = {"total": copy.sums.total, "owners": copy.sums.owners}
+    arrays: dict[str, Any] = {"total": copy.sums.total, "owners": copy.sums.owners}
     for name, parts in (("kept", copy.kept), ("gone", copy.gone)):
-        arrays[f"{name}_count"] = np.array([len(part) for part in parts], np.int64)
-        arrays[f"{name}_item"] = np.concatenate([NOBODY, *parts])
+        arrays |= piping.joined(name, parts)
     done = subprocess.run(
         [sys.executable, "-m", __name__],
-        input=_written(settings, arrays),
+        input=piping.written(settings, arrays),
         capture_output=True,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -104,7 +102,7 @@ def _make_there(copy: Copy, ids: Sequence[str], form: Form) -> Made:
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
         raise DataError(f"the release was not made: {last[0]}. The one in service stays.")
-    facts, found = _read(done.stdout)
+    facts, found = piping.read(done.stdout)
     findings = tuple(_finding(one) for one in facts["findings"])
     return Made(found["made"].tobytes(), facts["sum_digest"], findings)
 
@@ -114,39 +112,21 @@ def _finding(facts: dict[str, Any]) -> Finding:
     return Finding(**facts, interval=None if interval is None else tuple(interval))
 
 
-def _written(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
-    out = io.BytesIO()
-    text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-    np.savez(out, facts=text, **arrays)
-    return out.getvalue()
-
-
-def _read(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    with np.load(io.BytesIO(data), allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    return json.loads(arrays.pop("facts").tobytes()), arrays
-
-
-def _parts(arrays: Mapping[str, Any], name: str) -> tuple[Items, ...]:
-    ends = np.cumsum(arrays[f"{name}_count"])
-    return tuple(np.split(arrays[f"{name}_item"], ends[:-1])) if len(ends) else ()
-
-
 def main() -> int:
     """Read a copy, write the release."""
     os.nice(NICE)
-    settings, arrays = _read(sys.stdin.buffer.read())
+    settings, arrays = piping.read(sys.stdin.buffer.read())
     form = dict(settings["form"])
-    kept = _parts(arrays, "kept")
+    kept = piping.parts_of(arrays, "kept")
     sums = Totals(arrays["total"], arrays["owners"], len(kept), len(arrays["kept_item"]))
-    copy = Copy(sums, kept, _parts(arrays, "gone"))
+    copy = Copy(sums, kept, piping.parts_of(arrays, "gone"))
     try:
         made = make_here(copy, settings["ids"], Form(Solving(**form.pop("solving")), **form))
     except RescindError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     facts = {"sum_digest": made.sum_digest, "findings": [one.facts() for one in made.findings]}
-    sys.stdout.buffer.write(_written(facts, {"made": np.frombuffer(made.file, np.uint8)}))
+    sys.stdout.buffer.write(piping.written(facts, {"made": np.frombuffer(made.file, np.uint8)}))
     return 0
 
 

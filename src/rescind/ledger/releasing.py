@@ -70,6 +70,11 @@ class Releasing:
         form: Form | None = None,
     ) -> None:
         options = parts.options
+        if options.noise:
+            raise ConfigError(
+                f"noise = {options.noise:g} on releases of a running service is not available. "
+                f"Leave it out; `rs.methods.Gram(noise=...)` makes releases with noise."
+            )
         chosen = form or (Form(Solving()) if options.instant else Form())
         self.form = replace(chosen, neighbours=options.neighbours, min_count=options.min_count)
         self._parts, self._submit, self._signer = parts, submit, signer

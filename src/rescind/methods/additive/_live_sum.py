@@ -8,7 +8,7 @@ many items they lend: a change takes the old part out and puts the new one in.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -90,6 +90,8 @@ class LiveSum:
     gone: dict[bytes, Items] = field(init=False, default_factory=dict)
     """What each person took back since `settle`: an audit of the next release asks for it. In
     memory only, so a start begins with nothing."""
+    watch: list[Callable[[Items, Items], None]] = field(init=False, default_factory=list)
+    """Called with what a person lent before and lends now, after every change."""
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
@@ -139,6 +141,8 @@ class LiveSum:
                 self.loans.pop(person, None)
             self.sums.people = len(self.loans)
             self._note(person, known, new)
+        for look in self.watch:
+            look(known, new)
 
     def _note(self, person: bytes, old: Items, new: Items) -> None:
         """Remember what was taken back, and forget what was lent again."""

@@ -1,0 +1,132 @@
+"""Trains a generation on the loans of one moment, in a process of its own; the only one with torch.
+
+    python -m rescind.ledger.generation_worker < loans > progress
+
+Loans and the key come by a pipe; each round is a line of JSON on the other. Every person is a
+device in this process that has what it lends. Files are sealed under the job's key: a checkpoint
+while it learns, the lists of everybody when it has learnt. A killed one goes on from its checkpoint
+to the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load as tensors_from
+
+from rescind import methods
+from rescind.audits.case import lists
+from rescind.core import params
+from rescind.core.federation import Federation
+from rescind.core.files import write_atomically
+from rescind.core.holdings import SPLITS, Holdings
+from rescind.core.method import Method
+from rescind.core.records import Records, Share
+from rescind.core.run_state import RoundResult
+from rescind.errors import RescindError
+from rescind.ledger import piping
+from rescind.ledger.jobs import CHECKPOINT, LISTS, LONGEST, bound, file_of
+from rescind.ledger.keyslots import seal, unseal
+from rescind.ledger.piping import Items
+from rescind.storage.packing import pack_now, unpack_now
+
+HELD = 10
+"""Of ten records one is held out, to tell how well a round does."""
+LOOK = 10
+"""Rounds between two looks at the held-out records, and between two checkpoints."""
+
+
+def federation(loans: Sequence[Items], items: int, recipe: str, seed: int) -> Federation:
+    """Return a federation whose devices hold what each person lends."""
+    counts = [len(each) for each in loans]
+    client = torch.from_numpy(np.repeat(np.arange(len(loans)), counts))
+    item = torch.from_numpy(np.concatenate([*loans, np.empty(0, np.int32)]).astype(np.int64))
+    split = torch.full((len(item),), SPLITS["train"], dtype=torch.int8)
+    place = torch.cat([torch.arange(count) for count in counts]) if counts else item
+    split[(place % HELD) == HELD - 1] = SPLITS["valid"]
+    records = Records.of(client, item)
+    held = Holdings.of(records, split, len(loans), items)
+    method: Method = getattr(methods, recipe)()
+    if hasattr(method, "local_includes_shared") and not method.additive:
+        method = replace(method, local_includes_shared=True)  # type: ignore[call-arg]
+    return Federation.start(held, method, seed=seed).apply(Share(records[split == SPLITS["train"]]))
+
+
+class Trainer:
+    """Runs rounds, tells each, and keeps a sealed checkpoint."""
+
+    def __init__(self, facts: dict[str, Any], loans: Sequence[Items]) -> None:
+        self.job, self.rounds = str(facts["job"]), int(facts["rounds"])
+        self.state, self.key = Path(facts["state"]), bytes.fromhex(facts["key"])
+        self.people = len(loans)
+        self.fed = federation(loans, int(facts["items"]), facts["recipe"], int(facts["seed"]))
+        self.began = time.monotonic()
+        self._resume()
+
+    def run(self) -> None:
+        """Train what is left, then write the lists of everybody."""
+        left = self.rounds - self.fed.now.state.round
+        self.fed = self.fed.run(left, watch=(self._look,))
+        ids = torch.arange(self.people)
+        best = lists(self.fed, ids, LONGEST).numpy().astype("<i4")
+        self._write(LISTS, best.tobytes())
+        file_of(self.state, self.job, CHECKPOINT).unlink(missing_ok=True)
+
+    def _look(self, moment: RoundResult) -> None:
+        number, now = moment.now.state.round, time.monotonic()
+        last = number == self.rounds
+        value = None
+        if number % LOOK == 0 or last:
+            value = replace(self.fed, now=moment.now).evaluate("valid").get("NDCG@20")
+            self._checkpoint(moment)
+        asked = sum(total.clients for total in moment.sums.values())
+        line = {"round": number, "asked": asked, "seconds": now - self.began, "value": value}
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()  # if nobody listens any more, this ends the process
+        self.began = time.monotonic()
+
+    def _checkpoint(self, moment: RoundResult) -> None:
+        tensors, facts = pack_now(moment.now)
+        text = json.dumps(facts).encode()
+        self._write(CHECKPOINT, struct.pack("<I", len(text)) + text + params.to_bytes(tensors))
+
+    def _resume(self) -> None:
+        path = file_of(self.state, self.job, CHECKPOINT)
+        if not path.exists():
+            return
+        plain = unseal(self.key, path.read_bytes(), bound(self.job, CHECKPOINT))
+        (length,) = struct.unpack_from("<I", plain)
+        facts = json.loads(plain[4 : 4 + length])
+        now = unpack_now(tensors_from(plain[4 + length :]), facts, self.fed)
+        self.fed = replace(self.fed, now=now)
+
+    def _write(self, kind: str, plain: bytes) -> None:
+        box = seal(self.key, plain, bound(self.job, kind))
+        write_atomically(file_of(self.state, self.job, kind), box, private=True)
+
+
+def main() -> int:
+    """Read the loans, train, tell every round."""
+    torch.set_num_threads(1)
+    facts, arrays = piping.read(sys.stdin.buffer.read())
+    os.nice(int(facts["nice"]))
+    try:
+        Trainer(facts, piping.parts_of(arrays, "kept")).run()
+    except RescindError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

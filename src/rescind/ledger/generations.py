@@ -1,0 +1,254 @@
+"""Generations: a recipe of the house trained on the loans of one moment, beside the release.
+
+One learns at a time, in a niced process (`generation_worker`). Whatever somebody takes back makes
+every earlier generation stale: it is not served from that commit on, its key is destroyed, and a
+learning one begins anew without the records. Until the next one is ready, the release is served.
+
+A start goes on with one that was learning, if nothing changed since it began: loans of an earlier
+moment are kept nowhere. Otherwise it begins anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Row, select
+
+from rescind.errors import DataError, RescindError
+from rescind.ledger import jobs, piping, tables
+from rescind.ledger.batch import Answer, Items, Operation
+from rescind.ledger.failpoints import reach
+from rescind.ledger.jobs import (
+    CHECKPOINT,
+    FAILED,
+    LEARNING,
+    LISTS,
+    LONGEST,
+    READY,
+    STALE,
+    Choose,
+    EndJob,
+    RoundDone,
+    StartJob,
+)
+from rescind.ledger.keyslots import unseal
+from rescind.ledger.parts import Parts
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Served:
+    """Lists of a generation that is ready, by person."""
+
+    job: str
+    seq: int
+    place: dict[bytes, int] = field(repr=False)
+    lists: NDArray[np.int32] = field(repr=False)
+
+
+class Generations:
+    """Starts, follows and serves the generations of an open ledger."""
+
+    def __init__(self, parts: Parts, submit: Callable[[Operation], Future[Answer]]) -> None:
+        self._parts, self._submit = parts, submit
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._copy: dict[str, dict[bytes, Items]] = {}
+        self._served: Served | None = None
+        self._fresh: tuple[int, bool] = (-1, False)
+        self._ending = False
+        self.nice = 15
+        """How far the process stands back behind people who ask."""
+
+    def start(self, recipe: str, rounds: int) -> str:
+        """Begin a generation; return its id. Not from the writer's thread."""
+        body = self._submit(StartJob(recipe, rounds, self._begun)).result().body
+        self._launch(body["job"])
+        return str(body["job"])
+
+    def choose(self, job: str | None) -> None:
+        """Serve a generation that is ready, or the release again (None)."""
+        self._submit(Choose(job)).result()
+        self._fresh = (-1, False)
+
+    def begin(self) -> None:
+        """Go on after a start: resume what was learning, or begin it anew; end what is stale."""
+        with self._parts.store.reading() as tx:
+            rows = tx.execute(select(tables.job).where(tables.job.c.key.is_not(None))).all()
+            kinds = {LEARNING: jobs.CHANGES, READY: jobs.TAKE_BACKS}
+            stay = {r.id for r in rows if not jobs.changed_since(tx, r.seq, kinds[r.state])}
+        for path in self._parts.state.glob(jobs.PATTERN):
+            if path.name.partition("-")[2].partition(".")[0] not in stay:
+                path.unlink()
+        for row in rows:
+            if row.id not in stay:
+                self._submit(EndJob(row.id, STALE)).result()
+            elif row.state == READY:
+                self._watch()
+            else:
+                self._begun(row.id, row.seq)
+                self._launch(row.id)
+        for row in rows:
+            if row.state == LEARNING and row.id not in stay:
+                self.start(row.recipe, int(row.detail))
+
+    def close(self) -> None:
+        """End the process; a start goes on with it."""
+        self._ending = True
+        self._stop()
+        if self._thread is not None:
+            self._thread.join()
+
+    def wait(self) -> None:
+        """Wait until no generation is learning."""
+        while (thread := self._thread) is not None and thread.is_alive():
+            thread.join()
+
+    def recommend(self, person: bytes, owned: Items, k: int = 20) -> list[int] | None:
+        """Return a list of the generation in service; None: serve the release."""
+        served = self.served()
+        if served is None or person not in served.place:
+            return None
+        mine = served.lists[served.place[person]]
+        return [int(item) for item in mine[(mine >= 0) & ~np.isin(mine, owned)][:k]]
+
+    def served(self) -> Served | None:
+        """Return the generation that the operator chose, unless something was taken back since."""
+        size = len(self._parts.tree)
+        if self._fresh[0] != size:
+            with self._parts.store.reading() as tx:
+                name = tables.setting.c.name
+                job = tx.scalar(select(tables.setting.c.value).where(name == jobs.CHOSEN))
+                row = jobs.job_row(tx, job) if job else None
+                fresh = (
+                    row is not None and row.state == READY and not jobs.changed_since(tx, row.seq)
+                )
+            if row is not None and fresh and (self._served is None or self._served.job != row.id):
+                self._served = self._loaded(row)
+            self._fresh = (size, fresh)
+        return self._served if self._fresh[1] else None
+
+    def _loaded(self, row: Row) -> Served:
+        path = jobs.file_of(self._parts.state, row.id, LISTS)
+        key = self._parts.keys.get(row.key).key
+        plain = unseal(key, path.read_bytes(), jobs.bound(row.id, LISTS))
+        people = len(plain) // (4 * LONGEST + 16)
+        names = plain[: 16 * people]
+        lists = np.frombuffer(plain, "<i4", offset=16 * people).reshape(people, LONGEST)
+        place = {names[16 * n : 16 * (n + 1)]: n for n in range(people)}
+        return Served(row.id, row.seq, place, lists.astype(np.int32))
+
+    # -- one that learns ---------------------------------------------------------------------------
+
+    def _begun(self, job: str, seq: int) -> None:
+        """Copy the loans of this moment and look out for what is taken back from now on."""
+        self._copy = {job: dict(self._parts.live.loans)}
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._changed not in self._parts.live.watch:
+            self._parts.live.watch.append(self._changed)
+
+    def _changed(self, old: Items, new: Items) -> None:
+        """End what learnt from a record that is gone. In the writer's thread: it must not wait."""
+        if len(np.setdiff1d(old, new)):
+            self._stop()
+            with self._parts.store.reading() as tx:
+                alive = tx.scalars(select(tables.job.c.id).where(tables.job.c.key.is_not(None)))
+                names = list(alive)
+            for job in names:
+                self._submit(EndJob(job, STALE))
+                for kind in (CHECKPOINT, LISTS):
+                    jobs.file_of(self._parts.state, job, kind).unlink(missing_ok=True)
+
+    def _stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+
+    def _launch(self, job: str) -> None:
+        self._thread = threading.Thread(target=self._run, args=(job,), daemon=True, name="learning")
+        self._thread.start()
+
+    def _run(self, job: str) -> None:
+        try:
+            self._follow(job)
+        except RescindError:
+            if not self._ending:  # the ledger closed meanwhile: a start goes on
+                raise
+
+    def _follow(self, job: str) -> None:
+        """Run the process, write its rounds, and end the job."""
+        with self._parts.store.reading() as tx:
+            row = jobs.job_row(tx, job)
+        if row.state != LEARNING:
+            return
+        loans = self._copy.pop(job)
+        people = sorted(loans)
+        done, why = self._trained(row, [loans[person] for person in people])
+        if self._ending:
+            return
+        with self._parts.store.reading() as tx:
+            stale = jobs.changed_since(tx, row.seq)
+        if stale:
+            self._submit(EndJob(job, STALE)).result()
+            self.start(row.recipe, int(row.detail))
+            return
+        if done:
+            self._name_people(row, people)
+        state = self._submit(EndJob(job, READY if done else FAILED, why)).result().body["state"]
+        if state == STALE:
+            self.start(row.recipe, int(row.detail))
+
+    def _trained(self, row: Row, loans: list[Items]) -> tuple[bool, str]:
+        """Return whether the process ended well, and why not."""
+        facts = {
+            "job": row.id,
+            "recipe": row.recipe,
+            "rounds": int(row.detail),
+            "seed": SEED,
+            "nice": self.nice,
+            "items": len(self._parts.catalogue),
+            "state": str(self._parts.state),
+            "key": self._parts.keys.get(row.key).key.hex(),
+        }
+        command = [sys.executable, "-m", "rescind.ledger.generation_worker"]
+        pipe = subprocess.PIPE
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env) as process:
+            self._process = process
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
+            try:
+                process.stdin.write(piping.written(facts, piping.joined("kept", loans)))
+                process.stdin.close()
+            except BrokenPipeError:
+                pass  # it ended already; its message says why
+            for line in process.stdout:
+                self._submit(RoundDone(row.id, json.loads(line))).result()
+                reach("generation running")
+            told = process.stderr.read().decode(errors="replace").strip().splitlines()
+        return process.returncode == 0, told[-1] if told and process.returncode else ""
+
+    def _name_people(self, row: Row, people: list[bytes]) -> None:
+        """Put the ids of people before their lists: the process that learnt had none."""
+        from rescind.core.files import write_atomically
+        from rescind.ledger.keyslots import seal
+
+        path, key = jobs.file_of(self._parts.state, row.id, LISTS), self._parts.keys.get(row.key)
+        where = jobs.bound(row.id, LISTS)
+        lists: Any = unseal(key.key, path.read_bytes(), where)
+        if len(lists) != 4 * LONGEST * len(people):
+            raise DataError("the generation made lists for another number of people.")
+        write_atomically(path, seal(key.key, b"".join(people) + lists, where), private=True)

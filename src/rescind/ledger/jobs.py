@@ -1,0 +1,163 @@
+"""Rows and files of generations: the operations that start, follow and end one. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Row, and_, insert, select, update
+
+from rescind.errors import ConfigError
+from rescind.ledger import tables
+from rescind.ledger.batch import Answer, Batch
+from rescind.ledger.errors import NotThere
+from rescind.ledger.keyslots import about
+
+RECIPES = ("FedShare", "Softmax", "Blend")
+LEARNING, READY, STALE, FAILED = "learning", "ready", "stale", "failed"
+CHECKPOINT, LISTS = "checkpoint", "lists"
+PATTERN = "generation-*"
+LONGEST = 50
+"""Length of the lists that a generation serves."""
+MOST_ROUNDS = 10_000
+TAKE_BACKS = ("unshare", "erase", "leave", "dropped")
+CHANGES = ("lend", *TAKE_BACKS)
+CHOSEN = "generation"
+"""The setting that names the generation in service."""
+
+
+def file_of(state: Path, job: str, kind: str) -> Path:
+    """Return where a file of a generation is."""
+    return state / f"generation-{job}.{kind}"
+
+
+def bound(job: str, kind: str) -> bytes:
+    """Return what the box of a generation's file is bound to."""
+    return about(job, "job", kind)
+
+
+def changed_since(tx: Any, seq: int, kinds: tuple[str, ...] = TAKE_BACKS) -> bool:
+    """Return whether somebody took something back after this `seq`.
+
+    This is read from the events, so a generation is stale with the commit of the take-back.
+    """
+    column = tables.event.c
+    found = and_(column.seq > seq, column.kind.in_(kinds), column.n > 0)
+    return tx.execute(select(column.seq).where(found).limit(1)).first() is not None
+
+
+def job_row(tx: Any, job: str) -> Row:
+    """Return the row of a generation, or raise `NotThere`."""
+    row: Row | None = tx.execute(select(tables.job).where(tables.job.c.id == job)).one_or_none()
+    if row is None:
+        raise NotThere("there is no such generation.")
+    return row
+
+
+@dataclass(frozen=True)
+class StartJob:
+    """Begin a generation on the loans of now. 202 with its id."""
+
+    recipe: str
+    rounds: int
+    begun: Callable[[str, int], None]
+    """Called with id and `seq` when it is durable, in the writer's thread."""
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        if self.recipe not in RECIPES:
+            raise ConfigError(f"'{self.recipe}' is no recipe. There are {', '.join(RECIPES)}.")
+        if not 0 < self.rounds <= MOST_ROUNDS:
+            raise ConfigError(f"rounds must be 1 to {MOST_ROUNDS:,}; got {self.rounds}.")
+        if batch.tx.scalar(select(tables.job.c.id).where(tables.job.c.state == LEARNING)):
+            raise ConfigError("a generation is learning already. Wait for it, or end it first.")
+        job, slot = batch.entropy(8).hex(), batch.new_key()
+        batch.tx.execute(
+            insert(tables.job).values(
+                id=job,
+                kind="generation",
+                recipe=self.recipe,
+                state=LEARNING,
+                seq=batch.seq,
+                key=slot.id,
+                stale=False,
+                at=batch.now,
+                detail=str(self.rounds),
+            )
+        )
+        batch.after(lambda: self.begun(job, batch.seq))
+        return Answer(202, {"job": job, "recipe": self.recipe, "rounds": self.rounds})
+
+
+@dataclass(frozen=True)
+class RoundDone:
+    """Write a row of progress."""
+
+    job: str
+    line: dict[str, Any]
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        table, number = tables.round_, int(self.line["round"])
+        row = {
+            "at": batch.now,
+            "asked": self.line["asked"],
+            "answered": self.line["asked"],
+            "refused": 0,
+            "seconds": self.line["seconds"],
+            "value": self.line["value"],
+        }
+        same = and_(table.c.job == self.job, table.c.number == number)
+        if not batch.tx.execute(update(table).where(same).values(row)).rowcount:
+            batch.tx.execute(insert(table).values(job=self.job, number=number, **row))
+        return Answer(200)
+
+
+@dataclass(frozen=True)
+class EndJob:
+    """End a generation: ready to serve, failed, or stale. All but ready lose their key."""
+
+    job: str
+    state: str
+    detail: str = ""
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        row = job_row(batch.tx, self.job)
+        state = self.state
+        if state == READY and changed_since(batch.tx, row.seq):
+            state = STALE
+        ended: dict[str, Any] = {"state": state, "ended_at": batch.now, "stale": state == STALE}
+        if self.detail:
+            ended["detail"] = self.detail
+        if state != READY:
+            ended["key"] = None
+            if row.key is not None:
+                batch.destroy(row.key)
+        batch.tx.execute(update(tables.job).where(tables.job.c.id == self.job).values(ended))
+        return Answer(200, {"job": self.job, "state": state})
+
+
+@dataclass(frozen=True)
+class Choose:
+    """Serve a generation, or the release again (None)."""
+
+    job: str | None
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        if self.job is not None:
+            row = job_row(batch.tx, self.job)
+            if row.state != READY or changed_since(batch.tx, row.seq):
+                raise ConfigError(
+                    f"generation {self.job} is {STALE if row.state == READY else row.state}, so it "
+                    f"cannot be served. Start another one; the release is served meanwhile."
+                )
+        table = tables.setting
+        value = self.job or ""
+        same = table.c.name == CHOSEN
+        if not batch.tx.execute(update(table).where(same).values(value=value)).rowcount:
+            batch.tx.execute(insert(table).values(name=CHOSEN, value=value))
+        return Answer(200, {"job": self.job})
