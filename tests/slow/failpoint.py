@@ -135,8 +135,12 @@ def arm(point: Failpoint) -> None:
     """Put the failpoint between the program and the system."""
 
     def opened(path: Any, mode: str = "r", *rest: Any, **more: Any) -> Any:
-        if isinstance(path, int) or not set(mode) & set("wax+") or not point.mine(path):
+        if isinstance(path, int) or not set(mode) & set("wax+"):
             return REAL["open"](path, mode, *rest, **more)
+        if not point.mine(path):
+            outside = REAL["open"](path, mode, *rest, **more)
+            point.folders[outside.fileno()] = str(path)  # it may be synced
+            return outside
         file = point.touch("open", path, lambda: REAL["open"](path, mode, *rest, **more))
         point.folders[file.fileno()] = str(path)
         return Written(point, file, path)

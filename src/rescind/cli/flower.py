@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
+from rescind.cli import witness as witnesses
 from rescind.cli.options import Recipe
 from rescind.cli.progress import interruptible
 
@@ -98,6 +100,12 @@ def join(
     ] = False,
     questions: Annotated[bool, Option(help="Answer questions about single records.")] = False,
     secure: Annotated[bool, Option("--secure", help="Send only masked sums.")] = False,
+    witness: Annotated[
+        list[str] | None,
+        Option(help="Also cosign this log (its key, NAME+ID+KEY, or a file); repeatable."),
+    ] = None,
+    witness_host: Annotated[str, Option(help="Where the witness listens.")] = "127.0.0.1",
+    witness_port: Annotated[int | None, Option(help="Its port. Default: 8017 + I.")] = None,
     insecure: Insecure = False,
 ) -> None:
     """Join as a silo (a SuperNode), with the data of a recipe. Ctrl-C leaves."""
@@ -123,9 +131,16 @@ def join(
     environment = deploy.environment(folder)
     secret = deploy.new_secret(folder)
     command = deploy.supernode(link, resident.path, kit, own.port, secret)
+    watching: AbstractContextManager[object] = nullcontext()
+    if witness:
+        at = witness_port or witnesses.PORT + number
+        watching = witnesses.witnessing(
+            folder / "witness", f"silo-{number}", witness, witness_host, at
+        )
     try:
         with (
             interruptible("stopped."),
+            watching,
             deploy.started(command, environment) as process,
             deploy.started(deploy.superexec(own, secret), environment),
         ):

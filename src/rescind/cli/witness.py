@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from rescind.cli.given import key_given
+
+if TYPE_CHECKING:
+    from rescind.proof.notes import Key
+    from rescind.proof.witness import Witness
+
+PORT = 8017
 
 
 def command(
@@ -18,31 +27,44 @@ def command(
     ],
     name: Annotated[str, Option(help="The witness's name, such as silo-0. It cannot change.")],
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, max=65535, help="Port; 0: any free one.")] = 8017,
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0: any free one.")] = PORT,
 ) -> None:
     """Sign checkpoints of a log as long as it only grows; refuse a second history for ever.
 
     Run it on another machine than the log. Ask it with: rescind log cosign URL --key KEY.
     """
-    from rescind.core.files import locked
-    from rescind.proof.notes import LOG
-    from rescind.proof.witness_http import server
-
-    logs = [key_given(one, LOG) for one in key]
-    witness = open_witness(state, name, logs)
-    with locked(state), server(witness, host, port) as door:
-        typer.echo(str(witness.key))
-        typer.echo(
-            f"listening on http://{host}:{door.server_port} for "
-            + ", ".join(log.name for log in logs)
-        )
+    with witnessing(state, name, key, host, port) as thread:
         try:
-            door.serve_forever()
+            thread.join()
         except KeyboardInterrupt:
             typer.echo("stopped")
 
 
-def open_witness(state, name, logs):
+@contextmanager
+def witnessing(
+    state: Path, name: str, given: Sequence[str], host: str, port: int
+) -> Iterator[Thread]:
+    """Run a witness of these logs in a thread, and say where it listens. given: their keys"""
+    from rescind.core.files import locked
+    from rescind.proof.notes import LOG
+    from rescind.proof.witness_http import server
+
+    logs = [key_given(one, LOG) for one in given]
+    witness = open_witness(state, name, logs)
+    with locked(state), server(witness, host, port) as door:
+        typer.echo(f"witness {witness.key}")
+        watched = ", ".join(log.name for log in logs)
+        typer.echo(f"listening on http://{host}:{door.server_port} for {watched}")
+        thread = Thread(target=door.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield thread
+        finally:
+            door.shutdown()
+            thread.join()
+
+
+def open_witness(state: Path, name: str, logs: Sequence[Key]) -> Witness:
     """Open a witness, made on first use: its state first, so that a key never stands alone."""
     from rescind.core.files import make_folder
     from rescind.errors import ConfigError

@@ -13,6 +13,7 @@ from rescind.core.records import Erase, Records
 from rescind.data.importing import erase_imported
 from rescind.errors import ConfigError
 from rescind.forgetting.receipt import Done, Kept, Receipt, issue, write
+from rescind.forgetting.receipt_log import log_if_possible
 
 NOT_COVERED = (
     "Runs that learnt from these rows: `rescind forget RUN` answers for each of them.",
@@ -59,4 +60,5 @@ def erase(
         not_covered=NOT_COVERED,
     )
     key = write(issued, path)
+    log_if_possible(path)
     return issued.receipt, len(done.rows), key

@@ -8,8 +8,9 @@ and still forgets.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -35,6 +36,8 @@ KINDS = {
 }
 """What an entry may be about, by its first byte."""
 ENTRIES, CHECKPOINT = "entries.bin", "checkpoint"
+WAITS = 100
+"""How often a command tries to get the lock: five seconds in all."""
 
 
 def entry_of(kind: int, data: bytes) -> bytes:
@@ -115,7 +118,14 @@ class LogFolder:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold the lock of the folder, and see what others appended before."""
-        with locked(self.folder):
+        with ExitStack() as held:
+            for _ in range(WAITS):  # another command appends for some milliseconds
+                with suppress(DataError):
+                    held.enter_context(locked(self.folder))
+                    break
+                time.sleep(0.05)
+            else:
+                held.enter_context(locked(self.folder))  # says that it is in use
             self.__dict__.pop("tree", None)
             LogFolder.__init__(self, self.folder)
             yield

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from rescind.errors import ConfigError, DataError
+from rescind.errors import ConfigError, DataError, RescindError
 from rescind.proof.log_folder import LogFolder
-from rescind.proof.notes import LARGEST, Key
+from rescind.proof.notes import LARGEST, Key, opened
+from rescind.proof.tlog import Tree
 from rescind.proof.witness import SIZE_TYPE, Reply, Witness, request_body
 
 ROUTE = "/add-checkpoint"
@@ -49,33 +51,74 @@ def server(witness: Witness, host: str, port: int) -> ThreadingHTTPServer:
 
 
 def ask(url: str, witness: Key, log: LogFolder) -> int:
-    """Send the log's checkpoint to a witness and keep its signature; return when it signed.
+    """Send the log's checkpoint to a witness and keep its signature; return when it signed."""
+    return log.cosigned(cosignature(url, witness, log.note, log.tree), witness)
+
+
+def cosignature(url: str, witness: Key, note: str, tree: Tree) -> str:
+    """Return a witness's line under a signed checkpoint, or raise `DataError`.
 
     The first request claims that the witness saw nothing yet; it answers with what it saw.
+    note: of the log whose tree this is, which may have grown since
     """
-    note, size = log.note, log.checkpoint.size
-    own = "".join(line for line in note.splitlines(keepends=True) if _is_of(line, log))
-    reply = _post(url, request_body(0, [], own))
+    point, _ = opened(note, ())
+    text, _, lines = note.rpartition("\n\n")
+    own = f"\u2014 {point.origin} "
+    bare = f"{text}\n\n" + "".join(
+        line for line in lines.splitlines(keepends=True) if line.startswith(own)
+    )
+    reply = _post(url, request_body(0, [], bare))
     if reply.status == 409 and reply.content_type == SIZE_TYPE:
         old = reply.body.strip()
-        if not old.isdecimal() or int(old) > size:
+        if not old.isdecimal() or int(old) > point.size:
             raise DataError(
-                f"the witness has signed {old[:20]} entries and this log has {size}: it was "
+                f"the witness has signed {old[:20]} entries and this log has {point.size}: it was "
                 f"rolled back. Restore the log from a newer copy."
             )
-        path = log.tree.consistency(int(old), size)
-        reply = _post(url, request_body(int(old), path, own))
+        path = tree.consistency(int(old), point.size)
+        reply = _post(url, request_body(int(old), path, bare))
     if reply.status != 200:
         said = "".join(c if c.isprintable() else " " for c in reply.body[:200]).strip()
         raise DataError(
             f"the witness refused ({reply.status}): {said}. If it says that the log does not "
             f"continue what it signed, this log shows a second history."
         )
-    return log.cosigned(reply.body, witness)
+    if witness not in opened(bare + reply.body, [witness])[1]:
+        raise DataError(
+            f"the answer is no signature of {witness.name} under this checkpoint. Is the key "
+            f"the one that this witness prints?"
+        )
+    return reply.body
 
 
-def _is_of(line: str, log: LogFolder) -> bool:
-    return not line.startswith("\u2014 ") or line.startswith(f"\u2014 {log.checkpoint.origin} ")
+class Cosigning:
+    """Asks witnesses of a log again and again, and keeps the newest checkpoint they signed.
+
+    For a service: call `ask_all` from a thread of its own, every ten seconds.
+    """
+
+    def __init__(self, witnesses: Mapping[str, Key], newest: Callable[[], str], tree: Tree) -> None:
+        """witnesses: their keys by address    newest: returns the log's signed checkpoint"""
+        self._witnesses, self._newest, self._tree = dict(witnesses), newest, tree
+        self._note = ""
+
+    def ask_all(self) -> dict[str, str]:
+        """Ask every witness once; return what went wrong, by address."""
+        note, problems = self._newest(), dict[str, str]()
+        lines = ""
+        for url, key in self._witnesses.items():
+            try:
+                lines += cosignature(url, key, note, self._tree)
+            except RescindError as error:
+                problems[url] = str(error)
+        if lines:
+            self._note = note + lines
+        return problems
+
+    def note_with(self, leaf: int) -> str | None:
+        """Return the newest cosigned checkpoint if it covers a leaf, else None."""
+        note = self._note
+        return note if note and opened(note, ())[0].size > leaf else None
 
 
 def _post(url: str, body: bytes) -> Reply:

@@ -23,6 +23,7 @@ from rescind.forgetting import receipt
 from rescind.forgetting.pipeline import Forgotten
 from rescind.forgetting.purge import inventory
 from rescind.forgetting.receipt import Done
+from rescind.forgetting.receipt_log import log_if_possible, proof_path
 
 UNAUDITED = (
     "Audits need retrained models, which are made in one process (rescind audit). That the "
@@ -64,6 +65,8 @@ def write_receipts(
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.with_suffix(".key").unlink(missing_ok=True)  # of an interrupted write
                 receipt.write(_issued(fed, one, event, previous), path)
+            if not proof_path(path).is_file():
+                log_if_possible(path)
             previous = path.read_bytes()
             waits = receipt.parse(previous).claims.get("silos waited for") != "none"
             one["stated"] = one.get("stated", waits)

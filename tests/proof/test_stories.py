@@ -1,0 +1,155 @@
+"""From a run to proofs, by the command line alone: forget, log, witness, roster."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from rescind.cli import main
+from rescind.cli.witness import witnessing
+from rescind.forgetting.receipt_log import open_log
+from rescind.privacy import keys
+from rescind.proof.log_folder import CHANGE, entry_of
+from rescind.proof.tlog import Tree, leaf_hash
+from rescind.service.logged import router
+
+RECIPE = """
+title = "A sum to prove"
+
+[data]
+name = "synthetic"
+users = 30
+items = 25
+interactions = 300
+
+[sharing]
+ratio = [1, 1, 1]
+part = 0.5
+
+[method]
+name = "Gram"
+
+[run]
+rounds = 1
+evaluate_every = 1
+"""
+Say = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def rescind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Say:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sum.toml").write_text(RECIPE)
+
+    def call(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["rescind", *words])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return call
+
+
+def good(answer: tuple[int, str]) -> str:
+    assert answer[0] == 0, answer[1]
+    return answer[1]
+
+
+def test_a_person_leaves_and_anybody_can_check_it(rescind: Say, tmp_path: Path) -> None:
+    good(rescind("run", "sum.toml", "--out", "one"))
+    log_key = good(rescind("log", "key", "--name", "example.org/log")).strip()
+    good(rescind("roster", "publish", "one", "--out", "public"))
+    assert "VALID" in good(rescind("roster", "check", "public", "--log-key", log_key))
+    good(rescind("roster", "mine", "one", "--user", "7", "--out", "mine.json"))
+    (tmp_path / "kept").write_bytes((tmp_path / "public/log/checkpoint").read_bytes())
+    said = good(rescind("roster", "check", "public", "--mine", "mine.json", "--run", "one"))
+    assert "counted since" in said
+    assert "the weights follow from it" in said
+
+    said = good(rescind("forget", "one", "--withdraw", "7", "--audits", "none"))
+    assert "In your log: one-forgot-1/receipt.tlog-proof" in said
+    good(rescind("roster", "publish", "one-forgot-1", "--out", "public"))
+    with witnessing(tmp_path / "silo", "silo-0", [log_key], "127.0.0.1", 0):
+        said = rescind("log", "list")[1]  # also what the witness said before
+        witness = re.search(r"witness (silo-0\S+)", said)[1]
+        url = re.search(r"http://127.0.0.1:\d+", said)[0]
+        good(rescind("log", "cosign", url, "--key", witness))
+        good(rescind("log", "prove", "one-forgot-1/receipt.json"))
+    proof = ["--proof", "one-forgot-1/receipt.tlog-proof"]
+    trust = ["--log-key", log_key, "--witness", witness]
+    said = good(rescind("verify", "one-forgot-1/receipt.json", *proof, *trust))
+    assert "silo-0 saw this log" in said
+    asked = ["--mine", "mine.json", "--since", "kept", "--log-key", log_key]
+    said = good(rescind("roster", "check", "public", *asked))
+    assert "counted since" not in said
+    assert said.count("revoked as entry") == len(json.loads(Path("mine.json").read_text()))
+    assert "Not covered: whether the weights" in said
+    code, said = rescind("roster", "check", "public", "--run", "one-forgot-1")
+    assert code == 0, said
+    assert "receipt" in good(rescind("log", "list"))
+    assert "VALID" in good(rescind("log", "check", "--since", "kept"))
+
+
+def test_what_cannot_be_checked_is_told_with_code_1_or_2(rescind: Say, tmp_path: Path) -> None:
+    for words, told in (
+        (("log", "check"), "holds no log"),
+        (("log", "cosign", "nowhere", "--key", "x"), "holds no log"),
+        (("roster", "check", "."), "holds no roster"),
+        (("roster", "check", ".", "--log-key", "nonsense"), "NAME+ID+KEY"),
+        (("log", "key", "--name", "two words"), "cannot name a log"),
+        (("log", "add", "sum.toml"), "not JSON"),
+        (("witness", "here", "--key", "nonsense", "--name", "w"), "NAME+ID+KEY"),
+    ):
+        code, said = rescind(*words)
+        assert code in (1, 2), words
+        assert told in said, (words, said)
+        assert "Traceback" not in said
+    good(rescind("log", "key"))
+    code, said = rescind("log", "cosign", "ftp://x", "--key", "a+b")
+    assert code == 2
+    assert "NAME+ID+KEY" in said
+
+
+def test_the_log_is_served_as_tiles() -> None:
+    log = open_log()
+    log.append([entry_of(CHANGE, n.to_bytes(2)) for n in range(300)], keys.log_key())
+    app = FastAPI()
+    app.include_router(router(log))
+    client = TestClient(app)
+    note = client.get("/log/checkpoint")
+    assert (note.status_code, note.text) == (200, log.note)
+    assert note.headers["content-type"] == "text/plain; charset=utf-8"
+    full = client.get("/log/tile/0/000")
+    part = client.get("/log/tile/0/001.p/44")
+    assert "immutable" in full.headers["cache-control"]
+    assert Tree(full.content + part.content).root() == log.checkpoint.root
+    bundle = client.get("/log/tile/entries/001.p/44").content
+    first = bundle[2 : 2 + int.from_bytes(bundle[:2])]
+    assert leaf_hash(first) == part.content[:32]
+    for path in ("0/001.p/45", "0/001", "1/000", "entries/001", "0/x", "9/000", "0/001.p/999"):
+        assert client.get(f"/log/tile/{path}").status_code == 404, path
+    assert client.get("/log/tile/1/000.p/1").content == log.tree.root(256)
+
+
+def test_checking_loads_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys, rescind.cli, rescind.cli.log, rescind.forgetting.receipt_log, "
+        "rescind.proof.roster, rescind.proof.witness_http, rescind.service.logged; "
+        "print('torch' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "False"
