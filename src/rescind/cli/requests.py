@@ -118,5 +118,5 @@ def _extend_there(url: str, request: str, days: int, reason: str) -> str:
             why = f"it answered {error.code}."
         raise ConfigError(f"{url} refused: {why}") from None
     except (URLError, ValueError, OSError) as error:
-        why = getattr(error, "reason", None) or error
-        raise ConfigError(f"cannot reach {url}: {why}. Check the address.") from None
+        cause = getattr(error, "reason", None) or error
+        raise ConfigError(f"cannot reach {url}: {cause}. Check the address.") from None

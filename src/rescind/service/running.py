@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 INVITATION = timedelta(days=2)
 TOKEN = timedelta(days=90)
 STOP_SECONDS = 10
+WAITING = 2048
 Say = Callable[[str], None]
 
 
@@ -201,6 +202,7 @@ def _serve(
             timeout_graceful_shutdown=STOP_SECONDS,
         )
     )
+    listening.listen(WAITING)  # whoever comes before the server runs waits
     say(f"rescind serves at {settings.origin}  (end with Ctrl-C)")
     _print_entrances(app.state.service, wanted, say)
     with suppress(KeyboardInterrupt):  # the server has ended in order when this comes
