@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -37,6 +38,12 @@ class Service:
         self.entrances: dict[bytes, bytes] = {}
         """One-time sign-in links of the demonstration: digest of the code, person."""
         self.ending = False
+        items = ledger.catalogue
+        self.names = [
+            json.dumps({"id": item, "title": title}, ensure_ascii=False)[1:-1]
+            for item, title in zip(items.ids, items.titles, strict=True)
+        ]
+        """Id and title of each item as JSON, encoded once."""
         self.log = PublicLog(ledger, f"{settings.origin.partition('://')[2]}/log")
 
     async def submit(self, operation: Operation, once: Once | None = None) -> Answer:

@@ -69,12 +69,12 @@ class Doors(APIRouter):
                     self.at(f"{method} {route.path}", media=media)(route.endpoint)
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:  # async: a plain function costs a thread
     service: Service = request.app.state.service
     return service
 
 
-def _caller(request: Request) -> Caller:
+async def _caller(request: Request) -> Caller:
     caller: Caller = request.state.caller
     return caller
 

