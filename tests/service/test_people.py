@@ -217,3 +217,4 @@ def test_a_quarantined_account_is_out_of_the_sum(house: House) -> None:
     assert operator.post(path, {"reason": "cheats"}).json() == {"state": "quarantined", "n": 3}
     assert house.ledger.live.people == 0
     assert person.post("/v1/me/loans", {"items": ["item-1"]}).status_code == 409
+    assert person.post("/v1/me/requests", {"kind": "leave"}).status_code == 202

@@ -18,10 +18,10 @@ from rescind.proof.notes import LOG, Key, Proof
 from rescind.service import chores, learning
 
 
-def crowd(house: House, people: int = 12) -> None:
-    """Let some people lend overlapping items, so that a release has something to say."""
+def crowd(house: House, people: int = 15) -> None:
+    """Let people lend items that five or more of them share: rarer ones are hidden."""
     for n in range(people):
-        house.person(tuple(sorted({(n + step * 3) % 40 for step in range(8)})))
+        house.person(tuple(sorted({(n * 7 + step * 3) % 20 for step in range(10)})))
 
 
 def check(house: House, told: dict, receipt: bytes, proof: str) -> None:

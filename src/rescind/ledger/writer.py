@@ -330,7 +330,7 @@ class Writer:
             connection.execute(
                 update(tables.request)
                 .where(columns.id == name, columns.erased_at.is_(None))
-                .values(erased_at=erased, summed_at=summed, level="L1")
+                .values(erased_at=erased, summed_at=summed, level=tables.at_least_erased())
             )
 
     def _stop_clean(self) -> None:

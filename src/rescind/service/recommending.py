@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from rescind.service import problems
-from rescind.service.answers import moment, reply
+from rescind.service.answers import moment
 
 if TYPE_CHECKING:
     from rescind.ledger.batch import Items
