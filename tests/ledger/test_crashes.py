@@ -37,14 +37,15 @@ def server(tmp_path_factory: pytest.TempPathFactory):
     server.close()
 
 
-# Whether the change is there after a start, though nobody was told.
-@pytest.mark.parametrize(
-    ("point", "committed"),
-    list(zip(AT_A_CHANGE, (False, False, False, True, True), strict=True)),
-)
-@pytest.mark.parametrize("change", ["lend", "unshare", "leave"])
+COMMITTED = dict(zip(AT_A_CHANGE, (False, False, False, True, True), strict=True))
+"""Whether the change is there after a start, though nobody was told."""
+CASES = [(point, "leave") for point in AT_A_CHANGE]
+CASES += [(point, change) for point in ("keys synced", "committed") for change in ("lend", "erase")]
+
+
+@pytest.mark.parametrize(("point", "change"), CASES)
 def test_killed_at_each_point_a_start_reaches_the_end(
-    server: Server, point: str, committed: bool, change: str
+    server: Server, point: str, change: str
 ) -> None:
     name = f"{point}-{change}".replace(" ", "-")
     server.start()
@@ -53,22 +54,20 @@ def test_killed_at_each_point_a_start_reaches_the_end(
     server.kill()
     server.start(failpoint=point)
     asked = {"do": change, "person": person, "key": f"second-{name}"}
-    asked |= {"items": [3]} if change == "lend" else {"items": [1]} if change == "unshare" else {}
+    asked |= {"items": [3]} if change == "lend" else {"items": [1]} if change == "erase" else {}
     assert server.ask(**asked) is None
     assert server.ended() == -signal.SIGKILL
 
     server.start()
     again = server.ask(**asked)
     assert again["status"] < 300
-    assert again["replayed"] == committed
+    assert again["replayed"] == COMMITTED[point]
     assert server.ask(do="stop") is None
     assert server.ended() == 0
     ledger = opened(Path(server.place).parent / "state")
     try:
         if change != "leave":
-            assert (
-                lent(ledger, bytes.fromhex(person)) == {"lend": [1, 2, 3], "unshare": [2]}[change]
-            )
+            assert lent(ledger, bytes.fromhex(person)) == {"lend": [1, 2, 3], "erase": [2]}[change]
         with ledger.store.reading() as connection:
             assert ledger.keys.ids == named_slots(connection)
         assert all(one.erased_at for one in ledger.reading.open_requests())
@@ -76,26 +75,23 @@ def test_killed_at_each_point_a_start_reaches_the_end(
         ledger.close()
 
 
-def test_killed_between_commit_and_destruction_the_old_key_is_there_until_the_sweep(
-    tmp_path: Path,
+def test_killed_between_commit_and_destruction_the_old_keys_are_there_until_the_sweep(
+    server: Server,
 ) -> None:
-    server = Server(tmp_path / "state")
-    try:
-        server.start()
-        person = server.ask(do="join", key="join-a-person-0")["body"]["person"]
-        server.ask(do="lend", person=person, items=[1, 2], key="lend-two-items-0")
-        server.kill()
-        server.start(failpoint="committed")
-        assert server.ask(do="leave", person=person, key="leave-for-good-0") is None
-        assert server.ended() == -signal.SIGKILL
-    finally:
-        server.close()
-    control = opened(tmp_path / "state", options=Options(sweep=False))
+    server.start()
+    person = server.ask(do="join", key="join-a-person-0")["body"]["person"]
+    server.ask(do="lend", person=person, items=[1, 2], key="lend-two-items-0")
+    server.kill()
+    server.start(failpoint="committed")
+    assert server.ask(do="leave", person=person, key="leave-for-good-0") is None
+    assert server.ended() == -signal.SIGKILL
+    state = Path(server.place).parent / "state"
+    control = opened(state, options=Options(sweep=False))
     with control.store.reading() as connection:
         left = control.keys.without_box(named_slots(connection))
     assert len(left) == 2, "control: without the sweep both keys of a person who left are there"
     control.close()
-    ledger = opened(tmp_path / "state")
+    ledger = opened(state)
     assert ledger.report.keys_destroyed == 2
     ledger.close()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ledgers import CATALOGUE, done, lent, repeating, ticking
+from ledgers import CATALOGUE, START, done, lent, repeating
 from rescind.errors import ConsentError
 from rescind.ledger.book import Ledger
 from rescind.ledger.lending import Join, Lend, TakeBack
@@ -34,7 +35,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @initialize()
     def open_all(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        self.clocks = [ticking() for _ in self.databases]
+        self.now = START
         self.draws = [repeating() for _ in self.databases]
         self.ledgers: list[Ledger] = []
         self.model: dict[bytes, set[int]] = {}
@@ -50,13 +51,14 @@ class LedgerMachine(RuleBasedStateMachine):
                     Path(self.folder.name) / str(number),
                     catalogue=CATALOGUE,
                     database=database,
-                    clock=self.clocks[number],
+                    clock=lambda: self.now,  # how often it is looked at differs
                     entropy=self.draws[number],
                 )
             )
 
     def _do(self, operation: Any) -> dict[str, Any]:
         self.count += 1
+        self.now += timedelta(minutes=7)
         key = f"machine-{self.count:012d}"
         answers = [done(ledger, operation, key) for ledger in self.ledgers]
         assert len({(a.status, str(_told(a))) for a in answers}) == 1

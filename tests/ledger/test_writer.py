@@ -282,3 +282,24 @@ def test_a_closed_ledger_takes_nothing_more(tmp_path: Path) -> None:
     assert lent(again, person) == [1]
     assert again.catalogue.ids == CATALOGUE.ids
     again.close()
+
+
+def test_a_clock_that_steps_back_changes_no_order(tmp_path: Path) -> None:
+    from datetime import timedelta
+
+    from ledgers import START
+
+    steps = [0]
+    ledger = opened(tmp_path, clock=lambda: START - timedelta(hours=steps[0]))
+    person = joined(ledger, 1)
+    for item in range(2, 6):
+        steps[0] += 2
+        done(ledger, Lend(person, (item,)), f"back-in-time-{item:04d}")
+    rows = ledger.reading.events()
+    assert [row.seq for row in rows] == sorted(row.seq for row in rows)
+    assert rows[-1].at < rows[0].at, "control: the clock went back"
+    assert done(ledger, Lend(person, (2,)), "back-in-time-0002").replayed
+    ledger.close()
+    again = opened(tmp_path)
+    assert lent(again, person) == [1, 2, 3, 4, 5]
+    again.close()

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, Table, insert
 
 from rescind.ledger import tables
 from rescind.ledger.catalogue import Catalogue
@@ -85,9 +85,9 @@ class Batch:
         self.changes: dict[bytes, tuple[Items, Items]] = {}
         self.calls: list[Callable[[], None]] = []
         self.erased: list[str] = []
-        self._events: list[dict[str, Any]] = []
+        self._rows: list[tuple[Table, dict[str, Any]]] = []
         self._undo: list[tuple[bytes, tuple[Items, Items] | None]] = []
-        self._leaves_written = self._events_written = 0
+        self._leaves_written = self._rows_written = 0
 
     def next_seq(self) -> int:
         """Return the next number of the one order of all events."""
@@ -129,7 +129,11 @@ class Batch:
     def event(self, kind: str, n: int, person: bytes | None, leaf: int | None, seq: int) -> None:
         """Write a line of history. It has no content: kind and number only."""
         row = {"seq": seq, "at": self.now, "person": person, "kind": kind, "n": n, "leaf": leaf}
-        self._events.append(row)
+        self.insert(tables.event, row)
+
+    def insert(self, table: Table, row: dict[str, Any]) -> None:
+        """Insert a row with all others of this batch; a query sees it after `flush`."""
+        self._rows.append((table, row))
 
     def change(self, person: bytes, old: Items, new: Items) -> None:
         """Change the live sum after the commit. Several changes of one person become one."""
@@ -147,26 +151,29 @@ class Batch:
 
     def flush(self) -> None:
         """Write what is buffered, so that a query in this transaction sees it."""
-        if events := self._events[self._events_written :]:
-            self.tx.execute(insert(tables.event), events)
+        waiting: dict[Table, list[dict[str, Any]]] = {}
+        for table, row in self._rows[self._rows_written :]:
+            waiting.setdefault(table, []).append(row)
+        for table, rows in waiting.items():
+            self.tx.execute(insert(table), rows)
         if fresh := self.entries[self._leaves_written :]:
             first = self._leaves + self._leaves_written
-            rows = [
+            leaves = [
                 {"n": first + place, "entry": entry, "hash": leaf_hash(entry)}
                 for place, entry in enumerate(fresh)
             ]
-            self.tx.execute(insert(tables.leaf), rows)
-        self._events_written, self._leaves_written = len(self._events), len(self.entries)
+            self.tx.execute(insert(tables.leaf), leaves)
+        self._rows_written, self._leaves_written = len(self._rows), len(self.entries)
 
     def mark(self) -> Mark:
         """Remember how far this batch is, to go back if an operation refuses."""
         lengths = tuple(len(one) for one in self._lists())
-        return Mark(self.seq, self._events_written, self._leaves_written, lengths)
+        return Mark(self.seq, self._rows_written, self._leaves_written, lengths)
 
     def go_back(self, mark: Mark) -> None:
         """Undo what an operation did outside the database; its new keys are destroyed."""
         self.seq = mark.seq
-        self._events_written, self._leaves_written = mark.events_written, mark.leaves_written
+        self._rows_written, self._leaves_written = mark.rows_written, mark.leaves_written
         made, undo = self.made[mark.lengths[0] :], self._undo[mark.lengths[1] :]
         for kept, length in zip(self._lists(), mark.lengths, strict=True):
             del kept[length:]
@@ -186,7 +193,7 @@ class Batch:
             self.doomed,
             self.calls,
             self.erased,
-            self._events,
+            self._rows,
         )
 
 
@@ -195,6 +202,6 @@ class Mark:
     """Where a batch stood before an operation."""
 
     seq: int
-    events_written: int
+    rows_written: int
     leaves_written: int
     lengths: tuple[int, ...]

@@ -237,7 +237,7 @@ def _write_request(batch: Batch, name: str, row: dict[str, Any], new: bool) -> d
     table, tx = tables.request, batch.tx
     received, due = batch.now, batch.now + timedelta(days=batch.options.deadline_days)
     if new:
-        tx.execute(insert(table).values(id=name, received_at=received, expected_by=due, **row))
+        batch.insert(table, {"id": name, "received_at": received, "expected_by": due, **row})
     else:
         waiting = tx.execute(select(table).where(table.c.id == name)).one_or_none()
         if waiting is None or waiting.seq is not None:

@@ -23,7 +23,7 @@ WAL_PAGES = 4000
 _FULL = "the disk of the ledger is full: nothing was written. Send it again when there is space."
 _AWAY = "the database is away: nothing was acknowledged. Send it again in a moment."
 TIMEOUT = 5
-"""Seconds to wait for another process that reads the file (a backup that recovers it)."""
+"""Seconds to wait for another process: one that reads the file, or one that was just killed."""
 PATIENCE = 60.0
 """Seconds to wait for PostgreSQL to come back before the process gives up."""
 
@@ -172,19 +172,22 @@ class Store:
         connection.rollback()
 
     def _lock(self, connection: Connection) -> None:
+        """Take the lock of this schema. A killed process holds it until the server notices."""
         schema = connection.execute(text("SELECT hashtext(current_schema())")).scalar_one()
-        taken = connection.execute(
-            text("SELECT pg_try_advisory_lock(:key)"), {"key": LOCK ^ (schema & 0xFFFFFFFF)}
-        ).scalar_one()
-        connection.commit()  # the lock is of the session and stays
-        if not taken:
+        question = text("SELECT pg_try_advisory_lock(:key)")
+        end = time.monotonic() + TIMEOUT
+        while not connection.execute(question, {"key": LOCK ^ (schema & 0xFFFFFFFF)}).scalar_one():
+            if time.monotonic() < end:
+                time.sleep(0.05)
+                continue
             connection.close()
-            if self._held:  # the server has not noticed yet that our last connection is gone
+            if self._held:  # our own last connection, cut off
                 raise Busy(_AWAY)
             raise CannotStart(
                 "this database is in use by another service: two of them would lose changes. "
                 "End the other one first, or name another database."
             )
+        connection.commit()  # the lock is of the session and stays
         self._held = True
 
     def _not_opened(self, error: DBAPIError) -> Exception:

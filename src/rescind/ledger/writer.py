@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, update
+from sqlalchemy import Connection, Row, bindparam, insert, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from rescind.errors import RescindError
@@ -40,6 +40,15 @@ MOST = 512
 """Operations in one batch: whoever waits is in it."""
 EXIT = 74
 """Exit code after a failed sync (EX_IOERR of sysexits)."""
+_DATED = (
+    update(tables.request)
+    .where(tables.request.c.id == bindparam("name"), tables.request.c.erased_at.is_(None))
+    .values(
+        erased_at=bindparam("erased"),
+        summed_at=bindparam("summed"),
+        level=tables.at_least_erased(),
+    )
+)
 
 
 @dataclass
@@ -166,8 +175,10 @@ class Writer:
             with suppress(DBAPIError):
                 transaction.rollback()
             if not self._took_effect(error):
+                # First: after a failed sync the commit may be on the disk, and needs its keys.
+                meaning = self._meaning(error)
                 self._undo(batch)
-                raise self._meaning(error) from error
+                raise meaning from error
         return batch
 
     def _new_batch(self, connection: Connection) -> Batch:
@@ -285,6 +296,7 @@ class Writer:
         for person, (old, new) in batch.changes.items():
             parts.live.change(person, old, new)
         summed = parts.clock()
+        self.dates.clear()  # those of before are in this batch
         self.dates.update(dict.fromkeys(batch.erased, (erased, summed)))
         for job in jobs:
             if job.answer is not None and not job.answer.replayed and "steps" in job.answer.body:
@@ -325,13 +337,12 @@ class Writer:
             self._carry([_Job(Expire(), None, None)])
 
     def _write_dates(self, connection: Connection) -> None:
-        columns = tables.request.c
-        for name, (erased, summed) in self.dates.items():
-            connection.execute(
-                update(tables.request)
-                .where(columns.id == name, columns.erased_at.is_(None))
-                .values(erased_at=erased, summed_at=summed, level=tables.at_least_erased())
-            )
+        rows = [
+            {"name": name, "erased": erased, "summed": summed}
+            for name, (erased, summed) in self.dates.items()
+        ]
+        if rows:
+            connection.execute(_DATED, rows)
 
     def _stop_clean(self) -> None:
         self._quiet()
