@@ -231,16 +231,20 @@ def table_of(found: dict[str, tuple[dict[str, float], dict[str, float]]]) -> str
 
 
 def verdict(found: dict[str, tuple[dict[str, float], dict[str, float]]]) -> tuple[str, bool]:
-    """Say whether the goals of a service are met, and whether they are."""
-    blind = max(found["200 people"][0][name] for name in ("probes", "file"))
+    """Say which goals of a service are met, and whether all are."""
     works = found["1 person (instant form)"][0]["file"]
-    met = blind <= GOALS["release"] and works >= GOALS["instant"]
-    text = (
-        f"Default release, 200 people changed, nothing known: {blind:.2f} (goal: at most "
-        f"{GOALS['release']:.2f}). Instant form: {works:.2f} (at least {GOALS['instant']:.2f}, so "
-        f"the attack works). {'Met' if met else 'MISSED'}."
-    )
-    return text, met
+    lines = [f"Instant form: {works:.3f}, {_judged(works >= GOALS['instant'])} (at least .80)."]
+    met = works >= GOALS["instant"]
+    for name in ("200 people", "200 people, all leave"):
+        blind = max(found[name][0][attacker] for attacker in ("probes", "file"))
+        met &= blind <= GOALS["release"]
+        right = _judged(blind <= GOALS["release"])
+        lines.append(f"{name}, nothing known: {blind:.3f}, {right} (at most .55).")
+    return "Goals. " + " ".join(lines), met
+
+
+def _judged(right: bool) -> str:
+    return "met" if right else "MISSED"
 
 
 def main(show: Callable[[str], None] = print) -> int:

@@ -77,6 +77,8 @@ class Releasing:
             )
         chosen = form or (Form(Solving()) if options.instant else Form())
         self.form = replace(chosen, neighbours=options.neighbours, min_count=options.min_count)
+        if isinstance(parts.live, InstantSum):
+            parts.live.min_count, parts.live.form = options.min_count, self.form
         self._parts, self._submit, self._signer = parts, submit, signer
         self._making = threading.Lock()
         self._release: Release | None = None

@@ -9,6 +9,20 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
+def move_pairs(total: Any, items: Any, old: Any, new: Any, was: int, now: int) -> None:
+    """Replace one person's part of a half in one pass.
+
+    items: sorted, what the person has before or after    old, new: [n] 1 at the items that are in
+    the part, else 0, of the half's type    was, now: the weights of the parts
+    """
+    for k in range(len(items)):
+        row = items[k] * (items[k] + 1) // 2
+        less, more = was * old[k], now * new[k]
+        for p in range(k + 1):
+            total[row + items[p]] += more * new[p] - less * old[p]
+
+
+@njit(cache=True, nogil=True)
 def add_rows(first: Any, target: Any, weight: Any, own: Any, score: Any) -> None:
     """Add the sparse rows of owned items, in their order. score: [I] float32, zeros at the start"""
     for i in own:

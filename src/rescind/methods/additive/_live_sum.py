@@ -10,19 +10,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rescind.core.digests import array_digest
 from rescind.errors import ConfigError, DataError
-from rescind.methods.additive._kernels import add_each_pair, add_pairs_by_item
+from rescind.methods.additive._kernels import add_pairs_by_item
+from rescind.methods.additive._live_kernels import move_pairs
 from rescind.methods.additive._solving import UNIT, Floats, Ridge, half, inverted
 
 Items = NDArray[np.int32]
 Ints = NDArray[np.int64]
 MOST_ITEMS = 20_000
-"""Largest catalogue: every pair of items takes 8 bytes here, and 20 more while solving."""
+"""Largest catalogue: every pair of items takes 2 bytes here, and 12 more while solving."""
+MOST_PEOPLE = 2**31 // UNIT - 1
+"""People whose sum fits into 4 bytes a pair: each adds 4096 at most. More take 8 bytes."""
 NOBODY: Items = np.empty(0, np.int32)
 
 
@@ -35,7 +39,7 @@ def weight_of(count: int) -> int:
 class Totals:
     """A sum: the lower half of G, how many people lend each item, and how many lend anything."""
 
-    total: Ints
+    total: NDArray[np.int32] | Ints
     """[I (I + 1) / 2]"""
     owners: Ints
     """[I]"""
@@ -49,7 +53,7 @@ class Totals:
 
     def digest(self, min_count: int = 5) -> str:
         """Return the digest that `Gram` with this `min_count` states of the same loans."""
-        named = {"gram/0000": self.total}
+        named = {"gram/0000": self.total.astype(np.int64, copy=False)}
         return array_digest({**named, "owners": self.owners} if min_count else named)
 
     def inverse(self, ridge: Ridge) -> Floats:
@@ -100,7 +104,7 @@ class LiveSum:
                 f"the live sum keeps every pair of items, so a catalogue has 1 to {MOST_ITEMS:,} "
                 f"items; got {self.items:,}. Serve a part of it."
             )
-        self.sums = Totals(np.zeros(half(self.items), np.int64), np.zeros(self.items, np.int64))
+        self.sums = added_up((), self.items)
 
     @property
     def people(self) -> int:
@@ -124,14 +128,15 @@ class LiveSum:
                 f"{len(old)} others. Start the service again: it adds the sum up from the ledger."
             )
         self._check(new)
-        parts = Moved(known, new).parts
+        items = np.union1d(known, new)
+        was, now = weight_of(len(known)), weight_of(len(new))
         with self._lock:
-            if parts:
-                sizes = [len(items) for items, _ in parts]
-                owner = np.repeat(np.arange(len(parts)), sizes)
-                joined = np.concatenate([items for items, _ in parts]).astype(np.int64)
-                weight = np.array([weight for _, weight in parts], np.int64)
-                add_each_pair(self.sums.total, owner, joined, weight)
+            if self.people >= MOST_PEOPLE:
+                self.sums.total = self.sums.total.astype(np.int64, copy=False)
+            in_old, in_new = np.zeros((2, len(items)), self.sums.total.dtype)
+            in_old[np.searchsorted(items, known)] = 1
+            in_new[np.searchsorted(items, new)] = 1
+            move_pairs(self.sums.total, items.astype(np.int64), in_old, in_new, was, now)
             self.sums.owners[known] -= 1
             self.sums.owners[new] += 1
             self.sums.records += len(new) - len(known)
@@ -194,7 +199,9 @@ class LiveSum:
 def added_up(loans: Iterable[Items], items: int) -> Totals:
     """Compute the sum over loans from zero, one row of the half after the other."""
     parts = [part for part in loans if len(part)]
-    sums = Totals(np.zeros(half(items), np.int64), np.zeros(items, np.int64), len(parts))
+    kind = np.dtype(np.int32 if len(parts) < MOST_PEOPLE else np.int64)
+    total: Any = np.zeros(half(items), kind)
+    sums = Totals(total, np.zeros(items, np.int64), len(parts))
     if not parts:
         return sums
     count = np.array([len(part) for part in parts])
