@@ -155,6 +155,7 @@ def test_the_best_come_first_and_ties_go_to_the_lower_item():
 @pytest.mark.parametrize("levels", [None, 3])
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 def test_the_compiled_lists_are_those_of_pytorch(monkeypatch, k, levels, kind):
+    pytest.importorskip("numba")  # once it is loaded, it ranks few scores, too
     draw = torch.Generator().manual_seed(k)
     scores = torch.randn(9, 40, generator=draw).to(kind)
     scores = scores if levels is None else (scores * levels).round()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from rescind.core.holdings import SPLITS
 from rescind.core.params import Params
 from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.core.state import Private
-from rescind.core.tasks.metrics import top_k
+from rescind.core.tasks.metrics import Scores, top_k
 from rescind.errors import ConfigError, DataError
 
 AUDITOR = 0x5EED_0A0D
@@ -313,8 +313,9 @@ class TopLists:
     split: str = "test"
     mask: tuple[str, ...] = ("own",)
     block: int | None = None
+    only_lists: ClassVar[bool] = True
 
-    def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
+    def totals(self, scores: Scores, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
         """Return "list": [clients, k], item index + 1; 0 where there is no item or no user."""
         top = top_k(scores, masked, self.k) + 1
         empty = top.new_zeros(self.clients, self.k)

@@ -44,6 +44,15 @@ class Lot:
         """Return the position of each client's first item. [C]"""
         return jagged.starts(self.count)
 
+    def part(self, begin: int, end: int) -> Lot:
+        """Return the items of the clients from `begin` to before `end`."""
+        rows = slice(*(int(self.first[n]) if n < self.clients else len(self) for n in (begin, end)))
+        time = None if self.time is None else self.time[rows]
+        rating = None if self.rating is None else self.rating[rows]
+        lot = Lot(self.owner[rows] - begin, self.item[rows], end - begin, time, rating)
+        lot.__dict__["count"] = self.count[begin:end]  # the cached property
+        return lot
+
     def only(self, entry: Tensor, owner: Tensor, clients: int) -> Lot:
         """Return some entries under new owners. entry: [n] bool    owner: [entries]"""
         time = None if self.time is None else self.time[entry]
@@ -172,3 +181,16 @@ class Cohort:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def part(self, begin: int, end: int) -> Cohort:
+        """Return the clients from `begin` to before `end`, without mail and graphs."""
+        own = self.own.part(begin, end)
+        return Cohort(
+            ids=self.ids[begin:end],
+            items=self.items,
+            train=own if self.train is self.own else self.train.part(begin, end),
+            own=own,
+            role=self.role,
+            held=None if self.held is None else self.held.part(begin, end),
+            weight=self.weight[begin:end],
+        )

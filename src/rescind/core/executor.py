@@ -6,7 +6,7 @@ another, without fused code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -33,11 +33,14 @@ from rescind.core.records import (
 )
 from rescind.core.state import Log, Private
 from rescind.core.tasks import Metric, Question
-from rescind.core.tasks.metrics import masked_lot
+from rescind.core.tasks.metrics import InParts, Scores, masked_lot
 from rescind.core.update import Rows, Sum
 from rescind.core.versions import Versions
 from rescind.core.world import Announced
 from rescind.errors import ConfigError
+
+CACHED_CELLS = 2**20
+"""Clients x items whose scores stay in the cache of a CPU until they are ranked. Speed only."""
 
 
 @dataclass(frozen=True)
@@ -207,9 +210,7 @@ class InProcess:
         total = Sum({}, 0.0, 0)
         for chunk in torch.split(ids, self._rows(vault)):
             cohort = self.cohort(method, vault, chunk, held=metric.split, block=metric.block)
-            scores = torch.empty(0, device=ids.device)
-            if getattr(metric, "wants_scores", True):
-                scores = method.client_scores(public, vault.read(chunk), cohort)
+            scores = self._scores(method, public, vault, cohort, metric)
             lots = [cohort.own] if "own" in metric.mask else []
             others = [name for name in metric.mask if name != "own"]
             lots += [vault.holdings.of_clients(n, cohort.ids, metric.block) for n in others]
@@ -217,6 +218,24 @@ class InProcess:
             totals, weight = metric.totals(scores, cohort, masked)
             total = total + Sum(totals, float(weight), weight)
         return total
+
+    def _scores(
+        self, method: Method, public: Params, vault: Vault, cohort: Cohort, metric: Metric
+    ) -> Scores:
+        """Score a cohort, or let a metric that only needs lists do it in parts."""
+        few = max(1, CACHED_CELLS // max(cohort.items, 1))
+        if not getattr(metric, "wants_scores", True):
+            return torch.empty(0, device=cohort.ids.device)
+        in_parts = self.device == "cpu" and len(cohort) > few and cohort.graph is None
+        if not (in_parts and getattr(metric, "only_lists", False)):
+            return method.client_scores(public, vault.read(cohort.ids), cohort)
+
+        def parts() -> Iterator[Tensor]:
+            for begin in range(0, len(cohort), few):
+                some = cohort.part(begin, min(begin + few, len(cohort)))
+                yield method.client_scores(public, vault.read(some.ids), some)
+
+        return InParts(parts)
 
     def _rows(self, vault: Vault) -> int:
         return max(1, self.score_cells // max(vault.holdings.items, 1))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Lot
 from rescind.core.params import Params
@@ -50,6 +52,34 @@ class RankingModel(Model, Protocol):
     def scores(self, public: Params, own: Params) -> Tensor:
         """Score all items for every client. own: inferred, [C, ...]    -> [C, I]"""
         ...
+
+
+class TakenRows(Mapping[str, Tensor]):
+    """The rows of the items of a lot, by table. They are copied when somebody reads them."""
+
+    def __init__(self, public: Params, tables: tuple[str, ...], lot: Lot) -> None:
+        self._tables, self._lot = {name: public[name] for name in tables}, lot
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tables[name].index_select(0, self._lot.item)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def summed(self, name: str) -> Tensor:
+        """Add up each client's rows without copying them, in the order of `segment_sum`. [C, d]"""
+        lot, table = self._lot, self._tables[name]
+        return functional.embedding_bag(lot.item, table, lot.first, mode="sum")
+
+
+def summed_rows(rows: Params, name: str, lot: Lot) -> Tensor:
+    """Add up the rows of each client's items. rows: by table [n, d]    -> [C, d]"""
+    if isinstance(rows, TakenRows):
+        return rows.summed(name)
+    return jagged.segment_sum(rows[name], lot.owner, lot.clients)
 
 
 def private_names(model: Model) -> tuple[str, ...]:

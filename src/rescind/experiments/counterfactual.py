@@ -14,7 +14,7 @@ from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from rescind.core.holdings import TRAIN
 from rescind.core.params import Params
 from rescind.core.records import Event, Share, Unshare
 from rescind.core.settings import from_table
-from rescind.core.tasks.metrics import top_k
+from rescind.core.tasks.metrics import Scores, top_k
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.recipe import GuardSettings
 from rescind.forgetting.parallel import one_thread, worker_pool
@@ -56,8 +56,9 @@ class EachPerson:
     split: str = "test"
     mask: tuple[str, ...] = ("own",)
     block: int | None = None
+    only_lists: ClassVar[bool] = True
 
-    def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
+    def totals(self, scores: Scores, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
         """Return by metric: [clients], 0 for users outside the cohort."""
         if cohort.held is None:
             raise ConfigError("a ranking metric needs a cohort with held-out items.")
@@ -73,7 +74,7 @@ class EachPerson:
             f"NDCG@{self.k}": (hit * discount).sum(1) / torch.cumsum(discount, 0)[best],
             "held": held.count.double(),
         }
-        empty = scores.new_zeros(self.clients, dtype=torch.float64)
+        empty = top.new_zeros(self.clients, dtype=torch.float64)
         return {n: empty.index_copy(0, cohort.ids, v) for n, v in each.items()}, len(cohort)
 
     def finish(self, totals: Params, weight: float) -> dict[str, float]:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from rescind.core.method import Method
-from rescind.core.settings import checked, classes, fields_of, find, from_table
+from rescind.core.settings import checked, fields_of, find, from_table, sought
 from rescind.errors import ConfigError, suggest
 from rescind.experiments import recipe_file
 from rescind.experiments.cell import (
@@ -233,7 +233,7 @@ def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, 
 
 def _learner(method: Mapping[str, Any]) -> type:
     name = str(method.get("name", "FedAvg"))
-    if name in classes(*UNLEARNERS).keys() - classes(*METHODS).keys():
+    if sought(*METHODS, name) is None and sought(*UNLEARNERS, name) is not None:
         raise ConfigError(f"{name} only forgets: name it under [forget], and a learner here.")
     return find(*METHODS, name)
 

@@ -25,7 +25,7 @@ from rescind.core.records import Arrive, Records
 from rescind.core.run_state import EarlyStop, RoundResult, RunState
 from rescind.core.state import REFERENCE
 from rescind.core.tasks import Metric
-from rescind.core.tasks.metrics import Ranking, masked_lot
+from rescind.core.tasks.metrics import Ranking, Scores, masked_lot
 from rescind.data import Dataset
 from rescind.data.blocks import block_split
 from rescind.errors import ConfigError, DataError
@@ -111,7 +111,7 @@ class Seen(Ranking):
     before: tuple[Tensor, Tensor] = (torch.zeros(0).long(), torch.zeros(0).long())
     """(client, item) of earlier blocks."""
 
-    def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
+    def totals(self, scores: Scores, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
         client, item = self.before
         at = torch.searchsorted(cohort.ids, client).clamp(max=max(len(cohort) - 1, 0))
         here = cohort.ids[at] == client if len(cohort) else torch.zeros_like(client).bool()

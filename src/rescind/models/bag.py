@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Lot
-from rescind.core.model import RankingModel
+from rescind.core.model import RankingModel, summed_rows
 from rescind.core.params import Params
 from rescind.core.world import Sizes
 from rescind.models.lightgcn import along
@@ -42,7 +41,7 @@ class Bag(RankingModel):
         return {}
 
     def infer(self, rows: Params, own: Params, lot: Lot) -> Params:
-        return {**own, "user": jagged.segment_sum(rows["item"], lot.owner, lot.clients)}
+        return {**own, "user": summed_rows(rows, "item", lot)}
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
         user = functional.normalize(own["user"], dim=-1).index_select(0, owner)

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Lot
-from rescind.core.model import RankingModel
+from rescind.core.model import RankingModel, summed_rows
 from rescind.core.params import Params
 from rescind.core.world import Sizes
 
@@ -58,7 +57,7 @@ class LightGCN(RankingModel):
 
     def infer(self, rows: Params, own: Params, lot: Lot) -> Params:
         scale = torch.rsqrt(lot.count.clamp(min=1).to(own["user"].dtype)).unsqueeze(1)
-        near = jagged.segment_sum(rows["item"], lot.owner, lot.clients) * scale
+        near = summed_rows(rows, "item", lot) * scale
         return {**own, "user": (own["user"] + near) / 2}
 
     def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:

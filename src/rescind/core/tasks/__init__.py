@@ -23,7 +23,11 @@ Question = Literal["score", "loss", "open"]
 
 
 class Metric(Protocol):
-    """A metric computed where the data is; only totals are returned."""
+    """A metric computed where the data is; only totals are returned.
+
+    `totals` gets the scores as a tensor. A metric that reads them through `metrics.top_k` alone can
+    say `only_lists = True`, and gets `metrics.InParts` where that is faster.
+    """
 
     @property
     def split(self) -> str: ...
@@ -31,7 +35,7 @@ class Metric(Protocol):
     def mask(self) -> tuple[str, ...]: ...
     @property
     def block(self) -> int | None: ...
-    def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]: ...
+    def totals(self, scores: Any, cohort: Cohort, masked: Lot) -> tuple[Params, int]: ...
     def finish(self, totals: Params, weight: float) -> dict[str, float]: ...
 
 

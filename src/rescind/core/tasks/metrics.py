@@ -6,7 +6,10 @@ the totals reach the server, which divides at the end.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,14 +20,37 @@ from rescind.core.params import Params
 from rescind.errors import ConfigError
 
 KERNEL_TYPES = (torch.float32, torch.float64)
+FEW = 2**18
+"""Scores that torch ranks sooner than numba is loaded."""
 
 
-def top_k(scores: Tensor, masked: Lot | None, k: int) -> Tensor:
+@dataclass(frozen=True)
+class InParts:
+    """The scores of a cohort, computed for a few clients at a time: they never leave the cache."""
+
+    parts: Callable[[], Iterable[Tensor]]
+    """Compute the scores of the first clients, of the next ones, and so on. [c, I] each"""
+
+
+Scores = Tensor | InParts
+
+
+def top_k(scores: Scores, masked: Lot | None, k: int) -> Tensor:
     """Return the k best unmasked items of each row, best first; ties: lower item first. [C, k]
 
     Missing entries are -1 (a user with fewer than k unmasked items). NaN ranks last.
     """
-    if fast.compiled() and k and scores.device.type == "cpu" and scores.dtype in KERNEL_TYPES:
+    if isinstance(scores, InParts):
+        tops: list[Tensor] = []
+        begin = 0
+        for part in scores.parts():
+            end = begin + len(part)
+            tops.append(top_k(part, None if masked is None else masked.part(begin, end), k))
+            begin = end
+        return torch.cat(tops)
+    pays = "numba" in sys.modules or scores.numel() > FEW
+    on_cpu = scores.device.type == "cpu" and scores.dtype in KERNEL_TYPES
+    if pays and k and on_cpu and fast.compiled():
         return _top_k_compiled(scores, masked, k)
     most = torch.finfo(scores.dtype).max
     scores = torch.nan_to_num(scores, nan=-torch.inf, posinf=most, neginf=-torch.inf)
@@ -74,6 +100,7 @@ class Ranking:
     """Items to exclude: "own" (training items), and "valid" if listed."""
     block: int | None = None
     """The block whose held-out items are used; None: the current one."""
+    only_lists: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.split not in ("valid", "test"):
@@ -81,7 +108,7 @@ class Ranking:
         if not self.k or min(self.k) < 1:
             raise ConfigError(f"Ranking.k needs list lengths of at least 1, got {self.k}.")
 
-    def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
+    def totals(self, scores: Scores, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
         """Return totals by name, and the number of clients in them."""
         if cohort.held is None:
             raise ConfigError("Ranking needs a cohort with held-out items.")
@@ -136,7 +163,7 @@ class Owners:
     block: int | None = None
     wants_scores = False
 
-    def totals(self, scores: Tensor, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
+    def totals(self, scores: Scores, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
         """Count the owners of each item."""
         return {"owners": torch.bincount(cohort.own.item, minlength=cohort.items)}, len(cohort)
 

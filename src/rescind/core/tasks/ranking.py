@@ -11,7 +11,7 @@ from torch.nn import functional
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
-from rescind.core.model import RankingModel
+from rescind.core.model import RankingModel, TakenRows
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Plan, Work
 from rescind.core.tasks import Metric, Question
@@ -178,7 +178,7 @@ def scores(model: RankingModel, public: Params, own: Params, cohort: Cohort) -> 
     """Score all items for every client, inferred from all its own items. [C, I]"""
     clients = len(cohort)
     dense = {n: v.expand(clients, *v.shape) for n, v in public.items() if n not in model.tables}
-    rows = {name: public[name].index_select(0, cohort.own.item) for name in model.tables}
+    rows = TakenRows(public, model.tables, cohort.own)
     return model.scores(public, model.infer(rows, {**dense, **own}, cohort.own))
 
 

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.method import Method
-from rescind.core.model import Model
+from rescind.core.model import Model, TakenRows
 from rescind.core.params import Params
 from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.update import Sum, Update
@@ -105,9 +104,8 @@ class Central(Method):
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         """Score with the server's vector, or else the sum of own items over sqrt(n). [C, I]"""
         item, views = public["item"], public[USER]
-        rows = item.index_select(0, cohort.own.item)
         n = cohort.own.count.clamp(min=1).to(item.dtype).unsqueeze(1)
-        pooled = jagged.segment_sum(rows, cohort.own.owner, len(cohort)) * torch.rsqrt(n)
+        pooled = TakenRows(public, ("item",), cohort.own).summed("item") * torch.rsqrt(n)
         known = cohort.ids < len(views)
         user = views[torch.where(known, cohort.ids, 0)]
         shares = (known & (user != 0).any(1)).unsqueeze(1)

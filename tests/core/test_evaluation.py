@@ -1,0 +1,147 @@
+"""Evaluation in parts: scores are ranked while they are in the cache, and nothing changes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from rescind.core import executor, jagged
+from rescind.core.cohort import Cohort, Lot
+from rescind.core.executor import InProcess
+from rescind.core.federation import Federation
+from rescind.core.model import TakenRows, summed_rows
+from rescind.core.table import Table
+from rescind.core.tasks.metrics import InParts, Ranking, top_k
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.models.bag import Bag
+from rescind.models.lightgcn import LightGCN
+from worlds import randoms, tiny_holdings
+
+CLIENTS, ITEMS = 9, 40
+
+
+def drawn_lot(seed: int = 0) -> Lot:
+    cell = torch.unique((randoms(120, 1, seed=seed).squeeze(1).abs() * 997).long() % (8 * ITEMS))
+    cell = cell + ITEMS * (cell >= ITEMS)  # client 1 has nothing
+    return Lot(cell // ITEMS, cell % ITEMS, CLIENTS)
+
+
+@pytest.mark.parametrize("few", [1, 2, 4, 9])
+def test_lists_of_scores_in_parts_are_those_of_all_scores(few):
+    scores, masked = randoms(CLIENTS, ITEMS, seed=3), drawn_lot()
+    in_parts = InParts(lambda: torch.split(scores, few))
+    whole = top_k(scores, masked, 5)
+    assert torch.equal(top_k(in_parts, masked, 5), whole)
+    assert torch.equal(top_k(in_parts, None, 5), top_k(scores, None, 5))
+    assert not torch.equal(top_k(in_parts, None, 5), whole)  # what is masked matters here
+
+
+def test_parts_of_a_cohort_are_its_clients():
+    own, train = drawn_lot(), drawn_lot(seed=1)
+    cohort = Cohort(torch.arange(CLIENTS) + 100, ITEMS, train, own, held=drawn_lot(seed=2),
+                    weight=torch.arange(CLIENTS).float())  # fmt: skip
+    parts = [cohort.part(begin, min(begin + 4, CLIENTS)) for begin in range(0, CLIENTS, 4)]
+    assert torch.cat([part.ids for part in parts]).tolist() == cohort.ids.tolist()
+    assert torch.cat([part.weight for part in parts]).tolist() == cohort.weight.tolist()
+    for name in ("own", "train", "held"):
+        lots = [getattr(part, name) for part in parts]
+        whole = getattr(cohort, name)
+        assert torch.equal(torch.cat([lot.item for lot in lots]), whole.item)
+        assert torch.equal(
+            torch.cat([lot.owner + 4 * n for n, lot in enumerate(lots)]), whole.owner
+        )
+        for lot in lots:
+            assert torch.equal(lot.count, jagged.counts(lot.owner, lot.clients))
+
+
+@pytest.mark.parametrize("model", [LightGCN(dim=4), Bag(dim=4)])
+def test_measures_in_parts_are_equal_to_the_last_digit(monkeypatch, model):
+    fed = Federation.start(tiny_holdings(12, 20), FedAvg(model=model), seed=0).run(2)
+    asked = []
+    scores = FedAvg.client_scores
+
+    def counting(self, public, private, cohort):
+        asked.append(len(cohort))
+        return scores(self, public, private, cohort)
+
+    monkeypatch.setattr(FedAvg, "client_scores", counting)
+    whole = fed.evaluate("test", k=5)
+    assert asked == [12]
+    monkeypatch.setattr(executor, "CACHED_CELLS", 5 * 20)
+    assert fed.evaluate("test", k=5) == whole
+    assert asked == [12, 5, 5, 2]
+
+
+def test_a_metric_that_reads_scores_gets_all_of_them(monkeypatch):
+    class Best(Ranking):
+        only_lists = False
+
+        def totals(self, scores, cohort, masked):
+            assert scores.shape == (len(cohort), cohort.items)
+            return super().totals(scores, cohort, masked)
+
+    monkeypatch.setattr(executor, "CACHED_CELLS", 1)
+    fed = Federation.start(tiny_holdings(), FedAvg(model=LightGCN(dim=4)), seed=0)
+    assert fed.evaluate(metric=Best(k=(3,))) == fed.evaluate(k=3)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_rows_are_added_up_in_the_same_order_without_a_copy(kind):
+    lot, table = drawn_lot(), randoms(ITEMS, 32, seed=5).to(kind)
+    taken = TakenRows({"item": table}, ("item",), lot)
+    copied = {"item": table.index_select(0, lot.item)}
+    assert torch.equal(taken["item"], copied["item"])
+    assert list(taken) == ["item"]
+    found = summed_rows(taken, "item", lot)
+    assert torch.equal(found, summed_rows(copied, "item", lot))
+    backward = Lot(lot.owner.flip(0), lot.item.flip(0), CLIENTS)  # another order, other bits
+    other = summed_rows({"item": table.index_select(0, backward.item)}, "item", backward)
+    assert not torch.equal(found, other)
+
+
+@pytest.mark.parametrize("ids", [[0, 1, 2], [2, 3, 4, 5], [1, 3], [5, 0], [4, 3, 2], [7, 8], []])
+def test_rows_of_neighbours_are_those_of_each_alone(ids):
+    client = torch.tensor([0, 0, 2, 3, 3, 3, 5, 6])
+    table = Table({"client": client, "item": torch.arange(8)})
+    owner, rows = table.take(torch.tensor(ids, dtype=torch.int64))
+    wanted = [(at, n) for at, i in enumerate(ids) for n in range(8) if int(client[n]) == i]
+    assert list(zip(owner.tolist(), rows["item"].tolist(), strict=True)) == wanted
+
+
+def test_a_gpu_would_score_all_at_once(monkeypatch):
+    """Parts are for caches of a CPU: on another device one product is faster."""
+    monkeypatch.setattr(executor, "CACHED_CELLS", 1)
+    fed = Federation.start(tiny_holdings(), FedAvg(model=LightGCN(dim=4)), seed=0)
+    cohort = InProcess().cohort(fed.method, fed.now.vault, torch.arange(3), held="test")
+    asked = (fed.method, fed.now.state.public, fed.now.vault, cohort, Ranking())
+    elsewhere = InProcess()
+    assert isinstance(elsewhere._scores(*asked), InParts)
+    object.__setattr__(elsewhere, "device", "cuda")
+    assert isinstance(elsewhere._scores(*asked), torch.Tensor)
+
+
+def loaded(code: str, module: str) -> bool:
+    """Return whether a process that runs this code loads a module."""
+    code = f"import sys\n{code}\nprint({module!r} in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip() == "True"
+
+
+def test_a_single_list_does_not_load_the_compiler():
+    code = (
+        "import torch; from rescind.core.tasks.metrics import top_k; top_k(torch.rand({}), None, 5)"
+    )
+    assert not loaded(code.format("1, 4000"), "numba")
+    assert loaded(code.format("100, 4000"), "numba")
+
+
+def test_finding_a_class_imports_its_module_alone():
+    code = "from rescind.core.settings import {}"
+    one = code.format("find; find('rescind.methods', 'server_sample', 'fedavg')")
+    every = code.format("classes; classes('rescind.methods', 'server_sample')")
+    assert loaded(one, "rescind.methods.baselines.fedavg")
+    assert not loaded(one, "rescind.methods.additive.gram")
+    assert loaded(every, "rescind.methods.additive.gram")
