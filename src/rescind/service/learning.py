@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from rescind.errors import ConfigError, suggest
 from rescind.ledger import scanner
+from rescind.ledger.jobs import RECIPES
 from rescind.ledger.scanner import Canary
 
 if TYPE_CHECKING:
     from rescind.service.context import Service
 
-RECIPES = {"FedShare": 150}
-"""What a generation may be trained with, and in how many rounds."""
+ROUNDS = 150
+"""Rounds of a generation, unless the operator says."""
 FEW, LONG = 3, 8
 """People whose loans a scan looks for, and how many items make them unmistakable."""
 
@@ -40,7 +41,7 @@ def check_recipe(recipe: str) -> None:
 
 def start_job(service: Service, recipe: str, rounds: int | None) -> str:
     """Start a generation on the loans of now; return its id."""
-    job: str = service.ledger.generations.start(recipe, rounds or RECIPES[recipe])
+    job: str = service.ledger.generations.start(recipe, rounds or ROUNDS)
     return job
 
 
