@@ -12,10 +12,11 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet
 STATED := pyproject.toml setup.py constraints.txt
 
-.PHONY: help install demo test test-slow test-security lint bench docs clean
+.PHONY: help install demo serve test test-slow test-security lint bench docs clean
 
 help:
 	@echo "make demo           run the main job and write runs/demo/report.html"
+	@echo "make serve          run the service on this machine, filled with people of ML-100K"
 	@echo "make test           run the tests"
 	@echo "make test-slow      run the tests that take minutes"
 	@echo "make test-security  run all attackers: strangers, cheats, bombs, broken files (minutes)"
@@ -51,6 +52,14 @@ install: $(VENV)/installed-dev
 
 demo: $(VENV)/installed
 	@$(BIN)/rescind demo
+
+$(VENV)/installed-service: $(VENV)/installed
+	@echo "installing what the service needs"
+	@$(PIP) --editable '.[service]'
+	@touch $@
+
+serve: $(VENV)/installed-service
+	@$(BIN)/rescind serve --demo ml-100k --state runs/service-demo
 
 # The ground floor first, in one process: whoever waits sees a test within seconds, and nothing else
 # is worth running while it is broken. Then everything above it, side by side.

@@ -23,9 +23,11 @@ from rescind.cli import (
     recommend,
     release,
     reproduce,
+    requests,
     roster,
     run,
     scan,
+    serve,
     table,
     value,
     verify,
@@ -61,6 +63,8 @@ app.add_typer(flower.app, name="flower")
 app.command("backup")(backup.backup)
 app.command("restore")(backup.restore)
 app.command("scan")(scan.command)
+app.command("serve")(serve.command)
+app.add_typer(requests.app, name="requests")
 app.command("bench")(bench.command)
 app.command("doctor")(doctor.command)
 

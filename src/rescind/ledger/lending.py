@@ -107,7 +107,7 @@ class TakeBack:
             raise ConfigError("leaving takes everything back: give items as 'everything'.")
         if self.receipt_key is not None and len(self.receipt_key) != SECRET_BYTES:
             raise ConfigError(f"receipt_key must have {SECRET_BYTES} bytes.")
-        row = member(batch, self.person)
+        row = member(batch, self.person, held_too=True)
         _check_version(row, self.if_match)
         old = loans_of(batch, row)
         gone = old if self.items is None else _checked(batch, self.items)
@@ -131,12 +131,15 @@ def join(batch: Batch) -> tuple[bytes, Slot]:
     return person, slot
 
 
-def member(batch: Batch, person: bytes) -> Row:
-    """Return the row of a person who may change something, or raise `NotThere`."""
+def member(batch: Batch, person: bytes, held_too: bool = False) -> Row:
+    """Return the row of a person who may change something, or raise `NotThere`.
+
+    held_too: also of somebody whom the operator holds; taking back and leaving are never refused
+    """
     row = batch.tx.execute(_PERSON, {"person": person}).one_or_none()
     if row is None or row.state == LEFT:
         raise NotThere("there is no such account. Sign in again, or make a new one.")
-    if row.state == QUARANTINED:
+    if row.state == QUARANTINED and not held_too:
         raise ConsentError("this account is held by the operator: ask them what to do.")
     return row
 

@@ -146,7 +146,7 @@ class Reading:
         for row in rows:
             if row.erased_at is None and row.id in self._dates:
                 row.erased_at, row.summed_at = self._dates[row.id]
-                row.level = "L1"
+                row.level = "L1" if row.level == "L0" else row.level
         return rows
 
     def _one(self, query: Any) -> Row | None:

@@ -284,7 +284,7 @@ def _date_erased(connection: Connection, now: datetime) -> None:
     connection.execute(
         update(table)
         .where(table.c.hidden_at.is_not(None), table.c.erased_at.is_(None))
-        .values(erased_at=now, summed_at=now, level="L1")
+        .values(erased_at=now, summed_at=now, level=tables.at_least_erased())
     )
 
 

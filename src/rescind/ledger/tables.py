@@ -24,6 +24,7 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    case,
 )
 from sqlalchemy.types import TypeEngine
 
@@ -281,6 +282,11 @@ PATHS = {
     "logs/*.log": "deleted after 30 days; counts and seconds, never an id of a person or item",
 }
 """Every path of a state folder, as a pattern, with its rule."""
+
+
+def at_least_erased() -> Any:
+    """Return the level of a request whose erasure is dated: L1, or higher if it was before."""
+    return case((request.c.level == "L0", "L1"), else_=request.c.level)
 
 
 def slot_columns() -> Iterator[Column]:

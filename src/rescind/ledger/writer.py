@@ -43,7 +43,11 @@ EXIT = 74
 _DATED = (
     update(tables.request)
     .where(tables.request.c.id == bindparam("name"), tables.request.c.erased_at.is_(None))
-    .values(erased_at=bindparam("erased"), summed_at=bindparam("summed"), level="L1")
+    .values(
+        erased_at=bindparam("erased"),
+        summed_at=bindparam("summed"),
+        level=tables.at_least_erased(),
+    )
 )
 
 
@@ -95,6 +99,11 @@ class Writer:
                     self._running.add(lookup)
                 self._queue.put(job)
         return job.future
+
+    @property
+    def running(self) -> bool:
+        """Whether operations are taken: the thread lives and has not been told to end."""
+        return self._open and self._thread.is_alive()
 
     def close(self) -> None:
         """Answer what is queued, then remember the sum's digest: this stop is a clean one."""

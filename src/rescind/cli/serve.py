@@ -1,0 +1,79 @@
+"""`rescind serve`: run the service where people lend records and take them back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+
+def command(
+    state: Annotated[
+        Path, Option(help="Folder of the ledger and its keys; made the first time.")
+    ] = Path("runs/service"),
+    demo: Annotated[
+        str | None,
+        Option(metavar="DATASET", help="Fill a new service with people, such as ml-100k."),
+    ] = None,
+    items: Annotated[
+        Path | None,
+        Option(help="The first time: a CSV file of what people may lend (columns id, title)."),
+    ] = None,
+    database: Annotated[
+        str | None, Option(metavar="URL", help="PostgreSQL. Default: SQLite in the folder.")
+    ] = None,
+    keys_mirror: Annotated[Path | None, Option(help="A second copy of the keys.")] = None,
+    instant: Annotated[
+        bool, Option("--instant", help="Changes show at once: demonstrations, trusted groups.")
+    ] = False,
+    people: Annotated[int, Option(min=1, help="People whose changes make a release due.")] = 200,
+    hours: Annotated[float, Option(min=0, help="Hours until a release at the latest.")] = 24.0,
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0: any free one.")] = 8000,
+    name: Annotated[
+        str | None, Option(help="Name by which browsers reach it, with TLS or --insecure.")
+    ] = None,
+    tls_cert: Annotated[Path | None, Option(help="Certificate (PEM).")] = None,
+    tls_key: Annotated[Path | None, Option(help="Its private key (PEM).")] = None,
+    behind_proxy: Annotated[
+        list[str] | None,
+        Option(metavar="NAME", help="A proxy does TLS under this name; repeatable."),
+    ] = None,
+    insecure: Annotated[
+        bool, Option("--insecure", help="Listen elsewhere without TLS. Every page says so.")
+    ] = False,
+    invite_operator: Annotated[
+        str | None, Option(metavar="WHO", help="Print an invitation for an operator.")
+    ] = None,
+    invite_officer: Annotated[
+        str | None, Option(metavar="WHO", help="Print one for an officer: reads, extends.")
+    ] = None,
+    make_token: Annotated[
+        str | None,
+        Option(metavar="SCOPES", help="Print a token for scripts, such as read,extend."),
+    ] = None,
+    business: Annotated[str, Option(help="What agents call this service.")] = "RESCIND",
+) -> None:
+    """Run the service. It listens on this machine only, unless TLS or a proxy is given.
+
+    The state folder holds everything: the ledger, its keys, the release in service.
+    """
+    from rescind.errors import ConfigError
+
+    try:
+        from rescind.service.running import Doorway, Wanted, run
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("rescind"):
+            raise
+        raise ConfigError(
+            f"the service needs '{error.name}'. Run: pip install 'rescind[service]'"
+        ) from None
+    from rescind.ledger.options import Options
+
+    door = Doorway(
+        host, port, name, tls_cert, tls_key, tuple(behind_proxy or ()), insecure, demo is not None
+    )
+    wanted = Wanted(demo, items, invite_operator, invite_officer, make_token, business)
+    options = Options(people=people, hours=hours, instant=instant)
+    run(state, door, wanted, options, database, keys_mirror)

@@ -1,0 +1,72 @@
+"""Assembly: all routes behind their guard, what runs beside them, start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from rescind.service import agents, chores, entry, logged, operator, people, plain
+from rescind.service.bodies import ProblemBody
+from rescind.service.context import Service
+from rescind.service.doors import Doors
+from rescind.service.guard import Frame, check_routes, handle_problems
+from rescind.service.settings import Settings
+
+if TYPE_CHECKING:
+    from rescind.ledger.book import Ledger
+
+ROUTERS = (plain.router, entry.router, people.router, agents.router, operator.router)
+
+
+def create_app(ledger: Ledger, settings: Settings | None = None) -> FastAPI:
+    """Return the service on an open ledger. A route without a policy is an error here."""
+    service = Service(ledger, settings or Settings())
+    app = FastAPI(openapi_url=None, redirect_slashes=False, lifespan=_lifespan)
+    app.state.service = service
+    for router in (*ROUTERS, _log_routes(service.log)):
+        app.router.routes.extend(router.routes)
+    check_routes(app)
+    handle_problems(app)
+    app.add_middleware(Frame, service=service)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    service: Service = app.state.service
+    service.events.start()
+    tasks = [asyncio.create_task(one) for one in chores.all_of(service)]
+    try:
+        yield
+    finally:
+        service.ending = True
+        service.events.stop()
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def _log_routes(log: Any) -> Doors:
+    doors = Doors()
+    doors.adopt(logged.router(log))
+    return doors
+
+
+def description() -> dict[str, Any]:
+    """Return the OpenAPI description of all routes; it needs no ledger."""
+    routes = [route for router in (*ROUTERS, _log_routes(None)) for route in router.routes]
+    found = get_openapi(
+        title="rescind",
+        version="1",
+        description="Lend records, get recommendations, take records back, get proof.",
+        routes=routes,
+    )
+    found["components"]["schemas"][ProblemBody.__name__] = ProblemBody.model_json_schema()
+    return found

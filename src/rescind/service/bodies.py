@@ -1,0 +1,190 @@
+"""What requests and answers hold: the source of the OpenAPI file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Header, Path, Query
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+MOST_ITEMS = 5_000
+KEY = r"^[A-Za-z0-9_.~-]{16,64}$"
+
+Item = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Items = Annotated[list[Item], Field(min_length=1, max_length=MOST_ITEMS)]
+Name = Annotated[str, StringConstraints(max_length=100)]
+Reason = Annotated[str, StringConstraints(min_length=1, max_length=500)]
+IdempotencyKey = Annotated[
+    str,
+    Header(
+        alias="Idempotency-Key",
+        pattern=KEY,
+        description="16 to 64 letters and digits. The same key again gets the recorded answer.",
+    ),
+]
+IfMatch = Annotated[str | None, Header(alias="If-Match", description="The ETag of the loans.")]
+RequestId = Annotated[str, Path(alias="id", pattern="^[0-9a-f]{32}$")]
+Cursor = Annotated[str | None, Query(max_length=200, description="`next` of the page before.")]
+PageSize = Annotated[int, Query(alias="limit", ge=1, le=5_000)]
+
+
+class Body(BaseModel):
+    """A request's body: an unknown field is an error, not a wish."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ProblemBody(BaseModel):
+    """RFC 9457, with what to do next."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    next: str
+    item: str | None = None
+
+
+class AgentError(BaseModel):
+    """Data Rights Protocol 3.06."""
+
+    code: str
+    message: str
+    fatal: bool = False
+
+
+class BeginAccount(Body):
+    """Begin to register a passkey."""
+
+    invitation: Annotated[str, StringConstraints(max_length=100)] | None = None
+
+
+class Ceremony(Body):
+    """A browser's answer to a challenge (`PublicKeyCredential.toJSON()`)."""
+
+    ceremony: Annotated[str, StringConstraints(max_length=100)]
+    credential: dict[str, Any]
+    name: Name = ""
+
+
+class Begun(BaseModel):
+    """A ceremony: what `navigator.credentials` gets."""
+
+    ceremony: str
+    options: dict[str, Any]
+
+
+class Joined(BaseModel):
+    """A new account, or a passkey more."""
+
+    role: str
+    recovery_codes: list[str]
+
+
+class SignedIn(BaseModel):
+    """A session, in the cookie `__Host-rescind`."""
+
+    role: str
+    codes_left: int | None = None
+
+
+class Recover(Body):
+    """Sign in with a recovery code."""
+
+    code: Annotated[str, StringConstraints(min_length=10, max_length=60)]
+
+
+class Lend(Body):
+    """Items to lend."""
+
+    items: Items
+
+
+class Acknowledgement(BaseModel):
+    """A change as the log holds it, and what opens its entry."""
+
+    model_config = ConfigDict(extra="allow")
+    leaf: int | None = None
+
+
+class TakeBack(Body):
+    """What to take back. `leave` and "everything" need a fresh confirmation."""
+
+    kind: Literal["unshare", "erase", "leave"]
+    items: Items | Literal["everything"] = "everything"
+    receipt_key: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")] | None = None
+
+
+class Status(BaseModel):
+    """Where a request stands; states are those of the Data Rights Protocol."""
+
+    model_config = ConfigDict(extra="allow")
+    request_id: str
+    status: Literal["open", "in_progress", "fulfilled", "revoked", "denied", "expired"]
+    reason: str | None = None
+    received_at: str | None = None
+    expected_by: str | None = None
+    processing_details: str | None = None
+
+
+class Page(BaseModel):
+    """A part of a list, and where the next begins."""
+
+    model_config = ConfigDict(extra="allow")
+    next: str | None = None
+
+
+class Anything(BaseModel):
+    """Counts and times."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Keys(BaseModel):
+    """Public keys."""
+
+    receipts: str
+    log: str
+
+
+class Extend(Body):
+    """More time for a request, with the reason that its person is told."""
+
+    days: Annotated[int, Field(ge=1, le=60)]
+    reason: Reason
+
+
+class NewJob(Body):
+    """A generation: a recipe on the loans as they are now."""
+
+    recipe: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    rounds: Annotated[int, Field(ge=1, le=10_000)] | None = None
+
+
+class Quarantine(Body):
+    """Why somebody's loans leave the sum."""
+
+    reason: Reason
+
+
+class NewAgent(Body):
+    """An agent, as its directory describes it."""
+
+    id: Annotated[str, StringConstraints(pattern="^[A-Z_]{1,64}$")]
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    verify_key: Annotated[str, StringConstraints(pattern="^[0-9A-Fa-f]{64}$")]
+
+
+class NewToken(Body):
+    """A token for a script."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    scope: Annotated[list[str], Field(min_length=1, max_length=20)]
+    days: Annotated[int, Field(ge=1, le=366)] = 30
+
+
+class Token(BaseModel):
+    """A new token. It is shown once."""
+
+    token: str
+    expires: str

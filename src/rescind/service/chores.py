@@ -1,0 +1,85 @@
+"""What a running service does by itself: releases that are due, waiting requests, callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+
+from rescind.errors import RescindError
+from rescind.ledger import agency, tables
+from rescind.service import callbacks, learning, statuses
+
+if TYPE_CHECKING:
+    from rescind.service.context import Service
+
+LOG = logging.getLogger("rescind.service")
+LOOK_SECONDS, ADVANCE_SECONDS, CALLBACK_SECONDS = 1.0, 60.0, 10.0
+
+
+def all_of(service: Service) -> list[Coroutine[Any, Any, None]]:
+    """Return everything that runs beside the routes."""
+    told: dict[str, tuple[str, str | None]] = {}
+    return [
+        _every(LOOK_SECONDS, lambda: learning.release_if_due(service)),
+        _every(ADVANCE_SECONDS, lambda: advance(service)),
+        _every(CALLBACK_SECONDS, lambda: tell_agents(service, told)),
+    ]
+
+
+async def _every(seconds: float, call: Callable[[], Any]) -> None:
+    """Call again and again, in a thread of its own, until the service ends."""
+    while True:
+        try:
+            await asyncio.to_thread(call)
+        except RescindError as error:  # full disk, ending: it comes again
+            LOG.warning("a chore was refused: %s", type(error).__name__)
+        except Exception as error:
+            LOG.error("a chore failed: %s", type(error).__name__)
+        await asyncio.sleep(seconds)
+
+
+def advance(service: Service) -> None:
+    """Move agents' requests on; whoever left by one of them is signed out."""
+    if service.ledger.submit(agency.Advance()).result().body["moved"]:
+        service.callers.read_again()
+
+
+def tell_agents(
+    service: Service,
+    told: dict[str, tuple[str, str | None]],
+    send: Callable[[str, dict[str, Any]], bool] = callbacks.send,
+) -> int:
+    """Send statuses that are due to their agents; return how many were taken.
+
+    told: the last state each agent was told by this process
+    """
+    rows, now, taken = tables.request, service.ledger.clock(), 0
+    due = select(rows).where(rows.c.callback.is_not(None), rows.c.callback_due <= now)
+    with service.ledger.store.reading() as tx:
+        waiting = tx.execute(due).all()
+    for row in waiting:
+        state = (row.status, row.reason)
+        if told.get(row.id) == state:
+            continue
+        done = send(row.callback, statuses.for_agent(service, row))
+        taken += done
+        service.ledger.submit(_next_try(row, done, now)).result()
+        if done:
+            told[row.id] = state
+    return taken
+
+
+def _next_try(row: Any, done: bool, now: Any) -> agency.Told:
+    """Say when to call again: after a pause, at the next change of state, or never."""
+    final = row.status not in (agency.OPEN, agency.IN_PROGRESS)
+    given_up = now - row.received_at > callbacks.GIVE_UP and not done
+    if (done and final) or given_up:
+        return agency.Told(row.id, 0, None)
+    if done:
+        return agency.Told(row.id, 0, now)
+    tries = (row.callback_tries or 0) + 1
+    return agency.Told(row.id, tries, now + callbacks.pause_after(tries))

@@ -1,0 +1,94 @@
+"""What every route reaches for: the ledger, and what only this process remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+
+from rescind.ledger.batch import Answer, Items, Once, Operation
+from rescind.ledger.public_log import PublicLog
+from rescind.service.callers import Callers
+from rescind.service.events import EVERYBODY, OPERATORS, Events
+from rescind.service.limits import Limits, Probing
+from rescind.service.measures import Measures
+from rescind.service.passkeys import Ceremonies
+from rescind.service.settings import Settings
+
+if TYPE_CHECKING:
+    from rescind.ledger.book import Ledger
+
+LOCAL = frozenset({"127.0.0.1", "::1"})
+INSTANT = "Changes show at once here, so somebody who asks before and after can tell what left."
+INSECURE = "This service is reached without encryption: others on the way can read everything."
+READABLE = "Whoever runs this service can read what is lent while it is lent."
+
+
+class Service:
+    """One running service."""
+
+    def __init__(self, ledger: Ledger, settings: Settings) -> None:
+        self.ledger, self.settings = ledger, settings
+        self.hosts = frozenset(settings.hosts)
+        self.limits, self.probing = Limits(settings.limits), Probing()
+        self.measures, self.events = Measures(), Events()
+        self.ceremonies, self.callers = Ceremonies(settings), Callers(ledger)
+        self.entrances: dict[bytes, bytes] = {}
+        """One-time sign-in links of the demonstration: digest of the code, person."""
+        self.ending = False
+        items = ledger.catalogue
+        self.names = [
+            json.dumps({"id": item, "title": title}, ensure_ascii=False)[1:-1]
+            for item, title in zip(items.ids, items.titles, strict=True)
+        ]
+        """Id and title of each item as JSON, encoded once."""
+        self.log = PublicLog(ledger, f"{settings.origin.partition('://')[2]}/log")
+
+    async def submit(self, operation: Operation, once: Once | None = None) -> Answer:
+        """Have an operation carried out; return when its answer is durable."""
+        return await asyncio.wrap_future(self.ledger.submit(operation, once))
+
+    def is_local(self, request: Request) -> bool:
+        """Whether a request came from this machine, and not through a proxy on it."""
+        here = request.client.host if request.client else ""
+        return here in LOCAL and not self.settings.behind_proxy
+
+    def loans(self, person: bytes) -> Items:
+        """Return what a person lends now."""
+        found: Items = self.ledger.live.of(person)
+        return found
+
+    def due(self) -> Any:
+        """Return when the next release is due: `people_left` and `at`."""
+        return self.ledger.releases.due(self.ledger.clock())
+
+    def facts(self) -> dict[str, Any]:
+        """Return what every page says about this service."""
+        said = [READABLE]
+        said += [INSTANT] * self.ledger.options.instant + [INSECURE] * self.settings.insecure
+        return {"instant": self.ledger.options.instant, "demo": self.settings.demo, "said": said}
+
+    def readiness(self) -> dict[str, bool]:
+        """Return what must be true before people are sent here."""
+        return {
+            "can_write": self.ledger.writer.running and not self.ending,
+            "keys_open": len(self.ledger.keys) > 0,
+            "sum_built": self.ledger.live is not None,
+            "release_loaded": self.ledger.releases is not None,
+        }
+
+    def changed(self, person: bytes, what: str, answer: Answer) -> None:
+        """Tell whoever listens that a person's loans or requests changed."""
+        if answer.replayed:
+            return
+        names = ("request_id", "status", "level", "version", "lent")
+        told = {name: answer.body[name] for name in names if name in answer.body}
+        self.events.publish(person, what, told)
+        counted = {name: told[name] for name in names[:3] if name in told}
+        self.events.publish(OPERATORS, what, counted)
+
+    def released(self, number: int) -> None:
+        """Tell everybody that another release is served."""
+        self.events.publish(EVERYBODY, "release", {"number": number})

@@ -1,0 +1,51 @@
+"""Write what describes the routes: `python -m rescind.service.describe [docs/service.md]`.
+
+openapi.json beside this file, and the table of routes between the marks of a page.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rescind.core.files import write_atomically
+from rescind.service.app import description
+from rescind.service.plain import DESCRIPTION, text_of
+from rescind.service.policy import POLICY, SCOPES, Role, verdict
+
+BEGIN, END = "<!-- routes: python -m rescind.service.describe -->\n", "<!-- end of routes -->\n"
+
+
+def routes() -> str:
+    """Return the table of routes: what each does, and what each role gets."""
+    paths = description()["paths"]
+    roles = list(Role)
+    lines = [f"| route | {' | '.join(roles)} | does |", "|---|" + "---|" * (len(roles) + 1)]
+    for line, rule in POLICY.items():
+        method, path = line.split(" ")
+        told = paths.get(path, {}).get(method.lower())
+        if told is None:  # not for callers of the API: the demonstration's link, an alias
+            continue
+        answers = [verdict(rule, role, SCOPES.get(role, frozenset())) for role in roles]
+        cells = " | ".join("yes" if status == 200 else str(status) for status in answers)
+        does = told["description"].split(". ")[0].split(": ")[0].rstrip(".").replace("\n", " ")
+        lines.append(f"| `{method} {path}` | {cells} | {does} |")
+    return "\n".join(lines) + "\n"
+
+
+def written(page: str) -> str:
+    """Return a page with the table of now between its marks."""
+    before, rest = page.split(BEGIN)
+    return before + BEGIN + routes() + END + rest.split(END)[1]
+
+
+def main() -> None:
+    """Write both."""
+    write_atomically(DESCRIPTION, text_of(description()).encode())
+    for name in sys.argv[1:]:
+        path = Path(name)
+        write_atomically(path, written(path.read_text(encoding="utf-8")).encode())
+
+
+if __name__ == "__main__":
+    main()

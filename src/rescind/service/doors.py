@@ -1,0 +1,98 @@
+"""How routes are made: a line of the policy, a description for OpenAPI, and the guard before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from rescind.ledger.batch import Once
+from rescind.service.answers import refusals
+from rescind.service.callers import Caller
+from rescind.service.context import Service
+from rescind.service.guard import GuardedRoute
+from rescind.service.problems import Problem
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+class Doors(APIRouter):
+    """Routes of one kind of caller."""
+
+    def __init__(self) -> None:
+        super().__init__(route_class=GuardedRoute)
+
+    def at(
+        self,
+        line: str,
+        model: type[BaseModel] | None = None,
+        status: int = 200,
+        media: str = "application/json",
+        more: dict[int | str, dict[str, Any]] | None = None,
+        shown: bool = True,
+        extra: dict[str, Any] | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Register a handler for a line of the policy, such as "GET /v1/me"."""
+        method, path = line.split(" ")
+        bare = path.replace(":path}", "}")
+        described: dict[int | str, dict[str, Any]] = {**refusals(method, bare), **(more or {})}
+        if model is None:
+            described[status] = {"description": "Done.", "content": {media: {}}}
+
+        def register(handler: Handler) -> Handler:
+            self.add_api_route(
+                path,
+                handler,
+                methods=[method],
+                response_model=model,
+                status_code=status,
+                response_class=Response if model is None else JSONResponse,
+                responses=described,
+                include_in_schema=shown,
+                openapi_extra=extra,
+            )
+            return handler
+
+        return register
+
+    def adopt(self, router: APIRouter) -> None:
+        """Put the guard before routes that were made without one."""
+        for route in router.routes:
+            if isinstance(route, APIRoute):
+                for method in route.methods or ():
+                    media = "text/plain" if "{" not in route.path else "application/octet-stream"
+                    self.at(f"{method} {route.path}", media=media)(route.endpoint)
+
+
+async def _service(request: Request) -> Service:  # async: a plain function costs a thread
+    service: Service = request.app.state.service
+    return service
+
+
+async def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+async def once(request: Request, key: str) -> Once:
+    """Return what makes this request have one effect: its key, and what it asks for."""
+    asked = f"{request.method} {request.url.path}\n".encode() + await request.body()
+    return Once(key, asked)
+
+
+def place(cursor: str | None) -> int:
+    """Return where a page of a list begins."""
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 9:
+        raise Problem(400, "The cursor is not one of ours.", "Use `next` of the page before.")
+    return int(cursor)
+
+
+TheService = Annotated[Service, Depends(_service)]
+TheCaller = Annotated[Caller, Depends(_caller)]

@@ -1,0 +1,165 @@
+"""Entry: passkeys, sessions, recovery codes, invitations of operators.
+
+These routes need no Idempotency-Key: a challenge, a code and an invitation are each used once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import RedirectResponse, Response
+
+from rescind.ledger import accounts, credentials
+from rescind.ledger.accounts import NewSession, Passkey
+from rescind.ledger.errors import NotThere
+from rescind.service import bodies, problems, recovery
+from rescind.service.answers import reply, signed_in, signed_out
+from rescind.service.callers import Caller, digest_of, new_secret
+from rescind.service.context import Service
+from rescind.service.doors import Doors, TheCaller, TheService
+from rescind.service.passkeys import REGISTER, SIGN_IN, Ceremony, credential_id
+from rescind.service.policy import Role
+
+router = Doors()
+
+
+@router.at("POST /v1/account/begin", bodies.Begun)
+async def begin_account(
+    body: bodies.BeginAccount, service: TheService, caller: TheCaller
+) -> Response:
+    """Begin to register a passkey: for a new account, one more for yours, or as an operator."""
+    person, invitation = b"", b""
+    if body.invitation is not None:
+        invitation = digest_of(body.invitation)
+        with service.ledger.store.reading() as tx:
+            found = credentials.find_token(tx, invitation, service.ledger.clock())
+        if found is None or not found.role.startswith(accounts.INVITED):
+            raise NotThere("this invitation is not known here, was used, or is too old.")
+    elif caller.role is Role.PERSON:
+        if not caller.confirmed:
+            raise problems.confirm_first()
+        person = caller.id
+    name, options = service.ceremonies.begin_registration(person, invitation)
+    return reply({"ceremony": name, "options": options})
+
+
+@router.at("POST /v1/account/finish", bodies.Joined, 201)
+async def finish_account(body: bodies.Ceremony, service: TheService, caller: TheCaller) -> Response:
+    """Register the passkey. A new account gets ten recovery codes, shown once."""
+    ceremony = service.ceremonies.take(body.ceremony, REGISTER)
+    passkey = service.ceremonies.registered(ceremony, body.credential, body.name)
+    if ceremony.invitation:
+        return await _open_operator(service, ceremony, passkey)
+    if ceremony.person:
+        if caller.id != ceremony.person:
+            raise problems.not_signed_in()
+        await service.submit(accounts.AddPasskey(ceremony.person, passkey))
+        return reply({"role": caller.role, "recovery_codes": []}, 201)
+    secret, digest = new_secret()
+    texts, codes = await asyncio.to_thread(recovery.new_codes)
+    await service.submit(accounts.OpenAccount(passkey, codes, NewSession(digest, Role.PERSON)))
+    return signed_in({"role": Role.PERSON, "recovery_codes": texts}, secret, 201)
+
+
+async def _open_operator(service: Service, ceremony: Ceremony, passkey: Passkey) -> Response:
+    with service.ledger.store.reading() as tx:
+        invited = credentials.find_token(tx, ceremony.invitation, service.ledger.clock())
+    role = invited.role.removeprefix(accounts.INVITED) if invited else Role.OPERATOR.value
+    operator = secrets.token_bytes(16)
+    secret, digest = new_secret()
+    session = NewSession(digest, role, operator=operator)
+    operation = accounts.OpenOperator(ceremony.invitation, operator, passkey, session)
+    await service.submit(operation)
+    return signed_in({"role": role, "recovery_codes": []}, secret, 201)
+
+
+@router.at("POST /v1/account/recover", bodies.SignedIn)
+async def recover(body: bodies.Recover, service: TheService) -> Response:
+    """Sign in with a recovery code, which is spent. Then register a new passkey."""
+    lookup, _ = recovery.split(body.code)
+    with service.ledger.store.reading() as tx:
+        found = credentials.find_credential(tx, service.ledger.keys, lookup, credentials.RECOVERY)
+    if not await asyncio.to_thread(recovery.matches, body.code, found) or found is None:
+        raise NotThere("this recovery code is not known here, or was used before.")
+    secret, digest = new_secret()
+    session = NewSession(digest, Role.PERSON, person=found.person)
+    answer = await service.submit(accounts.UseCode(found.person, lookup, session))
+    return signed_in({"role": Role.PERSON, **answer.body}, secret)
+
+
+@router.at("POST /v1/session/begin", bodies.Begun)
+async def begin_session(service: TheService) -> Response:
+    """Begin to sign in, or to confirm."""
+    name, options = service.ceremonies.begin_sign_in()
+    return reply({"ceremony": name, "options": options})
+
+
+@router.at("POST /v1/session/finish", bodies.SignedIn)
+async def finish_session(body: bodies.Ceremony, service: TheService) -> Response:
+    """Sign in with a passkey."""
+    return await _use_passkey(service, body.ceremony, body.credential)
+
+
+@router.at("POST /v1/session/confirm", bodies.SignedIn)
+async def confirm(body: bodies.Ceremony, service: TheService, caller: TheCaller) -> Response:
+    """Confirm with a passkey of the same account, for the next five minutes."""
+    return await _use_passkey(service, body.ceremony, body.credential, caller)
+
+
+async def _use_passkey(
+    service: Service, name: str, credential: Mapping[str, Any], caller: Caller | None = None
+) -> Response:
+    """Check a signature and begin a session; an earlier session of this browser ends."""
+    ceremony = service.ceremonies.take(name, SIGN_IN)
+    known_as = credential_id(credential)
+    ledger, old = service.ledger, caller.session if caller else None
+    with ledger.store.reading() as tx:
+        found = credentials.find_credential(tx, ledger.keys, known_as, credentials.PASSKEY)
+        operator = None if found else credentials.find_operator(tx, ledger.keys, known_as)
+    secret, digest = new_secret()
+    operation: accounts.UsePasskey | accounts.UseOperatorPasskey
+    if found is not None:
+        key, counter = bytes.fromhex(found.plain["key"]), int(found.plain["counter"])
+        known = Passkey(known_as, key, counter, str(found.plain["name"]))
+        passkey = service.ceremonies.signed(ceremony, credential, known)
+        session = NewSession(digest, Role.PERSON, person=found.person, replaces=old)
+        operation, who = accounts.UsePasskey(found.person, passkey, session), found.person
+    elif operator is not None:
+        known = Passkey(known_as, operator.public_key, operator.counter)
+        passkey = service.ceremonies.signed(ceremony, credential, known)
+        session = NewSession(digest, operator.role, operator=operator.id, replaces=old)
+        operation = accounts.UseOperatorPasskey(operator.id, passkey.counter, session)
+        who = operator.id
+    else:
+        raise NotThere("this passkey is not known here. Use another one, or a recovery code.")
+    if caller is not None and caller.id != who:
+        raise NotThere("this passkey belongs to another account.")
+    await service.submit(operation)
+    if old:
+        service.callers.drop(session=old)
+    return signed_in({"role": session.role}, secret)
+
+
+@router.at("DELETE /v1/session", bodies.Anything)
+async def sign_out(service: TheService, caller: TheCaller) -> Response:
+    """End this session."""
+    await service.submit(accounts.SignOut(caller.session))
+    service.callers.drop(session=caller.session)
+    return signed_out()
+
+
+@router.at("GET /v1/enter/{code}", shown=False)
+async def enter(code: str, service: TheService) -> Response:
+    """Sign in to the demonstration with the link that its start printed. It works once."""
+    person = service.entrances.pop(digest_of(code), None)
+    if person is None:
+        raise problems.not_there()
+    secret, digest = new_secret()
+    await service.submit(NewSession(digest, Role.PERSON, person=person))
+    answer = RedirectResponse("/", 303)
+    cookie = signed_in({}, secret).headers["set-cookie"]
+    answer.headers["Set-Cookie"] = cookie
+    return answer

@@ -1,0 +1,207 @@
+"""What stands before and around every route: who calls, from where, how often, and how it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rescind.errors import ConfigError, ConsentError, RescindError
+from rescind.service import policy, problems
+from rescind.service.callers import Caller
+from rescind.service.policy import POLICY, Rule
+from rescind.service.problems import Problem
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from rescind.service.context import Service
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+LARGEST_BODY = 1 << 20
+"""Bytes. 5,000 items of 100 characters each fit."""
+POLICY_OF_PAGES = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'"
+)
+HEADERS = (
+    (b"content-security-policy", POLICY_OF_PAGES.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+AGENTS = "/drp/"
+"""Below it errors have the form of the Data Rights Protocol."""
+
+
+class GuardedRoute(APIRoute):
+    """A route that asks its line of the policy before anything is read from the request."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler behind the guard."""
+        inner = super().get_route_handler()
+        lines = {method: f"{method} {self.path_format}" for method in self.methods or ()}
+        for line in lines.values():
+            rule_of(line)
+
+        async def guarded(request: Request) -> Response:
+            service: Service = request.app.state.service
+            rule = POLICY[lines[request.method]]
+            request.state.caller = await admit(service, rule, request)
+            return await inner(request)
+
+        return guarded
+
+
+def rule_of(line: str) -> Rule:
+    """Return the policy of a route; a route without one is an error of the program."""
+    rule = POLICY.get(line)
+    if rule is None:
+        raise ConfigError(f"the route {line} has no line in policy.py. Add one.")
+    return rule
+
+
+def check_routes(app: FastAPI) -> None:
+    """Refuse to start with a route that has no policy, or a policy that has no route."""
+    bare = [route for route in app.routes if not isinstance(route, GuardedRoute)]
+    if bare:
+        raise ConfigError(f"routes without a guard: {[str(one) for one in bare]}.")
+    found = {f"{m} {r.path_format}" for r in app.routes for m in r.methods}  # type: ignore[attr-defined]
+    idle = set(POLICY) - found
+    if idle:
+        raise ConfigError(f"lines of policy.py without a route: {sorted(idle)}. Remove them.")
+
+
+async def admit(service: Service, rule: Rule, request: Request) -> Caller:
+    """Return who calls, or raise the problem that this request has."""
+    headers = request.headers
+    if headers.get("host", "").rpartition(":")[0] not in service.hosts and (
+        headers.get("host", "") not in service.hosts
+    ):
+        raise Problem(
+            421, "This service has another name.", f"Use {service.settings.origin}.", kind="host"
+        )
+    caller = service.callers.of(request)
+    if request.method not in SAFE:
+        _same_site(service, rule, request)
+        _body(rule, request)
+    address = request.client.host if request.client else ""
+    await service.limits.take(rule.limit, caller.session.hex(), address)
+    status = policy.verdict(rule, caller.role, caller.scopes)
+    if status == 200 or (rule.scope == "metrics" and service.is_local(request)):
+        return caller
+    raise _refused(status)
+
+
+def _refused(status: int) -> Problem:
+    if status == 401:
+        return problems.not_signed_in()
+    if status == 403:
+        return Problem(403, "This token may not do that.", "Use the token of the right agent.")
+    return problems.not_there()
+
+
+def _same_site(service: Service, rule: Rule, request: Request) -> None:
+    """Refuse changes that another site's page sends with our cookie."""
+    if rule.signed or "authorization" in request.headers:
+        return
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site in {"same-origin", "none"} or (site is None and origin == service.settings.origin):
+        return
+    raise Problem(
+        403,
+        "This change did not come from our own page.",
+        f"Send it from {service.settings.origin}, or with a bearer token.",
+        kind="cross-site",
+    )
+
+
+def _body(rule: Rule, request: Request) -> None:
+    length = request.headers.get("content-length")
+    if length is None and "transfer-encoding" in request.headers:
+        raise Problem(411, "The body has no stated length.", "Send Content-Length.")
+    if int(length or 0) > LARGEST_BODY:
+        raise Problem(413, f"The body is larger than {LARGEST_BODY} bytes.", "Send it in parts.")
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    wanted = "text/plain" if rule.signed else "application/json"
+    if int(length or 0) and kind != wanted:
+        raise Problem(415, f"The body is {kind or 'of no type'}.", f"Send {wanted}.")
+
+
+class Frame:
+    """The outermost layer: headers of every answer, counts, and a problem for what failed."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app, self.service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 0
+
+        async def framed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                given = message["headers"]
+                message["headers"] = [*given, *HEADERS]
+                if not any(name == b"cache-control" for name, _ in given):
+                    message["headers"].append((b"cache-control", b"no-store"))
+                seconds = time.perf_counter() - start
+                route = getattr(scope.get("route"), "path_format", "")
+                self.service.measures.request(scope["method"], route, status, seconds)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, framed)
+        except Exception as error:
+            if status:  # the answer has begun, so the connection can only be cut
+                problems.of(error)
+                raise ConnectionError("an answer broke off") from None
+            await _render(problems.of(error), scope["path"])(scope, receive, framed)
+
+
+def _render(problem: Problem, path: str) -> Response:
+    if path.startswith(AGENTS):
+        return problem.response_for_agents(fatal=problem.status in {400, 403, 422})
+    return problem.response()
+
+
+def handle_problems(app: FastAPI) -> None:
+    """Turn refusals of every kind into problems."""
+
+    def handler(make: Callable[[Any], Problem]) -> Callable[..., Awaitable[Response]]:
+        async def handle(request: Request, error: Exception) -> Response:
+            problem = make(error)
+            if isinstance(error, ConsentError) and error.item is not None:
+                service: Service = request.app.state.service
+                problem.item = service.ledger.catalogue.ids[error.item]
+            return _render(problem, request.url.path)
+
+        return handle
+
+    app.add_exception_handler(Problem, handler(problems.of))
+    app.add_exception_handler(RescindError, handler(problems.of))
+    app.add_exception_handler(
+        RequestValidationError, handler(lambda error: problems.of_validation(error.errors()))
+    )
+    app.add_exception_handler(HTTPException, handler(_of_http))
+
+
+def _of_http(error: HTTPException) -> Problem:
+    """Starlette's own refusals: no such route, no such method, a body that is not JSON."""
+    if error.status_code == 404:
+        return problems.not_there()
+    next_step = "GET /openapi.json describes every route."
+    return Problem(error.status_code, str(error.detail), next_step, headers=error.headers)

@@ -1,0 +1,221 @@
+"""The operator's routes: counts, times and states; never items, never who."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+from fastapi import Path
+from sqlalchemy import func, select
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rescind.ledger import accounts, agency, tables
+from rescind.ledger.noted import Note
+from rescind.ledger.quarantine import Quarantine
+from rescind.service import bodies, learning, problems, recommending, statuses
+from rescind.service.answers import moment, reply, told
+from rescind.service.callers import new_secret
+from rescind.service.context import Service
+from rescind.service.doors import Doors, TheCaller, TheService, once, place
+from rescind.service.policy import SCOPES, Role
+from rescind.service.problems import Problem
+
+router = Doors()
+PersonId = Annotated[str, Path(alias="id", pattern="^[0-9a-f]{32}$")]
+
+
+@router.at("GET /v1/operator/overview", bodies.Anything)
+def overview(service: TheService) -> Response:
+    """Tell on one screen: is it healthy, what is due, what is learning."""
+    now, waiting = service.ledger.clock(), service.ledger.reading.open_requests()
+    soon = [row for row in waiting if row.expected_by - now <= timedelta(days=7)]
+    body = {
+        "ready": service.readiness(),
+        "counts": service.ledger.reading.overview(),
+        "requests": {
+            "open": len(waiting),
+            "oldest": moment(min((row.received_at for row in waiting), default=None)),
+            "due_in_7_days": len(soon),
+            "alarms": [alarm for row in waiting if (alarm := _alarm(row, now))],
+        },
+        "release": recommending.release_facts(service),
+        "listeners": service.events.listeners,
+    }
+    return reply(body)
+
+
+def _alarm(row: Any, now: Any) -> dict[str, Any] | None:
+    """Return an alarm at half and at four fifths of the time that a request has."""
+    used = (now - row.received_at) / max(row.expected_by - row.received_at, timedelta(seconds=1))
+    if used < 0.5:
+        return None
+    return {"request_id": row.id, "used": round(used, 2), "urgent": used >= 0.8}
+
+
+def _page(service: Service, table: Any, order: Any, cursor: str | None, size: int) -> Any:
+    first = place(cursor)
+    query = select(table).order_by(order).offset(first).limit(size + 1)
+    with service.ledger.store.reading() as tx:
+        rows = tx.execute(query).all()
+    return rows[:size], str(first + size) if len(rows) > size else None
+
+
+@router.at("GET /v1/operator/requests", bodies.Page)
+def requests(
+    service: TheService, cursor: bodies.Cursor = None, size: bodies.PageSize = 100
+) -> Response:
+    """List requests, the most urgent first."""
+    table = tables.request
+    rows, more = _page(service, table, table.c.expected_by, cursor, size)
+    return reply({"requests": [statuses.for_operator(row) for row in rows], "next": more})
+
+
+@router.at("GET /v1/operator/releases", bodies.Page)
+def releases(
+    service: TheService, cursor: bodies.Cursor = None, size: bodies.PageSize = 100
+) -> Response:
+    """List releases, the newest first."""
+    table = tables.release
+    rows, more = _page(service, table, table.c.number.desc(), cursor, size)
+    names = ("number", "seq", "people", "sum_digest", "weights_digest", "audit", "leaf")
+    return reply({"releases": [_row(row, names) for row in rows], "next": more})
+
+
+@router.at("GET /v1/operator/jobs", bodies.Page)
+def jobs(
+    service: TheService, cursor: bodies.Cursor = None, size: bodies.PageSize = 100
+) -> Response:
+    """List generations and their rounds, the newest first."""
+    table = tables.job
+    rows, more = _page(service, table, table.c.at.desc(), cursor, size)
+    names = ("id", "kind", "recipe", "state", "seq", "stale", "detail")
+    counted = select(tables.round_.c.job, func.count(), func.max(tables.round_.c.number)).group_by(
+        tables.round_.c.job
+    )
+    with service.ledger.store.reading() as tx:
+        rounds = {job: last for job, _, last in tx.execute(counted)}
+    shown = [{**_row(row, names), "rounds": rounds.get(row.id, 0)} for row in rows]
+    return reply({"jobs": shown, "next": more})
+
+
+@router.at("GET /v1/operator/audits", bodies.Page)
+def audits(
+    service: TheService, cursor: bodies.Cursor = None, size: bodies.PageSize = 100
+) -> Response:
+    """List what audits said, the newest first."""
+    table = tables.audit
+    rows, more = _page(service, table, table.c.n.desc(), cursor, size)
+    names = ("n", "release", "job", "records", "verdict", "detail")
+    return reply({"audits": [_row(row, names) for row in rows], "next": more})
+
+
+def _row(row: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {**{name: getattr(row, name) for name in names}, "at": moment(row.at)}
+
+
+@router.at("GET /v1/operator/storage", bodies.Anything)
+def storage(service: TheService) -> Response:
+    """Tell how large each file of the state folder is."""
+    files = [path for path in service.ledger.state.rglob("*") if path.is_file()]
+    sizes = {str(path.relative_to(service.ledger.state)): path.stat().st_size for path in files}
+    return reply({"bytes": sum(sizes.values()), "files": sizes, "keys": len(service.ledger.keys)})
+
+
+@router.at("GET /v1/operator/witnesses", bodies.Page)
+def witnesses(
+    service: TheService, cursor: bodies.Cursor = None, size: bodies.PageSize = 100
+) -> Response:
+    """List witnesses, and the newest checkpoint of the log."""
+    table = tables.witness
+    rows, more = _page(service, table, table.c.name, cursor, size)
+    with service.ledger.store.reading() as tx:
+        newest = tx.execute(
+            select(tables.checkpoint).order_by(tables.checkpoint.c.size.desc()).limit(1)
+        ).first()
+    shown = [_row(row, ("name", "key", "url")) for row in rows]
+    point = {"size": newest.size, "at": moment(newest.at)} if newest else None
+    return reply({"witnesses": shown, "next": more, "checkpoint": point})
+
+
+@router.at("POST /v1/operator/requests/{id}/extend", bodies.Anything)
+async def extend(
+    request: Request,
+    name: bodies.RequestId,
+    body: bodies.Extend,
+    key: bodies.IdempotencyKey,
+    service: TheService,
+) -> Response:
+    """Give a request more time; its person is told the reason."""
+    operation = agency.Extend(name, body.days, body.reason)
+    return told(await service.submit(operation, await once(request, key)))
+
+
+@router.at("POST /v1/operator/releases", bodies.Anything, 202)
+async def release_now(
+    request: Request, key: bodies.IdempotencyKey, service: TheService
+) -> Response:
+    """Make a release now. Its receipts say how few people it mixed."""
+    answer = await service.submit(Note("release"), await once(request, key))
+    if not answer.replayed:
+        await run_in_threadpool(learning.make_release, service)
+    return told(answer)
+
+
+@router.at("POST /v1/operator/jobs", bodies.Anything, 202)
+async def start_job(
+    request: Request, body: bodies.NewJob, key: bodies.IdempotencyKey, service: TheService
+) -> Response:
+    """Start a generation: a recipe on the loans of now, in a process of its own."""
+    learning.check_recipe(body.recipe)
+    answer = await service.submit(Note("generation"), await once(request, key))
+    if not answer.replayed:
+        await run_in_threadpool(learning.start_job, service, body.recipe, body.rounds)
+    return told(answer)
+
+
+@router.at("POST /v1/operator/people/{id}/quarantine", bodies.Anything)
+async def quarantine(
+    request: Request,
+    person: PersonId,
+    body: bodies.Quarantine,
+    key: bodies.IdempotencyKey,
+    service: TheService,
+) -> Response:
+    """Take somebody's loans out of the sum until the matter is settled."""
+    operation = Quarantine(bytes.fromhex(person), body.reason)
+    return told(await service.submit(operation, await once(request, key)))
+
+
+@router.at("POST /v1/operator/scan", bodies.Anything)
+async def scan(service: TheService) -> Response:
+    """Look for records in the clear in every file of the state folder."""
+    return reply(await run_in_threadpool(learning.scan, service))
+
+
+@router.at("POST /v1/operator/agents", bodies.Anything, 201)
+async def admit_agent(
+    request: Request, body: bodies.NewAgent, key: bodies.IdempotencyKey, service: TheService
+) -> Response:
+    """Admit an agent of the Data Rights Protocol, by its key."""
+    operation = accounts.AddAgent(body.id, body.name, body.verify_key.lower())
+    return told(await service.submit(operation, await once(request, key)))
+
+
+@router.at("POST /v1/operator/tokens", bodies.Token, 201)
+async def make_token(body: bodies.NewToken, service: TheService, caller: TheCaller) -> Response:
+    """Make a token for a script. It is shown once; its digest is kept."""
+    wrong = sorted(set(body.scope) - caller.scopes)
+    if wrong:
+        allowed = ", ".join(sorted(caller.scopes))
+        raise Problem(422, f"scope: {wrong[0]} is not yours to give.", f"Allowed: {allowed}.")
+    if not caller.confirmed:
+        raise problems.confirm_first()
+    narrow = set(body.scope) <= SCOPES[Role.OFFICER]
+    role = Role.OFFICER if narrow else Role.OPERATOR
+    text, digest = new_secret()
+    until = service.ledger.clock() + timedelta(days=body.days)
+    scope = tuple(sorted(set(body.scope)))
+    await service.submit(accounts.MakeToken(digest, body.name, role, scope, until))
+    return reply({"token": text, "expires": moment(until)}, 201)

@@ -1,0 +1,317 @@
+"""A person's own routes: lend, take back, look, export."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from rescind.ledger import accounts, agency, lending
+from rescind.ledger.batch import Items
+from rescind.ledger.errors import NotThere
+from rescind.service import bodies, problems, receipts, recommending, statuses
+from rescind.service.answers import moment, reply, told
+from rescind.service.callers import Caller, new_secret
+from rescind.service.context import Service
+from rescind.service.doors import Doors, TheCaller, TheService, once, place
+from rescind.service.events import OPERATORS
+from rescind.service.policy import Role
+from rescind.service.problems import Problem
+
+router = Doors()
+CODE_DAYS = 7
+
+
+@router.at("GET /v1/catalogue", bodies.Page, more={304: {"description": "Not changed."}})
+async def catalogue(
+    request: Request,
+    service: TheService,
+    cursor: bodies.Cursor = None,
+    size: bodies.PageSize = 5_000,
+) -> Response:
+    """List the items that people may lend."""
+    items = service.ledger.catalogue
+    tag = f'"{items.digest[7:23]}-{place(cursor)}-{size}"'
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    first = place(cursor)
+    last = min(first + size, len(items))
+    rows = [{"id": items.ids[n], "title": items.titles[n]} for n in range(first, last)]
+    body = {"items": rows, "next": str(last) if last < len(items) else None, "total": len(items)}
+    return reply(body, headers=headers)
+
+
+@router.at("GET /v1/me", bodies.Anything)
+def me(service: TheService, caller: TheCaller) -> Response:
+    """Tell counts and dates of your account, and how this service treats changes."""
+    found = service.ledger.reading.me(caller.id)
+    found["created"] = moment(found["created"])
+    found["confirmed"] = caller.confirmed
+    return reply({**found, "service": service.facts()})
+
+
+@router.at("GET /v1/me/loans", bodies.Page)
+def loans(
+    service: TheService,
+    caller: TheCaller,
+    cursor: bodies.Cursor = None,
+    size: bodies.PageSize = 1_000,
+) -> Response:
+    """List what you lend. Send its ETag as If-Match with a change to notice another tab."""
+    version, mine = service.ledger.reading.versioned_loans(caller.id)
+    first = place(cursor)
+    shown, left = mine[first : first + size], len(mine) - first - size
+    body = {"items": named(service, shown), "next": str(first + size) if left > 0 else None}
+    return reply({**body, "total": len(mine)}, headers={"ETag": f'"{version}"'})
+
+
+def named(service: Service, items: Items) -> list[dict[str, str]]:
+    """Return original ids and titles."""
+    names = service.ledger.catalogue
+    return [{"id": names.ids[n], "title": names.titles[n]} for n in items.tolist()]
+
+
+@router.at("GET /v1/me/export", bodies.Anything, more={200: {"content": {"text/csv": {}}}})
+def export(
+    service: TheService,
+    caller: TheCaller,
+    form: Annotated[Literal["json", "csv"], Query()] = "json",
+) -> Response:
+    """Hand over everything that is kept about you."""
+    return exported(service, caller.id, form)
+
+
+def exported(service: Service, person: bytes, form: str = "json") -> Response:
+    """Return everything about a person."""
+    reading = service.ledger.reading
+    items = named(service, reading.loans(person))
+    name = {"Content-Disposition": f'attachment; filename="rescind.{form}"'}
+    if form == "csv":
+        out = io.StringIO()
+        table = csv.DictWriter(out, ("id", "title"))
+        table.writeheader()
+        table.writerows(items)
+        return Response(out.getvalue(), headers=name, media_type="text/csv; charset=utf-8")
+    found = reading.me(person)
+    history = [
+        {"seq": one.seq, "at": moment(one.at), "kind": one.kind, "n": one.n, "leaf": one.leaf}
+        for one in reading.events(person, most=100_000)
+    ]
+    body = {
+        "account": {**found, "created": moment(found["created"])},
+        "loans": items,
+        "requests": [statuses.for_person(service, row) for row in reading.requests(person)],
+        "history": history,
+    }
+    return reply(body, headers=name)
+
+
+@router.at(
+    "POST /v1/me/loans", bodies.Acknowledgement, 201, more={200: {"description": "As it was."}}
+)
+async def lend(
+    request: Request,
+    body: bodies.Lend,
+    key: bodies.IdempotencyKey,
+    service: TheService,
+    caller: TheCaller,
+    if_match: bodies.IfMatch = None,
+) -> Response:
+    """Lend items, in addition to those lent already."""
+    places = service.ledger.catalogue.indices_of(body.items)
+    operation = lending.Lend(caller.id, tuple(places.tolist()), _version(if_match))
+    answer = await service.submit(operation, await once(request, key))
+    service.changed(caller.id, "loans", answer)
+    return told(answer, _tag(answer.body))
+
+
+@router.at("POST /v1/me/requests", bodies.Status, 202, more={200: {"description": "Done at once."}})
+async def take_back(
+    request: Request,
+    body: bodies.TakeBack,
+    key: bodies.IdempotencyKey,
+    service: TheService,
+    caller: TheCaller,
+    if_match: bodies.IfMatch = None,
+) -> Response:
+    """Take items back: unreadable and out of the sum with the answer."""
+    everything = body.items == "everything"
+    if (everything or body.kind == "leave") and not caller.confirmed:
+        raise problems.confirm_first()
+    places = None if everything else service.ledger.catalogue.indices_of(body.items)
+    operation = lending.TakeBack(
+        caller.id,
+        body.kind,
+        None if places is None else tuple(places.tolist()),
+        bytes.fromhex(body.receipt_key) if body.receipt_key else None,
+        _version(if_match),
+    )
+    answer = await service.submit(operation, await once(request, key))
+    return await _taken_back(service, caller, answer)
+
+
+async def _taken_back(service: Service, caller: Caller, answer: Any) -> Response:
+    if answer.body.get("kind") == "leave":
+        service.callers.drop(person=caller.id)
+    service.probing.forget(caller.id, left=answer.body.get("kind") == "leave")
+    service.changed(caller.id, "request", answer)
+    if not answer.replayed and answer.body.get("kind") in lending.KINDS:
+        at_once = service.ledger.releases.at_once(answer.body["acknowledgement"]["seq"])
+        if at_once is not None:
+            await service.submit(at_once)
+        answer = await run_in_threadpool(statuses.completed, service, answer)
+    return told(answer, _tag(answer.body))
+
+
+def _version(tag: str | None) -> int | None:
+    if tag is None or tag == "*":
+        return None
+    text = tag.removeprefix("W/").strip('"')
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
+        raise Problem(412, "If-Match is not a version of your loans.", "Read the loans again.")
+    return int(text)
+
+
+def _tag(body: Any) -> dict[str, str]:
+    return {"ETag": f'"{body["version"]}"'} if "version" in body else {}
+
+
+@router.at("GET /v1/me/requests", bodies.Page)
+def requests(
+    service: TheService,
+    caller: TheCaller,
+    cursor: bodies.Cursor = None,
+    size: bodies.PageSize = 100,
+) -> Response:
+    """List your requests, the newest first."""
+    rows, first = service.ledger.reading.requests(caller.id), place(cursor)
+    shown = [statuses.for_person(service, row) for row in rows[first : first + size]]
+    more = str(first + size) if len(rows) > first + size else None
+    return reply({"requests": shown, "next": more, "total": len(rows)})
+
+
+def _own(service: Service, caller: Caller, name: str) -> Any:
+    try:
+        row = service.ledger.reading.request(name)
+    except NotThere:
+        row = None
+    if row is None or row.person is None or bytes(row.person) != caller.id:
+        raise problems.not_there()
+    return row
+
+
+@router.at("GET /v1/me/requests/{id}", bodies.Status)
+def one_request(name: bodies.RequestId, service: TheService, caller: TheCaller) -> Response:
+    """Tell where a request stands."""
+    return reply(statuses.for_person(service, _own(service, caller, name)))
+
+
+@router.at("GET /v1/me/requests/{id}/receipt", bodies.Anything)
+def receipt(name: bodies.RequestId, service: TheService, caller: TheCaller) -> Response:
+    """Hand over the receipt, byte for byte as it was signed."""
+    return receipts.receipt(_own(service, caller, name))
+
+
+@router.at("GET /v1/me/requests/{id}/proof", media="text/plain")
+def proof(name: bodies.RequestId, service: TheService, caller: TheCaller) -> Response:
+    """Hand over the proof that the log holds the receipt (tlog-proof)."""
+    return receipts.proof(service, _own(service, caller, name))
+
+
+@router.at(
+    "POST /v1/me/requests/{id}/confirm", bodies.Status, 202, more={200: {"description": "Done."}}
+)
+async def give_word(
+    request: Request,
+    name: bodies.RequestId,
+    key: bodies.IdempotencyKey,
+    service: TheService,
+    caller: TheCaller,
+) -> Response:
+    """Confirm what an agent asked for you. It is carried out at once."""
+    if not caller.confirmed:
+        raise problems.confirm_first()
+    operation = agency.GiveWord(caller.id, name)
+    answer = await service.submit(operation, await once(request, key))
+    return await _taken_back(service, caller, answer)
+
+
+@router.at("POST /v1/me/codes", bodies.Token, 201)
+async def agent_code(service: TheService, caller: TheCaller) -> Response:
+    """Make a code for an agent: with it, a request for you needs no further word."""
+    if not caller.confirmed:
+        raise problems.confirm_first()
+    text, _ = new_secret()
+    until = service.ledger.clock() + timedelta(days=CODE_DAYS)
+    await service.submit(accounts.MakeAgentCode(caller.id, text.encode(), until))
+    return reply({"token": text, "expires": moment(until)}, 201)
+
+
+@router.at("GET /v1/me/recommendations", bodies.Anything)
+async def recommendations(
+    service: TheService, caller: TheCaller, k: Annotated[int, Query(ge=1, le=100)] = 20
+) -> Response:
+    """Rank items you may like, with the loans that are the reason. No scores."""
+    return recommending.answer(service, caller.id, k)
+
+
+@router.at("GET /v1/release", bodies.Anything)
+async def release(service: TheService) -> Response:
+    """Tell what is served, how old it is, and when the next release is due."""
+    return reply(recommending.release_facts(service))
+
+
+@router.at("GET /v1/release/{digest}", media="application/octet-stream")
+def release_file(digest: str, service: TheService) -> Response:
+    """Hand over the release itself, to make lists on your own device."""
+    return recommending.release_file(service, digest)
+
+
+@router.at("GET /v1/events", media="text/event-stream")
+async def events(service: TheService, caller: TheCaller) -> Response:
+    """Stream changes of state: your requests; for operators requests, releases and rounds."""
+    channel = caller.id if caller.role is Role.PERSON else OPERATORS
+
+    async def stream() -> AsyncIterator[bytes]:
+        async for text in service.events.stream(channel):
+            yield text
+
+    return StreamingResponse(stream(), media_type="text/event-stream")
+
+
+# ------------------------------------------------------------------ the link, without an account
+
+
+@router.at("GET /r/{link}", bodies.Status)
+def by_link(link: str, service: TheService) -> Response:
+    """Tell where a request stands to whoever holds its link, for 60 days."""
+    return reply(statuses.for_person(service, statuses.linked(service, link)))
+
+
+@router.at("GET /r/{link}/receipt", bodies.Anything)
+def receipt_by_link(link: str, service: TheService) -> Response:
+    """Hand over the receipt."""
+    return receipts.receipt(statuses.linked(service, link))
+
+
+@router.at("GET /r/{link}/proof", media="text/plain")
+def proof_by_link(link: str, service: TheService) -> Response:
+    """Hand over the proof."""
+    return receipts.proof(service, statuses.linked(service, link))
+
+
+@router.at("GET /r/{link}/export", bodies.Anything)
+def export_by_link(link: str, service: TheService) -> Response:
+    """Hand over everything, to whoever holds the link of an access request."""
+    row = statuses.linked(service, link)
+    if row.kind != agency.ACCESS or row.person is None:
+        raise problems.not_there()
+    return exported(service, bytes(row.person))

@@ -1,0 +1,78 @@
+"""Routes for machines and a first page: is it alive, is it ready, what does it measure."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import Response
+
+from rescind.privacy import keys
+from rescind.service import bodies, recommending
+from rescind.service.answers import reply
+from rescind.service.doors import Doors, TheService
+
+router = Doors()
+PAGE = Path(__file__).with_name("page.html")
+DESCRIPTION = Path(__file__).with_name("openapi.json")
+
+
+@router.at("GET /", media="text/html")
+async def page(service: TheService) -> Response:
+    """Say what this is, whether it is healthy, and where the API is."""
+    ready = all(service.readiness().values())
+    said = "".join(f"<p>{sentence}</p>\n" for sentence in service.facts()["said"])
+    text = PAGE.read_text(encoding="utf-8")
+    text = text.replace("{health}", "healthy" if ready else "not ready").replace("{said}", said)
+    return Response(text, media_type="text/html")
+
+
+@router.at("GET /openapi.json", bodies.Anything)
+async def openapi() -> Response:
+    """Describe every route."""
+    return Response(_described(), media_type="application/json")
+
+
+@lru_cache
+def _described() -> bytes:
+    return DESCRIPTION.read_bytes()
+
+
+@router.at("GET /v1/keys", bodies.Keys)
+async def public_keys(service: TheService) -> Response:
+    """Tell the keys to pin: the one that signs receipts, and the one that signs the log."""
+    receipts, log = keys.public_text(service.ledger.signer), str(service.log.key)
+    return reply({"receipts": receipts, "log": log})
+
+
+@router.at("GET /healthz", bodies.Anything)
+async def healthz() -> Response:
+    """Tell that the process answers."""
+    return reply({"alive": True})
+
+
+@router.at("GET /readyz", bodies.Anything, more={503: {"model": bodies.Anything}})
+async def readyz(service: TheService) -> Response:
+    """Tell whether people can be sent here: it can write, keys are open, the sum is built."""
+    checks = service.readiness()
+    ready = all(checks.values())
+    return reply({"ready": ready, **checks}, 200 if ready else 503)
+
+
+@router.at("GET /metrics", media="text/plain")
+def metrics(service: TheService) -> Response:
+    """Count for Prometheus. From this machine, or with a token of the scope `metrics`."""
+    counts: dict[str, Any] = dict(service.ledger.reading.overview())
+    release, due = recommending.served(service), service.due()
+    counts["release"] = release.number if release else 0
+    counts["people_until_release"] = due.people_left if due else 0
+    counts["listeners"] = service.events.listeners
+    text = service.measures.text({name: float(value) for name, value in counts.items()})
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def text_of(description: dict[str, Any]) -> str:
+    """Return the OpenAPI description as it is committed."""
+    return json.dumps(description, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

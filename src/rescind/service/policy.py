@@ -1,0 +1,131 @@
+"""Who may call what: one line per route. A route without a line does not start.
+
+The table in docs/service.md and the test that calls every route as every role are made from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+
+class Role(StrEnum):
+    """Who calls. A witness is anonymous here: it reads what everybody may read."""
+
+    ANONYMOUS = "anonymous"
+    PERSON = "person"
+    AGENT = "agent"
+    OFFICER = "officer"
+    OPERATOR = "operator"
+
+
+SCOPES: dict[Role, frozenset[str]] = {
+    Role.OFFICER: frozenset({"read", "extend", "metrics"}),
+    Role.OPERATOR: frozenset(
+        {"read", "extend", "metrics", "release", "jobs", "people", "scan", "agents", "tokens"}
+    ),
+}
+"""What an operator's routes ask for. A token has some of them; a session all of its role."""
+
+Limit = Literal["none", "read", "change", "sign-in", "account", "erase"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Who may call a route, and how often."""
+
+    who: frozenset[Role]
+    limit: Limit
+    scope: str = ""
+    """Which scope an operator's route asks for."""
+    denied: int = 404
+    """What somebody signed in gets who may not call it."""
+    signed: bool = False
+    """The body carries its own signature (agents), so it need not come from our own pages."""
+    once: bool = False
+    """It changes the ledger: it needs an Idempotency-Key."""
+
+
+def _rule(*who: Role, limit: Limit = "read", **more: object) -> Rule:
+    return Rule(frozenset(who), limit, **more)  # type: ignore[arg-type]
+
+
+EVERYBODY = tuple(Role)
+_A, _P, _G, _F, _O = Role.ANONYMOUS, Role.PERSON, Role.AGENT, Role.OFFICER, Role.OPERATOR
+
+POLICY: dict[str, Rule] = {
+    # anybody
+    "GET /": _rule(*EVERYBODY),
+    "GET /openapi.json": _rule(*EVERYBODY),
+    "GET /healthz": _rule(*EVERYBODY, limit="none"),
+    "GET /readyz": _rule(*EVERYBODY, limit="none"),
+    "GET /metrics": _rule(_F, _O, limit="none", scope="metrics"),
+    "GET /v1/catalogue": _rule(*EVERYBODY),
+    "GET /v1/keys": _rule(*EVERYBODY),
+    "GET /v1/enter/{code}": _rule(*EVERYBODY, limit="sign-in"),
+    "GET /r/{link}": _rule(*EVERYBODY),
+    "GET /r/{link}/receipt": _rule(*EVERYBODY),
+    "GET /r/{link}/proof": _rule(*EVERYBODY),
+    "GET /r/{link}/export": _rule(*EVERYBODY),
+    # entry
+    "POST /v1/account/begin": _rule(*EVERYBODY, limit="account"),
+    "POST /v1/account/finish": _rule(*EVERYBODY, limit="account"),
+    "POST /v1/account/recover": _rule(*EVERYBODY, limit="sign-in"),
+    "POST /v1/session/begin": _rule(*EVERYBODY, limit="sign-in"),
+    "POST /v1/session/finish": _rule(*EVERYBODY, limit="sign-in"),
+    "POST /v1/session/confirm": _rule(_P, _F, _O, limit="sign-in"),
+    "DELETE /v1/session": _rule(_P, _F, _O, limit="change"),
+    # a person's own
+    "GET /v1/me": _rule(_P),
+    "GET /v1/me/loans": _rule(_P),
+    "GET /v1/me/export": _rule(_P),
+    "GET /v1/me/recommendations": _rule(_P),
+    "POST /v1/me/loans": _rule(_P, limit="change", once=True),
+    "GET /v1/me/requests": _rule(_P),
+    "POST /v1/me/requests": _rule(_P, limit="erase", once=True),
+    "GET /v1/me/requests/{id}": _rule(_P),
+    "GET /v1/me/requests/{id}/receipt": _rule(_P),
+    "GET /v1/me/requests/{id}/proof": _rule(_P),
+    "POST /v1/me/requests/{id}/confirm": _rule(_P, limit="erase", once=True),
+    "POST /v1/me/codes": _rule(_P, limit="change"),
+    "GET /v1/release": _rule(_P, _O, denied=401),
+    "GET /v1/release/{digest}": _rule(_P, _O, denied=401),
+    "GET /v1/events": _rule(_P, _F, _O),
+    # agents: Data Rights Protocol
+    "POST /drp/v1/agent/{id}": _rule(*EVERYBODY, limit="sign-in", signed=True),
+    "GET /drp/v1/agent/{id}": _rule(_G, denied=403),
+    "POST /drp/v1/data-rights-request": _rule(_G, limit="erase", denied=403, signed=True),
+    "POST /drp/v1/data-rights-request/": _rule(_G, limit="erase", denied=403, signed=True),
+    "GET /drp/v1/data-rights-request/{id}": _rule(_G, denied=403),
+    "DELETE /drp/v1/data-rights-request/{id}": _rule(_G, limit="change", denied=403, signed=True),
+    # operators
+    "GET /v1/operator/overview": _rule(_F, _O, scope="read"),
+    "GET /v1/operator/requests": _rule(_F, _O, scope="read"),
+    "GET /v1/operator/releases": _rule(_F, _O, scope="read"),
+    "GET /v1/operator/jobs": _rule(_F, _O, scope="read"),
+    "GET /v1/operator/audits": _rule(_F, _O, scope="read"),
+    "GET /v1/operator/storage": _rule(_F, _O, scope="read"),
+    "GET /v1/operator/witnesses": _rule(_F, _O, scope="read"),
+    "POST /v1/operator/requests/{id}/extend": _rule(
+        _F, _O, limit="change", scope="extend", once=True
+    ),
+    "POST /v1/operator/releases": _rule(_F, _O, limit="change", scope="release", once=True),
+    "POST /v1/operator/jobs": _rule(_F, _O, limit="change", scope="jobs", once=True),
+    "POST /v1/operator/people/{id}/quarantine": _rule(
+        _F, _O, limit="change", scope="people", once=True
+    ),
+    "POST /v1/operator/scan": _rule(_F, _O, limit="change", scope="scan"),
+    "POST /v1/operator/agents": _rule(_F, _O, limit="change", scope="agents", once=True),
+    "POST /v1/operator/tokens": _rule(_F, _O, limit="change", scope="tokens"),
+    # the log, for witnesses and everybody
+    "GET /log/checkpoint": _rule(*EVERYBODY),
+    "GET /log/tile/{path}": _rule(*EVERYBODY, limit="none"),
+}
+
+
+def verdict(rule: Rule, role: Role, scopes: frozenset[str]) -> int:
+    """Return 200 if this caller may pass, else the status of the refusal."""
+    if role in rule.who and (not rule.scope or rule.scope in scopes):
+        return 200
+    return 401 if role is Role.ANONYMOUS else rule.denied

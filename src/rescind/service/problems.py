@@ -1,0 +1,164 @@
+"""Errors over HTTP: `application/problem+json` (RFC 9457) that says what to do next.
+
+A refusal of the ledger (`RescindError`) keeps its sentence; its class decides the status. Nothing
+else reaches a caller: an unexpected error is told as a number, and the number finds the log line,
+which names the place in the code and never a value.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import traceback
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from starlette.responses import Response
+
+from rescind.errors import ConfigError, ConsentError, DataError, RescindError
+
+LOG = logging.getLogger("rescind.service")
+MEDIA = "application/problem+json"
+KIND = "urn:rescind:problem:"
+
+AGAIN = "Send the same request again, with the same Idempotency-Key."
+STATUS: tuple[tuple[str, int, str], ...] = (
+    ("NotThere", 404, "Check the address. What is not yours is answered the same way."),
+    ("VersionConflict", 412, "Read the loans again, then send the change with the new ETag."),
+    ("StillRunning", 409, "Wait for the first answer, or send the same request again later."),
+    ("KeyReused", 422, "Use a new Idempotency-Key for another request."),
+    ("DiskFull", 507, "The operator must free disk space. " + AGAIN),
+    ("Closing", 503, AGAIN),
+    ("Busy", 503, AGAIN),
+    (ConfigError.__name__, 400, "Correct the request and send it again."),
+    (DataError.__name__, 422, "Correct the request and send it again."),
+    (ConsentError.__name__, 409, "Read your loans, then ask for what is there."),
+)
+"""By the name of the class, the closest ancestor first: status, and what to do next."""
+WAIT_SECONDS = {429: 60, 503: 2, 507: 60}
+
+
+class Problem(Exception):
+    """A refusal that a caller can act on."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        what_next: str,
+        *,
+        kind: str = "",
+        item: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.next, self.item = status, detail, what_next, item
+        self.kind = kind or HTTPStatus(status).phrase.lower().replace(" ", "-")
+        self.headers = dict(headers or {})
+        if status in WAIT_SECONDS:
+            self.headers.setdefault("Retry-After", str(WAIT_SECONDS[status]))
+        if status == 401:
+            self.headers.setdefault("WWW-Authenticate", "Bearer")
+
+    def response(self) -> Response:
+        """Return the answer of RFC 9457."""
+        body: dict[str, Any] = {
+            "type": KIND + self.kind,
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            "next": self.next,
+        }
+        if self.item is not None:
+            body["item"] = self.item
+        return Response(json.dumps(body), self.status, self.headers, MEDIA)
+
+    def response_for_agents(self, fatal: bool = False) -> Response:
+        """Return the answer of the Data Rights Protocol 3.06: code, message and fatal."""
+        body = {"code": str(self.status), "message": f"{self.detail} {self.next}", "fatal": fatal}
+        return Response(json.dumps(body), self.status, self.headers, "application/json")
+
+
+def not_signed_in() -> Problem:
+    """Nobody is signed in."""
+    return Problem(401, "Nobody is signed in.", "Sign in with a passkey, then send this again.")
+
+
+def not_there() -> Problem:
+    """What does not exist and what is not yours: one answer, so that nobody can tell them apart."""
+    return Problem(
+        404,
+        "There is nothing here for you.",
+        "Check the address. What is not yours is answered the same way.",
+    )
+
+
+def confirm_first() -> Problem:
+    """The session is too old for this step."""
+    return Problem(
+        401,
+        "This needs a fresh confirmation with your passkey.",
+        "POST /v1/session/begin, then /v1/session/confirm, then send this again within 5 minutes.",
+        kind="confirm-first",
+    )
+
+
+def too_many(seconds: int) -> Problem:
+    """A limit is reached."""
+    return Problem(
+        429,
+        "Too many requests from here.",
+        f"Wait {seconds} s, then send it again.",
+        headers={"Retry-After": str(max(1, seconds))},
+    )
+
+
+def of(error: Exception) -> Problem:
+    """Return the problem of a refusal; for anything else a number that finds the log line."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, RescindError):
+        return _of_refusal(error)
+    number = secrets.token_hex(4)
+    LOG.error("problem %s: %s at %s", number, type(error).__name__, _place(error))
+    return Problem(
+        500,
+        f"Something failed here. Its number is {number}.",
+        f"{AGAIN} If it stays, tell the operator the number.",
+        kind=f"failed-{number}",
+    )
+
+
+def _of_refusal(error: RescindError) -> Problem:
+    ancestors = [one.__name__ for one in type(error).__mro__]
+    known = {name: (status, what_next) for name, status, what_next in STATUS}
+    name = next((one for one in ancestors if one in known), ConfigError.__name__)
+    status, what_next = known[name]
+    return Problem(status, str(error), what_next)
+
+
+def _place(error: Exception) -> str:
+    """Where it failed: files and lines, no values and no message, which might hold an id."""
+    frames = traceback.extract_tb(error.__traceback__)[-4:]
+    return " < ".join(f"{one.filename.rpartition('/')[2]}:{one.lineno}" for one in reversed(frames))
+
+
+def of_validation(errors: Sequence[Mapping[str, Any]]) -> Problem:
+    """Return the problem of a request that does not fit its description.
+
+    A missing or short Idempotency-Key is 400; anything else 422. Values are not repeated.
+    """
+    first = errors[0] if errors else {"loc": (), "msg": "it does not fit", "type": ""}
+    place = ".".join(str(part) for part in first["loc"] if not isinstance(part, int)) or "body"
+    if "idempotency-key" in place.lower():
+        return Problem(
+            400,
+            "Idempotency-Key is missing, or not 16 to 64 letters and digits.",
+            "Send a new random key with every change, and the same key when you repeat it.",
+            kind="idempotency-key",
+        )
+    return Problem(
+        422, f"{place}: {first['msg']}.", "Correct the request; GET /openapi.json describes it."
+    )

@@ -1,0 +1,36 @@
+"""Handing over receipts and their proofs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Row
+from starlette.responses import Response
+
+from rescind.service.problems import Problem
+
+if TYPE_CHECKING:
+    from rescind.service.context import Service
+
+
+def receipt(row: Row) -> Response:
+    """Return a receipt, byte for byte as it was signed."""
+    if row.receipt is None:
+        raise _not_yet(row)
+    return Response(bytes(row.receipt), media_type="application/json")
+
+
+def proof(service: Service, row: Row) -> Response:
+    """Return the proof that the log holds the receipt."""
+    if row.receipt is None or row.receipt_leaf is None:
+        raise _not_yet(row)
+    return Response(service.log.proof(row.receipt_leaf), media_type="text/plain; charset=utf-8")
+
+
+def _not_yet(row: Row) -> Problem:
+    return Problem(
+        404,
+        f"This request is {row.status}: its receipt is not issued yet.",
+        "Read its status: it says when the next release is due.",
+        kind="not-yet",
+    )

@@ -1,0 +1,240 @@
+"""From options to a running service: where it listens, what it starts with, what it prints."""
+
+from __future__ import annotations
+
+import csv
+import ipaddress
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rescind.errors import ConfigError, DataError, suggest
+from rescind.ledger import accounts
+from rescind.ledger.book import Ledger
+from rescind.ledger.catalogue import FILE as CATALOGUE
+from rescind.ledger.catalogue import Catalogue
+from rescind.ledger.options import Options
+from rescind.ledger.start import swap_in_use
+from rescind.service import demonstration
+from rescind.service.app import create_app
+from rescind.service.callers import new_secret
+from rescind.service.policy import SCOPES, Role
+from rescind.service.settings import Settings
+
+if TYPE_CHECKING:
+    from rescind.service.context import Service
+
+INVITATION = timedelta(days=2)
+TOKEN = timedelta(days=90)
+STOP_SECONDS = 10
+WAITING = 2048
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Doorway:
+    """Where a service listens. Closed by default: any other address needs a reason."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    name: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    behind_proxy: tuple[str, ...] = ()
+    insecure: bool = False
+    demo: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("TLS needs both --tls-cert and --tls-key. Give both, or neither.")
+        for path in filter(None, (self.tls_cert, self.tls_key)):
+            if not path.is_file():
+                raise ConfigError(f"{path} is not a file. Give the PEM files of a certificate.")
+        if self.demo and (not self.local or self.behind_proxy):
+            raise ConfigError(
+                f"--demo signs anybody in who has its link, so it listens on this machine only, "
+                f"not on {self.host}. Leave out --host and --behind-proxy."
+            )
+        if not (self.local or self.tls_cert or self.behind_proxy or self.insecure):
+            raise ConfigError(
+                f"{self.host} can be reached from elsewhere, and nothing is encrypted. Give "
+                f"--tls-cert and --tls-key, or --behind-proxy NAME, or leave out --host. "
+                f"--insecure listens all the same, and every page says so."
+            )
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine can reach it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def listening(self) -> socket.socket:
+        """Return a bound socket, or say why there is none."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        found = socket.socket(family)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind((self.host, self.port))
+        except OSError as error:
+            found.close()
+            raise ConfigError(
+                f"cannot listen on {self.host}:{self.port}: {error.strerror or error}. "
+                f"End what listens there, or choose another --port."
+            ) from None
+        return found
+
+    def settings(self, port: int, business: str) -> Settings:
+        """Return what the doors need to know. Passkeys need a name: an address has none."""
+        if self.behind_proxy:
+            origin = f"https://{self.behind_proxy[0]}"
+            hosts = (*self.behind_proxy, "localhost", "127.0.0.1")
+        else:
+            name = self.name or ("localhost" if self.local else self.host)
+            scheme = "https" if self.tls_cert else "http"
+            usual = {"https": 443, "http": 80}[scheme] == port
+            origin = f"{scheme}://{name}" + ("" if usual else f":{port}")
+            hosts = (name, "localhost", "127.0.0.1", "[::1]") if self.local else (name,)
+        return Settings(
+            origin=origin,
+            hosts=tuple(dict.fromkeys(hosts)),
+            demo=self.demo,
+            insecure=self.insecure and not self.local,
+            behind_proxy=bool(self.behind_proxy),
+            business=business,
+        )
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What else a start shall do."""
+
+    demo: str | None = None
+    items: Path | None = None
+    invite_operator: str | None = None
+    invite_officer: str | None = None
+    make_token: str | None = None
+    business: str = "RESCIND"
+
+
+def run(
+    state: Path,
+    door: Doorway,
+    wanted: Wanted,
+    options: Options,
+    database: str | None = None,
+    keys_mirror: Path | None = None,
+    say: Say = print,
+) -> None:
+    """Open the ledger, fill it if asked to, and serve until a signal comes."""
+    listening = door.listening()
+    try:
+        people = demonstration.people_of(wanted.demo, say) if wanted.demo else None
+        catalogue = people.catalogue if people else _catalogue(state, wanted.items)
+        ledger = Ledger.open(
+            state,
+            catalogue=catalogue,
+            database=database,
+            options=options,
+            keys_mirror=keys_mirror,
+        )
+        try:
+            say(str(ledger.report))
+            if swap_in_use():
+                say("note: swap is on, so memory with loans may be written to a disk. Turn it off.")
+            if people is not None:
+                demonstration.fill(ledger, people, say)
+            settings = door.settings(listening.getsockname()[1], wanted.business)
+            _serve(ledger, settings, door, wanted, listening, say)
+        finally:
+            ledger.close()
+    finally:
+        listening.close()
+
+
+def _catalogue(state: Path, items: Path | None) -> Catalogue | None:
+    """Read the items the first time; later the folder has them."""
+    if items is None:
+        if not (state / CATALOGUE).exists():
+            raise ConfigError(
+                f"{state} is new, and a service needs items that people may lend. Give "
+                f"--items FILE.csv (columns id, title), or --demo ml-100k to try it out."
+            )
+        return None
+    try:
+        with open(items, newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"cannot read {items}: {why}. Give a CSV file in UTF-8.") from None
+    if not rows or "id" not in rows[0]:
+        raise DataError(f"{items} has no column 'id'. Its first line must name id and title.")
+    ids = [str(row["id"]) for row in rows]
+    return Catalogue(ids, [row.get("title") or row["id"] for row in rows])
+
+
+def _serve(
+    ledger: Ledger,
+    settings: Settings,
+    door: Doorway,
+    wanted: Wanted,
+    listening: socket.socket,
+    say: Say,
+) -> None:
+    import uvicorn
+
+    app = create_app(ledger, settings)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,  # addresses of requests hold ids
+            server_header=False,
+            date_header=True,
+            proxy_headers=bool(door.behind_proxy),
+            ssl_certfile=door.tls_cert,
+            ssl_keyfile=door.tls_key,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+    )
+    listening.listen(WAITING)  # whoever comes before the server runs waits
+    say(f"rescind serves at {settings.origin}  (end with Ctrl-C)")
+    _print_entrances(app.state.service, wanted, say)
+    with suppress(KeyboardInterrupt):  # the server has ended in order when this comes
+        server.run(sockets=[listening])
+    say("ended: everything that was acknowledged is on the disk.")
+
+
+def _print_entrances(service: Service, wanted: Wanted, say: Say) -> None:
+    """Print links and tokens, each once; only their digests are kept."""
+    ledger, origin = service.ledger, service.settings.origin
+    if wanted.demo:
+        secret, digest = new_secret()
+        person = demonstration.guest(ledger)
+        service.entrances[digest] = person
+        say(f"sign in once, as one of the people: {origin}/v1/enter/{secret}")
+    invited = ((wanted.invite_operator, Role.OPERATOR), (wanted.invite_officer, Role.OFFICER))
+    for who, role in invited:
+        if who:
+            text = _token(ledger, who, f"{accounts.INVITED}{role}", (), INVITATION)
+            say(f"invitation for {who} ({role}), for 2 days: {origin}/#invite={text}")
+    if wanted.make_token:
+        scopes = tuple(part.strip() for part in wanted.make_token.split(",") if part.strip())
+        for scope in scopes:
+            if scope not in SCOPES[Role.OPERATOR]:
+                raise ConfigError(f"'{scope}' is no scope: {suggest(scope, SCOPES[Role.OPERATOR])}")
+        role = Role.OFFICER if set(scopes) <= SCOPES[Role.OFFICER] else Role.OPERATOR
+        text = _token(ledger, "made at the start", role, scopes, TOKEN)
+        say(f"token for {', '.join(scopes)}, for 90 days: {text}")
+
+
+def _token(ledger: Ledger, name: str, role: str, scopes: tuple[str, ...], lasts: timedelta) -> str:
+    text, digest = new_secret()
+    until = ledger.clock() + lasts
+    ledger.submit(accounts.MakeToken(digest, name, role, scopes, until)).result()
+    return text

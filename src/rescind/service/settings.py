@@ -1,0 +1,28 @@
+"""What a running service was told at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the doors are reached. The ledger's own settings are `rescind.ledger.options.Options`."""
+
+    origin: str = "http://localhost:8000"
+    """Where browsers find us: scheme, host and port. Passkeys are bound to it."""
+    hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
+    """Names that a request may ask for; others are refused (DNS rebinding)."""
+    demo: bool = False
+    insecure: bool = False
+    """Listens beyond this machine without TLS; every page says so."""
+    behind_proxy: bool = False
+    limits: bool = True
+    """Off for measurements and for tests that call every route."""
+    business: str = "RESCIND"
+    """What agents call us (`business-id` of the Data Rights Protocol)."""
+
+    @property
+    def rp_id(self) -> str:
+        """The name that passkeys are bound to: the host without scheme and port."""
+        return self.origin.partition("://")[2].partition(":")[0]

@@ -1,0 +1,136 @@
+"""How a request is told: the status object of the Data Rights Protocol, and more for its person."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from rescind.ledger import agency
+from rescind.ledger.batch import Answer
+from rescind.service import problems
+from rescind.service.answers import moment
+
+if TYPE_CHECKING:
+    from rescind.service.context import Service
+
+STEPS = ("hidden", "erased", "summed", "served", "issued")
+_DETAILS = {
+    agency.OPEN: "It has arrived and will be looked at now.",
+    agency.FULFILLED: "Done: what is served is made without it.",
+    agency.REVOKED: "It was taken back before anything was done.",
+    agency.DENIED: "Nobody confirmed it in time, so nothing was done.",
+    agency.EXPIRED: "It ended before anything was done.",
+}
+
+
+def details(service: Service, row: Any) -> str:
+    """Return one or two sentences: what was done, and what comes next and when."""
+    if row.reason == agency.NEED_USER_VERIFICATION:
+        return "It waits for the person's own confirmation with a passkey, for 14 days."
+    if row.kind == agency.ACCESS and row.status == agency.FULFILLED:
+        return "The link leads to everything that is lent."
+    if row.status != agency.IN_PROGRESS:
+        return _DETAILS[row.status]
+    text = f"Unreadable here and out of the sum. {next_release(service)}"
+    return f"{text} It takes longer: {row.reason}" if row.reason else text
+
+
+def next_release(service: Service) -> str:
+    """Return when the next release is due, in words."""
+    due = service.due()
+    if due is None:
+        return "Served without it from the next release on."
+    more = f"{due.people_left} more people" if due.people_left else "it is being made"
+    latest = f", at the latest {moment(due.at)}" if due.at else ""
+    return f"Served without it from the next release on: {more}{latest}."
+
+
+def status_of(service: Service, row: Any) -> dict[str, Any]:
+    """Return the fields of the protocol, section 3.03."""
+    body: dict[str, Any] = {
+        "request_id": row.id,
+        "status": row.status,
+        "received_at": moment(row.received_at),
+        "expected_by": moment(row.expected_by),
+        "processing_details": details(service, row),
+    }
+    if row.status == agency.DENIED or row.reason == agency.NEED_USER_VERIFICATION:
+        body["reason"] = row.reason
+    return body
+
+
+def for_agent(service: Service, row: Any) -> dict[str, Any]:
+    """Return what its agent is told: where the person confirms, and where results are."""
+    body, origin = status_of(service, row), service.settings.origin
+    if row.reason == agency.NEED_USER_VERIFICATION:
+        body["user_verification_url"] = f"{origin}/#confirm={row.id}"
+        body["expires_at"] = moment(row.received_at + agency.PATIENCE)
+    if row.kind == agency.ACCESS and row.status == agency.FULFILLED and row.link:
+        token, _ = agency.access_link(service.ledger.keyed, row.id)
+        body["results_url"] = f"{origin}/r/{as_text(token)}/export"
+        body["expires_at"] = moment(row.link_until)
+    return body
+
+
+def for_person(service: Service, row: Any) -> dict[str, Any]:
+    """Return everything about a request but its records."""
+    steps = {name: moment(getattr(row, f"{name}_at")) for name in STEPS}
+    return {
+        **status_of(service, row),
+        "kind": row.kind,
+        "n": row.n,
+        "level": row.level,
+        "steps": {name: at for name, at in steps.items() if at},
+        "leaf": row.leaf,
+        "release": row.release,
+        "receipt": row.receipt is not None,
+    }
+
+
+def completed(service: Service, answer: Answer) -> Answer:
+    """Add what comes next to a take-back's answer; 200 if nothing does (instant form)."""
+    row = service.ledger.reading.request(answer.body["request_id"])
+    done = row.status == agency.FULFILLED
+    level = row.level if done else answer.body.get("level", row.level)
+    steps = {n: moment(datetime.fromisoformat(at)) for n, at in answer.body["steps"].items()}
+    body = {**answer.body, **status_of(service, row), "level": level, "steps": steps}
+    if "acknowledgement" in body:
+        point = {"checkpoint": service.log.read_checkpoint()}
+        body["acknowledgement"] = {**body["acknowledgement"], **point}
+    return replace(answer, status=200 if done else answer.status, body=body)
+
+
+def for_operator(row: Any) -> dict[str, Any]:
+    """Return counts and times: what an operator sees of a request."""
+    return {
+        "request_id": row.id,
+        "kind": row.kind,
+        "n": row.n,
+        "status": row.status,
+        "reason": row.reason,
+        "level": row.level,
+        "received_at": moment(row.received_at),
+        "expected_by": moment(row.expected_by),
+        "by_agent": row.agent is not None,
+        "release": row.release,
+    }
+
+
+def as_text(token: bytes) -> str:
+    """Return a token as it stands in a link."""
+    return urlsafe_b64encode(token).decode().rstrip("=")
+
+
+def linked(service: Service, text: str) -> Any:
+    """Return the request that a link leads to, or say that there is nothing."""
+    try:
+        token = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError:
+        raise problems.not_there() from None
+    row = service.ledger.reading.linked_request(hashlib.sha256(token).digest())
+    if row.link_until is None or row.link_until < service.ledger.clock():
+        raise problems.not_there()
+    return row

@@ -1,0 +1,123 @@
+"""The whole story over HTTP: lend, release, take back, release, receipt, proof."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from doors import Agent, House, opened
+from rescind.forgetting.receipt import opened as exactly
+from rescind.forgetting.receipt import parse
+from rescind.forgetting.verify import verify
+from rescind.ledger.options import Options
+from rescind.proof.log_folder import RECEIPT, entry_of
+from rescind.proof.notes import LOG, Key, Proof
+from rescind.service import chores, learning
+
+
+def crowd(house: House, people: int = 15) -> None:
+    """Let people lend items that five or more of them share: rarer ones are hidden."""
+    for n in range(people):
+        house.person(tuple(sorted({(n * 7 + step * 3) % 20 for step in range(10)})))
+
+
+def check(house: House, told: dict, receipt: bytes, proof: str) -> None:
+    """Check a receipt as its holder does: signature, key, log."""
+    pinned = house.caller().get("/v1/keys").json()
+    found = verify(receipt, {pinned["receipts"]: "pinned"})
+    assert found.valid, [one.says for one in found.checks]
+    exact = exactly(parse(receipt), bytes.fromhex(told["receipt_key"]))
+    assert (exact.asked.records, exact.done.level) == (told["n"], "L3")
+    log = Key.parse(pinned["log"], LOG)
+    Proof.parse(proof).check(entry_of(RECEIPT, receipt), log)
+
+
+def test_from_lending_to_a_receipt_with_proof(house: House) -> None:
+    crowd(house)
+    operator, person = house.operator(), house.person((1, 4, 7, 10, 13, 16))
+    assert operator.post("/v1/operator/releases", {}).status_code == 202
+    listed = person.get("/v1/me/recommendations").json()
+    assert (listed["kind"], listed["release"]) == ("release", 1)
+    assert any(one["because"] for one in listed["items"])
+    assert not {"score", "scores"} & set(listed["items"][0])
+    told = person.post("/v1/me/requests", {"kind": "erase", "items": ["item-7"]}).json()
+    assert person.get("/v1/me/recommendations").json()["release"] == 1
+    key = "release-" + "k" * 16
+    first = operator.post("/v1/operator/releases", {}, key)
+    again = operator.post("/v1/operator/releases", {}, key)
+    assert again.headers["Idempotent-Replay"] == "true"
+    assert again.json() == first.json()
+    assert house.ledger.releases.current.number == 2  # asked for twice, made once
+    status = person.get(f"/v1/me/requests/{told['request_id']}").json()
+    assert (status["status"], status["level"], status["release"]) == ("fulfilled", "L3", 2)
+    receipt = house.caller().get(f"{told['link']}/receipt").content
+    proof = house.caller().get(f"{told['link']}/proof").text
+    check(house, told, receipt, proof)
+    with pytest.raises(Exception, match=r"not at this place|does not|is not"):
+        check(house, told, receipt, proof.replace("index ", "index 1", 1))
+
+
+def test_a_release_is_made_when_it_is_due_and_told(tmp_path: Path) -> None:
+    from streams import opened_stream
+
+    with opened(tmp_path / "state", Options(people=3)) as house:
+        person = house.person((1, 2, 3, 4, 5))
+        assert learning.release_if_due(house.service) is False  # one of three
+        crowd(house, 3)
+
+        async def story():
+            import asyncio
+
+            async with opened_stream(person, "/v1/events") as stream:
+                await stream.next()
+                assert await asyncio.to_thread(learning.release_if_due, house.service)
+                return await stream.next()
+
+        assert '"number": 1' in house.runner.run(story())
+        facts = person.get("/v1/release").json()
+        assert facts["current"]["number"] == 1
+        file = person.get(f"/v1/release/{facts['current']['digest']}")
+        assert file.content.startswith(b"rescind1")
+        assert "immutable" in file.headers["cache-control"]
+
+
+def test_in_the_instant_form_everything_is_done_with_the_answer(tmp_path: Path) -> None:
+    with opened(tmp_path / "state", Options(instant=True)) as house:
+        crowd(house)
+        person = house.person((1, 4, 7, 10, 13, 16))
+        assert person.get("/v1/me/recommendations").json()["items"]
+        answer = person.post("/v1/me/requests", {"kind": "erase", "items": ["item-7"]})
+        told = answer.json()
+        assert (answer.status_code, told["status"], told["level"]) == (200, "fulfilled", "L3")
+        receipt = house.caller().get(f"{told['link']}/receipt").content
+        check(house, told, receipt, house.caller().get(f"{told['link']}/proof").text)
+        said = person.get("/v1/me").json()["service"]["said"]
+        assert any("can tell what left" in sentence for sentence in said)
+        assert "can tell what left" in house.caller().get("/").text
+
+
+def test_an_agents_deletion_is_fulfilled(house: House) -> None:
+    crowd(house)
+    agent: Agent = house.agent()
+    person = house.person((1, 4, 7))
+    code = person.post("/v1/me/codes", None, None).json()["token"]
+    message = agent.exercise(**{"rescind-code": code})
+    asked = agent.tell("POST", "/drp/v1/data-rights-request", message).json()
+    assert asked["status"] == "open"
+    chores.advance(house.service)
+    path = f"/drp/v1/data-rights-request/{asked['request_id']}"
+    assert agent.get(path).json()["status"] == "in_progress"
+    learning.make_release(house.service)
+    assert agent.get(path).json()["status"] == "fulfilled"
+
+
+def test_the_serving_process_loads_no_torch() -> None:
+    code = (
+        "import sys; import rescind.service.running, rescind.ledger.releasing; "
+        "from rescind.service.app import description; description(); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
