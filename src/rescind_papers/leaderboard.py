@@ -207,6 +207,7 @@ def markdown(task: str, shelf: Shelf) -> str:
     ]  # fmt: skip
     there = {name for s in every for name in (s.method, s.learner)}
     named = {"Nothing": NO_OP}  # trials have it as a control, under another name
+    there |= {"AutoGram"}  # it becomes one of two others before it learns
     without = [name for name in classes(*METHODS) if named.get(name, name) not in there]
     said = [rows_as_markdown([[*head, "recipe"], *rows]), SCRIPT, *_empty(mine)]
     said.append(f"Methods without a result in any recipe: {', '.join(without) or 'none'}.")

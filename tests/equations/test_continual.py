@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.testing import assert_close
 
-from rescind import Federation, InProcess, OneByOne, Records
+from rescind import Federation, InProcess, OneByOne
 from rescind.core.clock import Clock
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Work
+from rescind.core.records import Records
 from rescind.core.state import Private
 from rescind.errors import ConfigError
 from rescind.methods.continual.f3crec import F3CRec

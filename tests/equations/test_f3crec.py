@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.nn import functional
 from torch.testing import assert_close
 
-from rescind import Arrive, Federation, InProcess, OneByOne, Records
+from rescind import Federation, InProcess, OneByOne
 from rescind.core.holdings import Holdings
 from rescind.core.loss_terms import preference_shift, replay_size
 from rescind.core.method import Method
+from rescind.core.records import Arrive, Records
 from rescind.core.update import Rows
 from rescind.errors import ConfigError
 from rescind.methods.continual.f3crec import F3CRec, temporal_mean

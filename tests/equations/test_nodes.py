@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from graphs import tiny_graph, tiny_subgraphs
-from rescind import Erase, Federation, Records, Withdraw
+from rescind import Erase, Federation
 from rescind.core.clock import Clock
 from rescind.core.holdings import TEST, TRAIN, VALID, Holdings
+from rescind.core.records import Records, Withdraw
 from rescind.core.tasks.nodes import Classes
 from rescind.data import GraphDataset, load, partition
 from rescind.data.partition import METIS, louvain, node_split, published_parts, subgraphs

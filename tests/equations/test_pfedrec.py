@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.testing import assert_close
 
-from rescind import Federation, InProcess, OneByOne, Records
+from rescind import Federation, InProcess, OneByOne
 from rescind.core.holdings import Holdings
+from rescind.core.records import Records
 from rescind.methods.continual.finetune import FineTune
 from rescind.models.pfedrec import PFedRec
 

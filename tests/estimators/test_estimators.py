@@ -14,6 +14,7 @@ from sklearn.base import clone
 import rescind as rs
 from rescind.core.holdings import TEST, TRAIN, Holdings
 from rescind.core.labels import Labels
+from rescind.core.records import Records
 from rescind.core.tasks.metrics import Ranking
 from rescind.errors import ConfigError, DataError
 from rescind.methods.additive._solve import WEIGHTS
@@ -171,7 +172,7 @@ def test_a_large_catalogue_is_learnt_as_local_gram_does_and_this_is_said(caplog)
     assert "LocalGram" in caplog.text
     users, items = model.users, model.items
     client, item = ([known.index(r[n]) for r in RECORDS] for n, known in enumerate((users, items)))
-    records = rs.Records.of(client, item)
+    records = Records.of(client, item)
     held = Holdings.of(records, torch.zeros(len(records)), len(users), len(items))
     method = rs.methods.LocalGram(cross=True)
     fed = rs.Federation.start(held, method, labels=Labels(tuple(users), tuple(items))).run(1)

@@ -132,7 +132,8 @@ CHEATS: dict[str, type[Unlearner]] = {
 
 def claims_exact(cheat: type[Unlearner]) -> Unlearner:
     """Return the cheat with `exact = True`, as anybody can write it into a class."""
-    return type(f"Exact{cheat.__name__}", (cheat,), {"exact": True, "unlearning": "Retrain"})()
+    said = {"exact": True, "answers": True, "unlearning": "Retrain"}
+    return type(f"Exact{cheat.__name__}", (cheat,), said)()
 
 
 def _table(fed: Federation) -> str:

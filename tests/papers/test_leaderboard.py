@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rescind.methods
-from rescind.core.settings import classes
+from rescind.core.settings import look_again
 from rescind.errors import ConfigError
 from rescind.experiments.recipe import DataSettings, read
 from rescind_papers.index import Shelf
@@ -59,9 +59,9 @@ def with_a_newcomer(tmp_path, monkeypatch):
     home.mkdir()
     (home / "newcomer.py").write_text(METHOD)
     monkeypatch.setattr(rescind.methods, "__path__", [*rescind.methods.__path__, str(home)])
-    classes.cache_clear()
+    look_again()
     yield
-    classes.cache_clear()
+    look_again()
 
 
 def test_a_method_file_and_its_recipe_make_a_row(tmp_path, with_a_newcomer):

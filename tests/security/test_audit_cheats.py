@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
+from typing import ClassVar
 
 import pytest
 
@@ -140,6 +141,8 @@ def test_the_attack_is_committed_to_before_the_unlearner_runs(tmp_path, monkeypa
 
     @dataclass(frozen=True, kw_only=True)
     class Looks(PurgeOnly):
+        answers: ClassVar[bool] = True
+
         def forget(self, fed: Federation, request: Request) -> Federation:
             seen.append((tmp_path / COMMITMENTS).read_text().split()[-1])
             return super().forget(fed, request)

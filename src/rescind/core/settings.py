@@ -23,6 +23,12 @@ NONE = "none"
 _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 
 
+def look_again() -> None:
+    """Look for classes anew: a package has got more modules."""
+    classes.cache_clear()
+    _modules.cache_clear()
+
+
 @lru_cache(maxsize=32)
 def classes(package: str, marker: str, private: bool = False) -> dict[str, type]:
     """Return the concrete dataclasses of a package that have the attribute `marker`.
