@@ -106,9 +106,9 @@ def command(
             f"{len(sources)} requests get a folder, a receipt and a request file each. Leave --out "
             f"and --request out, or give one request at a time."
         )
-    how = unlearner(method, change or ())
     if not (run / MOVED).is_file():  # a request that was answered gets its answer again
         check_finished(run)
+    how = unlearner(method, change or ())
     from rescind.experiments.forget_run import check_requests
 
     check_requests(run, kind, sources)
