@@ -17,7 +17,7 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.records import Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.errors import ConfigError
-from rescind.methods.additive import auto_gram
+from rescind.methods.additive import _local_kernels, auto_gram
 from rescind.methods.additive._local_ridge import Near, SparseGram
 from rescind.methods.additive._pairs import square
 from rescind.methods.additive._solving import Ridge
@@ -248,3 +248,28 @@ def test_a_gram_that_was_named_still_refuses(monkeypatch):
     monkeypatch.setattr(auto_gram, "DENSE_ITEMS", 13)
     with pytest.raises(ConfigError, match=r"use rs\.methods\.LocalGram"):
         begin(Gram(max_items=13))
+
+
+@pytest.mark.parametrize("dense", [1, 3, 12, 4096])
+def test_entries_between_neighbours_are_those_of_the_matrix(monkeypatch, dense):
+    """Short rows are walked, the longest are looked up: together they are the whole matrix."""
+    items, many = 12, 5
+    seen = (torch.arange(40 * items) * 7919 % 5 < 2).view(40, items).long()
+    full = seen.T @ seen
+    first = torch.cat([torch.zeros(1, dtype=torch.int64), (full > 0).sum(1).cumsum(0)])
+    columns = [first.numpy(), full.nonzero()[:, 1].int().numpy(), full[full > 0].numpy()]
+    rows = torch.arange(items)
+    near = torch.stack([(rows[1 : many + 1] + j) % items for j in range(items)]).int()
+    near[0, -1] = -1  # a list that is not full
+    inside = torch.zeros(items, many, many, dtype=torch.float64)
+    towards = torch.zeros(items, many, dtype=torch.float64)
+    monkeypatch.setattr(_local_kernels, "POPULAR", dense)
+    known, among = _local_kernels.popular(*columns)
+    lists = rows.numpy(), near.numpy(), inside.numpy(), towards.numpy()
+    _local_kernels.squares(*columns, known, among, *lists)
+    for j in range(items):
+        there = near[j][near[j] >= 0].long()
+        size = len(there)
+        assert torch.equal(inside[j, :size, :size], full[there][:, there].double())
+        assert torch.equal(towards[j, :size], full[there, j].double())
+        assert not inside[j, size:].any()

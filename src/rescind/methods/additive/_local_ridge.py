@@ -116,6 +116,8 @@ class Near:
         These are the items themselves, lists that contain one of them, and lists that one of them
         may enter because its new cosine reaches their threshold.
         """
+        if len(touched) == gram.items:
+            return touched
         marked = torch.zeros(gram.items, dtype=torch.bool)
         marked[touched] = True
         named = (marked[self.item.clamp(min=0).long()] & (self.item >= 0)).any(1)
@@ -142,6 +144,7 @@ class Near:
         own = gram.diagonal.double()
         root, more = own.sqrt().numpy(), ridge.of(own / UNIT)
         n, scale = item.shape[1], 1 / (own / UNIT + more)
+        dense = local_kernels.popular(*columns)
         for some in torch.split(rows, TOGETHER):
             near = torch.empty(len(some), n, dtype=torch.int32)
             lowest = torch.empty(len(some), dtype=torch.float64)
@@ -149,7 +152,7 @@ class Near:
             local_kernels.nearest(*columns, root, *lists, lowest.numpy())
             inside = torch.zeros(len(some), n, n, dtype=torch.float64)
             towards = torch.zeros(len(some), n, dtype=torch.float64)
-            local_kernels.squares(*columns, *lists, inside.numpy(), towards.numpy())
+            local_kernels.squares(*columns, *dense, *lists, inside.numpy(), towards.numpy())
             known = near.clamp(min=0).long()
             extra = torch.where(near >= 0, more[known], 1.0)
             inside.div_(UNIT).diagonal(dim1=1, dim2=2).add_(extra)
