@@ -107,7 +107,6 @@ def test_a_repeated_key_has_one_effect_and_the_same_answer(ledger: Ledger) -> No
 def test_a_recorded_answer_opens_with_the_callers_key_alone(ledger: Ledger) -> None:
     person = joined(ledger, 1)
     answer = done(ledger, take_back(person, "unshare", 1), KEY, b"body")
-    ledger.store.checkpoint(least=0)
     files = b"".join(p.read_bytes() for p in ledger.state.iterdir())
     for secret in (answer.body["acknowledgement"]["opening"], answer.body["receipt_key"]):
         assert secret.encode() not in files
