@@ -44,6 +44,7 @@ class Service:
             for item, title in zip(items.ids, items.titles, strict=True)
         ]
         """Id and title of each item as JSON, encoded once."""
+        ledger.generations.tell = lambda what, facts: self.events.publish(OPERATORS, what, facts)
         self.log = PublicLog(ledger, f"{settings.origin.partition('://')[2]}/log")
 
     async def submit(self, operation: Operation, once: Once | None = None) -> Answer:
