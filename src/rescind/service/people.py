@@ -16,6 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from rescind.ledger import accounts, agency, lending
 from rescind.ledger.batch import Items
 from rescind.ledger.errors import NotThere
+from rescind.ledger.exporting import export_of
 from rescind.service import bodies, problems, receipts, recommending, statuses
 from rescind.service.answers import moment, reply, told
 from rescind.service.callers import Caller, new_secret
@@ -91,24 +92,22 @@ def export(
 
 def exported(service: Service, person: bytes, form: str = "json") -> Response:
     """Return everything about a person."""
-    reading = service.ledger.reading
-    items = named(service, reading.loans(person))
+    found = export_of(service.ledger.reading, service.ledger.catalogue, person)
     name = {"Content-Disposition": f'attachment; filename="rescind.{form}"'}
     if form == "csv":
         out = io.StringIO()
         table = csv.DictWriter(out, ("id", "title"))
         table.writeheader()
-        table.writerows(items)
+        table.writerows(found.items)
         return Response(out.getvalue(), headers=name, media_type="text/csv; charset=utf-8")
-    found = reading.me(person)
     history = [
         {"seq": one.seq, "at": moment(one.at), "kind": one.kind, "n": one.n, "leaf": one.leaf}
-        for one in reading.events(person, most=100_000)
+        for one in found.history
     ]
     body = {
-        "account": {**found, "created": moment(found["created"])},
-        "loans": items,
-        "requests": [statuses.for_person(service, row) for row in reading.requests(person)],
+        "account": {**found.account, "created": moment(found.account["created"])},
+        "loans": found.items,
+        "requests": [statuses.for_person(service, row) for row in found.requests],
         "history": history,
     }
     return reply(body, headers=name)
