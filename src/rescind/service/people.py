@@ -17,7 +17,7 @@ from rescind.ledger import accounts, agency, lending
 from rescind.ledger.batch import Items
 from rescind.ledger.errors import NotThere
 from rescind.ledger.exporting import export_of
-from rescind.service import bodies, problems, receipts, recommending, statuses
+from rescind.service import bodies, problems, receipts, recommending, recovery, statuses
 from rescind.service.answers import moment, reply, told
 from rescind.service.callers import Caller, new_secret
 from rescind.service.context import Service
@@ -248,14 +248,28 @@ async def give_word(
 
 
 @router.at("POST /v1/me/codes", bodies.Token, 201)
-async def agent_code(service: TheService, caller: TheCaller) -> Response:
+async def agent_code(
+    request: Request, key: bodies.IdempotencyKey, service: TheService, caller: TheCaller
+) -> Response:
     """Make a code for an agent: with it, a request for you needs no further word."""
     if not caller.confirmed:
         raise problems.confirm_first()
     text, _ = new_secret()
     until = service.ledger.clock() + timedelta(days=CODE_DAYS)
-    await service.submit(accounts.MakeAgentCode(caller.id, text.encode(), until))
-    return reply({"token": text, "expires": moment(until)}, 201)
+    operation = accounts.MakeAgentCode(caller.id, text.encode(), until)
+    return told(await service.submit(operation, await once(request, key)))
+
+
+@router.at("POST /v1/me/recovery-codes", bodies.RecoveryCodes, 201)
+async def new_recovery_codes(
+    request: Request, key: bodies.IdempotencyKey, service: TheService, caller: TheCaller
+) -> Response:
+    """Make ten new recovery codes. The earlier ones are void from then on."""
+    if not caller.confirmed:
+        raise problems.confirm_first()
+    texts, codes = await run_in_threadpool(recovery.new_codes)
+    operation = accounts.NewCodes(caller.id, codes, tuple(texts))
+    return told(await service.submit(operation, await once(request, key)))
 
 
 @router.at("GET /v1/me/recommendations", bodies.Anything)
