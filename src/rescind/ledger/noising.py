@@ -154,11 +154,9 @@ class Noising:
         """Return who changed something between releases more often than the schedule covers."""
         if not self._parts.options.noise:
             return frozenset()
-        from rescind.ledger.releasing import CHANGES
-
         last, event, release = self._read()[-1], tables.event.c, tables.release.c
         chosen = select(event.person, event.seq).where(
-            event.person.is_not(None), event.kind.in_(CHANGES), event.seq <= seq
+            event.person.is_not(None), event.kind.in_(tables.CHANGES), event.seq <= seq
         )
         with self._parts.store.reading() as tx:
             rows = tx.execute(chosen).all()

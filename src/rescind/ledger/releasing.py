@@ -55,7 +55,6 @@ from rescind.methods.additive._solving import Solving
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-CHANGES = ("lend", "unshare", "erase", "leave", "dropped")
 NEVER = 2**62
 """A `seq` that is never reached."""
 
@@ -161,7 +160,7 @@ class Releasing:
 
     def _changed_between(self, after: int, until: int | None) -> tuple[int, datetime | None]:
         column = tables.event.c
-        chosen = and_(column.seq > after, column.kind.in_(CHANGES))
+        chosen = and_(column.seq > after, column.kind.in_(tables.CHANGES))
         if until is not None:
             chosen = and_(chosen, column.seq <= until)
         # Events of somebody who left name nobody any more; leaving itself is one event.
