@@ -18,7 +18,9 @@ import pytest
 from doors import Agent, Browser, House, opened
 from rescind.errors import ConfigError
 from rescind.ledger import agency
+from rescind.ledger.jobs import EndJob, StartJob
 from rescind.ledger.lending import TakeBack
+from rescind.proof.notes import WITNESS, Key
 from rescind.service import guard, recovery
 from rescind.service.doors import Doors
 from rescind.service.policy import EVERYBODY, POLICY, SCOPES, Role, verdict
@@ -34,6 +36,7 @@ EXPECTED: list[tuple[str, dict[str, int]]] = [
         r"GET (/|/openapi.json|/(health|ready)z|/v1/(catalogue|keys|enter/.*)|/r/.*|/log/.*)$",
         {},
     ),
+    (r"POST /log/cosignatures$", {}),
     (r".* /v1/me", {"anonymous": 401, "agent": 404, "officer": 404, "operator": 404}),
     (r".* /v1/release", {"anonymous": 401, "agent": 401, "officer": 401}),
     (r".* /v1/events", {"anonymous": 401, "agent": 404}),
@@ -131,6 +134,18 @@ class Village:
         self.house.do(agency.Advance())
         return str(asked.body["request_id"])
 
+    def witness(self) -> str:
+        """A witness that is known."""
+        key = Key("silo-0", secrets.token_bytes(32), WITNESS)
+        self.house.service.log.witnesses.admit(key, None)
+        return key.id.hex()
+
+    def job(self) -> str:
+        """A generation that has ended."""
+        begun = str(self.house.do(StartJob("FedShare", 1, lambda *_: None)).body["job"])
+        self.house.do(EndJob(begun, "failed"))
+        return begun
+
 
 def replace_address(browser: Any) -> Any:
     return replace(browser, address=FAR)
@@ -147,11 +162,14 @@ BODIES: dict[str, Callable[[], Any]] = {
     "POST /v1/me/requests": lambda: {"kind": "unshare", "items": ["item-1"]},
     "POST /v1/me/requests/{id}/confirm": dict,
     "POST /v1/me/codes": dict,
+    "POST /v1/me/recovery-codes": dict,
     "POST /v1/operator/requests/{id}/extend": lambda: {"days": 3, "reason": "away"},
     "POST /v1/operator/releases": dict,
     "POST /v1/operator/jobs": lambda: {"recipe": "no such recipe"},
+    "POST /v1/operator/serving": lambda: {"generation": None},
     "POST /v1/operator/people/{id}/quarantine": lambda: {"reason": "cheats"},
     "POST /v1/operator/scan": dict,
+    "POST /v1/operator/witnesses": lambda: {"key": "no key"},
     "POST /v1/operator/agents": lambda: {"id": "OTHER", "name": "x", "verify_key": "0" * 64},
     "POST /v1/operator/tokens": lambda: {"name": "x", "scope": ["read"]},
 }
@@ -167,6 +185,8 @@ INSIDE = {
     "GET /v1/me/requests/{id}/receipt": {404},
     "GET /v1/me/requests/{id}/proof": {404},
     "POST /v1/operator/jobs": {400},
+    "POST /v1/operator/witnesses": {400},
+    "POST /log/cosignatures": {422},
     "GET /v1/release/{digest}": {404},
 }
 """Routes that this test cannot bring to success: how they answer somebody who was let in."""
@@ -181,7 +201,9 @@ def path_for(village: Village, line: str, caller: Browser, role: str, owner: str
     if "{" not in path:
         return path
     if owner == "unknown":
-        return re.sub(r"\{\w+\}", NOBODYS.upper() if "agent/" in path else NOBODYS, path)
+        long = 16 if "/jobs/" in path else 8 if "/witnesses/" in path else 32
+        nobodys = NOBODYS[:long]
+        return re.sub(r"\{\w+\}", nobodys.upper() if "agent/" in path else nobodys, path)
     if path.startswith("/log/"):
         return path.replace("{path}", f"0/000.p/{min(len(village.house.ledger.tree), 255)}")
     if "agent/" in path:
@@ -189,6 +211,10 @@ def path_for(village: Village, line: str, caller: Browser, role: str, owner: str
     if path.startswith("/drp/"):
         agent = village.first if owner == "own" else village.second
         return path.replace("{id}", village.waiting(agent))
+    if path.startswith("/v1/operator/jobs"):
+        return path.replace("{id}", village.job())
+    if path.startswith("/v1/operator/witnesses"):
+        return path.replace("{id}", village.witness())
     if path.startswith("/v1/operator/people"):
         return path.replace("{id}", village.house.person().id.hex())
     mine = owner == "own" and role == Role.PERSON
@@ -289,3 +315,26 @@ def test_measures_are_open_to_this_machine_and_closed_elsewhere(village: Village
     script = replace_address(village.house.script("metrics", role="officer"))
     assert script.get("/metrics").status_code == 200
     assert script.get("/v1/operator/overview").status_code == 404
+
+
+def test_every_change_needs_an_idempotency_key(village: Village) -> None:
+    lines = [line for line, rule in POLICY.items() if rule.once]
+    assert len(lines) >= 15
+    without_rule = {
+        line
+        for line, rule in POLICY.items()
+        if not line.startswith("GET") and not rule.once and not rule.signed
+    }
+    # a challenge, a code and an invitation are used once; a session ends once
+    assert all(re.match(r".* /v1/(account|session)", line) for line in without_rule), without_rule
+    for line in lines:
+        role = "person" if "/v1/me" in line else "operator"
+        caller = village.caller(role, line)
+        path = path_for(village, line, caller, role, "own")
+        method = line.split(" ", maxsplit=1)[0]
+        more = {"json": BODIES[line]()} if method == "POST" else {}
+        answer = caller.call(method, path, **more)
+        assert answer.status_code == 400, (line, answer.text)
+        assert "Idempotency-Key" in answer.text, line
+        short = caller.call(method, path, headers={"Idempotency-Key": "short"}, **more)
+        assert short.status_code == 400, (line, short.text)

@@ -44,6 +44,7 @@ class Service:
             for item, title in zip(items.ids, items.titles, strict=True)
         ]
         """Id and title of each item as JSON, encoded once."""
+        ledger.generations.tell = lambda what, facts: self.events.publish(OPERATORS, what, facts)
         self.log = PublicLog(ledger, f"{settings.origin.partition('://')[2]}/log")
 
     async def submit(self, operation: Operation, once: Once | None = None) -> Answer:
@@ -68,6 +69,8 @@ class Service:
         """Return what every page says about this service."""
         said = [READABLE]
         said += [INSTANT] * self.ledger.options.instant + [INSECURE] * self.settings.insecure
+        promise = self.ledger.releases.noising.promise()
+        said += [promise["says"]] if promise else []
         return {"instant": self.ledger.options.instant, "demo": self.settings.demo, "said": said}
 
     def readiness(self) -> dict[str, bool]:

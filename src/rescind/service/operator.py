@@ -6,13 +6,14 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import Path
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from rescind.ledger import accounts, agency, tables
-from rescind.ledger.noted import Note
+from rescind.ledger.jobs import job_row
+from rescind.ledger.noted import Note, Told
 from rescind.ledger.quarantine import Quarantine
 from rescind.service import bodies, learning, problems, recommending, statuses
 from rescind.service.answers import moment, reply, told
@@ -41,6 +42,12 @@ def overview(service: TheService) -> Response:
             "alarms": [alarm for row in waiting if (alarm := _alarm(row, now))],
         },
         "release": recommending.release_facts(service),
+        "learning": learning.under_way(service),
+        "log": {
+            "leaves": len(service.ledger.tree),
+            "witnesses": len(service.log.witnesses.names),
+            "cosigned": len(service.log.witnesses.covering(len(service.ledger.tree) - 1).signed),
+        },
         "listeners": service.events.listeners,
     }
     return reply(body)
@@ -56,7 +63,8 @@ def _alarm(row: Any, now: Any) -> dict[str, Any] | None:
 
 def _page(service: Service, table: Any, order: Any, cursor: str | None, size: int) -> Any:
     first = place(cursor)
-    query = select(table).order_by(order).offset(first).limit(size + 1)
+    chosen = table if isinstance(table, Select) else select(table)
+    query = chosen.order_by(order).offset(first).limit(size + 1)
     with service.ledger.store.reading() as tx:
         rows = tx.execute(query).all()
     return rows[:size], str(first + size) if len(rows) > size else None
@@ -100,6 +108,23 @@ def jobs(
     return reply({"jobs": shown, "next": more})
 
 
+@router.at("GET /v1/operator/jobs/{id}/rounds", bodies.Page)
+def rounds(
+    name: bodies.JobId,
+    service: TheService,
+    cursor: bodies.Cursor = None,
+    size: bodies.PageSize = 100,
+) -> Response:
+    """List the rounds of a generation, the newest first."""
+    with service.ledger.store.reading() as tx:
+        job_row(tx, name)
+    table = tables.round_
+    shown = select(table).where(table.c.job == name)
+    rows, more = _page(service, shown, table.c.number.desc(), cursor, size)
+    names = ("number", "asked", "answered", "refused", "seconds", "value")
+    return reply({"rounds": [_row(row, names) for row in rows], "next": more})
+
+
 @router.at("GET /v1/operator/audits", bodies.Page)
 def audits(
     service: TheService, cursor: bodies.Cursor = None, size: bodies.PageSize = 100
@@ -121,22 +146,6 @@ def storage(service: TheService) -> Response:
     files = [path for path in service.ledger.state.rglob("*") if path.is_file()]
     sizes = {str(path.relative_to(service.ledger.state)): path.stat().st_size for path in files}
     return reply({"bytes": sum(sizes.values()), "files": sizes, "keys": len(service.ledger.keys)})
-
-
-@router.at("GET /v1/operator/witnesses", bodies.Page)
-def witnesses(
-    service: TheService, cursor: bodies.Cursor = None, size: bodies.PageSize = 100
-) -> Response:
-    """List witnesses, and the newest checkpoint of the log."""
-    table = tables.witness
-    rows, more = _page(service, table, table.c.name, cursor, size)
-    with service.ledger.store.reading() as tx:
-        newest = tx.execute(
-            select(tables.checkpoint).order_by(tables.checkpoint.c.size.desc()).limit(1)
-        ).first()
-    shown = [_row(row, ("name", "key", "url")) for row in rows]
-    point = {"size": newest.size, "at": moment(newest.at)} if newest else None
-    return reply({"witnesses": shown, "next": more, "checkpoint": point})
 
 
 @router.at("POST /v1/operator/requests/{id}/extend", bodies.Anything)
@@ -169,10 +178,23 @@ async def start_job(
 ) -> Response:
     """Start a generation: a recipe on the loans of now, in a process of its own."""
     learning.check_recipe(body.recipe)
-    answer = await service.submit(Note("generation"), await once(request, key))
-    if not answer.replayed:
-        await run_in_threadpool(learning.start_job, service, body.recipe, body.rounds)
-    return told(answer)
+    rounds, asked = body.rounds or learning.ROUNDS, await once(request, key)
+    return told(
+        await run_in_threadpool(service.ledger.generations.start, body.recipe, rounds, asked)
+    )
+
+
+@router.at("POST /v1/operator/serving", bodies.Anything)
+async def choose_what_serves(
+    request: Request, body: bodies.Serving, key: bodies.IdempotencyKey, service: TheService
+) -> Response:
+    """Serve a generation that is ready and audited, beside the release; or the release alone.
+
+    A take-back makes the generation stale at once: from then on the release is served.
+    """
+    asked = await once(request, key)
+    choose = service.ledger.generations.choose
+    return told(await run_in_threadpool(choose, body.generation, asked))
 
 
 @router.at("POST /v1/operator/people/{id}/quarantine", bodies.Anything)
@@ -189,9 +211,10 @@ async def quarantine(
 
 
 @router.at("POST /v1/operator/scan", bodies.Anything)
-async def scan(service: TheService) -> Response:
+async def scan(request: Request, key: bodies.IdempotencyKey, service: TheService) -> Response:
     """Look for records in the clear in every file of the state folder."""
-    return reply(await run_in_threadpool(learning.scan, service))
+    found = await run_in_threadpool(learning.scan, service)
+    return told(await service.submit(Told(found), await once(request, key)))
 
 
 @router.at("POST /v1/operator/agents", bodies.Anything, 201)
@@ -204,8 +227,14 @@ async def admit_agent(
 
 
 @router.at("POST /v1/operator/tokens", bodies.Token, 201)
-async def make_token(body: bodies.NewToken, service: TheService, caller: TheCaller) -> Response:
-    """Make a token for a script. It is shown once; its digest is kept."""
+async def make_token(
+    request: Request,
+    body: bodies.NewToken,
+    key: bodies.IdempotencyKey,
+    service: TheService,
+    caller: TheCaller,
+) -> Response:
+    """Make a token for a script. Its digest is kept; whoever sends the same key again sees it."""
     wrong = sorted(set(body.scope) - caller.scopes)
     if wrong:
         allowed = ", ".join(sorted(caller.scopes))
@@ -217,5 +246,5 @@ async def make_token(body: bodies.NewToken, service: TheService, caller: TheCall
     text, digest = new_secret()
     until = service.ledger.clock() + timedelta(days=body.days)
     scope = tuple(sorted(set(body.scope)))
-    await service.submit(accounts.MakeToken(digest, body.name, role, scope, until))
-    return reply({"token": text, "expires": moment(until)}, 201)
+    operation = accounts.MakeToken(digest, body.name, role, scope, until, text)
+    return told(await service.submit(operation, await once(request, key)))

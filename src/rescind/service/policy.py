@@ -23,7 +23,10 @@ class Role(StrEnum):
 SCOPES: dict[Role, frozenset[str]] = {
     Role.OFFICER: frozenset({"read", "extend", "metrics"}),
     Role.OPERATOR: frozenset(
-        {"read", "extend", "metrics", "release", "jobs", "people", "scan", "agents", "tokens"}
+        {
+            *("read", "extend", "metrics", "release", "jobs", "people", "scan", "agents"),
+            *("tokens", "witnesses"),
+        }
     ),
 }
 """What an operator's routes ask for. A token has some of them; a session all of its role."""
@@ -88,7 +91,8 @@ POLICY: dict[str, Rule] = {
     "GET /v1/me/requests/{id}/receipt": _rule(_P),
     "GET /v1/me/requests/{id}/proof": _rule(_P),
     "POST /v1/me/requests/{id}/confirm": _rule(_P, limit="erase", once=True),
-    "POST /v1/me/codes": _rule(_P, limit="change"),
+    "POST /v1/me/codes": _rule(_P, limit="change", once=True),
+    "POST /v1/me/recovery-codes": _rule(_P, limit="account", once=True),
     "GET /v1/release": _rule(_P, _O, denied=401),
     "GET /v1/release/{digest}": _rule(_P, _O, denied=401),
     "GET /v1/events": _rule(_P, _F, _O),
@@ -104,6 +108,7 @@ POLICY: dict[str, Rule] = {
     "GET /v1/operator/requests": _rule(_F, _O, scope="read"),
     "GET /v1/operator/releases": _rule(_F, _O, scope="read"),
     "GET /v1/operator/jobs": _rule(_F, _O, scope="read"),
+    "GET /v1/operator/jobs/{id}/rounds": _rule(_F, _O, scope="read"),
     "GET /v1/operator/audits": _rule(_F, _O, scope="read"),
     "GET /v1/operator/storage": _rule(_F, _O, scope="read"),
     "GET /v1/operator/witnesses": _rule(_F, _O, scope="read"),
@@ -112,15 +117,21 @@ POLICY: dict[str, Rule] = {
     ),
     "POST /v1/operator/releases": _rule(_F, _O, limit="change", scope="release", once=True),
     "POST /v1/operator/jobs": _rule(_F, _O, limit="change", scope="jobs", once=True),
+    "POST /v1/operator/serving": _rule(_F, _O, limit="change", scope="jobs", once=True),
     "POST /v1/operator/people/{id}/quarantine": _rule(
         _F, _O, limit="change", scope="people", once=True
     ),
-    "POST /v1/operator/scan": _rule(_F, _O, limit="change", scope="scan"),
+    "POST /v1/operator/scan": _rule(_F, _O, limit="change", scope="scan", once=True),
+    "POST /v1/operator/witnesses": _rule(_F, _O, limit="change", scope="witnesses", once=True),
+    "DELETE /v1/operator/witnesses/{id}": _rule(
+        _F, _O, limit="change", scope="witnesses", once=True
+    ),
     "POST /v1/operator/agents": _rule(_F, _O, limit="change", scope="agents", once=True),
-    "POST /v1/operator/tokens": _rule(_F, _O, limit="change", scope="tokens"),
+    "POST /v1/operator/tokens": _rule(_F, _O, limit="change", scope="tokens", once=True),
     # the log, for witnesses and everybody
     "GET /log/checkpoint": _rule(*EVERYBODY),
     "GET /log/tile/{path}": _rule(*EVERYBODY, limit="none"),
+    "POST /log/cosignatures": _rule(*EVERYBODY, limit="change", signed=True),
 }
 
 
