@@ -21,7 +21,7 @@ from rescind.errors import DataError
 
 FOLDER = Path(rescind.__file__).parent / "service" / "static" / "vendor"
 LIST, LICENCES = "vendor.json", "LICENSES.txt"
-REGISTRY = os.environ.get("npm_config_registry", "https://registry.npmjs.org")
+REGISTRY = os.environ.get("NPM_CONFIG_REGISTRY", "https://registry.npmjs.org")
 CHANGES = {
     'from"preact"': 'from"./preact.mjs"',  # browsers know files, not names of packages
     "//# sourceMappingURL=preact.mjs.map\n": "",
@@ -44,7 +44,9 @@ PACKAGES = (
     ),
     Package("htm", "3.1.1", {"htm.mjs": "dist/htm.mjs"}),
     Package("idb", "8.0.4", {"idb.mjs": "build/index.js"}),
-    Package("uplot", "1.6.32", {"uplot.mjs": "dist/uPlot.esm.js", "uplot.css": "dist/uPlot.min.css"}),
+    Package(
+        "uplot", "1.6.32", {"uplot.mjs": "dist/uPlot.esm.js", "uplot.css": "dist/uPlot.min.css"}
+    ),
 )
 
 

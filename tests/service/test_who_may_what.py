@@ -31,7 +31,7 @@ EXPECTED: list[tuple[str, dict[str, int]]] = [
     (r".* /v1/session/confirm|DELETE /v1/session", {"anonymous": 401, "agent": 404}),
     (r".* /v1/(account|session)/", {}),
     (
-        r"GET (/|/static/.*|/openapi.json|/(health|ready)z|/v1/(catalogue|keys|enter/.*)|/r/.*|/log/.*)$",
+        r"GET (/|/openapi.json|/(health|ready)z|/v1/(catalogue|keys|enter/.*)|/(r|log|static)/.*)$",
         {},
     ),
     (r".* /v1/me", {"anonymous": 401, "agent": 404, "officer": 404, "operator": 404}),
