@@ -31,7 +31,7 @@ EXPECTED: list[tuple[str, dict[str, int]]] = [
     (r".* /v1/session/confirm|DELETE /v1/session", {"anonymous": 401, "agent": 404}),
     (r".* /v1/(account|session)/", {}),
     (
-        r"GET (/|/openapi.json|/(health|ready)z|/v1/(catalogue|keys|enter/.*)|/r/.*|/log/.*)$",
+        r"GET (/|/openapi.json|/(health|ready)z|/v1/(catalogue|keys|enter/.*)|/(r|log|static)/.*)$",
         {},
     ),
     (r".* /v1/me", {"anonymous": 401, "agent": 404, "officer": 404, "operator": 404}),
@@ -168,6 +168,7 @@ INSIDE = {
     "GET /v1/me/requests/{id}/proof": {404},
     "POST /v1/operator/jobs": {400},
     "GET /v1/release/{digest}": {404},
+    "GET /static/{digest}/{path}": {404},
 }
 """Routes that this test cannot bring to success: how they answer somebody who was let in."""
 ENDS = {"DELETE /v1/session", "POST /v1/me/requests/{id}/confirm", "POST /v1/me/requests"}

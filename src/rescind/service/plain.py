@@ -1,4 +1,4 @@
-"""Routes for machines and a first page: is it alive, is it ready, what does it measure."""
+"""Routes for machines: is it alive, is it ready, what does it measure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,7 @@ from rescind.service.answers import reply
 from rescind.service.doors import Doors, TheService
 
 router = Doors()
-PAGE = Path(__file__).with_name("page.html")
 DESCRIPTION = Path(__file__).with_name("openapi.json")
-
-
-@router.at("GET /", media="text/html")
-async def page(service: TheService) -> Response:
-    """Say what this is, whether it is healthy, and where the API is."""
-    ready = all(service.readiness().values())
-    said = "".join(f"<p>{sentence}</p>\n" for sentence in service.facts()["said"])
-    text = PAGE.read_text(encoding="utf-8")
-    text = text.replace("{health}", "healthy" if ready else "not ready").replace("{said}", said)
-    return Response(text, media_type="text/html")
 
 
 @router.at("GET /openapi.json", bodies.Anything)

@@ -57,6 +57,7 @@ _A, _P, _G, _F, _O = Role.ANONYMOUS, Role.PERSON, Role.AGENT, Role.OFFICER, Role
 POLICY: dict[str, Rule] = {
     # anybody
     "GET /": _rule(*EVERYBODY),
+    "GET /static/{digest}/{path}": _rule(*EVERYBODY, limit="none"),
     "GET /openapi.json": _rule(*EVERYBODY),
     "GET /healthz": _rule(*EVERYBODY, limit="none"),
     "GET /readyz": _rule(*EVERYBODY, limit="none"),
