@@ -21,6 +21,9 @@ TONES = {
 }
 """How a verdict is tinted. The word itself is always written, too."""
 
+NUMERIC = re.compile(r"–|[\d.]+ to [\d.]+")
+"""Texts that stand where a number would: none, and an interval."""
+
 
 @dataclass(frozen=True)
 class Badge:
@@ -161,7 +164,7 @@ def _is_number(value: object) -> bool:
 def _cell(value: object) -> str:
     if isinstance(value, Badge):
         return f"<td>{value.html}</td>"
-    if _is_number(value):
+    if _is_number(value) or NUMERIC.fullmatch(str(value)):
         return f'<td class="number">{_text(value)}</td>'
     text = escape(str(value))
     return f'<td class="sentence">{text}</td>' if len(text) > 40 else f"<td>{text}</td>"
