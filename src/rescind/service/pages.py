@@ -105,6 +105,12 @@ async def persons_page(service: TheService) -> Response:
     return page(service, "person.html")
 
 
+@router.at("GET /operator", media="text/html")
+async def operators_page(service: TheService) -> Response:
+    """Show the operator's page. It holds nothing itself: everything on it is read after sign-in."""
+    return page(service, "operator.html")
+
+
 @router.at("GET /static/{digest}/{path:path}", media="application/octet-stream", shown=False)
 async def static_file(digest: str, path: str, request: Request) -> Response:
     """Hand over a file of the pages."""
