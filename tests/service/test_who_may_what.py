@@ -31,9 +31,10 @@ PASS = 200
 EXPECTED: list[tuple[str, dict[str, int]]] = [
     # the first line that fits a route counts
     (r".* /v1/session/confirm|DELETE /v1/session", {"anonymous": 401, "agent": 404}),
-    (r".* /v1/(account|session)/", {}),
+    (r".* /v1/(account|session)/|GET /v1/session", {}),
     (
-        r"GET (/|/openapi.json|/(health|ready)z|/v1/(catalogue|keys|enter/.*)|/(r|log|static)/.*)$",
+        r"GET (/|/check.html|/openapi.json|/(health|ready)z"
+        r"|/v1/(catalogue|keys|enter/.*)|/(r|log|static)/.*)$",
         {},
     ),
     (r"POST /log/cosignatures$", {}),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rescind.privacy import keys
 from rescind.service import problems
 from rescind.service.doors import Doors, TheService
 
@@ -92,11 +93,18 @@ def _below(folder: Traversable, before: str = "") -> dict[str, Traversable]:
     return out
 
 
+def wants_page(request: Request) -> bool:
+    """Return whether a browser shows what is answered, and no program reads it."""
+    return "text/html" in request.headers.get("accept", "")
+
+
 def page(service: Service, name: str) -> Response:
     """Return a page: its files by digest, and what every page says about this service."""
     said = "".join(f"<p>{html.escape(one)}</p>\n" for one in service.facts()["said"])
     text = static().pages[name].replace("{static}", static().root).replace("{said}", said)
-    return Response(text, headers={"Cache-Control": "no-cache"}, media_type="text/html")
+    return Response(
+        text, headers={"Cache-Control": "no-cache", "Vary": "Accept"}, media_type="text/html"
+    )
 
 
 @router.at("GET /", media="text/html")
@@ -109,6 +117,28 @@ async def persons_page(service: TheService) -> Response:
 async def operators_page(service: TheService) -> Response:
     """Show the operator's page. It holds nothing itself: everything on it is read after sign-in."""
     return page(service, "operator.html")
+
+
+@router.at("GET /check.html", media="text/html")
+async def checker(service: TheService) -> Response:
+    """Hand over one file that checks receipts offline, with the keys that this service states."""
+    stated = public_keys(service)
+    parts = {
+        "look": static().files["look.css"].data.decode(),
+        "check": static().files["check.js"].data.decode().replace("\nexport ", "\n"),
+        "glue": static().files["offline/glue.js"].data.decode(),
+        **{name: html.escape(key) for name, key in stated.items()},
+    }
+    text = static().pages["offline/check.html"]
+    for name, part in parts.items():
+        text = text.replace(f"{{{name}}}", part, 1)
+    headers = {"Content-Disposition": 'attachment; filename="check.html"'}
+    return Response(text, headers=headers, media_type="text/html")
+
+
+def public_keys(service: Service) -> dict[str, str]:
+    """Return the keys to pin: the one that signs receipts, and the one that signs the log."""
+    return {"receipts": keys.public_text(service.ledger.signer), "log": str(service.log.key)}
 
 
 @router.at("GET /static/{digest}/{path:path}", media="application/octet-stream", shown=False)

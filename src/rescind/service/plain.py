@@ -9,8 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from rescind.privacy import keys
-from rescind.service import bodies, recommending
+from rescind.service import bodies, pages, recommending
 from rescind.service.answers import reply
 from rescind.service.doors import Doors, TheService
 
@@ -32,8 +31,7 @@ def _described() -> bytes:
 @router.at("GET /v1/keys", bodies.Keys)
 async def public_keys(service: TheService) -> Response:
     """Tell the keys to pin: the one that signs receipts, and the one that signs the log."""
-    receipts, log = keys.public_text(service.ledger.signer), str(service.log.key)
-    return reply({"receipts": receipts, "log": log})
+    return reply(pages.public_keys(service))
 
 
 @router.at("GET /healthz", bodies.Anything)

@@ -50,8 +50,9 @@ export async function call (method, path, more = {}) {
   }
   if (more.key) headers['Idempotency-Key'] = more.key
   const response = await answered(path, options)
-  if (!response.ok) throw new Refused(await problemOf(response), waitOf(response))
-  const body = response.status === 204 ? null : await response.json()
+  const same = response.status === 304
+  if (!response.ok && !same) throw new Refused(await problemOf(response), waitOf(response))
+  const body = same ? null : await response.json()
   return {
     status: response.status,
     body,

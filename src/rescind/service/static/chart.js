@@ -47,6 +47,8 @@ function options (element, name) {
   return {
     width: element.clientWidth,
     height: HEIGHT,
+    legend: { show: false }, // the numbers stand above it
+    cursor: { show: false },
     scales: { x: { time: false } },
     axes: [{ ...axis }, { ...axis, size: 56 }],
     series: [

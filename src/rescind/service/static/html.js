@@ -2,6 +2,6 @@
 import { h, render, Fragment } from './vendor/preact.mjs'
 import htm from './vendor/htm.mjs'
 
-export { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from './vendor/hooks.mjs'
+export { useCallback, useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState } from './vendor/hooks.mjs'
 export { Fragment, render }
 export const html = htm.bind(h)

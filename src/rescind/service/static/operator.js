@@ -1,10 +1,16 @@
 /** The operator's page: is it healthy, what is due, what is learning, what did the last audit say. */
-import { Refused, call } from './api.js'
+import { Refused, call, get } from './api.js'
 import { html, render, useCallback, useEffect, useState } from './html.js'
-import { Extend, Quarantine, ReleaseNow, StartGeneration, said } from './operator_actions.js'
-import { accept, invitation, signIn, signOut } from './operator_entry.js'
+import { Extend, Quarantine, ReleaseNow, Serve, StartGeneration, said } from './operator_actions.js'
 import { Audits, Badge, Health, Learning, Release, Requests, Store, Witnesses, health } from './operator_parts.js'
 import { follow, read, withRound } from './operator_state.js'
+import { register, sign, signOut } from './passkey.js'
+
+const ABOUT = 'Counts and times of this service, for those who run it.'
+const RUNS = ['operator', 'officer']
+
+/** @returns {string} the invitation in the address, '' if there is none */
+const invitation = () => new URLSearchParams(location.hash.slice(1)).get('invite') ?? ''
 
 /** @param {{enter: () => void, why: string}} props */
 function Enter ({ enter, why }) {
@@ -13,8 +19,9 @@ function Enter ({ enter, why }) {
   const go = async () => {
     setError('')
     try {
-      await (invited ? accept(invited) : signIn())
-      enter()
+      await (invited ? register(invited) : sign())
+      if (invited) history.replaceState(null, '', location.pathname) // it works once: do not keep it
+      await enter()
     } catch (failure) {
       setError(said(failure))
     }
@@ -76,6 +83,7 @@ function Overview ({ first, leave }) {
     leave('You have signed out.')
   }
   const { overview } = known
+  const may = scope => overview.may.includes(scope)
   const due = overview.requests.due_in_7_days
   return html`
     <a class="skip" href="#page">Skip to the page</a>
@@ -87,18 +95,20 @@ function Overview ({ first, leave }) {
       </div>
     </header>
     <main>
+      <${Health} overview=${overview} />
       <${Requests} overview=${overview} rows=${known.requests.requests} extend=${row => setAsked({ what: Extend, row })} />
       <div class="halves">
-        <${Release} overview=${overview} releases=${known.releases.releases} start=${() => setAsked({ what: ReleaseNow })} />
-        <${Learning} jobs=${known.jobs.jobs} rounds=${known.rounds} live=${live} start=${() => setAsked({ what: StartGeneration })} />
+        <${Release} overview=${overview} releases=${known.releases.releases} start=${may('release') && (() => setAsked({ what: ReleaseNow }))} />
+        <${Learning} jobs=${known.jobs.jobs} rounds=${known.rounds} live=${live} start=${may('jobs') && (() => setAsked({ what: StartGeneration }))}
+          serve=${may('jobs') && (job => setAsked({ what: Serve, row: job }))} serving=${overview.release.generation} />
       </div>
       <${Audits} audits=${known.audits.audits} />
       <div class="halves">
         <${Witnesses} overview=${overview} witnesses=${known.witnesses} />
-        <${Store} storage=${known.storage} scan=${scan} scanning=${scanning} />
+        <${Store} storage=${known.storage} scan=${may('scan') && scan} scanning=${scanning} />
       </div>
-      <${Health} overview=${overview} />
-      <div class="actions"><button type="button" class="bad" onClick=${() => setAsked({ what: Quarantine })}>Hold an account…</button></div>
+      ${may('people') && html`<div class="actions">
+        <button type="button" class="bad" onClick=${() => setAsked({ what: Quarantine })}>Hold an account…</button></div>`}
     </main>
     <div class="message" role="status">${message.text && html`<p class=${`summary ${message.tone}`}>${message.text}
       <button type="button" onClick=${() => setMessage({ text: '', tone: 'good' })}>Close</button></p>`}</div>
@@ -110,11 +120,11 @@ function App () {
   const [why, setWhy] = useState('')
   const enter = useCallback(async () => {
     try {
-      setKnown(await read())
+      const { role } = await get('/v1/session')
+      if (RUNS.includes(role)) setKnown(await read())
+      else setWhy(role === 'anonymous' ? ABOUT : `You are signed in as a ${role}. Sign in as an operator.`)
     } catch (error) {
-      const stranger = error instanceof Refused && [401, 404].includes(error.status)
-      const other = stranger && error.status === 404
-      setWhy(other ? 'You are signed in as somebody else. Sign in as an operator.' : stranger ? 'Counts and times of this service, for those who run it.' : said(error))
+      setWhy(said(error))
     }
   }, [])
   useEffect(() => { enter() }, [])

@@ -9,7 +9,6 @@ const RECIPES = ['Softmax', 'FedShare', 'Blend']
 export function said (error) {
   if (error instanceof Refused) return `${error.problem.detail} ${error.problem.next ?? ''}`.trim()
   if (error instanceof Unanswered) return 'The service cannot be reached. Try again when it can.'
-  if (error.name === 'NotAllowedError') return 'The passkey was not used. Try again.'
   return error.message
 }
 
@@ -61,7 +60,7 @@ export function ReleaseNow ({ release, close }) {
   return html`<${Ask} title="Release now?" does="Release now" send=${send} close=${close}>
     <p>${count(changed)} of ${count(rules.people)} people changed something since the last one. The fewer a
     release mixes, the more somebody learns who compares it with the one before. The receipts will say how
-    few it were.</p>
+    few they were.</p>
   <//>`
 }
 
@@ -92,6 +91,19 @@ export function StartGeneration ({ close }) {
     <select id="recipe" name="recipe">${RECIPES.map(name => html`<option key=${name}>${name}</option>`)}</select>
     <label for="rounds">Rounds (1 to 10,000)</label>
     <input id="rounds" name="rounds" type="number" min="1" max="10000" value="150" required />
+  <//>`
+}
+
+/** @param {{row: any, close: any}} props row: a generation that is ready; null: the release alone */
+export function Serve ({ row, close }) {
+  const send = async () => {
+    await once('POST', '/v1/operator/serving', { generation: row?.id ?? null })
+    return row ? `Generation ${row.id.slice(0, 8)} is served beside the release.` : 'The release alone is served.'
+  }
+  return html`<${Ask} title=${row ? 'Serve this generation?' : 'Serve the release alone?'} does="Serve it" send=${send} close=${close}>
+    <p>${row
+      ? 'People it learnt from get its lists. A take-back makes it stale at once: from then on the release is served.'
+      : 'Everybody gets lists of the release again.'}</p>
   <//>`
 }
 

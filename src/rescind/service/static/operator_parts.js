@@ -31,11 +31,10 @@ export const Figures = ({ of }) => html`<ul class="figures">${Object.entries(of)
 /** @param {{label: string, head: string[], rows: any[][], empty: string}} props */
 export function Table ({ label, head, rows, empty }) {
   if (!rows.length) return html`<p class="quiet">${empty}</p>`
-  const cell = value => typeof value === 'number'
-    ? html`<td class="number">${count(value)}</td>`
-    : html`<td>${value}</td>`
+  const right = rows[0].map(value => typeof value === 'number' ? 'number' : '')
+  const cell = (value, n) => html`<td class=${right[n]}>${right[n] ? count(value) : value}</td>`
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table>
-    <thead><tr>${head.map(name => html`<th scope="col">${name}</th>`)}</tr></thead>
+    <thead><tr>${head.map((name, n) => html`<th scope="col" class=${right[n]}>${name}</th>`)}</tr></thead>
     <tbody>${rows.map(row => html`<tr>${row.map(cell)}</tr>`)}</tbody>
   </table></div>`
 }
@@ -90,12 +89,12 @@ export function Release ({ overview, releases, start }) {
   }
   const changed = next.people_left == null ? 0 : rules.people - next.people_left
   const left = until(next.at_the_latest)
-  const aside = html`<button type="button" onClick=${start}>Release now</button>`
+  const aside = start && html`<button type="button" onClick=${start}>Release now</button>`
   return html`<${Panel} title="Release" aside=${aside}>
     <${Figures} of=${{
       'in service': current ? `#${current.number}` : 'none', made: current ? ago(current.made_at) : '–',
       'people changed something': `${count(changed)} of ${count(rules.people)}`,
-      'until the next': Number.isNaN(left) ? 'no change yet' : left < 0 ? 'now' : span(left)
+      'until the next': Number.isNaN(left) ? '–' : left < 0 ? 'now' : span(left)
     }} />
     <label class="unseen" for="release-progress">People who changed something since the last release</label>
     <progress id="release-progress" max=${rules.people} value=${changed}></progress>
@@ -105,11 +104,11 @@ export function Release ({ overview, releases, start }) {
   <//>`
 }
 
-/** @param {{jobs: any[], rounds: any[], live: boolean, start: () => void}} props */
-export function Learning ({ jobs, rounds, live, start }) {
+/** @param {{jobs: any[], rounds: any[], live: boolean, start: any, serve: any, serving: any}} props */
+export function Learning ({ jobs, rounds, live, start, serve, serving }) {
   const job = jobs[0]
   const last = rounds.at(-1)
-  const aside = html`<button type="button" onClick=${start} disabled=${job?.state === 'learning'}>
+  const aside = start && html`<button type="button" onClick=${start} disabled=${job?.state === 'learning'}>
     Start a generation</button>`
   if (!job) {
     return html`<${Panel} title="Learning" aside=${aside}><p class="quiet">No generation yet: what is served comes from the sum.</p><//>`
@@ -123,11 +122,22 @@ export function Learning ({ jobs, rounds, live, start }) {
       value: last?.value?.toFixed(4) ?? '–'
     }} />
     ${rounds.length > 0 && html`<${RoundChart} rounds=${rounds} name="value" />`}
+    <${Serving} job=${job} serve=${serve} serving=${serving} />
     ${jobs.length > 1 && html`<details><summary>Earlier generations <span class="note">${jobs.length - 1}</span></summary>
       <${Table} label="Earlier generations" empty="" head=${['recipe', 'state', 'begun', 'rounds']}
         rows=${jobs.slice(1).map(one => [one.recipe, html`<${Badge} word=${one.state} tone=${STATES[one.state] ?? ''} />`,
           moment(one.at), one.rounds])} /></details>`}
   <//>`
+}
+
+/** What serves: the release, or a generation that the operator chose beside it. */
+function Serving ({ job, serve, serving }) {
+  if (serving) {
+    return html`<p>Serves beside the release: generation <code>${serving.job.slice(0, 8)}</code>.
+      ${serve && html` <button type="button" onClick=${() => serve(null)}>Serve the release alone</button>`}</p>`
+  }
+  return serve && job.state === 'ready' &&
+    html`<p><button type="button" onClick=${() => serve(job)}>Serve this generation</button></p>`
 }
 
 /** What an audit and its controls said. @param {{audits: any[]}} props */
@@ -136,7 +146,7 @@ export function Audits ({ audits }) {
     const found = findings(row)
     return [
       row.release == null ? 'generation' : `release #${row.release}`, html`<${Verdict} word=${row.verdict} />`,
-      row.records, controls(found), moment(row.at)
+      row.records, html`<span class="sentence">${controls(found)}</span>`, moment(row.at)
     ]
   })
   return html`<${Panel} title="Audits">
@@ -164,7 +174,7 @@ function controls (found) {
 export function Store ({ storage, scan, scanning }) {
   const files = Object.entries(storage.files).sort(([, one], [, two]) => two - one)
   const last = storage.scan
-  const aside = html`<button type="button" onClick=${scan} disabled=${scanning}>${scanning ? 'Scanning…' : 'Scan now'}</button>`
+  const aside = scan && html`<button type="button" onClick=${scan} disabled=${scanning}>${scanning ? 'Scanning…' : 'Scan now'}</button>`
   return html`<${Panel} title="Store and keys" aside=${aside}>
     <${Figures} of=${{
       store: size(storage.bytes), keys: count(storage.keys), 'keys file': size(storage.files['keys.bin'] ?? 0),

@@ -1,5 +1,6 @@
 /** Times and counts in words. Times come as UTC; people read spans and their own clock. */
 
+const MOMENT = { day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' }
 const STEPS = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']]
 
 /** Return a span in its largest unit, as "4 h". @param {number} seconds */
@@ -21,7 +22,7 @@ export function ago (at) {
 
 /** Return a moment by the reader's own clock. @param {string | null} at */
 export function moment (at) {
-  return at ? new Date(at).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' }) : '–'
+  return at ? new Date(at).toLocaleString('en-GB', MOMENT) : '–'
 }
 
 /** @param {number | null | undefined} number */
