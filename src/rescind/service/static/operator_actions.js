@@ -116,7 +116,7 @@ export function Quarantine ({ close }) {
     <p>Its loans leave the store and the sum at once, and it cannot lend. A loan is a copy: the person still has
     the records. This cannot be undone here.</p>
     <label for="person">Account (32 hexadecimal digits)</label>
-    <input id="person" name="person" pattern="[0-9a-f]{32}" autocomplete="off" spellcheck="false" required />
+    <input id="person" name="person" pattern="[0-9a-f]{32}" autocomplete="off" spellcheck=${false} required />
     <label for="reason">Reason</label>
     <textarea id="reason" name="reason" rows="3" maxlength="500" required></textarea>
   <//>`
