@@ -111,7 +111,7 @@ def test_an_operator_comes_in_goes_out_and_sees_no_titles(enter, place) -> None:
     assert "invite" not in page.url, "an invitation works once, and is not kept in sight"
     assert figure(page, "Health", "people").inner_text() == str(LENDERS)
     assert figure(page, "Requests", "open").inner_text() == "1"
-    assert panel(page, "Requests").get_by_text("waits for the next release").is_visible()
+    assert panel(page, "Requests").get_by_text("waiting", exact=True).is_visible()
     for one in page.locator("details").all():
         one.evaluate("element => { element.open = true }")
     words = page.locator("body").inner_text()
@@ -281,12 +281,12 @@ OPEN = {"status": "in_progress", "reason": None, "received_at": "2026-11-01T00:0
 @pytest.mark.parametrize(
     ("row", "released", "days", "word"),
     [
-        ({}, "2026-10-31", 1, "waits for the next release"),
+        ({}, "2026-10-31", 1, "waiting"),
         ({}, "2026-10-31", 15, "half the time is over"),
         ({}, "2026-10-31", 24, "urgent"),
         ({}, "2026-10-31", 30, "late"),
         ({}, "2026-11-02", 3, "stuck"),
-        ({}, None, 3, "waits for the next release"),
+        ({}, None, 3, "waiting"),
         ({"reason": "need_user_verification"}, "2026-11-02", 3, "waits for the person"),
         ({"reason": "It takes longer."}, "2026-11-02", 3, "stuck"),
         ({"status": "fulfilled"}, "2026-11-02", 40, "fulfilled"),

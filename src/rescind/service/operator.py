@@ -15,6 +15,7 @@ from rescind.ledger import accounts, agency, tables
 from rescind.ledger.jobs import job_row
 from rescind.ledger.noted import Note
 from rescind.ledger.quarantine import Quarantine
+from rescind.ledger.reading import OPEN
 from rescind.service import bodies, learning, problems, recommending, statuses
 from rescind.service.answers import moment, reply, told
 from rescind.service.callers import new_secret
@@ -73,11 +74,15 @@ def _page(service: Service, table: Any, order: Any, cursor: str | None, size: in
 
 @router.at("GET /v1/operator/requests", bodies.Page)
 def requests(
-    service: TheService, cursor: bodies.Cursor = None, size: bodies.PageSize = 100
+    service: TheService,
+    cursor: bodies.Cursor = None,
+    size: bodies.PageSize = 100,
+    waiting: bodies.OpenOnly = False,
 ) -> Response:
-    """List requests, the most urgent first."""
+    """List requests, the most urgent first; with `open` only those that are not done yet."""
     table = tables.request
-    rows, more = _page(service, table, table.c.expected_by, cursor, size)
+    chosen = select(table).where(table.c.status.in_(OPEN)) if waiting else table
+    rows, more = _page(service, chosen, table.c.expected_by, cursor, size)
     return reply({"requests": [statuses.for_operator(row) for row in rows], "next": more})
 
 

@@ -20,7 +20,11 @@ function Ask ({ title, does, children, send, close }) {
   const box = useRef(null)
   const [error, setError] = useState('')
   const [busy, setBusy] = useState(false)
-  useEffect(() => { box.current.showModal() }, [])
+  useEffect(() => {
+    const dialog = box.current
+    dialog.showModal()
+    return () => dialog.close() // gives the focus back to the button that opened it
+  }, [])
   const submit = async event => {
     event.preventDefault()
     if (busy) return // a double click is one click

@@ -48,7 +48,7 @@ export function health (overview) {
 
 export function Health ({ overview }) {
   const { counts, listeners } = overview
-  return html`<${Panel} title="Health" aside=${html`<${Badge} ...${health(overview)} />`}>
+  return html`<${Panel} title="Health">
     <${Figures} of=${{
       people: count(counts.people), 'lend something': count(counts.lenders), 'records lent': count(counts.lent),
       'pages open': count(listeners)
@@ -59,25 +59,28 @@ export function Health ({ overview }) {
 /** @param {{overview: any, rows: any[], extend: (row: any) => void}} props */
 export function Requests ({ overview, rows, extend }) {
   const { requests, release } = overview
-  const open = rows.filter(row => ['open', 'in_progress'].includes(row.status))
   const line = row => {
     const left = until(row.expected_by)
-    const may = html`<button type="button" onClick=${() => extend(row)}
-      aria-label=${`Extend request ${row.request_id.slice(0, 8)}`}>Extend</button>`
+    const name = row.request_id.slice(0, 8)
     return [
-      html`<code>${row.request_id.slice(0, 8)}</code>`, KINDS[row.kind] ?? row.kind, row.n, ago(row.received_at),
-      left < 0 ? `${span(left)} over` : `in ${span(left)}`, row.level,
-      html`<${Badge} ...${standing(row, release.current)} />`, may
+      html`<code>${name}</code>`, html`<${Badge} ...${standing(row, release.current)} />`,
+      left < 0 ? `${span(left)} over` : `in ${span(left)}`,
+      html`<button type="button" onClick=${() => extend(row)} aria-label=${`Extend request ${name}`}>Extend</button>`,
+      ago(row.received_at), KINDS[row.kind] ?? row.kind, row.n, row.level
     ]
   }
-  const stuck = open.filter(row => standing(row, release.current).tone === 'bad').length
+  const stuck = rows.filter(row => standing(row, release.current).tone === 'bad').length
+  const hidden = requests.open - rows.length
   return html`<${Panel} title="Requests">
     <${Figures} of=${{
       open: count(requests.open), oldest: requests.oldest ? span(until(requests.oldest)) : '–',
       'due in 7 days': count(requests.due_in_7_days), 'stuck or late': count(stuck)
     }} />
-    <${Table} label="Open requests" empty="Nothing waits." rows=${open.map(line)}
-      head=${['request', 'kind', 'records', 'received', 'due', 'level', 'state', 'more time']} />
+    <${Table} label="Open requests" empty="Nothing waits." rows=${rows.map(line)}
+      head=${['request', 'state', 'due', 'more time', 'received', 'kind', 'records', 'level']} />
+    ${hidden > 0 && html`<p class="quiet">${count(hidden)} more are less urgent.</p>`}
+    ${stuck > 0 && html`<p class="quiet">Stuck: a release was made since, and the request is not in it. Release again; if it
+      stays, read the service's log.</p>`}
   <//>`
 }
 
@@ -98,7 +101,7 @@ export function Release ({ overview, releases, start }) {
     }} />
     <label class="unseen" for="release-progress">People who changed something since the last release</label>
     <progress id="release-progress" max=${rules.people} value=${changed}></progress>
-    <${Table} label="Releases" empty="No release yet." rows=${releases.slice(0, 5).map(row => [
+    <${Table} label="Releases" empty="No release yet." rows=${releases.map(row => [
       `#${row.number}`, moment(row.at), row.people, html`<${Verdict} word=${row.audit ?? '–'} />`])}
       head=${['release', 'made', 'people mixed', 'audit']} />
   <//>`
@@ -142,7 +145,7 @@ function Serving ({ job, serve, serving }) {
 
 /** What an audit and its controls said. @param {{audits: any[]}} props */
 export function Audits ({ audits }) {
-  const rows = audits.slice(0, 10).map(row => {
+  const rows = audits.map(row => {
     const found = findings(row)
     return [
       row.release == null ? 'generation' : `release #${row.release}`, html`<${Verdict} word=${row.verdict} />`,

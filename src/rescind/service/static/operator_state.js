@@ -4,12 +4,13 @@ import { until } from './times.js'
 
 export const PARTS = ['overview', 'requests', 'releases', 'jobs', 'audits', 'storage', 'witnesses']
 const MOVING = ['overview', 'requests', 'releases', 'jobs', 'audits']
+const ASKED = { requests: '?open=true&limit=50', releases: '?limit=5', jobs: '?limit=20', audits: '?limit=10' }
 const SOON = 1500
 const EVERY = 60_000
 
 /** Read some parts. @param {string[]} [names] */
 export async function read (names = PARTS) {
-  const found = await Promise.all(names.map(name => get(`/v1/operator/${name}?limit=50`)))
+  const found = await Promise.all(names.map(name => get(`/v1/operator/${name}${ASKED[name] ?? ''}`)))
   const parts = Object.fromEntries(names.map((name, n) => [name, found[n]]))
   if (parts.jobs) parts.rounds = await roundsOf(parts.jobs.jobs[0])
   return parts
@@ -85,5 +86,5 @@ export function standing (row, current, now = Date.now()) {
   }
   if (used >= 0.8) return { word: 'urgent', tone: 'bad' }
   if (used >= 0.5) return { word: 'half the time is over', tone: 'open' }
-  return { word: 'waits for the next release', tone: '' }
+  return { word: 'waiting', tone: '' }
 }
