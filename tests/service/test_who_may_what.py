@@ -33,7 +33,7 @@ EXPECTED: list[tuple[str, dict[str, int]]] = [
     (r".* /v1/session/confirm|DELETE /v1/session", {"anonymous": 401, "agent": 404}),
     (r".* /v1/(account|session)/|GET /v1/session", {}),
     (
-        r"GET (/|/check.html|/openapi.json|/(health|ready)z"
+        r"GET (/|/operator|/check.html|/openapi.json|/(health|ready)z"
         r"|/v1/(catalogue|keys|enter/.*)|/(r|log|static)/.*)$",
         {},
     ),
