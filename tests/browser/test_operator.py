@@ -70,6 +70,7 @@ def enter(visit: Callable[..., Visitor], place: Town) -> Callable[..., tuple[Vis
 
     def make(role: str = Role.OPERATOR, **given: Any) -> tuple[Visitor, Any]:
         me = visit(**{**WIDE, **given})
+        me.context.set_default_timeout(60_000)
         page = me.open(invited(place, role))
         me.keys = me.passkey(page)  # type: ignore[attr-defined]
         page.get_by_role("button", name="Make a passkey").click()
@@ -212,7 +213,7 @@ def test_a_generation_is_started_learns_and_is_served(enter, place) -> None:
     confirm(page, "Start")
     page.get_by_text("A generation of Softmax has begun.").wait_for()
     serve = panel(page, "Learning").get_by_role("button", name="Serve this generation")
-    serve.wait_for(timeout=180_000)
+    serve.wait_for(timeout=600_000)  # it trains, and trains again for its audit
     assert page.get_by_role("img", name=re.compile("over 2 rounds")).is_visible()
     serve.click()
     confirm(page, "Serve it")
