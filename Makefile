@@ -13,7 +13,7 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 STATED := pyproject.toml setup.py constraints.txt
 
-.PHONY: help install demo serve test test-slow test-security lint bench docs clean
+.PHONY: help install demo serve test test-slow test-security lint bench docs vendor clean
 
 help:
 	@echo "make demo           run the main job and write runs/demo/report.html"
@@ -24,6 +24,7 @@ help:
 	@echo "make lint           check style and types"
 	@echo "make bench          time the hot paths beside their yardsticks"
 	@echo "make docs           build the documentation into site/"
+	@echo "make vendor         fetch the libraries of the service's pages, with licences and digests"
 	@echo "make install        make .venv with everything for development"
 
 $(VENV)/made:
@@ -91,6 +92,9 @@ bench: $(VENV)/installed
 docs: $(VENV)/installed-docs
 	@$(BIN)/mkdocs build --strict --quiet
 	@echo "written: site/index.html"
+
+vendor: $(VENV)/installed-dev
+	@$(BIN)/python -m rescind_papers.vendor
 
 clean:
 	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -31,9 +31,10 @@ PASS = 200
 EXPECTED: list[tuple[str, dict[str, int]]] = [
     # the first line that fits a route counts
     (r".* /v1/session/confirm|DELETE /v1/session", {"anonymous": 401, "agent": 404}),
-    (r".* /v1/(account|session)/", {}),
+    (r".* /v1/(account|session)/|GET /v1/session", {}),
     (
-        r"GET (/|/openapi.json|/(health|ready)z|/v1/(catalogue|keys|enter/.*)|/r/.*|/log/.*)$",
+        r"GET (/|/operator|/check.html|/openapi.json|/(health|ready)z"
+        r"|/v1/(catalogue|keys|enter/.*)|/(r|log|static)/.*)$",
         {},
     ),
     (r"POST /log/cosignatures$", {}),
@@ -188,6 +189,7 @@ INSIDE = {
     "POST /v1/operator/witnesses": {400},
     "POST /log/cosignatures": {422},
     "GET /v1/release/{digest}": {404},
+    "GET /static/{digest}/{path}": {404},
 }
 """Routes that this test cannot bring to success: how they answer somebody who was let in."""
 ENDS = {"DELETE /v1/session", "POST /v1/me/requests/{id}/confirm", "POST /v1/me/requests"}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from rescind.service import agents, chores, entry, logged, operator, people, plain, witnesses
+from rescind.service import agents, chores, entry, logged, operator, pages, people, plain, witnesses
 from rescind.service.bodies import ProblemBody
 from rescind.service.context import Service
 from rescind.service.doors import Doors
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rescind.ledger.book import Ledger
 
 ROUTERS = (
+    pages.router,
     plain.router,
     entry.router,
     people.router,

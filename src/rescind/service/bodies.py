@@ -27,6 +27,7 @@ RequestId = Annotated[str, Path(alias="id", pattern="^[0-9a-f]{32}$")]
 JobId = Annotated[str, Path(alias="id", pattern="^[0-9a-f]{16}$")]
 Cursor = Annotated[str | None, Query(max_length=200, description="`next` of the page before.")]
 PageSize = Annotated[int, Query(alias="limit", ge=1, le=5_000)]
+OpenOnly = Annotated[bool, Query(alias="open", description="Leave out what is done.")]
 
 
 class Body(BaseModel):

@@ -143,6 +143,12 @@ async def _use_passkey(
     return signed_in({"role": session.role}, secret)
 
 
+@router.at("GET /v1/session", bodies.SignedIn)
+async def who_is_here(caller: TheCaller) -> Response:
+    """Tell as whom this browser is signed in; nobody is `anonymous`, which is no error."""
+    return reply({"role": caller.role})
+
+
 @router.at("DELETE /v1/session", bodies.Anything)
 async def sign_out(service: TheService, caller: TheCaller) -> Response:
     """End this session."""

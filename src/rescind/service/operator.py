@@ -15,6 +15,7 @@ from rescind.ledger import accounts, agency, tables
 from rescind.ledger.jobs import job_row
 from rescind.ledger.noted import Note, Told
 from rescind.ledger.quarantine import Quarantine
+from rescind.ledger.reading import OPEN
 from rescind.service import bodies, learning, problems, recommending, statuses
 from rescind.service.answers import moment, reply, told
 from rescind.service.callers import new_secret
@@ -28,11 +29,12 @@ PersonId = Annotated[str, Path(alias="id", pattern="^[0-9a-f]{32}$")]
 
 
 @router.at("GET /v1/operator/overview", bodies.Anything)
-def overview(service: TheService) -> Response:
-    """Tell on one screen: is it healthy, what is due, what is learning."""
+def overview(service: TheService, caller: TheCaller) -> Response:
+    """Tell on one screen: is it healthy, what is due, what is learning; and what you may do."""
     now, waiting = service.ledger.clock(), service.ledger.reading.open_requests()
     soon = [row for row in waiting if row.expected_by - now <= timedelta(days=7)]
     body = {
+        "may": sorted(caller.scopes),
         "ready": service.readiness(),
         "counts": service.ledger.reading.overview(),
         "requests": {
@@ -72,11 +74,15 @@ def _page(service: Service, table: Any, order: Any, cursor: str | None, size: in
 
 @router.at("GET /v1/operator/requests", bodies.Page)
 def requests(
-    service: TheService, cursor: bodies.Cursor = None, size: bodies.PageSize = 100
+    service: TheService,
+    cursor: bodies.Cursor = None,
+    size: bodies.PageSize = 100,
+    waiting: bodies.OpenOnly = False,
 ) -> Response:
-    """List requests, the most urgent first."""
+    """List requests, the most urgent first; with `open` only those that are not done yet."""
     table = tables.request
-    rows, more = _page(service, table, table.c.expected_by, cursor, size)
+    chosen = select(table).where(table.c.status.in_(OPEN)) if waiting else table
+    rows, more = _page(service, chosen, table.c.expected_by, cursor, size)
     return reply({"requests": [statuses.for_operator(row) for row in rows], "next": more})
 
 
@@ -142,10 +148,11 @@ def _row(row: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 @router.at("GET /v1/operator/storage", bodies.Anything)
 def storage(service: TheService) -> Response:
-    """Tell how large each file of the state folder is."""
+    """Tell how large each file of the state folder is, and what the last scan found."""
     files = [path for path in service.ledger.state.rglob("*") if path.is_file()]
     sizes = {str(path.relative_to(service.ledger.state)): path.stat().st_size for path in files}
-    return reply({"bytes": sum(sizes.values()), "files": sizes, "keys": len(service.ledger.keys)})
+    body = {"bytes": sum(sizes.values()), "files": sizes, "keys": len(service.ledger.keys)}
+    return reply({**body, "scan": service.scanned})
 
 
 @router.at("POST /v1/operator/requests/{id}/extend", bodies.Anything)
@@ -214,7 +221,11 @@ async def quarantine(
 async def scan(request: Request, key: bodies.IdempotencyKey, service: TheService) -> Response:
     """Look for records in the clear in every file of the state folder."""
     found = await run_in_threadpool(learning.scan, service)
-    return told(await service.submit(Told(found), await once(request, key)))
+    found = {**found, "at": moment(service.ledger.clock())}
+    answer = await service.submit(Told(found), await once(request, key))
+    if not answer.replayed:
+        service.scanned = found
+    return told(answer)
 
 
 @router.at("POST /v1/operator/agents", bodies.Anything, 201)

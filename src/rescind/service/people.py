@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -17,7 +18,7 @@ from rescind.ledger import accounts, agency, lending
 from rescind.ledger.batch import Items
 from rescind.ledger.errors import NotThere
 from rescind.ledger.exporting import export_of
-from rescind.service import bodies, problems, receipts, recommending, recovery, statuses
+from rescind.service import bodies, pages, problems, receipts, recommending, recovery, statuses
 from rescind.service.answers import moment, reply, told
 from rescind.service.callers import Caller, new_secret
 from rescind.service.context import Service
@@ -52,10 +53,14 @@ async def catalogue(
 
 @router.at("GET /v1/me", bodies.Anything)
 def me(service: TheService, caller: TheCaller) -> Response:
-    """Tell counts and dates of your account, and how this service treats changes."""
+    """Tell counts and dates of your account, and how this service treats changes.
+
+    `name` keeps apart what one browser holds of several people; it finds nobody here.
+    """
     found = service.ledger.reading.me(caller.id)
     found["created"] = moment(found["created"])
     found["confirmed"] = caller.confirmed
+    found["name"] = hashlib.sha256(b"browser" + caller.id).hexdigest()[:16]
     return reply({**found, "service": service.facts()})
 
 
@@ -307,9 +312,11 @@ async def events(service: TheService, caller: TheCaller) -> Response:
 # ------------------------------------------------------------------ the link, without an account
 
 
-@router.at("GET /r/{link}", bodies.Status)
-def by_link(link: str, service: TheService) -> Response:
-    """Tell where a request stands to whoever holds its link, for 60 days."""
+@router.at("GET /r/{link}", bodies.Status, more={200: {"content": {"text/html": {}}}})
+def by_link(link: str, request: Request, service: TheService) -> Response:
+    """Tell where a request stands to whoever holds its link, for 60 days; a browser gets a page."""
+    if pages.wants_page(request):
+        return pages.page(service, "link.html")
     return reply(statuses.for_person(service, statuses.linked(service, link)))
 
 

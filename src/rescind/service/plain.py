@@ -1,4 +1,4 @@
-"""Routes for machines and a first page: is it alive, is it ready, what does it measure."""
+"""Routes for machines: is it alive, is it ready, what does it measure."""
 
 from __future__ import annotations
 
@@ -9,24 +9,12 @@ from typing import Any
 
 from starlette.responses import Response
 
-from rescind.privacy import keys
-from rescind.service import bodies, recommending
+from rescind.service import bodies, pages, recommending
 from rescind.service.answers import reply
 from rescind.service.doors import Doors, TheService
 
 router = Doors()
-PAGE = Path(__file__).with_name("page.html")
 DESCRIPTION = Path(__file__).with_name("openapi.json")
-
-
-@router.at("GET /", media="text/html")
-async def page(service: TheService) -> Response:
-    """Say what this is, whether it is healthy, and where the API is."""
-    ready = all(service.readiness().values())
-    said = "".join(f"<p>{sentence}</p>\n" for sentence in service.facts()["said"])
-    text = PAGE.read_text(encoding="utf-8")
-    text = text.replace("{health}", "healthy" if ready else "not ready").replace("{said}", said)
-    return Response(text, media_type="text/html")
 
 
 @router.at("GET /openapi.json", bodies.Anything)
@@ -43,8 +31,7 @@ def _described() -> bytes:
 @router.at("GET /v1/keys", bodies.Keys)
 async def public_keys(service: TheService) -> Response:
     """Tell the keys to pin: the one that signs receipts, and the one that signs the log."""
-    receipts, log = keys.public_text(service.ledger.signer), str(service.log.key)
-    return reply({"receipts": receipts, "log": log})
+    return reply(pages.public_keys(service))
 
 
 @router.at("GET /healthz", bodies.Anything)

@@ -60,6 +60,9 @@ _A, _P, _G, _F, _O = Role.ANONYMOUS, Role.PERSON, Role.AGENT, Role.OFFICER, Role
 POLICY: dict[str, Rule] = {
     # anybody
     "GET /": _rule(*EVERYBODY),
+    "GET /operator": _rule(*EVERYBODY),
+    "GET /check.html": _rule(*EVERYBODY),
+    "GET /static/{digest}/{path}": _rule(*EVERYBODY, limit="none"),
     "GET /openapi.json": _rule(*EVERYBODY),
     "GET /healthz": _rule(*EVERYBODY, limit="none"),
     "GET /readyz": _rule(*EVERYBODY, limit="none"),
@@ -78,6 +81,7 @@ POLICY: dict[str, Rule] = {
     "POST /v1/session/begin": _rule(*EVERYBODY, limit="sign-in"),
     "POST /v1/session/finish": _rule(*EVERYBODY, limit="sign-in"),
     "POST /v1/session/confirm": _rule(_P, _F, _O, limit="sign-in"),
+    "GET /v1/session": _rule(*EVERYBODY),
     "DELETE /v1/session": _rule(_P, _F, _O, limit="change"),
     # a person's own
     "GET /v1/me": _rule(_P),

@@ -37,6 +37,8 @@ STATUS: tuple[tuple[str, int, str], ...] = (
     (ConsentError.__name__, 409, "Read your loans, then ask for what is there."),
 )
 """By the name of the class, the closest ancestor first: status, and what to do next."""
+KINDS = {"StillRunning": "still-running", "ConsentError": "not-allowed", "KeyReused": "key-reused"}
+"""Refusals that share a status, and that a page must tell apart."""
 WAIT_SECONDS = {429: 60, 503: 2, 507: 60}
 
 
@@ -136,7 +138,7 @@ def _of_refusal(error: RescindError) -> Problem:
     known = {name: (status, what_next) for name, status, what_next in STATUS}
     name = next((one for one in ancestors if one in known), ConfigError.__name__)
     status, what_next = known[name]
-    return Problem(status, str(error), what_next)
+    return Problem(status, str(error), what_next, kind=KINDS.get(name, ""))
 
 
 def _place(error: Exception) -> str:

@@ -248,7 +248,7 @@ def _print_entrances(service: Service, wanted: Wanted, say: Say) -> None:
     for who, role in invited:
         if who:
             text = _token(ledger, who, f"{accounts.INVITED}{role}", (), INVITATION)
-            say(f"invitation for {who} ({role}), for 2 days: {origin}/#invite={text}")
+            say(f"invitation for {who} ({role}), for 2 days: {origin}/operator#invite={text}")
     if wanted.make_token:
         scopes = tuple(part.strip() for part in wanted.make_token.split(",") if part.strip())
         for scope in scopes:

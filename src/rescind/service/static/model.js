@@ -1,0 +1,257 @@
+/**
+ * What the person's page knows: records of this browser, what the ledger says is lent, changes that
+ * are on their way, requests, the release. Components read it; `moved` draws them again.
+ */
+import { Refused, Unanswered, get, hex } from './api.js'
+import { loadCatalogue } from './catalogue.js'
+import { addRecords, openDevice, openPerson, removeRecords } from './keep.js'
+import { loadRelease, ranked } from './lists.js'
+import { look } from './log.js'
+import { Outbox } from './outbox.js'
+
+const MOST = 5000 // items of one request
+const LOANS = '/v1/me/loans'
+const REQUESTS = '/v1/me/requests'
+
+export class Model {
+  /** @param {() => void} draw */
+  constructor (draw) {
+    this.draw = draw
+    this.state = 'starting' // starting, out, in, left, broken
+    this.notice = ''
+    /** @type {import('./keep.js').Kept[]} */
+    this.records = []
+    /** @type {Set<string>} */
+    this.lent = new Set()
+    /** @type {Map<string, string>} item: what is asked for it and not acknowledged yet */
+    this.waiting = new Map()
+    this.requests = []
+    this.mine = new Map() // what this browser kept of each request
+    this.release = null
+    this.list = null
+    this.log = null
+    this.online = navigator.onLine
+  }
+
+  /** Find out who is here and show what they have. */
+  async start () {
+    try {
+      this.device ??= await openDevice()
+      const { role } = await get('/v1/session')
+      if (role !== 'person') return this.become('out')
+      this.me = await get('/v1/me')
+    } catch (error) {
+      this.notice = error.message
+      return this.become('broken')
+    }
+    this.db = await openPerson(this.me.name)
+    this.outbox = new Outbox(this.db, this.me.name, {
+      answered: (change, answer) => this.answered(change, answer),
+      refused: (change, error) => this.refused(change, error),
+      moved: () => this.readOutbox(),
+      signIn: () => this.signedOut()
+    })
+    this.listen()
+    this.catalogue = await loadCatalogue(this.device)
+    await Promise.all([this.readLoans(), this.readRequests(), this.readOutbox()])
+    this.become('in')
+    await this.readRelease()
+    await this.lookAtLog()
+    await this.outbox.send()
+  }
+
+  become (state) {
+    this.state = state
+    this.draw()
+  }
+
+  /** Hear of changes: other tabs, other devices, releases, the network. */
+  listen () {
+    if (this.tabs) return
+    this.tabs = new BroadcastChannel(`rescind-${this.me.name}`)
+    this.tabs.onmessage = () => this.refresh(false)
+    const hear = () => {
+      this.events?.close()
+      this.events = null
+      if (document.hidden || !navigator.onLine || this.state === 'out' || this.state === 'left') return
+      this.events = new EventSource('/v1/events')
+      for (const name of ['loans', 'request', 'release']) this.events.addEventListener(name, () => this.later())
+    }
+    this.hear = hear
+    const back = () => {
+      this.online = navigator.onLine
+      this.draw()
+      hear()
+      if (this.online && !document.hidden && this.state === 'in') this.refresh()
+    }
+    addEventListener('online', back)
+    addEventListener('offline', back)
+    addEventListener('visibilitychange', back)
+    hear()
+  }
+
+  later () {
+    clearTimeout(this.timer)
+    this.timer = setTimeout(() => this.refresh(), 250)
+  }
+
+  /** Read everything that may have changed; the ledger is right. */
+  async refresh (send = true) {
+    try {
+      await Promise.all([this.readLoans(), this.readRequests(), this.readOutbox()])
+      await this.readRelease()
+      if (send) await this.outbox.send()
+    } catch (error) {
+      if (error instanceof Refused && error.status === 401) this.signedOut()
+      else if (!(error instanceof Unanswered) && !error.later) throw error
+    }
+  }
+
+  async readLoans () {
+    const found = []
+    for (let next = '0'; next;) {
+      const page = await get(`${LOANS}?limit=5000&cursor=${next}`)
+      found.push(...page.items)
+      next = page.next
+    }
+    this.lent = new Set(found.map(one => one.id))
+    // What is lent and not known here came from another device: it is the person's, so it is shown.
+    const added = new Date().toISOString()
+    await addRecords(this.db, found.map(({ id, title }) => ({ id, title, at: '', added })))
+    await this.readRecords()
+  }
+
+  async readRecords () {
+    this.records = await this.db.getAll('records')
+    this.records.sort((a, b) => a.title.localeCompare(b.title))
+    this.makeList()
+    this.draw()
+  }
+
+  async readRequests () {
+    const kept = await this.db.getAll('requests')
+    this.mine = new Map(kept.map(one => [one.request_id, one]))
+    this.requests = (await get(REQUESTS)).requests
+    this.due = await get('/v1/release')
+    this.draw()
+  }
+
+  async readOutbox () {
+    this.waiting = new Map()
+    for (const change of await this.outbox.waiting()) {
+      for (const id of change.items) this.waiting.set(id, change.kind)
+    }
+    this.draw()
+  }
+
+  async readRelease () {
+    this.due = await get('/v1/release')
+    this.release = await loadRelease(this.device, this.due)
+    this.makeList()
+    this.draw()
+  }
+
+  makeList () {
+    if (this.release) this.list = ranked(this.release, this.catalogue, this.records, this.lent)
+  }
+
+  async lookAtLog () {
+    try {
+      this.log = await look(this.device)
+    } catch (error) {
+      this.log = { state: 'unknown', says: `The log could not be checked now: ${error.message}` }
+    }
+    this.draw()
+  }
+
+  // ---------------------------------------------------------------- what the person does
+
+  /** @param {string[]} ids */
+  async lend (ids) {
+    for (const items of parts(ids.filter(id => !this.lent.has(id) && !this.waiting.has(id)))) {
+      await this.change({ kind: 'lend', items, path: LOANS, body: { items } })
+    }
+  }
+
+  /** @param {string[]} ids @param {'unshare' | 'erase'} kind */
+  async takeBack (ids, kind = 'unshare') {
+    for (const items of parts(ids.filter(id => this.lent.has(id) && !this.waiting.has(id)))) {
+      await this.change({ kind, items, path: REQUESTS, body: { kind, items, receipt_key: newSecret() } })
+    }
+  }
+
+  /** Mark at once, so that a second click finds it marked; then keep and send. */
+  async change (change) {
+    for (const id of change.items) this.waiting.set(id, change.kind)
+    this.notice = ''
+    this.draw()
+    await this.outbox.put(change)
+  }
+
+  async answered (change, answer) {
+    for (const id of change.items) change.kind === 'lend' ? this.lent.add(id) : this.lent.delete(id)
+    if (answer.body.request_id) {
+      const { request_id, acknowledgement, link } = answer.body
+      const { receipt_key } = change.body
+      await this.db.put('requests', { request_id, acknowledgement, link, receipt_key, kind: change.kind, items: change.items })
+    }
+    this.tabs.postMessage('moved')
+    this.makeList()
+    if (change.kind !== 'lend') this.later()
+  }
+
+  async refused (change, error) {
+    this.notice = `${error.message} ${error.problem.next}`
+    await this.readLoans()
+  }
+
+  /** The account has ended: keep what leads to the receipt, and show it. */
+  async leftWith (left, everything) {
+    this.events?.close()
+    await this.device.put('facts', left, 'left')
+    if (everything) {
+      for (const store of ['records', 'outbox', 'requests']) await this.db.clear(store)
+    }
+    this.left = left
+    this.become('left')
+  }
+
+  signedOut (wanted = false) {
+    this.events?.close()
+    this.state = 'out'
+    this.notice = wanted ? '' : this.waiting.size ? 'Sign in again: some changes are not sent yet.' : 'Sign in again.'
+    this.draw()
+  }
+
+  /** @param {{id: string, title: string, at: string}[]} records @returns {Promise<number>} how many are new */
+  async add (records) {
+    const added = new Date().toISOString()
+    const count = await addRecords(this.db, records.map(one => ({ ...one, added })))
+    await this.readRecords()
+    this.tabs.postMessage('moved')
+    return count
+  }
+
+  /** Delete records that are only here. @param {string[]} ids */
+  async remove (ids) {
+    await removeRecords(this.db, ids.filter(id => !this.lent.has(id) && !this.waiting.has(id)))
+    await this.readRecords()
+    this.tabs.postMessage('moved')
+  }
+
+  /** Let a record count for lists made here, or not. @param {string} id */
+  async use (id, yes) {
+    const record = this.records.find(one => one.id === id)
+    if (record) await this.db.put('records', { ...record, unused: !yes })
+    await this.readRecords()
+    this.tabs.postMessage('moved')
+  }
+}
+
+export const newSecret = () => hex(crypto.getRandomValues(new Uint8Array(32)))
+
+function parts (ids) {
+  const out = []
+  for (let n = 0; n < ids.length; n += MOST) out.push(ids.slice(n, n + MOST))
+  return out
+}

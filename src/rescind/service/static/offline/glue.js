@@ -1,0 +1,27 @@
+/** The page around `check` in the file that is saved and opened offline. */
+const field = name => document.getElementById(name)
+const answer = (good, lines) => {
+  const box = document.createElement('div')
+  box.className = `summary ${good ? 'good' : 'bad'}`
+  for (const line of lines) {
+    const one = document.createElement('p')
+    one.textContent = line
+    box.append(one)
+  }
+  field('answer').replaceChildren(box)
+}
+field('check').onclick = async () => {
+  try {
+    if (!await canCheck()) return answer(false, ['This browser cannot check signatures of this kind (Ed25519). Use a newer one.'])
+    const [receipt, proof] = ['receipt', 'proof'].map(name => field(name).files[0])
+    if (!receipt || !proof) return answer(false, ['Choose both files first.'])
+    const witnesses = field('witnesses').value.split('\n').filter(line => line.trim())
+    const keys = { receipts: field('operator').value, log: field('log').value, witnesses }
+    const found = await check(new Uint8Array(await receipt.arrayBuffer()), await proof.text(), keys)
+    const seen = [...found.seen].map(([name, at]) => `Seen by ${name} on ${at.toISOString()}.`)
+    answer(true, ['VALID', `Signed by the operator on ${found.receipt.time}.`,
+      `Entry ${found.index + 1} of ${found.size} in the log.`, ...seen, 'Not covered:', ...found.receipt.not_covered])
+  } catch (error) {
+    answer(false, ['NOT VALID', error.message])
+  }
+}
