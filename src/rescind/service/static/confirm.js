@@ -12,11 +12,13 @@ export function Confirm ({ model }) {
   const give = async () => {
     try {
       await sign('confirm')
+      model.leaving = true
       const { body } = await once('POST', `/v1/me/requests/${id}/confirm`, {})
       away()
       await model.leftWith({ ...body, items: [...model.lent] }, false)
     } catch (error) {
       if (!(error instanceof Refused || error instanceof Declined || error.message)) throw error
+      model.leaving = false
       setSays(error.message)
     }
   }

@@ -19,11 +19,13 @@ export function Leave ({ model, close }) {
     setSays('')
     try {
       await sign('confirm')
+      model.leaving = true
       const key = newSecret()
       const { body } = await once('POST', '/v1/me/requests', { kind: 'leave', items: 'everything', receipt_key: key })
       await model.leftWith({ ...body, receipt_key: key, items: [...model.lent] }, here)
     } catch (error) {
       if (!(error instanceof Refused || error instanceof Declined || error.message)) throw error
+      model.leaving = false
       setSays(error.message)
       setBusy(false)
     }

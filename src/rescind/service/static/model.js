@@ -31,6 +31,7 @@ export class Model {
     this.list = null
     this.log = null
     this.online = navigator.onLine
+    this.leaving = false // from the confirmation on: what the ledger refuses then is no surprise
   }
 
   /** Find out who is here and show what they have. */
@@ -51,10 +52,10 @@ export class Model {
       moved: () => this.readOutbox(),
       signIn: () => this.signedOut()
     })
-    this.listen()
     this.catalogue = await loadCatalogue(this.device)
     await Promise.all([this.readLoans(), this.readRequests(), this.readOutbox()])
     this.become('in')
+    this.listen()
     await this.readRelease()
     await this.lookAtLog()
     await this.outbox.send()
@@ -67,27 +68,28 @@ export class Model {
 
   /** Hear of changes: other tabs, other devices, releases, the network. */
   listen () {
-    if (this.tabs) return
+    this.tabs?.close()
     this.tabs = new BroadcastChannel(`rescind-${this.me.name}`)
     this.tabs.onmessage = () => this.refresh(false)
-    const hear = () => {
-      this.events?.close()
-      this.events = null
-      if (document.hidden || !navigator.onLine || this.state === 'out' || this.state === 'left') return
-      this.events = new EventSource('/v1/events')
-      for (const name of ['loans', 'request', 'release']) this.events.addEventListener(name, () => this.later())
+    this.hear()
+    if (this.listening) return
+    this.listening = true
+    for (const name of ['online', 'offline', 'visibilitychange']) {
+      addEventListener(name, () => {
+        this.online = navigator.onLine
+        this.hear()
+        this.draw()
+        if (this.state === 'in' && this.online && !document.hidden) this.refresh()
+      })
     }
-    this.hear = hear
-    const back = () => {
-      this.online = navigator.onLine
-      this.draw()
-      hear()
-      if (this.online && !document.hidden && this.state === 'in') this.refresh()
-    }
-    addEventListener('online', back)
-    addEventListener('offline', back)
-    addEventListener('visibilitychange', back)
-    hear()
+  }
+
+  /** Follow the service's events while somebody looks at this page. */
+  hear () {
+    this.events?.close()
+    if (this.state !== 'in' || document.hidden || !navigator.onLine) return
+    this.events = new EventSource('/v1/events')
+    for (const name of ['loans', 'request', 'release']) this.events.addEventListener(name, () => this.later())
   }
 
   later () {
@@ -97,6 +99,7 @@ export class Model {
 
   /** Read everything that may have changed; the ledger is right. */
   async refresh (send = true) {
+    if (this.state !== 'in' || this.leaving) return
     try {
       await Promise.all([this.readLoans(), this.readRequests(), this.readOutbox()])
       await this.readRelease()
@@ -137,10 +140,8 @@ export class Model {
   }
 
   async readOutbox () {
-    this.waiting = new Map()
-    for (const change of await this.outbox.waiting()) {
-      for (const id of change.items) this.waiting.set(id, change.kind)
-    }
+    const changes = await this.outbox.waiting()
+    this.waiting = new Map(changes.flatMap(({ items, kind }) => items.map(id => [id, kind])))
     this.draw()
   }
 
@@ -217,6 +218,7 @@ export class Model {
   }
 
   signedOut (wanted = false) {
+    if (this.state !== 'in' || this.leaving) return
     this.events?.close()
     this.state = 'out'
     this.notice = wanted ? '' : this.waiting.size ? 'Sign in again: some changes are not sent yet.' : 'Sign in again.'
