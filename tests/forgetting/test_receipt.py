@@ -30,6 +30,7 @@ from rescind.forgetting.receipt import (
     signed_bytes,
     write,
 )
+from rescind.forgetting.receipt_check import WITHOUT_THIS_PROGRAM
 from rescind.forgetting.receipt_html import page
 from rescind.forgetting.verify import Check, Verification, verify
 from rescind.privacy import keys
@@ -457,6 +458,7 @@ def test_the_way_without_this_program_works_as_the_documentation_tells_it(tmp_pa
         pytest.skip("openssl or bash is not installed")
     told = (Path(__file__).parents[2] / "docs" / "receipts.md").read_text()
     script = told.split("### Without this program")[1].split("```bash\n")[1].split("```")[0]
+    assert script == WITHOUT_THIS_PROGRAM, "the page tells the same"
     data = canonical(issue(EVENT, DONE, KEPT, [PASSED]).receipt)
 
     def checked(content: bytes) -> int:
@@ -522,11 +524,38 @@ def test_the_page_is_one_file_that_runs_nothing_and_asks_nobody():
     drawn = replace(PASSED, curves={"before": curve}, samples={"a": [0.1, 0.2], "b": [0.5]})
     issued = issue(EVENT, DONE, KEPT, [drawn])
     plain = Reader(page(issued.receipt))
+    exact = Reader(page(issued.receipt, key=issued.key))
     full = Reader(page(issued.receipt, [drawn], {"More.": "<svg></svg>"}, issued.key))
-    assert (plain.tags.count("svg"), full.tags.count("svg")) == (0, 2)
+    assert plain.tags.count("svg") == 3, "three steps; a line would need the numbers"
+    assert exact.tags.count("line") == 2, "where the model lies, and its interval"
+    assert full.tags.count("svg") == exact.tags.count("svg") + 2, "the curves, and one more"
     assert "script" not in full.tags
     # Within the picture, shapes are named by #; nothing leads out of the file.
     assert all(link.startswith("#") for link in full.links)
+    assert "url(" not in page(issued.receipt).split("</style>")[0], "nor does the stylesheet"
+
+
+def test_the_page_tells_a_stranger_what_to_get_and_what_to_compare():
+    receipt = issue(EVENT, DONE, KEPT, [PASSED]).receipt
+    receipt = replace(receipt, code={"rescind": "9.8.7", "commit": "abc123-dirty"})
+    words = Reader(page(receipt)).words
+    bare = digest(canonical(receipt)).removeprefix("sha256:")
+    for text in ("rescind 9.8.7", "abc123 and changes of", "signing.pub", receipt.public_key, bare):
+        assert text in words, text
+    assert WITHOUT_THIS_PROGRAM in words
+    unknown = Reader(page(replace(receipt, code={"rescind": "not installed"}))).words
+    assert "git rev-parse" not in unknown, "no commit, nothing to compare"
+
+
+def test_digests_come_last_and_details_are_folded():
+    html = page(issue(EVENT, DONE, KEPT, [PASSED], claims={"totals": "sha256:aa"}).receipt)
+    body = html.split("</style>")[1]
+    first = body.index("asked to erase")
+    assert first < body.index('class="steps"') < body.index("<details>")
+    last = body.rindex("<details>")
+    assert "Digests, claims and versions" in body[last:]
+    assert "sha256:aa" in body[last:]
+    assert "sha256:aa" not in body[:last]
 
 
 def test_words_in_a_receipt_cannot_become_markup():

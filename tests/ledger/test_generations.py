@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,24 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from fabricated import AUDIT, made
 from ledgers import done, joined, take_back
 from rescind.errors import ConfigError, DataError
 from rescind.ledger import generation_worker, tables
 from rescind.ledger.book import Ledger
+from rescind.ledger.generation_audit import audited
 from rescind.ledger.generation_worker import Trainer
-from rescind.ledger.jobs import CHECKPOINT, LISTS, EndJob, StartJob, bound, file_of
+from rescind.ledger.jobs import (
+    CHECKPOINT,
+    LISTS,
+    EndJob,
+    StartJob,
+    bound,
+    file_of,
+)
 from rescind.ledger.keyslots import unseal
 from rescind.ledger.lending import Lend
+from rescind.ledger.quarantine import Quarantine
 from served import CATALOGUE, ITEMS, likes, opened, rows
 
 LOANS = [np.array(likes(n), np.int32) for n in range(12)]
@@ -80,9 +91,9 @@ def test_files_of_a_generation_are_sealed(tmp_path: Path, capsys: Any) -> None:
 def ready(ledger: Ledger) -> str:
     """Train a generation to its end; return its id."""
     ledger.generations.nice = 0
-    job = ledger.generations.start("FedShare", 3)
+    job = ledger.generations.start("FedShare", 3).body["job"]
     ledger.generations.wait()
-    return job
+    return str(job)
 
 
 def states(ledger: Ledger) -> list[str]:
@@ -150,7 +161,7 @@ def test_a_take_back_while_it_learns_makes_it_begin_anew(tmp_path: Path) -> None
     ledger = opened(tmp_path / "state")
     people = [joined(ledger, *likes(n)) for n in range(12)]
     ledger.generations.nice = 0
-    first = ledger.generations.start("FedShare", 400)
+    first = ledger.generations.start("FedShare", 400).body["job"]
     while not rows(ledger, tables.round_):
         time.sleep(0.05)  # another process has to get somewhere
     done(ledger, take_back(people[0], "unshare"))
@@ -174,3 +185,53 @@ def test_bad_recipes_and_a_second_one_at_a_time_are_refused(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="learning already"):
         ledger.generations.start("FedShare", 3)
     ledger.close()
+
+
+def test_only_an_audited_generation_serves(tmp_path: Path) -> None:
+    ledger = opened(tmp_path / "state")
+    people = [joined(ledger, *likes(n)) for n in range(3)]
+    finding = replace(AUDIT, check="calibrated", n=120)
+    for verdict, served in (("PASS", True), ("UNAUDITED", True), ("FAIL", False), ("VOID", False)):
+        job = made(ledger, people, replace(finding, verdict=verdict))
+        if served:
+            ledger.generations.choose(job)
+            found = ledger.generations.served()
+            assert found is not None
+            assert found.job == job
+            continue
+        with pytest.raises(ConfigError, match=f"says {verdict}"):
+            ledger.generations.choose(job)
+    with pytest.raises(ConfigError, match="says nothing"):
+        ledger.generations.choose(made(ledger, people, None))
+    verdicts = [row.verdict for row in rows(ledger, tables.audit)]
+    assert verdicts == ["PASS", "UNAUDITED", "FAIL", "VOID"]
+    ledger.close()
+
+
+def test_a_quarantine_makes_a_generation_stale(tmp_path: Path) -> None:
+    ledger = opened(tmp_path / "state")
+    people = [joined(ledger, *likes(n)) for n in range(3)]
+    ledger.generations.choose(made(ledger, people, AUDIT))
+    done(ledger, Lend(people[1], (0, 1)))  # control: lending does not
+    assert ledger.generations.served() is not None
+    done(ledger, Quarantine(people[0], "cheats"))
+    assert ledger.generations.served() is None
+    ledger.close()
+
+
+@pytest.mark.slow
+def test_the_audit_tells_a_generation_that_still_knows_what_was_taken_back() -> None:
+    """Train on two worlds: without the records it passes, with them it fails."""
+    everything = [np.array(likes(n, 60), np.int32) for n in range(120)]
+    gone = [one[::4] for one in everything]
+    pairs = zip(everything, gone, strict=True)
+    kept = [np.setdiff1d(one, back).astype(np.int32) for one, back in pairs]
+
+    def trained(loans: Any, seed: int) -> Any:
+        return generation_worker.federation(loans, 60, "FedShare", seed).run(60)
+
+    honest = audited(trained(kept, 0), kept, gone, 60, 0, trained)
+    cheat = audited(trained(everything, 0), kept, gone, 60, 0, trained)
+    few = audited(trained(kept, 0), kept[:3], gone[:3], 60, 0, trained)
+    found = (honest.verdict, cheat.verdict, few.verdict)
+    assert found == ("PASS", "FAIL", "UNAUDITED"), (honest, cheat)

@@ -18,7 +18,9 @@ import pytest
 from doors import Agent, Browser, House, opened
 from rescind.errors import ConfigError
 from rescind.ledger import agency
+from rescind.ledger.jobs import EndJob, StartJob
 from rescind.ledger.lending import TakeBack
+from rescind.proof.notes import WITNESS, Key
 from rescind.service import guard, recovery
 from rescind.service.doors import Doors
 from rescind.service.policy import EVERYBODY, POLICY, SCOPES, Role, verdict
@@ -31,10 +33,11 @@ EXPECTED: list[tuple[str, dict[str, int]]] = [
     (r".* /v1/session/confirm|DELETE /v1/session", {"anonymous": 401, "agent": 404}),
     (r".* /v1/(account|session)/|GET /v1/session", {}),
     (
-        r"GET (/|/check.html|/openapi.json|/(health|ready)z"
+        r"GET (/|/operator|/check.html|/openapi.json|/(health|ready)z"
         r"|/v1/(catalogue|keys|enter/.*)|/(r|log|static)/.*)$",
         {},
     ),
+    (r"POST /log/cosignatures$", {}),
     (r".* /v1/me", {"anonymous": 401, "agent": 404, "officer": 404, "operator": 404}),
     (r".* /v1/release", {"anonymous": 401, "agent": 401, "officer": 401}),
     (r".* /v1/events", {"anonymous": 401, "agent": 404}),
@@ -132,6 +135,18 @@ class Village:
         self.house.do(agency.Advance())
         return str(asked.body["request_id"])
 
+    def witness(self) -> str:
+        """A witness that is known."""
+        key = Key("silo-0", secrets.token_bytes(32), WITNESS)
+        self.house.service.log.witnesses.admit(key, None)
+        return key.id.hex()
+
+    def job(self) -> str:
+        """A generation that has ended."""
+        begun = str(self.house.do(StartJob("FedShare", 1, lambda *_: None)).body["job"])
+        self.house.do(EndJob(begun, "failed"))
+        return begun
+
 
 def replace_address(browser: Any) -> Any:
     return replace(browser, address=FAR)
@@ -151,8 +166,10 @@ BODIES: dict[str, Callable[[], Any]] = {
     "POST /v1/operator/requests/{id}/extend": lambda: {"days": 3, "reason": "away"},
     "POST /v1/operator/releases": dict,
     "POST /v1/operator/jobs": lambda: {"recipe": "no such recipe"},
+    "POST /v1/operator/serving": lambda: {"generation": None},
     "POST /v1/operator/people/{id}/quarantine": lambda: {"reason": "cheats"},
     "POST /v1/operator/scan": dict,
+    "POST /v1/operator/witnesses": lambda: {"key": "no key"},
     "POST /v1/operator/agents": lambda: {"id": "OTHER", "name": "x", "verify_key": "0" * 64},
     "POST /v1/operator/tokens": lambda: {"name": "x", "scope": ["read"]},
 }
@@ -168,6 +185,8 @@ INSIDE = {
     "GET /v1/me/requests/{id}/receipt": {404},
     "GET /v1/me/requests/{id}/proof": {404},
     "POST /v1/operator/jobs": {400},
+    "POST /v1/operator/witnesses": {400},
+    "POST /log/cosignatures": {422},
     "GET /v1/release/{digest}": {404},
     "GET /static/{digest}/{path}": {404},
 }
@@ -183,7 +202,9 @@ def path_for(village: Village, line: str, caller: Browser, role: str, owner: str
     if "{" not in path:
         return path
     if owner == "unknown":
-        return re.sub(r"\{\w+\}", NOBODYS.upper() if "agent/" in path else NOBODYS, path)
+        long = 16 if "/jobs/" in path else 8 if "/witnesses/" in path else 32
+        nobodys = NOBODYS[:long]
+        return re.sub(r"\{\w+\}", nobodys.upper() if "agent/" in path else nobodys, path)
     if path.startswith("/log/"):
         return path.replace("{path}", f"0/000.p/{min(len(village.house.ledger.tree), 255)}")
     if "agent/" in path:
@@ -191,6 +212,10 @@ def path_for(village: Village, line: str, caller: Browser, role: str, owner: str
     if path.startswith("/drp/"):
         agent = village.first if owner == "own" else village.second
         return path.replace("{id}", village.waiting(agent))
+    if path.startswith("/v1/operator/jobs"):
+        return path.replace("{id}", village.job())
+    if path.startswith("/v1/operator/witnesses"):
+        return path.replace("{id}", village.witness())
     if path.startswith("/v1/operator/people"):
         return path.replace("{id}", village.house.person().id.hex())
     mine = owner == "own" and role == Role.PERSON

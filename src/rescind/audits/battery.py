@@ -10,7 +10,7 @@ from rescind.audits import bystanders, difference, distance, membership, state_a
 from rescind.audits import item_pairs as pairs
 from rescind.audits import user_membership as people
 from rescind.audits.case import Case, PerPerson, Tail
-from rescind.audits.finding import Finding, overall
+from rescind.audits.finding import UNCHANGED, Finding, overall
 from rescind.audits.hold_out import HoldOut
 from rescind.audits.verdict import (
     CERTAIN,
@@ -32,7 +32,7 @@ Sample = PerPerson | Tail
 Take = Callable[[Case, Federation], Sample | None]
 Kind = Literal["forgetting", "harm", "shown"]
 
-SUBJECT, NO_OP, SHIFT, RETRAIN, PURGE = "subject", "no-op", "score shift", "retrain", "purge only"
+SUBJECT, NO_OP, SHIFT, RETRAIN, PURGE = "subject", UNCHANGED, "score shift", "retrain", "purge only"
 LOSS = 0.03  # allowed loss of quality relative to a retrain (reliability.md Q8)
 TENTH = 50  # smallest group for which a bootstrap is reliable
 WIDEST = 3.0  # times the largest calibrated margin, where retrains of this data differ so much

@@ -64,6 +64,9 @@ JUDGING = ("FAIL", "VOID", "INCONCLUSIVE", "PASS", "UNAUDITED")
 """Verdicts that count, in order of priority: one FAIL decides."""
 
 
+UNCHANGED = "no-op"
+"""Name of the control that forgot nothing: what a check must notice."""
+
 FAILED = ("FAIL", "VOID")
 """Verdicts that end a command with exit code 1. INCONCLUSIVE means too few records to find a fault;
 scripts that need a PASS read the verdict."""

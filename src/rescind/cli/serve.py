@@ -29,6 +29,13 @@ def command(
     ] = False,
     people: Annotated[int, Option(min=1, help="People whose changes make a release due.")] = 200,
     hours: Annotated[float, Option(min=0, help="Hours until a release at the latest.")] = 24.0,
+    witness: Annotated[
+        list[str] | None,
+        Option(metavar="URL=KEY", help="Ask this witness to cosign the log; repeatable."),
+    ] = None,
+    cosign_wait: Annotated[
+        float, Option(min=0, help="Seconds that a receipt's proof waits for witnesses.")
+    ] = 30.0,
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port; 0: any free one.")] = 8000,
     name: Annotated[
@@ -74,6 +81,8 @@ def command(
     door = Doorway(
         host, port, name, tls_cert, tls_key, tuple(behind_proxy or ()), insecure, demo is not None
     )
-    wanted = Wanted(demo, items, invite_operator, invite_officer, make_token, business)
-    options = Options(people=people, hours=hours, instant=instant)
+    wanted = Wanted(
+        demo, items, invite_operator, invite_officer, make_token, business, tuple(witness or ())
+    )
+    options = Options(people=people, hours=hours, instant=instant, cosign_wait=cosign_wait)
     run(state, door, wanted, options, database, keys_mirror)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,14 +29,54 @@ def command(
     name: Annotated[str, Option(help="The witness's name, such as silo-0. It cannot change.")],
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port; 0: any free one.")] = PORT,
+    log: Annotated[
+        str | None,
+        Option(metavar="URL", help="Do not listen: read the log of this service, and sign it."),
+    ] = None,
+    every: Annotated[float, Option(min=0.1, help="With --log: seconds between two looks.")] = 10.0,
 ) -> None:
     """Sign checkpoints of a log as long as it only grows; refuse a second history for ever.
 
     Run it on another machine than the log. Ask it with: rescind log cosign URL --key KEY.
     """
+    if log is not None:
+        pull(state, name, key, log, every)
+        return
     with witnessing(state, name, key, host, port) as thread:
         try:
             thread.join()
+        except KeyboardInterrupt:
+            typer.echo("stopped")
+
+
+def pull(
+    state: Path, name: str, given: Sequence[str], url: str, every: float, looks: int | None = None
+) -> None:
+    """Read a service's log again and again and sign it. looks: how often; None: until Ctrl-C"""
+    from rescind.core.files import locked
+    from rescind.errors import ConfigError
+    from rescind.proof.notes import LOG
+    from rescind.proof.pulling import Away, Pulling
+
+    if len(given) != 1:
+        raise ConfigError(f"--log reads one log, so it needs one --key; got {len(given)}.")
+    log = key_given(given[0], LOG)
+    witness = open_witness(state, name, [log])
+    with locked(state):
+        typer.echo(f"witness {witness.key}")
+        pulling, last = Pulling(url, log, witness, state), -1
+        try:
+            while looks is None or looks > 0:
+                looks = None if looks is None else looks - 1
+                try:
+                    size = pulling.once().size
+                except Away as error:
+                    typer.echo(f"waiting: {error}", err=True)
+                else:
+                    if size != last:
+                        typer.echo(f"signed {size} entries of {log.name}")
+                    last = size
+                time.sleep(every)
         except KeyboardInterrupt:
             typer.echo("stopped")
 

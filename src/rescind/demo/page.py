@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rescind.audits.battery import NO_OP
 from rescind.audits.finding import Finding, legend, question
 from rescind.core.federation import Federation
 from rescind.core.params import digest
+from rescind.forgetting import receipt_words as words
+from rescind.forgetting.receipt_pictures import steps
 from rescind.methods.baselines.popularity import Popularity
 from rescind.reporting import charts
-from rescind.reporting.html import Page
+from rescind.reporting.html import Badge, Page
 
 if TYPE_CHECKING:
     from rescind.demo.erasure import Erasure, Subtraction
     from rescind.experiments.learning_run import Result
 
 
-def draw(result: Result, floor: dict[str, float], after: dict[str, float], erasure: Erasure) -> Any:
-    """Draw the picture: quality over rounds, quality after erasure, scores of erased records."""
-    made, (one, two, three) = charts.figure(3)
+Panel = Callable[[Any], None]
+
+
+def panels(
+    result: Result, floor: dict[str, float], after: dict[str, float], erasure: Erasure
+) -> dict[str, Panel]:
+    """Return what the picture shows, by title: how to draw each panel."""
     history, before = result.facts["per_round"], erasure.before
     popular = Federation.start(before.now.vault.holdings, Popularity(), before.clock.seed).run(1)
     rounds, values = ([h[name] for h in history] for name in ("round", "NDCG@20"))
     valid_floor = popular.evaluate("valid")["NDCG@20"]
-    charts.curve(one, rounds, values, "NDCG@20 (validation)", valid_floor)
-    one.set_title("Devices learn together", fontsize=12)
     tested = {"popularity": floor, "federated": result.metrics, "after\nerasure": after}
     heights = {name: metrics["NDCG@20"] for name, metrics in tested.items()}
-    charts.bars(two, heights, "NDCG@20 (test)", (charts.GREY, charts.BLUE, charts.GREEN))
-    two.set_title("Quality before and after an erasure", fontsize=12)
-    colours = (charts.ORANGE, charts.GREEN)
-    charts.histograms(three, erasure.scores(), "score of the erased records", colours)
-    three.set_title("Scores of what was taken back", fontsize=12)
+    scores, colours = erasure.scores(), (charts.ORANGE, charts.GREEN)
+    return {
+        "Devices learn together": lambda ax: charts.curve(
+            ax, rounds, values, "NDCG@20 (validation)", valid_floor
+        ),
+        "Quality before and after an erasure": lambda ax: charts.bars(
+            ax, heights, "NDCG@20 (test)", (charts.GREY, charts.BLUE, charts.GREEN)
+        ),
+        "Scores of what was taken back": lambda ax: charts.histograms(
+            ax, scores, "score of the erased records", colours
+        ),
+    }
+
+
+def draw(drawn: Mapping[str, Panel]) -> Any:
+    """Draw the panels beside each other, for a picture file."""
+    made, axes = charts.figure(len(drawn))
+    for ax, (title, panel) in zip(axes, drawn.items(), strict=True):
+        panel(ax)
+        ax.set_title(title, fontsize=12)
     return made
 
 
@@ -42,81 +62,105 @@ def page(
     after: dict[str, float],
     erasure: Erasure,
     lending: list[tuple[str, int, int]],
-    made: Any,
+    drawn: Mapping[str, Panel],
 ) -> str:
-    """Return the report as HTML."""
-    page = Page("rescind: lend, learn, take back")
-    means, evidence = erasure.means(), erasure.evidence
+    """Return the report as HTML: what happened, pictures, then details, folded."""
+    out = Page("rescind: lend, learn, take back")
+    exact = erasure.evidence.exact
     data = result.facts["data"]
-    page.text(
+    out.summary(
+        words.sentences(exact),
+        words.badges(exact),
+        words.tone(exact),
         f"{data['users']:,} people and {data['items']:,} items of {data['name']} "
         f"({data['source']}). Each device trained on its own records; the server saw sums. "
-        f"Then {erasure.people} people erased what they had lent."
+        f"The signed receipt lies next to this page (receipt.html, receipt.json).",
     )
-    about = (
-        "Validation quality over rounds and of item popularity; test quality before and after an "
-        "erasure; scores of the erased records."
-    )
-    page.chart(charts.svg(made), about)
-    page.heading("Who lends what")
-    page.table(["group", "people", "records lent"], lending)
-    page.heading("Quality on the test set, full ranking, training items masked")
-    names = ["HR@20", "NDCG@20", "Recall@20", "coverage@20", "popularity@20"]
-    tested = {"item popularity": floor, "federated": result.metrics, "after erasure": after}
-    page.table(["model", *names], [[m, *(v[n] for n in names)] for m, v in tested.items()])
-    page.heading(f"{erasure.people} people erase {len(erasure.lent):,} records")
-    page.text(
-        f"The mean score of the erased records went from {means['before']:.3f} to "
-        f"{means['after']:.3f}. The same rounds were run again without them, with the same random "
-        f"numbers, so this is exact: nothing was learnt from them. The signed receipt next to this "
-        f"page (receipt.html, receipt.json) states it."
-    )
-    _subtracted(page, erasure.subtraction, erasure.person.user)
-    if evidence.report is not None:
-        page.heading(f"The audit: {evidence.report.verdict}")
-        page.text(
-            "Each check compares the new model with models that never had the records, and with "
-            "doing nothing. A check that cannot detect doing nothing is powerless and does not "
-            "count."
-        )
-        found = [f for f in evidence.report.findings if f.value is not None]
-        page.table(
-            ["check", "asks", "verdict", "after", "retrained", "doing nothing"],
-            [[f.check, question(f.check), f.verdict, f.value, *_references(f)] for f in found],
-        )
-        for line in legend(f.verdict for f in evidence.report.findings):
-            page.text(line, note=True)
-    page.heading(f"What user {erasure.person.user}, one of them, is shown")
-    page.text(f"User {erasure.person.user} {erasure.person.description}.")
-    both = zip(erasure.shown_before, erasure.shown_after, strict=False)
-    titles = [[a.title or a.item, b.title or b.item] for a, b in both]
-    page.table(["recommended before", "recommended after"], titles)
-    page.text(
+    out.parts.append(steps(exact))
+    out.charts({title: _alone(panel) for title, panel in drawn.items()})
+    out.text(
         "These numbers show one run with one seed. Quality alone cannot show forgetting. Here it "
         "is shown by training without the records, and by the audit.",
         note=True,
     )
-    page.heading("How to reproduce it")
-    page.code(f"rescind demo --seed {result.facts['seed']}")
-    page.facts(
-        {
-            "data digest": data["digest"],
-            "model (saved: the one that forgot)": digest(erasure.after.now.state.public),
-            **result.facts["versions"],
-        }
-    )
-    return page.html()
+    _shown_to(out, erasure)
+    out.heading("Details")
+    with out.folded("Who lends what", f"{sum(people for _, people, _ in lending):,} people"):
+        out.table(["group", "people", "records lent"], lending, "Who lends what")
+    with out.folded("Quality", "on the test set, full ranking, training items masked"):
+        names = ["HR@20", "NDCG@20", "Recall@20", "coverage@20", "popularity@20"]
+        tested = {"item popularity": floor, "federated": result.metrics, "after erasure": after}
+        rows = [[m, *(v[n] for n in names)] for m, v in tested.items()]
+        out.table(["model", *names], rows, "Quality of the models")
+    _audited(out, erasure)
+    with out.folded("The additive learner on the same request", erasure.subtraction.says):
+        _subtracted(out, erasure.subtraction, erasure.person.user)
+    with out.folded("How to reproduce it"):
+        out.code(f"rescind demo --seed {result.facts['seed']}")
+        out.facts(
+            {
+                "data digest": data["digest"],
+                "model (saved: the one that forgot)": digest(erasure.after.now.state.public),
+                **result.facts["versions"],
+            }
+        )
+    return out.html()
+
+
+def _alone(panel: Panel) -> str:
+    """Draw one panel by itself: three beside each other cannot be read on a phone."""
+    made, (ax,) = charts.figure(1)
+    panel(ax)
+    return charts.svg(made)
+
+
+def _shown_to(out: Page, erasure: Erasure) -> None:
+    """Add what one of the people is recommended before and after."""
+    user = erasure.person.user
+    out.heading(f"What user {user}, one of them, is shown")
+    out.text(f"User {user} {erasure.person.description}.")
+    both = zip(erasure.shown_before, erasure.shown_after, strict=False)
+    titles = [[a.title or a.item, b.title or b.item] for a, b in both]
+    out.table(["recommended before", "recommended after"], titles, "Recommendations")
+
+
+def _audited(out: Page, erasure: Erasure) -> None:
+    """Add the erasure, and what its audit found."""
+    means, report = erasure.means(), erasure.evidence.report
+    verdict = "" if report is None else report.verdict
+    with out.folded(f"{erasure.people} people erase {len(erasure.lent):,} records", verdict):
+        out.text(
+            f"The mean score of the erased records went from {means['before']:.3f} to "
+            f"{means['after']:.3f}. The same rounds were run again without them, with the same "
+            f"random numbers, so this is exact: nothing was learnt from them."
+        )
+        if report is None:
+            return
+        out.text(
+            "The audit: each check compares the new model with models that never had the records, "
+            "and with doing nothing. A check that cannot detect doing nothing is powerless and "
+            "does not count."
+        )
+        out.table(
+            ["check", "verdict", "asks", "after", "retrained", "doing nothing"],
+            [
+                [f.check, Badge.of(f.verdict), question(f.check), f.value, *_references(f)]
+                for f in report.findings
+                if f.value is not None
+            ],
+            "Checks of the audit",
+        )
+        out.listing(legend(f.verdict for f in report.findings))
 
 
 def _references(finding: Finding) -> list[object]:
     found = (finding.reference, finding.controls.get(NO_OP))
-    return ["" if number is None else number for number in found]
+    return ["–" if number is None else number for number in found]
 
 
-def _subtracted(page: Page, found: Subtraction, user: str) -> None:
+def _subtracted(out: Page, found: Subtraction, user: str) -> None:
     """Add the additive learner's answer: three digests of its sum, and what they prove."""
-    page.heading(f"The additive learner on the same request: {found.says}")
-    page.text(
+    out.text(
         f"Gram keeps one sum over all people, in whole numbers, so the loans were subtracted: "
         f"those of user {user} in {1000 * found.alone:.0f} ms, all of them in "
         f"{1000 * found.together:.0f} ms of CPU. The remaining data was then summed again. The two "
@@ -125,18 +169,18 @@ def _subtracted(page: Page, found: Subtraction, user: str) -> None:
         if found.proof.holds
         else f"The loans were subtracted, and the proof failed: {found.proof.says}."
     )
-    page.facts(
+    out.facts(
         {
             "sum before": found.before,
             "sum after, by subtraction": found.after,
             "sum of the remaining data, computed again": found.recomputed,
         }
     )
-    page.text(
+    out.text(
         "In a receipt the sum before is sealed with the requester's key, and the sum after with "
         "the run's: a person who knows all but one record could test guesses against them. "
         "This data is public.",
         note=True,
     )
-    page.text("To repeat the proof, in the folder of this page:")
-    page.code("rescind verify additive/receipt.json --data additive")
+    out.text("To repeat the proof, in the folder of this page:")
+    out.code("rescind verify additive/receipt.json --data additive")

@@ -77,12 +77,12 @@ def play(out: Path, rounds: int, seed: int, synthetic: bool, picture: Path | Non
     erasure = take_back(result.fed, additive, result.facts["data"]["digest"], out / ADDITIVE)
     quality = erasure.after.evaluate()
     print_quality("   after erasure", quality)
-    made = demo_page.draw(result, floor, quality, erasure)
+    drawn = demo_page.panels(result, floor, quality, erasure)
     finish(out, result, floor, quality, erasure)
-    report = demo_page.page(result, floor, quality, erasure, lending, made)
+    report = demo_page.page(result, floor, quality, erasure, lending, drawn)
     write_atomically(out / "report.html", report.encode())
     for path in filter(None, (out / "demo.png", picture)):
-        charts.png(made, path)
+        charts.png(demo_page.draw(drawn), path)
     closing(out, erasure)
 
 

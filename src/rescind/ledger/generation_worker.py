@@ -5,7 +5,8 @@
 Loans and the key come by a pipe; each round is a line of JSON on the other. Every person is a
 device in this process that has what it lends. Files are sealed under the job's key: a checkpoint
 while it learns, the lists of everybody when it has learnt. A killed one goes on from its checkpoint
-to the same bits.
+to the same bits. What was taken back since the last generation comes by the pipe, too, for the
+audit, and is written nowhere.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from rescind.core.records import Records, Share
 from rescind.core.run_state import RoundResult
 from rescind.errors import RescindError
 from rescind.ledger import piping
+from rescind.ledger.generation_audit import audited
 from rescind.ledger.jobs import CHECKPOINT, LISTS, LONGEST, bound, file_of
 from rescind.ledger.keyslots import seal, unseal
 from rescind.ledger.piping import Items
@@ -65,22 +67,31 @@ def federation(loans: Sequence[Items], items: int, recipe: str, seed: int) -> Fe
 class Trainer:
     """Runs rounds, tells each, and keeps a sealed checkpoint."""
 
-    def __init__(self, facts: dict[str, Any], loans: Sequence[Items]) -> None:
+    def __init__(
+        self, facts: dict[str, Any], loans: Sequence[Items], gone: Sequence[Items] = ()
+    ) -> None:
+        """gone: what each of the same people took back since the last generation, if known"""
+        self.facts, self.loans, self.gone = facts, loans, gone
         self.job, self.rounds = str(facts["job"]), int(facts["rounds"])
         self.state, self.key = Path(facts["state"]), bytes.fromhex(facts["key"])
-        self.people = len(loans)
-        self.fed = federation(loans, int(facts["items"]), facts["recipe"], int(facts["seed"]))
+        self.items, self.seed = int(facts["items"]), int(facts["seed"])
+        self.fed = federation(loans, self.items, facts["recipe"], self.seed)
         self.began = time.monotonic()
         self._resume()
 
     def run(self) -> None:
-        """Train what is left, then write the lists of everybody."""
+        """Train what is left, write the lists of everybody, then tell what the audit says."""
         left = self.rounds - self.fed.now.state.round
         self.fed = self.fed.run(left, watch=(self._look,))
-        ids = torch.arange(self.people)
+        ids = torch.arange(len(self.loans))
         best = lists(self.fed, ids, LONGEST).numpy().astype("<i4")
         self._write(LISTS, best.tobytes())
+        told = audited(self.fed, self.loans, self.gone, self.items, self.seed, self._trained_anew)
+        _say({"audit": told.facts()})
         file_of(self.state, self.job, CHECKPOINT).unlink(missing_ok=True)
+
+    def _trained_anew(self, loans: Sequence[Items], seed: int) -> Federation:
+        return federation(loans, self.items, self.facts["recipe"], seed).run(self.rounds)
 
     def _look(self, moment: RoundResult) -> None:
         number, now = moment.now.state.round, time.monotonic()
@@ -90,9 +101,7 @@ class Trainer:
             value = replace(self.fed, now=moment.now).evaluate("valid").get("NDCG@20")
             self._checkpoint(moment)
         asked = sum(total.clients for total in moment.sums.values())
-        line = {"round": number, "asked": asked, "seconds": now - self.began, "value": value}
-        sys.stdout.write(json.dumps(line) + "\n")
-        sys.stdout.flush()  # if nobody listens any more, this ends the process
+        _say({"round": number, "asked": asked, "seconds": now - self.began, "value": value})
         self.began = time.monotonic()
 
     def _checkpoint(self, moment: RoundResult) -> None:
@@ -115,13 +124,19 @@ class Trainer:
         write_atomically(file_of(self.state, self.job, kind), box, private=True)
 
 
+def _say(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()  # if nobody listens any more, this ends the process
+
+
 def main() -> int:
     """Read the loans, train, tell every round."""
     torch.set_num_threads(1)
     facts, arrays = piping.read(sys.stdin.buffer.read())
     os.nice(int(facts["nice"]))
     try:
-        Trainer(facts, piping.parts_of(arrays, "kept")).run()
+        kept, gone = (piping.parts_of(arrays, name) for name in ("kept", "gone"))
+        Trainer(facts, kept, gone).run()
     except RescindError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -6,6 +6,9 @@ learning one begins anew without the records. Until the next one is ready, the r
 
 A start goes on with one that was learning, if nothing changed since it began: loans of an earlier
 moment are kept nowhere. Otherwise it begins anew.
+
+One serves after its audit (`generation_audit`), if the operator chose it. What the audit asks about
+is in memory only: after a start there is nothing to judge, and the verdict says so.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,9 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Row, select
 
+from rescind.audits.finding import Finding
 from rescind.errors import DataError, RescindError
 from rescind.ledger import jobs, piping, tables
-from rescind.ledger.batch import Answer, Items, Operation
+from rescind.ledger.batch import Answer, Items, Once
 from rescind.ledger.failpoints import reach
 from rescind.ledger.jobs import (
     CHECKPOINT,
@@ -45,6 +49,26 @@ from rescind.ledger.keyslots import unseal
 from rescind.ledger.parts import Parts
 
 SEED = 0
+NOTHING: Items = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True)
+class Copied:
+    """Loans of the moment at which a generation began."""
+
+    loans: dict[bytes, Items] = field(repr=False)
+    gone: dict[bytes, Items] = field(repr=False)
+    """What the same people took back since the last generation began."""
+
+    @classmethod
+    def of(cls, loans: dict[bytes, Items], before: dict[bytes, Items]) -> Copied:
+        """Compare the loans of two moments; an array that is the same object did not change."""
+        gone = {
+            person: np.setdiff1d(before[person], now).astype(np.int32)
+            for person, now in loans.items()
+            if person in before and before[person] is not now
+        }
+        return cls(loans, gone)
 
 
 @dataclass(frozen=True)
@@ -60,27 +84,39 @@ class Served:
 class Generations:
     """Starts, follows and serves the generations of an open ledger."""
 
-    def __init__(self, parts: Parts, submit: Callable[[Operation], Future[Answer]]) -> None:
+    def __init__(self, parts: Parts, submit: Callable[..., Future[Answer]]) -> None:
         self._parts, self._submit = parts, submit
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
-        self._copy: dict[str, dict[bytes, Items]] = {}
+        self._copy: dict[str, Copied] = {}
+        self._learnt: dict[bytes, Items] = {}
+        self._chosen: str | None = None
         self._served: Served | None = None
         self._fresh: tuple[int, bool] = (-1, False)
         self._ending = False
         self.nice = 15
         """How far the process stands back behind people who ask."""
+        self.tell: Callable[[str, dict[str, Any]], None] = lambda *_: None
+        """Called with `round` or `generation` and its numbers, from any thread."""
 
-    def start(self, recipe: str, rounds: int) -> str:
-        """Begin a generation; return its id. Not from the writer's thread."""
-        body = self._submit(StartJob(recipe, rounds, self._begun)).result().body
-        self._launch(body["job"])
-        return str(body["job"])
+    def start(self, recipe: str, rounds: int, once: Once | None = None) -> Answer:
+        """Begin a generation; the answer has its id. Not from the writer's thread."""
+        answer = self._submit(StartJob(recipe, rounds, self._begun), once).result()
+        if not answer.replayed:
+            self._launch(answer.body["job"])
+        return answer
 
-    def choose(self, job: str | None) -> None:
-        """Serve a generation that is ready, or the release again (None)."""
-        self._submit(Choose(job)).result()
-        self._fresh = (-1, False)
+    def choose(self, job: str | None, once: Once | None = None) -> Answer:
+        """Serve a generation that is ready and audited, or the release again (None)."""
+        answer = self._submit(Choose(job), once).result()
+        self._read_chosen()
+        return answer
+
+    def _read_chosen(self) -> None:
+        with self._parts.store.reading() as tx:
+            name = tables.setting.c.name
+            found = tx.scalar(select(tables.setting.c.value).where(name == jobs.CHOSEN))
+        self._chosen, self._fresh = found or None, (-1, False)
 
     def begin(self) -> None:
         """Go on after a start: resume what was learning, or begin it anew; end what is stale."""
@@ -91,6 +127,7 @@ class Generations:
         for path in self._parts.state.glob(jobs.PATTERN):
             if path.name.partition("-")[2].partition(".")[0] not in stay:
                 path.unlink()
+        self._read_chosen()
         for row in rows:
             if row.id not in stay:
                 self._submit(EndJob(row.id, STALE)).result()
@@ -125,18 +162,21 @@ class Generations:
 
     def served(self) -> Served | None:
         """Return the generation that the operator chose, unless something was taken back since."""
-        size = len(self._parts.tree)
+        if self._chosen is None:
+            return None
+        size = len(self._parts.tree)  # every change is a leaf, so nothing else needs a look
         if self._fresh[0] != size:
             with self._parts.store.reading() as tx:
-                name = tables.setting.c.name
-                job = tx.scalar(select(tables.setting.c.value).where(name == jobs.CHOSEN))
-                row = jobs.job_row(tx, job) if job else None
-                fresh = (
-                    row is not None and row.state == READY and not jobs.changed_since(tx, row.seq)
-                )
-            if row is not None and fresh and (self._served is None or self._served.job != row.id):
+                row = tx.execute(
+                    select(tables.job).where(tables.job.c.id == self._chosen)
+                ).one_or_none()
+                if row is not None and (row.state != READY or jobs.changed_since(tx, row.seq)):
+                    row = None
+            if row is None:
+                self._served = None
+            elif self._served is None or self._served.job != row.id:
                 self._served = self._loaded(row)
-            self._fresh = (size, fresh)
+            self._fresh = (size, row is not None)
         return self._served if self._fresh[1] else None
 
     def _loaded(self, row: Row) -> Served:
@@ -153,7 +193,8 @@ class Generations:
 
     def _begun(self, job: str, seq: int) -> None:
         """Copy the loans of this moment and look out for what is taken back from now on."""
-        self._copy = {job: dict(self._parts.live.loans)}
+        self._copy = {job: Copied.of(dict(self._parts.live.loans), self._learnt)}
+        self._learnt = self._copy[job].loans
         self._watch()
 
     def _watch(self) -> None:
@@ -169,6 +210,7 @@ class Generations:
                 names = list(alive)
             for job in names:
                 self._submit(EndJob(job, STALE))
+                self.tell("generation", {"job": job, "state": STALE})
                 for kind in (CHECKPOINT, LISTS):
                     jobs.file_of(self._parts.state, job, kind).unlink(missing_ok=True)
 
@@ -193,9 +235,9 @@ class Generations:
             row = jobs.job_row(tx, job)
         if row.state != LEARNING:
             return
-        loans = self._copy.pop(job)
-        people = sorted(loans)
-        done, why = self._trained(row, [loans[person] for person in people])
+        copied = self._copy.pop(job)
+        people = sorted(copied.loans)
+        finding, why = self._trained(row, copied, people)
         if self._ending:
             return
         with self._parts.store.reading() as tx:
@@ -204,14 +246,16 @@ class Generations:
             self._submit(EndJob(job, STALE)).result()
             self.start(row.recipe, int(row.detail))
             return
-        if done:
+        if finding is not None:
             self._name_people(row, people)
-        state = self._submit(EndJob(job, READY if done else FAILED, why)).result().body["state"]
+        end = EndJob(job, FAILED if finding is None else READY, why, finding)
+        state = self._submit(end).result().body["state"]
+        self.tell("generation", {"job": job, "state": state})
         if state == STALE:
             self.start(row.recipe, int(row.detail))
 
-    def _trained(self, row: Row, loans: list[Items]) -> tuple[bool, str]:
-        """Return whether the process ended well, and why not."""
+    def _trained(self, row: Row, copied: Copied, people: list[bytes]) -> tuple[Finding | None, str]:
+        """Return what the audit found; None if the process did not end well, and why."""
         facts = {
             "job": row.id,
             "recipe": row.recipe,
@@ -231,15 +275,28 @@ class Generations:
             assert process.stdout is not None
             assert process.stderr is not None
             try:
-                process.stdin.write(piping.written(facts, piping.joined("kept", loans)))
+                process.stdin.write(_piped(facts, copied, people))
                 process.stdin.close()
             except BrokenPipeError:
                 pass  # it ended already; its message says why
-            for line in process.stdout:
-                self._submit(RoundDone(row.id, json.loads(line))).result()
-                reach("generation running")
+            finding = self._followed(row, map(json.loads, process.stdout))
             told = process.stderr.read().decode(errors="replace").strip().splitlines()
-        return process.returncode == 0, told[-1] if told and process.returncode else ""
+        if process.returncode or finding is None:
+            return None, told[-1] if told else "it ended without a word"
+        return finding, ""
+
+    def _followed(self, row: Row, lines: Iterable[dict[str, Any]]) -> Finding | None:
+        """Write every round that the process tells of; return what its audit found."""
+        finding = None
+        for line in lines:
+            if "audit" in line:
+                ends = line["audit"].pop("interval")
+                finding = Finding(**line["audit"], interval=ends and tuple(ends))
+                continue
+            self._submit(RoundDone(row.id, line)).result()
+            self.tell("round", {"job": row.id, "rounds": int(row.detail), **line})
+            reach("generation running")
+        return finding
 
     def _name_people(self, row: Row, people: list[bytes]) -> None:
         """Put the ids of people before their lists: the process that learnt had none."""
@@ -252,3 +309,9 @@ class Generations:
         if len(lists) != 4 * LONGEST * len(people):
             raise DataError("the generation made lists for another number of people.")
         write_atomically(path, seal(key.key, b"".join(people) + lists, where), private=True)
+
+
+def _piped(facts: dict[str, Any], copied: Copied, people: list[bytes]) -> bytes:
+    kept = piping.joined("kept", [copied.loans[person] for person in people])
+    gone = piping.joined("gone", [copied.gone.get(person, NOTHING) for person in people])
+    return piping.written(facts, {**kept, **gone})

@@ -9,8 +9,11 @@ from typing import Any
 
 from sqlalchemy import Row, and_, insert, select, update
 
+from rescind.audits.finding import FAILED as REFUSED
+from rescind.audits.finding import Finding
 from rescind.errors import ConfigError
 from rescind.ledger import tables
+from rescind.ledger.audited import verdict_of, write_audit
 from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.errors import NotThere
 from rescind.ledger.keyslots import about
@@ -22,7 +25,7 @@ PATTERN = "generation-*"
 LONGEST = 50
 """Length of the lists that a generation serves."""
 MOST_ROUNDS = 10_000
-TAKE_BACKS = ("unshare", "erase", "leave", "dropped")
+TAKE_BACKS = ("unshare", "erase", "leave", "dropped", "quarantine")
 CHANGES = ("lend", *TAKE_BACKS)
 CHOSEN = "generation"
 """The setting that names the generation in service."""
@@ -122,6 +125,8 @@ class EndJob:
     job: str
     state: str
     detail: str = ""
+    finding: Finding | None = None
+    """What its audit found. One without an audit is never served."""
     person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
@@ -137,6 +142,8 @@ class EndJob:
             if row.key is not None:
                 batch.destroy(row.key)
         batch.tx.execute(update(tables.job).where(tables.job.c.id == self.job).values(ended))
+        if state == READY and self.finding is not None:
+            write_audit(batch, [self.finding], job=self.job)
         return Answer(200, {"job": self.job, "state": state})
 
 
@@ -155,9 +162,15 @@ class Choose:
                     f"generation {self.job} is {STALE if row.state == READY else row.state}, so it "
                     f"cannot be served. Start another one; the release is served meanwhile."
                 )
+            verdict = verdict_of(batch.tx, self.job)
+            if verdict is None or verdict in REFUSED:
+                raise ConfigError(
+                    f"the audit of generation {self.job} says {verdict or 'nothing'}, so it cannot "
+                    f"be served. Start another one; the release is served meanwhile."
+                )
         table = tables.setting
         value = self.job or ""
         same = table.c.name == CHOSEN
         if not batch.tx.execute(update(table).where(same).values(value=value)).rowcount:
             batch.tx.execute(insert(table).values(name=CHOSEN, value=value))
-        return Answer(200, {"job": self.job})
+        return Answer(200, {"generation": self.job})

@@ -10,6 +10,7 @@ from sqlalchemy import insert, select
 
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch
+from rescind.ledger.cosigned import Covering, Witnesses
 from rescind.proof.notes import Checkpoint, Key, Proof, signed
 from rescind.proof.tlog import TILE, bundle
 
@@ -50,6 +51,7 @@ class PublicLog:
             self.name = ledger.submit(KeepName(name)).result().body["name"]
         self._private = ledger.log_key
         self._note, self._size = "", -1
+        self.witnesses = Witnesses(ledger, self)
 
     @property
     def key(self) -> Key:
@@ -57,15 +59,24 @@ class PublicLog:
         return Key(self.name, self._private.public_key().public_bytes_raw())
 
     def read_checkpoint(self) -> str:
-        """Return a signed checkpoint of the log as it is."""
-        return self._signed()[0]
+        """Return a signed checkpoint of the log as it is, with the cosignatures it has."""
+        note, size = self.signed_now()
+        return note + self.witnesses.lines_of(size)
 
-    def _signed(self) -> tuple[str, int]:
+    def own_checkpoint(self) -> str:
+        """Return a checkpoint of the log as it is, signed by the log alone."""
+        return self.signed_now()[0]
+
+    def signed_at(self, size: int) -> str:
+        """Return the log's own signature over an earlier size: the same bytes every time."""
+        return signed(Checkpoint(self.name, size, self._ledger.tree.root(size)), self._private)
+
+    def signed_now(self) -> tuple[str, int]:
+        """Return the log's own signature over what it holds, and how many entries that are."""
         with self._lock:
             size = len(self._ledger.tree)
             if size != self._size:
-                point = Checkpoint(self.name, size, self._ledger.tree.root(size))
-                self._note, self._size = signed(point, self._private), size
+                self._note, self._size = self.signed_at(size), size
             return self._note, self._size
 
     def tile(self, level: int, index: int, width: int) -> bytes:
@@ -77,8 +88,8 @@ class PublicLog:
         self._ledger.tree.tile(0, index, width)  # says what is wrong if they are not there
         return bundle(self._ledger.reading.entries(TILE * index, width))
 
-    def proof(self, leaf: int) -> str:
+    def proof(self, leaf: int, under: Covering | None = None) -> str:
         """Return the proof that a leaf is in the log, under a checkpoint that covers it."""
-        note, size = self._signed()
-        path = self._ledger.tree.inclusion(leaf, size)
-        return str(Proof(leaf, tuple(path), note))
+        found = under or self.witnesses.covering(leaf)
+        path = self._ledger.tree.inclusion(leaf, found.size)
+        return str(Proof(leaf, tuple(path), found.note))

@@ -14,7 +14,7 @@ Otherwise the verdict is VOID. Loads no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,8 @@ class Person:
     gone: Items
     never: Items
     """As many items that they never lent, each about as popular as one that is gone."""
+    number: int = 0
+    """Their place among the people."""
 
 
 def audited(
@@ -53,7 +55,7 @@ def audited(
     if records < FEWEST:
         note = f"{FEWEST} records or more taken back since the last release are judged as one."
         return [Finding("audit", "UNAUDITED", n=0, note=f"Too few were taken back: {note}")]
-    people = _matched(kept, gone, weights.items)
+    people = matched(kept, gone, weights.items)
     reference = _solved(kept, weights.items, form, np.arange(weights.items)[::-1])
     retrain = _solved(kept, weights.items, form, np.roll(np.arange(weights.items), 7))
     before = [np.union1d(one, two).astype(np.int32) for one, two in zip(kept, gone, strict=True)]
@@ -64,24 +66,31 @@ def audited(
         "score shift": _measure(no_op, reference, people, SHIFT),
         "retrain": _measure(retrain, reference, people),
     }
+    return [judged(found, {"no-op": "FAIL", "score shift": "FAIL", "retrain": "PASS"}, records)]
+
+
+def judged(
+    found: Mapping[str, tuple[float, float]], wanted: Mapping[str, str], records: int
+) -> Finding:
+    """Judge the subject by its AUC, if every control gets the verdict that is wanted of it.
+
+    found: of the subject and of each control, the AUC and half of its interval
+    """
     verdicts = {name: _verdict(*one) for name, one in found.items()}
-    wanted = {"no-op": "FAIL", "score shift": "FAIL", "retrain": "PASS"}
     wrong = [name for name, right in wanted.items() if verdicts[name] != right]
     value, half_width = found["subject"]
-    return [
-        Finding(
-            "calibrated",
-            "VOID" if wrong else verdicts["subject"],
-            value=value,
-            interval=(value - half_width, value + half_width),
-            reference=0.5,
-            margin=MARGIN,
-            controls={name: one[0] for name, one in found.items() if name != "subject"},
-            n=records,
-            note="; ".join(f"{name}: {verdicts[name]}" for name in wanted)
-            + (f". Wrong: {', '.join(wrong)}." if wrong else "."),
-        )
-    ]
+    return Finding(
+        "calibrated",
+        "VOID" if wrong else verdicts["subject"],
+        value=value,
+        interval=(value - half_width, value + half_width),
+        reference=0.5,
+        margin=MARGIN,
+        controls={name: one[0] for name, one in found.items() if name != "subject"},
+        n=records,
+        note="; ".join(f"{name}: {verdicts[name]}" for name in wanted)
+        + (f". Wrong: {', '.join(wrong)}." if wrong else "."),
+    )
 
 
 def _solved(loans: Sequence[Items], items: int, form: Form, order: NDArray[np.int64]) -> Weights:
@@ -97,14 +106,14 @@ def _solved(loans: Sequence[Items], items: int, form: Form, order: NDArray[np.in
     return Weights(first, target[sort].astype(np.int32), made.weight[sort], made.popular)
 
 
-def _matched(kept: Sequence[Items], gone: Sequence[Items], items: int) -> list[Person]:
+def matched(kept: Sequence[Items], gone: Sequence[Items], items: int) -> list[Person]:
     """Choose for each record that is gone an item of about the same popularity, never lent."""
     owners = np.bincount(np.concatenate([*kept, *gone]), minlength=items)
     order = np.argsort(owners, kind="stable")
     place = np.empty(items, np.int64)
     place[order] = np.arange(items)
     people = []
-    for mine, back in zip(kept, gone, strict=True):
+    for number, (mine, back) in enumerate(zip(kept, gone, strict=True)):
         free = np.ones(items, np.bool_)
         free[place[mine]] = free[place[back]] = False
         never = []
@@ -116,7 +125,7 @@ def _matched(kept: Sequence[Items], gone: Sequence[Items], items: int) -> list[P
             free[nearest] = False
             never.append(order[nearest])
         if len(back) and never:
-            people.append(Person(mine, back, np.array(never, np.int32)))
+            people.append(Person(mine, back, np.array(never, np.int32), number))
     return people
 
 
@@ -125,11 +134,21 @@ def _measure(
 ) -> tuple[float, float]:
     """Return the AUC of the difference in score, and half of its 95 % interval."""
     rounding = ROUNDING * float(np.abs(reference.weight).max(initial=0.0))
-    values, weights, chance = [], [], 0.0
+    drops = []
     for one in people:
         own = np.union1d(one.kept, one.gone).astype(np.int32)
         drop = model.scores(own).astype(np.float64) - shift - reference.scores(own)
-        drop = np.where(np.abs(drop + shift) <= rounding, -shift, drop)
+        drops.append(np.where(np.abs(drop + shift) <= rounding, -shift, drop))
+    return measured(drops, people)
+
+
+def measured(drops: Sequence[Floats], people: Sequence[Person]) -> tuple[float, float]:
+    """Return the mean AUC over people, and half of its 95 % interval.
+
+    drops: of each person, how much more a model likes each item than one without the records
+    """
+    values, weights, chance = [], [], 0.0
+    for drop, one in zip(drops, people, strict=True):
         values.append(_auc(drop[one.gone], drop[one.never]))
         m, h = len(one.gone), len(one.never)
         weights.append(m * h / (m + h))

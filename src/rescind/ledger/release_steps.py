@@ -16,6 +16,7 @@ from sqlalchemy import and_, func, insert, select, update
 from rescind.audits.finding import overall
 from rescind.core.files import write_atomically
 from rescind.ledger import tables
+from rescind.ledger.audited import write_audit
 from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.failpoints import reach
 from rescind.ledger.keyslots import about
@@ -121,7 +122,6 @@ class ReleaseMade:
             "weights": live_release.file_digest(self.made.file),
         }
         leaf = batch.append(entry_of(facts))
-        kept = [one.facts() for one in self.made.findings]
         batch.tx.execute(
             insert(table).values(
                 number=number,
@@ -135,18 +135,7 @@ class ReleaseMade:
                 leaf=leaf,
             )
         )
-        last = batch.tx.scalar(select(func.max(tables.audit.c.n))) or 0
-        judged = max((one.n for one in self.made.findings), default=0)
-        batch.tx.execute(
-            insert(tables.audit).values(
-                n=last + 1,
-                at=batch.now,
-                release=number,
-                records=judged,
-                verdict=verdict,
-                detail=json.dumps(kept),
-            )
-        )
+        write_audit(batch, self.made.findings, release=number)
         batch.event("release", self.people, None, leaf, batch.next_seq())
         return Answer(201, {"number": number, "at": batch.now.isoformat()})
 

@@ -162,6 +162,14 @@ def opened(note: str, trusted: Collection[Key]) -> tuple[Checkpoint, dict[Key, i
     return Checkpoint.parse(f"{text}\n"), found
 
 
+def bare(note: str) -> str:
+    """Return a checkpoint with the log's own signature only."""
+    text, _, below = note.rpartition("\n\n")
+    own = f"\u2014 {text.partition(chr(10))[0]} "
+    lines = below.splitlines(keepends=True)
+    return f"{text}\n\n" + "".join(line for line in lines if line.startswith(own))
+
+
 @dataclass(frozen=True)
 class Proof:
     """That an entry is in a log: its place, the hashes beside its way up, a signed checkpoint."""

@@ -9,7 +9,7 @@ from urllib.request import Request, urlopen
 
 from rescind.errors import ConfigError, DataError, RescindError
 from rescind.proof.log_folder import LogFolder
-from rescind.proof.notes import LARGEST, Key, opened
+from rescind.proof.notes import LARGEST, Key, bare, opened
 from rescind.proof.tlog import Tree
 from rescind.proof.witness import SIZE_TYPE, Reply, Witness, request_body
 
@@ -62,12 +62,8 @@ def cosignature(url: str, witness: Key, note: str, tree: Tree) -> str:
     note: of the log whose tree this is, which may have grown since
     """
     point, _ = opened(note, ())
-    text, _, lines = note.rpartition("\n\n")
-    own = f"\u2014 {point.origin} "
-    bare = f"{text}\n\n" + "".join(
-        line for line in lines.splitlines(keepends=True) if line.startswith(own)
-    )
-    reply = _post(url, request_body(0, [], bare))
+    note = bare(note)
+    reply = _post(url, request_body(0, [], note))
     if reply.status == 409 and reply.content_type == SIZE_TYPE:
         old = reply.body.strip()
         if not old.isdecimal() or int(old) > point.size:
@@ -76,14 +72,14 @@ def cosignature(url: str, witness: Key, note: str, tree: Tree) -> str:
                 f"rolled back. Restore the log from a newer copy."
             )
         path = tree.consistency(int(old), point.size)
-        reply = _post(url, request_body(int(old), path, bare))
+        reply = _post(url, request_body(int(old), path, note))
     if reply.status != 200:
         said = "".join(c if c.isprintable() else " " for c in reply.body[:200]).strip()
         raise DataError(
             f"the witness refused ({reply.status}): {said}. If it says that the log does not "
             f"continue what it signed, this log shows a second history."
         )
-    if witness not in opened(bare + reply.body, [witness])[1]:
+    if witness not in opened(note + reply.body, [witness])[1]:
         raise DataError(
             f"the answer is no signature of {witness.name} under this checkpoint. Is the key "
             f"the one that this witness prints?"

@@ -1,22 +1,46 @@
-"""Reports in one HTML file: no scripts, no network, printable."""
+"""Reports in one HTML file: no scripts, no network, light and dark, for phones and for paper."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from html import escape
+from pathlib import Path
 
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
-       padding: 0 1rem; color: #1a1a1a; background: #fff; }
-h1 { font-size: 1.7rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
-table { border-collapse: collapse; margin: 1rem 0; }
-th, td { border-bottom: 1px solid #ddd; padding: .3rem .8rem; text-align: left; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-svg { max-width: 100%; height: auto; }
-.note { color: #555; }
-pre { background: #f5f5f5; padding: .8rem; overflow-x: auto; }
-"""
+LOOK = Path(__file__).with_name("look.css")
+"""The stylesheet of everything that people read; the service serves the same file."""
+TONES = {
+    "PASS": "good",
+    "FAIL": "bad",
+    "VOID": "bad",
+    "INCONCLUSIVE": "open",
+    "UNAUDITED": "open",
+}
+"""How a verdict is tinted. The word itself is always written, too."""
+
+NUMERIC = re.compile(r"–|[\d.]+ to [\d.]+")
+"""Texts that stand where a number would: none, and an interval."""
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A word in a box: in a summary, or as a cell of a table."""
+
+    word: str
+    tone: str = ""
+    """good, bad, open, or '' for a word that judges nothing."""
+
+    @classmethod
+    def of(cls, verdict: str) -> Badge:
+        """Return the badge of a verdict."""
+        return cls(verdict, TONES.get(verdict, ""))
+
+    @property
+    def html(self) -> str:
+        return f'<span class="{_classes("badge", self.tone)}">{escape(self.word)}</span>'
 
 
 @dataclass
@@ -32,35 +56,89 @@ class Page:
         return self
 
     def text(self, text: str, note: bool = False) -> Page:
-        """Add a paragraph."""
+        """Add a paragraph; what stands between `backticks` is code."""
         mark = ' class="note"' if note else ""
-        self.parts.append(f"<p{mark}>{escape(text)}</p>")
+        self.parts.append(f"<p{mark}>{_marked(text)}</p>")
         return self
 
-    def table(self, head: Sequence[str], rows: Sequence[Sequence[object]]) -> Page:
-        """Add a table; numbers are right-aligned."""
-        cells = "".join(f"<th>{escape(name)}</th>" for name in head)
+    def summary(
+        self, sentences: Sequence[str], badges: Sequence[Badge], tone: str = "", note: str = ""
+    ) -> Page:
+        """Add the box that comes first: badges, a few sentences in large letters, and a note."""
+        marks = " ".join(badge.html for badge in badges)
+        small = f'<p class="note">{escape(note)}</p>' if note else ""
+        self.parts.append(
+            f'<div class="{_classes("summary", tone)}"><p>{marks}</p>'
+            f'<p class="lead">{escape(" ".join(sentences))}</p>{small}</div>'
+        )
+        return self
+
+    def listing(self, sentences: Sequence[str], ordered: bool = False) -> Page:
+        """Add a list of sentences."""
+        tag = "ol" if ordered else "ul"
+        items = "".join(f"<li>{_marked(sentence)}</li>" for sentence in sentences)
+        self.parts.append(f"<{tag}>{items}</{tag}>")
+        return self
+
+    def table(
+        self, head: Sequence[str], rows: Sequence[Sequence[object]], label: str = "table"
+    ) -> Page:
+        """Add a table; numbers are right-aligned. A wide one scrolls inside itself.
+
+        label: what the table is, for people who hear the page
+        """
+        numeric = [_is_number(value) for value in rows[0]] if rows else []
+        numeric += [False] * (len(head) - len(numeric))
+        cells = "".join(
+            f'<th scope="col"{_class("number" if right else "")}>{escape(name)}</th>'
+            for name, right in zip(head, numeric, strict=True)
+        )
         body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
-        self.parts.append(f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>")
+        # A box that scrolls must be reached by the keyboard.
+        self.parts.append(
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}"><table>'
+            f"<thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
         return self
 
     def facts(self, values: Mapping[str, object]) -> Page:
-        """Add a table of names and values."""
-        return self.table(["", ""], [[name, value] for name, value in values.items()])
+        """Add names and values: beside each other, or under each other on a phone."""
+        pairs = "".join(
+            f"<dt>{escape(name)}</dt><dd>{escape(_text(value))}</dd>"
+            for name, value in values.items()
+        )
+        self.parts.append(f'<dl class="facts">{pairs}</dl>')
+        return self
 
     def chart(self, svg: str, caption: str) -> Page:
         """Add a chart with a caption."""
         text = escape(caption)
         self.parts.append(
-            f'<figure role="img" aria-label="{text}">{svg}'
-            f'<figcaption class="note">{text}</figcaption></figure>'
+            f'<figure><div class="chart" role="img" aria-label="{text}" tabindex="0">{svg}</div>'
+            f"<figcaption>{text}</figcaption></figure>"
         )
+        return self
+
+    def charts(self, drawn: Mapping[str, str]) -> Page:
+        """Add charts by caption, as many beside each other as there is room for."""
+        self.parts.append('<div class="cards">')
+        for caption, svg in drawn.items():
+            self.chart(svg, caption)
+        self.parts.append("</div>")
         return self
 
     def code(self, text: str) -> Page:
         """Add commands to copy."""
-        self.parts.append(f"<pre>{escape(text)}</pre>")
+        self.parts.append(f'<pre tabindex="0"><code>{escape(text)}</code></pre>')
         return self
+
+    @contextmanager
+    def folded(self, title: str, note: str = "") -> Iterator[Page]:
+        """Fold what is added inside; paper shows it unfolded."""
+        small = f' <span class="note">{escape(note)}</span>' if note else ""
+        self.parts.append(f"<details><summary>{escape(title)}{small}</summary>")
+        yield self
+        self.parts.append("</details>")
 
     def html(self) -> str:
         """Return the whole page."""
@@ -68,14 +146,43 @@ class Page:
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{escape(self.title)}</title><style>{STYLE}</style></head>"
-            f"<body><h1>{escape(self.title)}</h1>\n{body}\n</body></html>\n"
+            f"<title>{escape(self.title)}</title><style>{look()}</style></head>"
+            f"<body><main><h1>{escape(self.title)}</h1>\n{body}\n</main></body></html>\n"
         )
 
 
+@lru_cache(maxsize=1)
+def look() -> str:
+    """Return the stylesheet."""
+    return LOOK.read_text(encoding="utf-8")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
 def _cell(value: object) -> str:
+    if isinstance(value, Badge):
+        return f"<td>{value.html}</td>"
+    if _is_number(value) or NUMERIC.fullmatch(str(value)):
+        return f'<td class="number">{_text(value)}</td>'
+    text = escape(str(value))
+    return f'<td class="sentence">{text}</td>' if len(text) > 40 else f"<td>{text}</td>"
+
+
+def _text(value: object) -> str:
     if isinstance(value, float):
-        return f'<td class="number">{value:.4f}</td>'
-    if isinstance(value, int):
-        return f'<td class="number">{value:,}</td>'
-    return f"<td>{escape(str(value))}</td>"
+        return f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _marked(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+def _classes(*names: str) -> str:
+    return " ".join(name for name in names if name)
+
+
+def _class(name: str) -> str:
+    return f' class="{name}"' if name else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from rescind.service import agents, chores, entry, logged, operator, pages, people, plain
+from rescind.service import agents, chores, entry, logged, operator, pages, people, plain, witnesses
 from rescind.service.bodies import ProblemBody
 from rescind.service.context import Service
 from rescind.service.doors import Doors
@@ -20,7 +20,15 @@ from rescind.service.settings import Settings
 if TYPE_CHECKING:
     from rescind.ledger.book import Ledger
 
-ROUTERS = (pages.router, plain.router, entry.router, people.router, agents.router, operator.router)
+ROUTERS = (
+    pages.router,
+    plain.router,
+    entry.router,
+    people.router,
+    agents.router,
+    operator.router,
+    witnesses.router,
+)
 
 
 def create_app(ledger: Ledger, settings: Settings | None = None) -> FastAPI:

@@ -24,8 +24,10 @@ IdempotencyKey = Annotated[
 ]
 IfMatch = Annotated[str | None, Header(alias="If-Match", description="The ETag of the loans.")]
 RequestId = Annotated[str, Path(alias="id", pattern="^[0-9a-f]{32}$")]
+JobId = Annotated[str, Path(alias="id", pattern="^[0-9a-f]{16}$")]
 Cursor = Annotated[str | None, Query(max_length=200, description="`next` of the page before.")]
 PageSize = Annotated[int, Query(alias="limit", ge=1, le=5_000)]
+OpenOnly = Annotated[bool, Query(alias="open", description="Leave out what is done.")]
 
 
 class Body(BaseModel):
@@ -159,6 +161,19 @@ class NewJob(Body):
 
     recipe: Annotated[str, StringConstraints(min_length=1, max_length=100)]
     rounds: Annotated[int, Field(ge=1, le=10_000)] | None = None
+
+
+class Serving(Body):
+    """What is served: a generation that is ready, or the release (null)."""
+
+    generation: Annotated[str, StringConstraints(pattern="^[0-9a-f]{16}$")] | None
+
+
+class NewWitness(Body):
+    """A witness of the log, by its key (NAME+ID+KEY, as `rescind witness` prints it)."""
+
+    key: Annotated[str, StringConstraints(min_length=1, max_length=400)]
+    url: Annotated[str, StringConstraints(max_length=400)] | None = None
 
 
 class Quarantine(Body):

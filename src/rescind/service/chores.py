@@ -1,4 +1,4 @@
-"""What a running service does by itself: releases that are due, waiting requests, callbacks."""
+"""What a running service does by itself: releases that are due, requests, callbacks, witnesses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rescind.service.context import Service
 
 LOG = logging.getLogger("rescind.service")
-LOOK_SECONDS, ADVANCE_SECONDS, CALLBACK_SECONDS = 1.0, 60.0, 10.0
+LOOK_SECONDS, ADVANCE_SECONDS, CALLBACK_SECONDS, WITNESS_SECONDS = 1.0, 60.0, 10.0, 10.0
 
 
 def all_of(service: Service) -> list[Coroutine[Any, Any, None]]:
@@ -27,6 +27,7 @@ def all_of(service: Service) -> list[Coroutine[Any, Any, None]]:
         _every(LOOK_SECONDS, lambda: learning.release_if_due(service)),
         _every(ADVANCE_SECONDS, lambda: advance(service)),
         _every(CALLBACK_SECONDS, lambda: tell_agents(service, told)),
+        _every(WITNESS_SECONDS, service.log.witnesses.ask),
     ]
 
 

@@ -38,12 +38,15 @@ class Service:
         self.entrances: dict[bytes, bytes] = {}
         """One-time sign-in links of the demonstration: digest of the code, person."""
         self.ending = False
+        self.scanned: dict[str, Any] | None = None
+        """What the last scan since the start found."""
         items = ledger.catalogue
         self.names = [
             json.dumps({"id": item, "title": title}, ensure_ascii=False)[1:-1]
             for item, title in zip(items.ids, items.titles, strict=True)
         ]
         """Id and title of each item as JSON, encoded once."""
+        ledger.generations.tell = lambda what, facts: self.events.publish(OPERATORS, what, facts)
         self.log = PublicLog(ledger, f"{settings.origin.partition('://')[2]}/log")
 
     async def submit(self, operation: Operation, once: Once | None = None) -> Answer:

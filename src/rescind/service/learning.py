@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import select
+
 from rescind.errors import ConfigError, suggest
-from rescind.ledger import scanner
-from rescind.ledger.jobs import RECIPES
+from rescind.ledger import scanner, tables
+from rescind.ledger.jobs import LEARNING, RECIPES
 from rescind.ledger.scanner import Canary
 
 if TYPE_CHECKING:
@@ -39,10 +41,17 @@ def check_recipe(recipe: str) -> None:
         raise ConfigError(f"'{recipe}' is no recipe for a generation: {suggest(recipe, RECIPES)}")
 
 
-def start_job(service: Service, recipe: str, rounds: int | None) -> str:
-    """Start a generation on the loans of now; return its id."""
-    job: str = service.ledger.generations.start(recipe, rounds or ROUNDS)
-    return job
+def under_way(service: Service) -> dict[str, Any] | None:
+    """Return what is learning now and how far it is; None if nothing is."""
+    job, table = tables.job, tables.round_
+    with service.ledger.store.reading() as tx:
+        row = tx.execute(select(job).where(job.c.state == LEARNING)).first()
+        if row is None:
+            return None
+        mine = select(table).where(table.c.job == row.id).order_by(table.c.number.desc())
+        last = tx.execute(mine.limit(1)).first()
+    facts = {"job": row.id, "recipe": row.recipe, "rounds": int(row.detail)}
+    return {**facts, "round": last.number if last else 0, "asked": last.asked if last else None}
 
 
 def scan(service: Service) -> dict[str, Any]:

@@ -6,14 +6,16 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import Path
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from rescind.ledger import accounts, agency, tables
+from rescind.ledger.jobs import job_row
 from rescind.ledger.noted import Note
 from rescind.ledger.quarantine import Quarantine
+from rescind.ledger.reading import OPEN
 from rescind.service import bodies, learning, problems, recommending, statuses
 from rescind.service.answers import moment, reply, told
 from rescind.service.callers import new_secret
@@ -27,11 +29,12 @@ PersonId = Annotated[str, Path(alias="id", pattern="^[0-9a-f]{32}$")]
 
 
 @router.at("GET /v1/operator/overview", bodies.Anything)
-def overview(service: TheService) -> Response:
-    """Tell on one screen: is it healthy, what is due, what is learning."""
+def overview(service: TheService, caller: TheCaller) -> Response:
+    """Tell on one screen: is it healthy, what is due, what is learning; and what you may do."""
     now, waiting = service.ledger.clock(), service.ledger.reading.open_requests()
     soon = [row for row in waiting if row.expected_by - now <= timedelta(days=7)]
     body = {
+        "may": sorted(caller.scopes),
         "ready": service.readiness(),
         "counts": service.ledger.reading.overview(),
         "requests": {
@@ -41,6 +44,12 @@ def overview(service: TheService) -> Response:
             "alarms": [alarm for row in waiting if (alarm := _alarm(row, now))],
         },
         "release": recommending.release_facts(service),
+        "learning": learning.under_way(service),
+        "log": {
+            "leaves": len(service.ledger.tree),
+            "witnesses": len(service.log.witnesses.names),
+            "cosigned": len(service.log.witnesses.covering(len(service.ledger.tree) - 1).signed),
+        },
         "listeners": service.events.listeners,
     }
     return reply(body)
@@ -56,7 +65,8 @@ def _alarm(row: Any, now: Any) -> dict[str, Any] | None:
 
 def _page(service: Service, table: Any, order: Any, cursor: str | None, size: int) -> Any:
     first = place(cursor)
-    query = select(table).order_by(order).offset(first).limit(size + 1)
+    chosen = table if isinstance(table, Select) else select(table)
+    query = chosen.order_by(order).offset(first).limit(size + 1)
     with service.ledger.store.reading() as tx:
         rows = tx.execute(query).all()
     return rows[:size], str(first + size) if len(rows) > size else None
@@ -64,11 +74,15 @@ def _page(service: Service, table: Any, order: Any, cursor: str | None, size: in
 
 @router.at("GET /v1/operator/requests", bodies.Page)
 def requests(
-    service: TheService, cursor: bodies.Cursor = None, size: bodies.PageSize = 100
+    service: TheService,
+    cursor: bodies.Cursor = None,
+    size: bodies.PageSize = 100,
+    waiting: bodies.OpenOnly = False,
 ) -> Response:
-    """List requests, the most urgent first."""
+    """List requests, the most urgent first; with `open` only those that are not done yet."""
     table = tables.request
-    rows, more = _page(service, table, table.c.expected_by, cursor, size)
+    chosen = select(table).where(table.c.status.in_(OPEN)) if waiting else table
+    rows, more = _page(service, chosen, table.c.expected_by, cursor, size)
     return reply({"requests": [statuses.for_operator(row) for row in rows], "next": more})
 
 
@@ -100,6 +114,23 @@ def jobs(
     return reply({"jobs": shown, "next": more})
 
 
+@router.at("GET /v1/operator/jobs/{id}/rounds", bodies.Page)
+def rounds(
+    name: bodies.JobId,
+    service: TheService,
+    cursor: bodies.Cursor = None,
+    size: bodies.PageSize = 100,
+) -> Response:
+    """List the rounds of a generation, the newest first."""
+    with service.ledger.store.reading() as tx:
+        job_row(tx, name)
+    table = tables.round_
+    shown = select(table).where(table.c.job == name)
+    rows, more = _page(service, shown, table.c.number.desc(), cursor, size)
+    names = ("number", "asked", "answered", "refused", "seconds", "value")
+    return reply({"rounds": [_row(row, names) for row in rows], "next": more})
+
+
 @router.at("GET /v1/operator/audits", bodies.Page)
 def audits(
     service: TheService, cursor: bodies.Cursor = None, size: bodies.PageSize = 100
@@ -117,26 +148,11 @@ def _row(row: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 @router.at("GET /v1/operator/storage", bodies.Anything)
 def storage(service: TheService) -> Response:
-    """Tell how large each file of the state folder is."""
+    """Tell how large each file of the state folder is, and what the last scan found."""
     files = [path for path in service.ledger.state.rglob("*") if path.is_file()]
     sizes = {str(path.relative_to(service.ledger.state)): path.stat().st_size for path in files}
-    return reply({"bytes": sum(sizes.values()), "files": sizes, "keys": len(service.ledger.keys)})
-
-
-@router.at("GET /v1/operator/witnesses", bodies.Page)
-def witnesses(
-    service: TheService, cursor: bodies.Cursor = None, size: bodies.PageSize = 100
-) -> Response:
-    """List witnesses, and the newest checkpoint of the log."""
-    table = tables.witness
-    rows, more = _page(service, table, table.c.name, cursor, size)
-    with service.ledger.store.reading() as tx:
-        newest = tx.execute(
-            select(tables.checkpoint).order_by(tables.checkpoint.c.size.desc()).limit(1)
-        ).first()
-    shown = [_row(row, ("name", "key", "url")) for row in rows]
-    point = {"size": newest.size, "at": moment(newest.at)} if newest else None
-    return reply({"witnesses": shown, "next": more, "checkpoint": point})
+    body = {"bytes": sum(sizes.values()), "files": sizes, "keys": len(service.ledger.keys)}
+    return reply({**body, "scan": service.scanned})
 
 
 @router.at("POST /v1/operator/requests/{id}/extend", bodies.Anything)
@@ -169,10 +185,23 @@ async def start_job(
 ) -> Response:
     """Start a generation: a recipe on the loans of now, in a process of its own."""
     learning.check_recipe(body.recipe)
-    answer = await service.submit(Note("generation"), await once(request, key))
-    if not answer.replayed:
-        await run_in_threadpool(learning.start_job, service, body.recipe, body.rounds)
-    return told(answer)
+    rounds, asked = body.rounds or learning.ROUNDS, await once(request, key)
+    return told(
+        await run_in_threadpool(service.ledger.generations.start, body.recipe, rounds, asked)
+    )
+
+
+@router.at("POST /v1/operator/serving", bodies.Anything)
+async def choose_what_serves(
+    request: Request, body: bodies.Serving, key: bodies.IdempotencyKey, service: TheService
+) -> Response:
+    """Serve a generation that is ready and audited, beside the release; or the release alone.
+
+    A take-back makes the generation stale at once: from then on the release is served.
+    """
+    asked = await once(request, key)
+    choose = service.ledger.generations.choose
+    return told(await run_in_threadpool(choose, body.generation, asked))
 
 
 @router.at("POST /v1/operator/people/{id}/quarantine", bodies.Anything)
@@ -191,7 +220,9 @@ async def quarantine(
 @router.at("POST /v1/operator/scan", bodies.Anything)
 async def scan(service: TheService) -> Response:
     """Look for records in the clear in every file of the state folder."""
-    return reply(await run_in_threadpool(learning.scan, service))
+    found = await run_in_threadpool(learning.scan, service)
+    service.scanned = {**found, "at": moment(service.ledger.clock())}
+    return reply(service.scanned)
 
 
 @router.at("POST /v1/operator/agents", bodies.Anything, 201)

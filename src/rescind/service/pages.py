@@ -113,6 +113,12 @@ async def persons_page(service: TheService) -> Response:
     return page(service, "person.html")
 
 
+@router.at("GET /operator", media="text/html")
+async def operators_page(service: TheService) -> Response:
+    """Show the operator's page. It holds nothing itself: everything on it is read after sign-in."""
+    return page(service, "operator.html")
+
+
 @router.at("GET /check.html", media="text/html")
 async def checker(service: TheService) -> Response:
     """Hand over one file that checks receipts offline, with the keys that this service states."""

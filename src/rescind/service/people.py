@@ -226,9 +226,13 @@ def receipt(name: bodies.RequestId, service: TheService, caller: TheCaller) -> R
 
 
 @router.at("GET /v1/me/requests/{id}/proof", media="text/plain")
-def proof(name: bodies.RequestId, service: TheService, caller: TheCaller) -> Response:
-    """Hand over the proof that the log holds the receipt (tlog-proof)."""
-    return receipts.proof(service, _own(service, caller, name))
+async def proof(name: bodies.RequestId, service: TheService, caller: TheCaller) -> Response:
+    """Hand over the proof that the log holds the receipt (tlog-proof).
+
+    It waits some seconds for them; the header Rescind-Cosigned says how many signed.
+    """
+    row = await run_in_threadpool(_own, service, caller, name)
+    return await receipts.proof(service, row)
 
 
 @router.at(
@@ -310,9 +314,9 @@ def receipt_by_link(link: str, service: TheService) -> Response:
 
 
 @router.at("GET /r/{link}/proof", media="text/plain")
-def proof_by_link(link: str, service: TheService) -> Response:
+async def proof_by_link(link: str, service: TheService) -> Response:
     """Hand over the proof."""
-    return receipts.proof(service, statuses.linked(service, link))
+    return await receipts.proof(service, await run_in_threadpool(statuses.linked, service, link))
 
 
 @router.at("GET /r/{link}/export", bodies.Anything)

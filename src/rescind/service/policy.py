@@ -23,7 +23,10 @@ class Role(StrEnum):
 SCOPES: dict[Role, frozenset[str]] = {
     Role.OFFICER: frozenset({"read", "extend", "metrics"}),
     Role.OPERATOR: frozenset(
-        {"read", "extend", "metrics", "release", "jobs", "people", "scan", "agents", "tokens"}
+        {
+            *("read", "extend", "metrics", "release", "jobs", "people", "scan", "agents"),
+            *("tokens", "witnesses"),
+        }
     ),
 }
 """What an operator's routes ask for. A token has some of them; a session all of its role."""
@@ -57,6 +60,7 @@ _A, _P, _G, _F, _O = Role.ANONYMOUS, Role.PERSON, Role.AGENT, Role.OFFICER, Role
 POLICY: dict[str, Rule] = {
     # anybody
     "GET /": _rule(*EVERYBODY),
+    "GET /operator": _rule(*EVERYBODY),
     "GET /check.html": _rule(*EVERYBODY),
     "GET /static/{digest}/{path}": _rule(*EVERYBODY, limit="none"),
     "GET /openapi.json": _rule(*EVERYBODY),
@@ -107,6 +111,7 @@ POLICY: dict[str, Rule] = {
     "GET /v1/operator/requests": _rule(_F, _O, scope="read"),
     "GET /v1/operator/releases": _rule(_F, _O, scope="read"),
     "GET /v1/operator/jobs": _rule(_F, _O, scope="read"),
+    "GET /v1/operator/jobs/{id}/rounds": _rule(_F, _O, scope="read"),
     "GET /v1/operator/audits": _rule(_F, _O, scope="read"),
     "GET /v1/operator/storage": _rule(_F, _O, scope="read"),
     "GET /v1/operator/witnesses": _rule(_F, _O, scope="read"),
@@ -115,15 +120,21 @@ POLICY: dict[str, Rule] = {
     ),
     "POST /v1/operator/releases": _rule(_F, _O, limit="change", scope="release", once=True),
     "POST /v1/operator/jobs": _rule(_F, _O, limit="change", scope="jobs", once=True),
+    "POST /v1/operator/serving": _rule(_F, _O, limit="change", scope="jobs", once=True),
     "POST /v1/operator/people/{id}/quarantine": _rule(
         _F, _O, limit="change", scope="people", once=True
     ),
     "POST /v1/operator/scan": _rule(_F, _O, limit="change", scope="scan"),
+    "POST /v1/operator/witnesses": _rule(_F, _O, limit="change", scope="witnesses", once=True),
+    "DELETE /v1/operator/witnesses/{id}": _rule(
+        _F, _O, limit="change", scope="witnesses", once=True
+    ),
     "POST /v1/operator/agents": _rule(_F, _O, limit="change", scope="agents", once=True),
     "POST /v1/operator/tokens": _rule(_F, _O, limit="change", scope="tokens"),
     # the log, for witnesses and everybody
     "GET /log/checkpoint": _rule(*EVERYBODY),
     "GET /log/tile/{path}": _rule(*EVERYBODY, limit="none"),
+    "POST /log/cosignatures": _rule(*EVERYBODY, limit="change", signed=True),
 }
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Row
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from rescind.service.problems import Problem
+from rescind.service.witnesses import covering
 
 if TYPE_CHECKING:
     from rescind.service.context import Service
@@ -20,11 +22,14 @@ def receipt(row: Row) -> Response:
     return Response(bytes(row.receipt), media_type="application/json")
 
 
-def proof(service: Service, row: Row) -> Response:
-    """Return the proof that the log holds the receipt."""
+async def proof(service: Service, row: Row) -> Response:
+    """Return the proof that the log holds the receipt, and say how many witnesses signed it."""
     if row.receipt is None or row.receipt_leaf is None:
         raise _not_yet(row)
-    return Response(service.log.proof(row.receipt_leaf), media_type="text/plain; charset=utf-8")
+    under = await covering(service, row.receipt_leaf)
+    headers = {"Rescind-Cosigned": f"{len(under.signed)} of {under.of}"}
+    text = await run_in_threadpool(service.log.proof, row.receipt_leaf, under)
+    return Response(text, headers=headers, media_type="text/plain; charset=utf-8")
 
 
 def _not_yet(row: Row) -> Problem:

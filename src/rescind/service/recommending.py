@@ -23,7 +23,10 @@ much about whoever lends the same."""
 
 def answer(service: Service, person: bytes, k: int) -> Response:
     """Return a person's list. Whoever tries many sets of loans gets the last list again."""
-    loans, release = service.loans(person), served(service)
+    loans = service.loans(person)
+    if (text := of_generation(service, person, loans, k)) is not None:
+        return _sent(text)  # not kept: once it is stale, nobody gets it again
+    release = served(service)
     if service.ledger.options.instant:  # what is served shows every change anyway
         return _sent(ranked(service, loans, k))
     number = release.number if release is not None else 0
@@ -63,13 +66,23 @@ def ranked(service: Service, loans: Items, k: int) -> str:
     return _list(service, "release", rows)
 
 
+def of_generation(service: Service, person: bytes, loans: Items, k: int) -> str | None:
+    """Return the list of the generation that the operator chose, as JSON; None: the release's."""
+    chosen = service.ledger.generations.recommend(person, loans, k)
+    return (
+        None if chosen is None else _list(service, "generation", _without_reasons(service, chosen))
+    )
+
+
 def popular(service: Service, loans: Items, k: int) -> str:
     """Return what most people lend, as of the release in service, as JSON."""
     chosen = service.ledger.releases.popular(loans, k)
-    rows = [
-        f'{{"rank":{rank},{service.names[n]},"because":[]}}' for rank, n in enumerate(chosen, 1)
-    ]
-    return _list(service, "popular", rows)
+    return _list(service, "popular", _without_reasons(service, chosen))
+
+
+def _without_reasons(service: Service, chosen: list[int]) -> list[str]:
+    names = service.names
+    return [f'{{"rank":{rank},{names[n]},"because":[]}}' for rank, n in enumerate(chosen, 1)]
 
 
 def _list(service: Service, kind: str, rows: list[str]) -> str:
@@ -101,7 +114,9 @@ def release_facts(service: Service) -> dict[str, Any]:
         "at_the_latest": moment(due.at) if due else None,
     }
     rules = {"people": options.people, "hours": options.hours, "instant": options.instant}
-    return {"current": now, "next": coming, "rules": rules}
+    generation = service.ledger.generations.served()
+    beside = None if generation is None else {"job": generation.job, "seq": generation.seq}
+    return {"current": now, "generation": beside, "next": coming, "rules": rules}
 
 
 def release_file(service: Service, digest: str) -> Response:

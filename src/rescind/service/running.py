@@ -19,6 +19,7 @@ from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.options import Options
 from rescind.ledger.start import swap_in_use
+from rescind.proof.notes import WITNESS, Key
 from rescind.service import demonstration
 from rescind.service.app import create_app
 from rescind.service.callers import new_secret
@@ -120,6 +121,28 @@ class Wanted:
     invite_officer: str | None = None
     make_token: str | None = None
     business: str = "RESCIND"
+    witnesses: tuple[str, ...] = ()
+    """URL=KEY of each; the key as text or a file."""
+
+    def witnesses_found(self) -> list[tuple[str, Key]]:
+        """Return address and key of each witness."""
+        found = []
+        for text in self.witnesses:
+            url, _, key = text.partition("=")
+            if not key:
+                raise ConfigError(
+                    f"'{text}' is not URL=KEY. Give --witness http://silo-0:8017=silo-0.pub, with "
+                    f"the line that rescind witness prints, or a file that holds it."
+                )
+            found.append((url, _witness_key(key)))
+        return found
+
+
+def _witness_key(text: str) -> Key:
+    path = Path(text)
+    if "+" not in text and path.is_file():
+        text = path.read_text(encoding="utf-8", errors="replace")
+    return Key.parse(text, WITNESS)
 
 
 def run(
@@ -132,6 +155,7 @@ def run(
     say: Say = print,
 ) -> None:
     """Open the ledger, fill it if asked to, and serve until a signal comes."""
+    wanted.witnesses_found()  # says what is wrong before anything is opened
     listening = door.listening()
     try:
         people = demonstration.people_of(wanted.demo, say) if wanted.demo else None
@@ -189,6 +213,8 @@ def _serve(
     import uvicorn
 
     app = create_app(ledger, settings)
+    for url, key in wanted.witnesses_found():
+        app.state.service.log.witnesses.admit(key, url)
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -222,7 +248,7 @@ def _print_entrances(service: Service, wanted: Wanted, say: Say) -> None:
     for who, role in invited:
         if who:
             text = _token(ledger, who, f"{accounts.INVITED}{role}", (), INVITATION)
-            say(f"invitation for {who} ({role}), for 2 days: {origin}/#invite={text}")
+            say(f"invitation for {who} ({role}), for 2 days: {origin}/operator#invite={text}")
     if wanted.make_token:
         scopes = tuple(part.strip() for part in wanted.make_token.split(",") if part.strip())
         for scope in scopes:

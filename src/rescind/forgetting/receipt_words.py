@@ -1,0 +1,159 @@
+"""A receipt in three sentences for a person: what was asked, what was done, what is shown.
+
+Each sentence is written from what the receipt states. A stranger's receipt has bands instead of
+numbers, and no controls, so its sentences claim less.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from rescind.audits.finding import JUDGING, UNCHANGED, Finding
+from rescind.core.claims import NEXT, RELEASE
+from rescind.forgetting.receipt import TIME_FORMAT, Count, Receipt
+from rescind.forgetting.sealing import shown
+from rescind.reporting.html import TONES, Badge
+
+ASKED = {
+    "Unshare": "took back {n} that they had lent",
+    "Erase": "asked to erase {n}",
+    "EraseLabels": "asked to erase {n} of their graph",
+    "EraseEdges": "asked to erase {n} of their graph",
+    "Withdraw": "left and asked to delete everything: {n}",
+}
+NOUNS = {"EraseLabels": "label", "EraseEdges": "edge"}
+ANEW, ALL_THAT_CAN = "the model was trained again", "all rounds that can be repeated were run again"
+DONE = {
+    "Retrain": f"{ANEW} without them",
+    "Subtract": "their part was subtracted from the sum that the model is made of",
+    "Subtract, and retrain the softmax learner": "their part was subtracted from the sum, and the "
+    "rest of the model was trained again without them",
+}
+"""What was done, by the name of the unlearner. Others are approximate, and named."""
+SHORT = {"L0": "hidden", "L1": "not shown", "L2": "approximate", "L3": "exact"}
+"""The levels in a word."""
+OPEN_ENDS = {
+    "INCONCLUSIVE": "The checks could not decide whether it can be told from one that never saw "
+    "them.",
+    "VOID": "The audit is void, because a control got the wrong verdict: it shows nothing.",
+    "UNAUDITED": "No check was run.",
+}
+BY_LEVEL = {
+    "L0": "The records are hidden and no longer used; nothing more is claimed.",
+    "L1": "It is not shown that their influence is gone from the model.",
+    "L2": "What the model learnt from them in rounds that cannot be repeated may be left.",
+    "L3": "That nothing of them is left follows from how the model was made, not from a "
+    "measurement.",
+}
+"""What a level means where no audit passed."""
+
+
+def sentences(receipt: Receipt) -> tuple[str, str, str]:
+    """Return what was asked, what was done, and what is shown, for the person who asked."""
+    return _asked(receipt), _done(receipt), _shown(receipt)
+
+
+def badges(receipt: Receipt) -> list[Badge]:
+    """Return the verdict and the level, as words."""
+    level = receipt.done.level
+    return [Badge.of(receipt.verdict), Badge(f"{level}: {SHORT[level]}", _tone_of_level(level))]
+
+
+def tone(receipt: Receipt) -> str:
+    """Return how the summary is tinted: good only where the verdict and the level both are."""
+    both = (TONES.get(receipt.verdict, "open"), _tone_of_level(receipt.done.level))
+    return next(one for one in ("bad", "open", "good") if one in both)
+
+
+def would_have_noticed(finding: Finding) -> bool:
+    """Return whether the same measure on a model that forgot nothing lies outside the margin."""
+    kept, never, margin = finding.controls.get(UNCHANGED), finding.reference, finding.margin
+    if kept is None or never is None or margin is None:
+        return False
+    return abs(kept - never) > margin
+
+
+def people(count: Count) -> str:
+    """Return a number of people in words."""
+    if count == 1:
+        return "one person"
+    return f"{_number(count)} people"
+
+
+def records(count: Count, noun: str = "record") -> str:
+    """Return a number of records in words."""
+    return f"1 {noun}" if count == 1 else f"{_number(count)} {noun}s"
+
+
+def day(time: str) -> str:
+    """Return the date of a receipt's time, as 15 November 2026."""
+    at = datetime.strptime(time, TIME_FORMAT)
+    return f"{at.day} {at:%B} {at.year}"
+
+
+def _tone_of_level(level: str) -> str:
+    return "good" if level in ("L2", "L3") else "open"
+
+
+def _number(count: Count) -> str:
+    """Return a count for people to read; a band as "10 to 99", the lowest as "up to 9"."""
+    if not isinstance(count, str):
+        return shown(count)
+    low, _, high = count.partition("-")
+    if not (low.isdecimal() and high.isdecimal()):
+        return count
+    return f"up to {high}" if low == "0" else f"{int(low):,} to {int(high):,}"
+
+
+def _asked(receipt: Receipt) -> str:
+    asked = receipt.asked
+    what = ASKED.get(asked.kind, f"asked for {asked.kind} of {{n}}")
+    count = records(asked.records, NOUNS.get(asked.kind, "record"))
+    who = people(asked.people)
+    return f"{who[0].upper()}{who[1:]} {what.replace('{n}', count)}."
+
+
+def _done(receipt: Receipt) -> str:
+    done, release = receipt.done, receipt.claims.get(RELEASE)
+    name = done.unlearning.partition(" (")[0]
+    what = DONE.get(name, f"{name} changed the model to take out their influence")
+    if name == "Retrain" and done.level == "L2":
+        what = f"{ALL_THAT_CAN} without them"
+    if release is not None and release.isdecimal():
+        what = f"release {int(release):,} was made without them: {what}"
+    return f"On {day(receipt.time)} {what}."
+
+
+def _shown(receipt: Receipt) -> str:
+    level, verdict = receipt.done.level, receipt.verdict
+    if receipt.claims.get(NEXT, "made") != "made":
+        return (
+            "What was published before this still comes from them, and stays in use until the next "
+            "release."
+        )
+    if verdict == "PASS":
+        more = "" if level in ("L2", "L3") else f" {BY_LEVEL[level]}"
+        return _passed(receipt.findings) + more
+    if verdict == "FAIL":
+        return _failed(receipt.findings, level)
+    return f"{OPEN_ENDS.get(verdict, f'The verdict is {verdict}.')} {BY_LEVEL[level]}"
+
+
+def _passed(findings: tuple[Finding, ...]) -> str:
+    passed = [one for one in findings if one.verdict == "PASS"]
+    noticing = sum(map(would_have_noticed, passed))
+    if noticing:
+        checks = "1 check" if noticing == 1 else f"{noticing} checks"
+        told = f"by {checks} that would have noticed"
+        return f"Nobody could tell it from one that never saw them, {told}."
+    checks = "1 check" if len(passed) == 1 else f"{len(passed)} checks"
+    return f"It could not be told from one that never saw them, by {checks} that passed."
+
+
+def _failed(findings: tuple[Finding, ...], level: str) -> str:
+    judged = [one for one in findings if one.verdict in JUDGING and one.verdict != "UNAUDITED"]
+    failed = sum(one.verdict == "FAIL" for one in judged)
+    said = f"{failed} of {len(judged)} checks could tell it from models that never saw them"
+    if level == "L3":
+        return f"{said}, which contradicts the level that is stated: one of the two is wrong."
+    return f"{said}, so it is not shown that their influence is gone."

@@ -1,0 +1,231 @@
+"""Who cosigns the log of a ledger, and what they signed: asked, checked, kept, handed out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Row, delete, insert, select, update
+
+from rescind.errors import ConfigError, DataError
+from rescind.ledger import tables
+from rescind.ledger.batch import Answer, Batch
+from rescind.ledger.errors import NotThere
+from rescind.proof.notes import WITNESS, Checkpoint, Key, bare, opened
+
+if TYPE_CHECKING:
+    from rescind.ledger.book import Ledger
+    from rescind.ledger.public_log import PublicLog
+
+REMEMBERED = 100
+"""Cosigned checkpoints in memory, the newest ones: a proof takes one that covers its leaf."""
+PAUSE = 1.0
+"""Seconds between two rounds of questions to all witnesses, however many proofs wait for one."""
+
+
+@dataclass(frozen=True)
+class AddWitness:
+    """Let a witness cosign, or change its address. 201, or 200 if it was known."""
+
+    key: Key
+    url: str | None
+    """Where it is asked; None: it comes by itself."""
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        table = tables.witness
+        row = {"key": str(self.key), "url": self.url, "at": batch.now}
+        here = table.c.name == self.key.name
+        known = batch.tx.execute(update(table).where(here).values(row)).rowcount
+        if not known:
+            batch.tx.execute(insert(table).values(name=self.key.name, **row))
+        body = {"id": self.key.id.hex(), "name": self.key.name}
+        return Answer(200 if known else 201, body)
+
+
+@dataclass(frozen=True)
+class RemoveWitness:
+    """Ask a witness no more. What it signed is kept."""
+
+    name: str
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        gone = delete(tables.witness).where(tables.witness.c.name == self.name)
+        if not batch.tx.execute(gone).rowcount:
+            raise NotThere("there is no such witness.")
+        return Answer(200, {"removed": self.name})
+
+
+@dataclass(frozen=True)
+class KeepCosigned:
+    """Keep a checkpoint with its cosignatures, beside those that it has already."""
+
+    point: Checkpoint
+    note: str
+    """Signed by the log."""
+    lines: tuple[str, ...]
+    """Of witnesses; checked."""
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        table, here = tables.checkpoint, tables.checkpoint.c.size == self.point.size
+        row = batch.tx.execute(select(table).where(here)).one_or_none()
+        if row is None:
+            fresh = {"size": self.point.size, "root": self.point.root, "note": self.note}
+            text = "".join(self.lines)
+            batch.tx.execute(insert(table).values(**fresh, at=batch.now, cosignatures=text))
+            return Answer(201)
+        by_name = {_name(line): line for line in (*row.cosignatures.splitlines(True), *self.lines)}
+        text = "".join(by_name.values())
+        batch.tx.execute(update(table).where(here).values(cosignatures=text))
+        return Answer(200)
+
+
+@dataclass(frozen=True)
+class Covering:
+    """A checkpoint that covers a leaf, and how many of the witnesses signed it."""
+
+    note: str
+    size: int
+    signed: tuple[str, ...] = ()
+    of: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every witness signed."""
+        return len(self.signed) == self.of
+
+
+class Witnesses:
+    """Asks the witnesses of a log, and remembers which of them signed which checkpoint."""
+
+    def __init__(self, ledger: Ledger, log: PublicLog) -> None:
+        self._ledger, self._log = ledger, log
+        self._asking, self._asked = Lock(), -PAUSE
+        self.problems: dict[str, str] = {}
+        """What went wrong with each witness when it was asked last, by name."""
+        self._keys: dict[str, Key] = {}
+        self._urls: dict[str, str] = {}
+        self._kept: dict[int, dict[str, str]] = {}
+        self.read_again()
+
+    def read_again(self) -> None:
+        """Read who the witnesses are, and the newest checkpoints that they signed."""
+        point = tables.checkpoint
+        newest = select(point).where(point.c.cosignatures != "").order_by(point.c.size.desc())
+        with self._ledger.store.reading() as tx:
+            rows = tx.execute(select(tables.witness)).all()
+            points = tx.execute(newest.limit(REMEMBERED)).all()
+        self._keys = {row.name: Key.parse(row.key, WITNESS) for row in rows}
+        self._urls = {row.name: row.url for row in rows if row.url}
+        self._kept = {
+            row.size: {_name(line): line for line in row.cosignatures.splitlines(True)}
+            for row in points
+        }
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all witnesses."""
+        return sorted(self._keys)
+
+    def by_id(self, text: str) -> str:
+        """Return the name of the witness whose key has this id, or raise `NotThere`."""
+        for name, key in self._keys.items():
+            if key.id.hex() == text:
+                return name
+        raise NotThere("there is no such witness.")
+
+    def admit(self, key: Key, url: str | None, once: Any = None) -> Answer:
+        """Let a witness cosign from now on."""
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ConfigError(f"'{url}' is not the address of a witness: http:// or https://.")
+        answer = self._ledger.submit(AddWitness(key, url), once).result()
+        self.read_again()
+        return answer
+
+    def dismiss(self, name: str, once: Any = None) -> Answer:
+        """Ask a witness no more."""
+        answer = self._ledger.submit(RemoveWitness(name), once).result()
+        self.read_again()
+        return answer
+
+    def ask(self) -> None:
+        """Ask every witness that has an address, unless all signed the log as it is."""
+        from rescind.proof.witness_http import Cosigning
+
+        now = time.monotonic()
+        if not self._urls or now - self._asked < PAUSE or not self._asking.acquire(blocking=False):
+            return
+        try:
+            if set(self._urls) <= set(self._kept.get(len(self._ledger.tree), ())):
+                return
+            addresses = {self._urls[name]: self._keys[name] for name in self._urls}
+            asking = Cosigning(addresses, self._log.own_checkpoint, self._ledger.tree)
+            wrong = asking.ask_all()
+            self.problems = {addresses[url].name: why for url, why in wrong.items()}
+            if (note := asking.note_with(-1)) is not None:
+                self.keep(note)
+            self._asked = time.monotonic()
+        finally:
+            self._asking.release()
+
+    def keep(self, note: str) -> list[str]:
+        """Check the cosignatures of a checkpoint and keep them; return who signed."""
+        point, found = opened(note, [self._log.key, *self._keys.values()])
+        tree = self._ledger.tree
+        if self._log.key not in found or point.origin != self._log.name:
+            raise DataError("this checkpoint is not signed by this log. Read /log/checkpoint.")
+        if point.size > len(tree) or tree.root(point.size) != point.root:
+            raise DataError("this checkpoint is not one of this log. Read /log/checkpoint.")
+        names = [key.name for key in found if key.kind == WITNESS]
+        if not names:
+            raise DataError(
+                "no witness that this log knows signed it. The operator admits a witness by its "
+                "key: POST /v1/operator/witnesses."
+            )
+        below = note.rpartition("\n\n")[2].splitlines(True)
+        lines = {_name(line): line for line in below if _name(line) in names}
+        self._ledger.submit(KeepCosigned(point, bare(note), tuple(lines.values()))).result()
+        kept = {**self._kept, point.size: {**self._kept.get(point.size, {}), **lines}}
+        self._kept = {size: kept[size] for size in sorted(kept)[-REMEMBERED:]}
+        return names
+
+    def lines_of(self, size: int) -> str:
+        """Return the cosignatures of a checkpoint of this size."""
+        return "".join(self._kept.get(size, {}).values())
+
+    def covering(self, leaf: int) -> Covering:
+        """Return the checkpoint over a leaf that most witnesses signed, the newest of those."""
+        own, size = self._log.signed_now()
+        best = Covering(own, size, self._who(size), len(self._keys))
+        for one in (size for size in self._kept if size > leaf):
+            who = self._who(one)
+            if (len(who), one) > (len(best.signed), best.size):
+                best = Covering(self._log.signed_at(one), one, who, len(self._keys))
+        return Covering(best.note + self.lines_of(best.size), best.size, best.signed, best.of)
+
+    def signed_by(self, name: str) -> int | None:
+        """Return the size of the newest checkpoint that a witness signed."""
+        return max((size for size, lines in self._kept.items() if name in lines), default=None)
+
+    def _who(self, size: int) -> tuple[str, ...]:
+        return tuple(sorted(set(self._kept.get(size, ())) & set(self._keys)))
+
+
+def facts_of(row: Row, witnesses: Witnesses) -> dict[str, Any]:
+    """Return what an operator sees of a witness."""
+    return {
+        "id": Key.parse(row.key, WITNESS).id.hex(),
+        "name": row.name,
+        "key": row.key,
+        "url": row.url,
+        "signed": witnesses.signed_by(row.name),
+        "problem": witnesses.problems.get(row.name),
+    }
+
+
+def _name(line: str) -> str:
+    return line.split(" ")[1]

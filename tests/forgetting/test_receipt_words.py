@@ -1,0 +1,209 @@
+"""The three sentences of a receipt, for every verdict and level, for requester and stranger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from rescind.audits.finding import VERDICTS, Finding
+from rescind.core.claims import NEXT, RELEASE
+from rescind.forgetting.receipt import LEVELS, Asked, Done, Receipt, issue
+from rescind.forgetting.receipt_html import page
+from rescind.forgetting.receipt_pictures import CHECKED, INFLUENCE, lines, steps
+from rescind.forgetting.receipt_words import badges, sentences, tone, would_have_noticed
+
+DAY = datetime(2026, 11, 15, 21, 4, 7, tzinfo=UTC)
+NOTICES = Finding(
+    "Q1 population", "PASS", 0.503, (0.489, 0.517), 0.501, 0.02, {"no-op": 0.64}, n=3300
+)
+"""The model that forgot nothing is 0.14 from the others, and the margin is 0.02."""
+BLIND = replace(NOTICES, check="Q8 exposed", controls={"no-op": 0.515})
+"""The same measure would pass if nothing had been forgotten."""
+FAILED = replace(NOTICES, check="pairs", verdict="FAIL", value=0.6, interval=(0.58, 0.62))
+UNDECIDED = Finding("Q0 controls", "INCONCLUSIVE", note="too few")
+VOID = Finding("Q0 controls", "VOID")
+NONE = Finding("audit", "UNAUDITED", note="No audit was requested.")
+
+
+@pytest.fixture(autouse=True)
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
+
+
+def receipts(
+    *findings: Finding,
+    level: str = "L3",
+    by: str = "Retrain",
+    kind: str = "Erase",
+    records: int = 3930,
+    people: int = 85,
+    claims: dict[str, str] | None = None,
+) -> tuple[Receipt, Receipt]:
+    """Return a receipt as the requester and as a stranger sees it."""
+    done = Done({"name": "FedShare"}, by, level, "", "", "", "sha256:04", 150, 38400, {}, 6.2)
+    asked = Asked(kind, records, people, "blake2b:00")
+    issued = issue(asked, done, (), findings, claims=claims, at=DAY)
+    return issued.exact, issued.receipt
+
+
+def told(*findings: Finding, **given: object) -> str:
+    """Return the sentences for the requester."""
+    return " ".join(sentences(receipts(*findings, **given)[0]))  # type: ignore[arg-type]
+
+
+def test_the_example_of_a_pass():
+    seven = [replace(NOTICES, check=f"check {n}") for n in range(7)]
+    exact, stranger = receipts(*seven, BLIND)
+    assert sentences(exact) == (
+        "85 people asked to erase 3,930 records.",
+        "On 15 November 2026 the model was trained again without them.",
+        "Nobody could tell it from one that never saw them, by 7 checks that would have noticed.",
+    )
+    # A stranger sees neither the counts nor the controls, so less is claimed.
+    assert sentences(stranger) == (
+        "10 to 99 people asked to erase 1,000 to 9,999 records.",
+        "On 15 November 2026 the model was trained again without them.",
+        "It could not be told from one that never saw them, by 8 checks that passed.",
+    )
+    assert tone(exact) == tone(stranger) == "good"
+
+
+@pytest.mark.parametrize(
+    ("changed", "noticed"),
+    [
+        ({}, True),
+        ({"controls": {"no-op": 0.52}}, False),
+        ({"controls": {"no-op": 0.3}}, True),
+        ({"controls": {}}, False),
+        ({"margin": None}, False),
+        ({"reference": None}, False),
+    ],
+)
+def test_a_check_would_have_noticed_only_if_its_control_lies_outside_the_margin(changed, noticed):
+    assert would_have_noticed(replace(NOTICES, **changed)) is noticed
+
+
+def test_a_pass_without_a_check_that_would_have_noticed_does_not_say_so():
+    assert "would have noticed" not in told(BLIND)
+    assert "by 1 check that passed" in told(BLIND)
+    assert "by 1 check that would have noticed" in told(BLIND, NOTICES)
+
+
+def test_a_fail_says_how_many_checks_and_what_is_not_shown():
+    said = told(NOTICES, FAILED, NONE, level="L1")
+    assert "1 of 2 checks could tell it from models that never saw them" in said
+    assert "it is not shown that their influence is gone" in said
+    exact = receipts(NOTICES, FAILED, level="L1")[0]
+    assert tone(exact) == "bad"
+    assert [badge.word for badge in badges(exact)] == ["FAIL", "L1: not shown"]
+
+
+def test_a_fail_of_an_exact_answer_is_called_a_contradiction():
+    assert "contradicts the level that is stated" in told(FAILED, level="L3")
+    assert tone(receipts(FAILED, level="L3")[0]) == "bad"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("finding", "says"),
+    [(UNDECIDED, "could not decide"), (VOID, "is void"), (NONE, "No check was run")],
+)
+def test_without_a_verdict_only_the_level_speaks(finding, says, level):
+    said = told(finding, level=level)
+    assert says in said
+    assert "Nobody could tell" not in said
+    assert ("not from a measurement" in said) is (level == "L3")
+    assert ("It is not shown" in said) is (level == "L1")
+    assert ("cannot be repeated may be left" in said) is (level == "L2")
+    assert ("nothing more is claimed" in said) is (level == "L0")
+    assert tone(receipts(finding, level=level)[0]) != "good", "nothing was measured"
+
+
+def test_a_pass_below_l2_keeps_its_reservation():
+    assert "It is not shown that their influence is gone" in told(NOTICES, level="L1")
+    assert tone(receipts(NOTICES, level="L1")[0]) == "open"
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("Erase", "One person asked to erase 1 record."),
+        ("Unshare", "One person took back 1 record that they had lent."),
+        ("Withdraw", "One person left and asked to delete everything: 1 record."),
+        ("EraseLabels", "One person asked to erase 1 label of their graph."),
+        ("EraseEdges", "One person asked to erase 1 edge of their graph."),
+        ("Another", "One person asked for Another of 1 record."),
+    ],
+)
+def test_each_kind_of_request(kind, says):
+    assert sentences(receipts(NONE, kind=kind, records=1, people=1)[0])[0] == says
+
+
+def test_a_band_hides_that_it_was_one_person():
+    one, nine = (receipts(NONE, records=n, people=n)[1] for n in (1, 9))
+    assert sentences(one) == sentences(nine)
+    assert sentences(one)[0] == "Up to 9 people asked to erase up to 9 records."
+
+
+@pytest.mark.parametrize(
+    ("by", "level", "says"),
+    [
+        ("Retrain", "L3", "the model was trained again without them."),
+        ("Retrain", "L2", "all rounds that can be repeated were run again without them."),
+        ("Subtract", "L3", "their part was subtracted from the sum"),
+        ("Subtract, and retrain the softmax learner", "L3", "the rest of the model was trained"),
+        ("FedShareUnlearn (damping = measured)", "L2", "FedShareUnlearn changed the model"),
+    ],
+)
+def test_what_was_done_is_named(by, level, says):
+    assert says in sentences(receipts(NOTICES, by=by, level=level)[0])[1]
+
+
+def test_a_release_of_a_service_is_named():
+    numbered = receipts(NONE, by="Subtract", claims={RELEASE: "1215"})[0]
+    assert "release 1,215 was made without them: their part was subtracted" in str(
+        sentences(numbered)
+    )
+    at_once = receipts(NONE, by="Subtract", claims={RELEASE: "at once: the instant form"})[0]
+    assert "release" not in sentences(at_once)[1]
+
+
+def test_an_older_publication_is_not_passed_over():
+    waits = {NEXT: "due when 12 more people have changed something"}
+    assert "still comes from them" in told(NONE, level="L1", claims=waits)
+    assert "still comes from them" not in told(NONE, claims={NEXT: "made"})
+
+
+def test_every_verdict_and_level_has_a_step_and_a_page():
+    assert set(CHECKED) == set(VERDICTS) - {"SHOWN", "POWERLESS"}
+    assert set(INFLUENCE) == set(LEVELS)
+    for finding in (NOTICES, FAILED, UNDECIDED, VOID, NONE):
+        for level in LEVELS:
+            exact = receipts(finding, level=level)[0]
+            assert " ".join(sentences(exact)) in page(exact)
+            assert CHECKED[finding.verdict] in steps(exact)
+            assert INFLUENCE[level][1] in steps(exact)
+
+
+def test_steps_show_what_an_unshare_leaves_on_the_device():
+    assert "the device keeps its own" in steps(receipts(NONE, kind="Unshare")[0])
+    assert "the device keeps its own" not in steps(receipts(NONE)[0])
+
+
+def test_a_line_is_drawn_only_for_checks_with_numbers_that_would_have_noticed():
+    assert lines([BLIND, NONE]) == ""
+    assert lines(receipts(NOTICES)[1].findings) == "", "a stranger has no numbers"
+    drawn = lines([NOTICES, FAILED, BLIND])
+    assert drawn.count("<li>") == 2
+    assert 'class="mark-good" cx="22.9%"' in drawn, "0.002 of 0.139 from the retrained models"
+    assert 'class="mark-bad" cx="69.0%"' in drawn, "0.099 of 0.139"
+
+
+def test_a_line_never_leaves_its_box_and_looks_the_same_from_either_side():
+    far = replace(FAILED, value=9.0, interval=(8.0, 10.0))
+    assert 'cx="98.0%"' in lines([far])
+    below = replace(FAILED, value=0.402, interval=(0.38, 0.42), controls={"no-op": 0.362})
+    assert 'cx="69.0%"' in lines([below]), "the model that forgot nothing always lies to the right"
