@@ -6,12 +6,16 @@ After each step the page is compared with the ledger: nothing lost, nothing that
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from playwright.sync_api import expect
+
+from rescind.proof.notes import WITNESS, Key, signature_line
 
 pytestmark = pytest.mark.browser
 MINE = range(10, 22)
@@ -43,8 +47,8 @@ def test_the_whole_story(visit, place, tmp_path: Path) -> None:
     page.get_by_role("button", name="Why ").first.click()
     reason = page.locator(".why li").first
     expect(reason).to_contain_text("Without it, it would")
-    take = reason.get_by_role("button", name="take ")
-    title = take.inner_text().removeprefix("take ").removesuffix(" back")
+    take = reason.get_by_role("button", name="take it back")
+    title = reason.locator("strong").inner_text()
     item = place.ledger.catalogue.ids[place.ledger.catalogue.titles.index(title)]
     take.click()
     expect(page.get_by_text("11 are lent.")).to_be_visible()
@@ -61,11 +65,13 @@ def test_the_whole_story(visit, place, tmp_path: Path) -> None:
     assert said["kind"] == "unshare"
 
     place.release()  # the page hears of it
+    witness = cosigned(place)
     expect(page.locator("[data-status=fulfilled]")).to_have_count(1)
     request.get_by_role("button", name="check it here").click()
     good = page.locator("[data-checked=true]")
     expect(good).to_contain_text("about exactly the record that you took back")
     expect(good).to_contain_text("consistent with the log that this browser saw before")
+    expect(good).to_contain_text(f"seen by {witness} on")
 
     files = {}
     for name in ("receipt ↓", "proof ↓", "its key ↓"):
@@ -87,6 +93,19 @@ def test_the_whole_story(visit, place, tmp_path: Path) -> None:
     stranger.reload()
     stranger.get_by_role("button", name="check it here").click()
     expect(stranger.locator("[data-checked=true]")).to_be_visible()
+
+
+def cosigned(place) -> str:
+    """Let a witness sign the log as it is now; return its name."""
+    private, service = Ed25519PrivateKey.generate(), place.app.state.service
+    key = Key(f"silo-{secrets.token_hex(4)}", private.public_key().public_bytes_raw(), WITNESS)
+    service.log.witnesses.admit(key, None)
+    note = service.log.read_checkpoint()
+    text = note.rpartition("\n\n")[0] + "\n"
+    at = int(place.clock().timestamp())
+    line = signature_line(text, key.name, private, WITNESS, at)
+    assert service.log.witnesses.keep(note + line) == [key.name]
+    return key.name
 
 
 def verified(place, files) -> None:

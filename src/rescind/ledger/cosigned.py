@@ -131,6 +131,10 @@ class Witnesses:
         """Names of all witnesses."""
         return sorted(self._keys)
 
+    def public_keys(self) -> list[str]:
+        """Return the keys of all witnesses, one line each."""
+        return [str(self._keys[name]) for name in self.names]
+
     def by_id(self, text: str) -> str:
         """Return the name of the witness whose key has this id, or raise `NotThere`."""
         for name, key in self._keys.items():
