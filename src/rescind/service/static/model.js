@@ -18,6 +18,7 @@ export class Model {
   constructor (draw) {
     this.draw = draw
     this.state = 'starting' // starting, out, in, left, broken
+    this.role = 'anonymous'
     this.notice = ''
     /** @type {import('./keep.js').Kept[]} */
     this.records = []
@@ -38,8 +39,8 @@ export class Model {
   async start () {
     try {
       this.device ??= await openDevice()
-      const { role } = await get('/v1/session')
-      if (role !== 'person') return this.become('out')
+      this.role = (await get('/v1/session')).role
+      if (this.role !== 'person') return this.become('out')
       this.me = await get('/v1/me')
     } catch (error) {
       this.notice = error.message
@@ -56,9 +57,13 @@ export class Model {
     await Promise.all([this.readLoans(), this.readRequests(), this.readOutbox()])
     this.become('in')
     this.listen()
-    await this.readRelease()
     await this.lookAtLog()
-    await this.outbox.send()
+    await this.refresh()
+  }
+
+  say (sentence) {
+    this.notice = sentence
+    this.draw()
   }
 
   become (state) {
@@ -106,7 +111,7 @@ export class Model {
       if (send) await this.outbox.send()
     } catch (error) {
       if (error instanceof Refused && error.status === 401) this.signedOut()
-      else if (!(error instanceof Unanswered) && !error.later) throw error
+      else if (!(error instanceof Unanswered) && !error.later) this.say(error.message)
     }
   }
 
@@ -220,6 +225,7 @@ export class Model {
   signedOut (wanted = false) {
     if (this.state !== 'in' || this.leaving) return
     this.events?.close()
+    this.role = 'anonymous'
     this.state = 'out'
     this.notice = wanted ? '' : this.waiting.size ? 'Sign in again: some changes are not sent yet.' : 'Sign in again.'
     this.draw()
