@@ -12,7 +12,7 @@ export function Confirm ({ model }) {
   const give = async () => {
     try {
       await sign('confirm')
-      model.leaving = true
+      await model.settle()
       const { body } = await once('POST', `/v1/me/requests/${id}/confirm`, {})
       away()
       await model.leftWith({ ...body, items: [...model.lent] }, false)

@@ -19,7 +19,7 @@ export function Leave ({ model, close }) {
     setSays('')
     try {
       await sign('confirm')
-      model.leaving = true
+      await model.settle()
       const key = newSecret()
       const { body } = await once('POST', '/v1/me/requests', { kind: 'leave', items: 'everything', receipt_key: key })
       await model.leftWith({ ...body, receipt_key: key, items: [...model.lent] }, here)

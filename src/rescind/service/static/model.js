@@ -8,6 +8,7 @@ import { addRecords, openDevice, openPerson, removeRecords } from './keep.js'
 import { loadRelease, ranked } from './lists.js'
 import { look } from './log.js'
 import { Outbox } from './outbox.js'
+import { signOut } from './passkey.js'
 
 const MOST = 5000 // items of one request
 const LOANS = '/v1/me/loans'
@@ -32,7 +33,8 @@ export class Model {
     this.list = null
     this.log = null
     this.online = navigator.onLine
-    this.leaving = false // from the confirmation on: what the ledger refuses then is no surprise
+    this.leaving = false
+    this.reading = Promise.resolve()
   }
 
   /** Find out who is here and show what they have. */
@@ -102,8 +104,13 @@ export class Model {
     this.timer = setTimeout(() => this.refresh(), 250)
   }
 
-  /** Read everything that may have changed; the ledger is right. */
-  async refresh (send = true) {
+  /** Read everything that may have changed, once at a time; the ledger is right. */
+  refresh (send = true) {
+    this.reading = this.reading.then(() => this.readAll(send))
+    return this.reading
+  }
+
+  async readAll (send) {
     if (this.state !== 'in' || this.leaving) return
     try {
       await Promise.all([this.readLoans(), this.readRequests(), this.readOutbox()])
@@ -113,6 +120,14 @@ export class Model {
       if (error instanceof Refused && error.status === 401) this.signedOut()
       else if (!(error instanceof Unanswered) && !error.later) this.say(error.message)
     }
+  }
+
+  /** Ask for nothing more: the session is about to end. */
+  async settle () {
+    this.leaving = true
+    clearTimeout(this.timer)
+    this.events?.close()
+    await this.reading
   }
 
   async readLoans () {
@@ -219,7 +234,15 @@ export class Model {
       for (const store of ['records', 'outbox', 'requests']) await this.db.clear(store)
     }
     this.left = left
+    this.leaving = false
     this.become('left')
+  }
+
+  async signOut () {
+    await this.settle()
+    await signOut()
+    this.leaving = false
+    this.signedOut(true)
   }
 
   signedOut (wanted = false) {
