@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ SERVER = os.environ.get("RESCIND_TEST_POSTGRES_URL", "postgresql://postgres@127.
 
 @pytest.fixture(scope="session")
 def chrome() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=30_000)
     path = chromium()
     if path is None:
         pytest.skip("there is no chromium here: install it, or name it in RESCIND_TEST_CHROMIUM")
@@ -43,29 +45,27 @@ def place(request: Any, tmp_path_factory: Any) -> Iterator[Town]:
             return
         if not POSTGRES:
             pytest.skip("PostgreSQL is tried with RESCIND_TEST_POSTGRES=1")
-        with database() as address, town(state, database=address) as one:
+        with schema() as address, town(state, database=address) as one:
             yield one
 
 
-def database() -> Any:
-    """Make a database for this run, and drop it after."""
-    from contextlib import contextmanager
+@contextmanager
+def schema() -> Iterator[str]:
+    """Make an empty schema in PostgreSQL, and drop it after."""
+    from sqlalchemy import create_engine, make_url, text
 
-    import psycopg
-
-    name = f"rescind_pages_{secrets.token_hex(4)}"
-
-    @contextmanager
-    def made() -> Iterator[str]:
-        with psycopg.connect(SERVER, autocommit=True) as server:
-            server.execute(f"CREATE DATABASE {name}")
-        try:
-            yield SERVER.rpartition("/")[0] + f"/{name}"
-        finally:
-            with psycopg.connect(SERVER, autocommit=True) as server:
-                server.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-    return made()
+    name = f"test_{secrets.token_hex(8)}"
+    address = make_url(SERVER).set(drivername="postgresql+psycopg")
+    engine = create_engine(address, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE SCHEMA {name}"))
+    try:
+        mine = address.update_query_dict({"options": f"-csearch_path={name}"})
+        yield mine.render_as_string(False)
+    finally:
+        with engine.connect() as connection:
+            connection.execute(text(f"DROP SCHEMA {name} CASCADE"))
+        engine.dispose()
 
 
 @pytest.fixture

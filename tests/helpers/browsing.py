@@ -26,7 +26,7 @@ from served import likes
 
 MARKUP = '<img src=x onerror="document.title=1"><b>& Sons'
 TITLES = [f"The Film of {n} ({1950 + n})" for n in range(59)] + [MARKUP]
-OPTIONS = Options(people=3, hours=24, neighbours=10, min_count=2)
+OPTIONS = Options(people=3, hours=24, neighbours=10, min_count=2, cosign_wait=0.0)
 QUIET = ("ERR_INTERNET_DISCONNECTED", "ERR_FAILED", "ERR_CONNECTION", "ERR_NETWORK_CHANGED")
 """What Chromium itself writes to the console while there is no network."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import html
 import json
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from doors import House
+from rescind.ledger.lending import TakeBack
 from rescind.service.guard import POLICY_OF_PAGES
 from rescind.service.pages import static
 
@@ -90,3 +92,28 @@ def test_compressed_files_are_the_files() -> None:
 def test_what_the_service_says_about_itself_is_text(house: House, monkeypatch) -> None:
     monkeypatch.setattr(type(house.service), "facts", lambda _: {"said": ["<b>&"]})
     assert "<p>&lt;b&gt;&amp;</p>" in house.caller().get("/").text
+
+
+def test_a_link_is_a_page_for_browsers_and_json_for_programs(house: House) -> None:
+    person = house.person((0, 1, 2))
+    made = house.do(TakeBack(person.id, "unshare", (0,))).body
+    shown = house.caller().get(made["link"], headers={"accept": "text/html,*/*;q=0.8"})
+    assert "link.js" in shown.text
+    assert "Accept" in shown.headers["vary"]
+    assert house.caller().get(made["link"]).json()["request_id"] == made["request_id"]
+
+
+def test_the_checker_is_one_file_with_the_keys_of_this_service(house: House) -> None:
+    answer = house.caller().get("/check.html")
+    assert "attachment" in answer.headers["content-disposition"]
+    stated = house.caller().get("/v1/keys").json()
+    assert stated["receipts"] in answer.text
+    assert html.escape(stated["log"]) in answer.text
+    assert re.findall(r"<(?:script|link)[^>]*(?:src|href)=|\nexport |\nimport ", answer.text) == []
+    assert "async function check (" in answer.text
+
+
+def test_a_browser_can_ask_who_it_is_without_an_error(house: House) -> None:
+    assert house.caller().get("/v1/session").json()["role"] == "anonymous"
+    assert house.person().get("/v1/session").json()["role"] == "person"
+    assert house.operator().get("/v1/session").json()["role"] == "operator"

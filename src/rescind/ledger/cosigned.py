@@ -152,6 +152,10 @@ class Witnesses:
         """Names of all witnesses."""
         return sorted(self._keys)
 
+    def public_keys(self) -> list[str]:
+        """Return the keys of all witnesses, one line each."""
+        return [str(self._keys[name]) for name in self.names]
+
     def admit(self, key: Key, url: str | None, once: Any = None) -> Answer:
         """Let a witness cosign from now on."""
         if url is not None and not url.startswith(("http://", "https://")):

@@ -153,6 +153,7 @@ class Keys(BaseModel):
 
     receipts: str
     log: str
+    witnesses: list[str]
 
 
 class Extend(Body):

@@ -30,8 +30,8 @@ def _described() -> bytes:
 
 @router.at("GET /v1/keys", bodies.Keys)
 async def public_keys(service: TheService) -> Response:
-    """Tell the keys to pin: the one that signs receipts, and the one that signs the log."""
-    return reply(pages.public_keys(service))
+    """Tell the keys to pin: the one that signs receipts, the log's, and those of its witnesses."""
+    return reply({**pages.public_keys(service), "witnesses": service.log.witnesses.public_keys()})
 
 
 @router.at("GET /healthz", bodies.Anything)

@@ -86,11 +86,12 @@ export async function readKey (text) {
 }
 
 /**
- * Open a signed checkpoint: the log must have signed it. Returns size, root, and when each given
- * witness saw it.
+ * Open a signed checkpoint: the log and all `required` witnesses must have signed it. Returns size,
+ * root, and when each witness saw it; of those in `known`, whoever did.
  */
-export async function openNote (note, logKey, witnessKeys = []) {
-  const [log, ...witnesses] = await Promise.all([logKey, ...witnessKeys].map(readKey))
+export async function openNote (note, logKey, required = [], known = []) {
+  const [log, ...witnesses] = await Promise.all([logKey, ...required].map(readKey))
+  const others = await Promise.all(known.filter(key => !required.includes(key)).map(readKey))
   const cut = note.lastIndexOf('\n\n')
   const [text, lines] = [note.slice(0, cut + 1), note.slice(cut + 2).split('\n')]
   const body = text.split('\n')
@@ -102,7 +103,7 @@ export async function openNote (note, logKey, witnessKeys = []) {
     const [, name, raw] = line.match(/^— ([^\s+]+) ([A-Za-z0-9+/=]+)$/) ?? []
     if (!name) throw new Error('A line below the checkpoint is not a signature.')
     const bytes = base64(raw)
-    const key = [log, ...witnesses].find(one => one.name === name && same(one.id, bytes.slice(0, 4)))
+    const key = [log, ...witnesses, ...others].find(one => one.name === name && same(one.id, bytes.slice(0, 4)))
     if (!key) continue
     const skip = key.kind === 4 ? 12 : 4
     const at = Number(new DataView(join([0, 0, 0, 0, 0, 0, 0, 0], bytes.slice(4, skip)).buffer).getBigUint64(skip - 4))
@@ -149,12 +150,12 @@ export async function openReceipt (data, operatorKey) {
 
 /**
  * Check a receipt with its proof. Throws an error that says what is wrong.
- * @param {Uint8Array} data @param {string} proof @param {{receipts: string, log: string, witnesses?: string[]}} keys
+ * @param {Uint8Array} data @param {string} proof @param {{receipts: string, log: string, witnesses?: string[], known?: string[]}} keys
  */
 export async function check (data, proof, keys) {
   const receipt = await openReceipt(data, keys.receipts)
   const { index, path, note } = openProof(proof)
-  const { size, root, seen } = await openNote(note, keys.log, keys.witnesses)
+  const { size, root, seen } = await openNote(note, keys.log, keys.witnesses, keys.known)
   const entry = join([2], await sha256(data))
   const found = await rootOf(await leafHash(entry), index, size, path)
   if (!found || !same(found, root)) throw new Error('The receipt is not at this place of the log.')

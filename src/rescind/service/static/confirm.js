@@ -1,7 +1,7 @@
 /** What an agent asked for in the person's name waits here for their word (#confirm=ID). */
-import { Refused, once } from './api.js'
+import { once } from './api.js'
 import { html, useState } from './html.js'
-import { Declined, sign } from './passkey.js'
+import { sign } from './passkey.js'
 
 /** @param {{model: any}} props */
 export function Confirm ({ model }) {
@@ -12,11 +12,12 @@ export function Confirm ({ model }) {
   const give = async () => {
     try {
       await sign('confirm')
+      await model.settle()
       const { body } = await once('POST', `/v1/me/requests/${id}/confirm`, {})
       away()
       await model.leftWith({ ...body, items: [...model.lent] }, false)
     } catch (error) {
-      if (!(error instanceof Refused || error instanceof Declined || error.message)) throw error
+      model.leaving = false
       setSays(error.message)
     }
   }

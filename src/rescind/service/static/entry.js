@@ -1,7 +1,7 @@
 /** Coming in: a passkey, or a recovery code. No e-mail, no password. */
 import { Refused } from './api.js'
 import { html, useState } from './html.js'
-import { Declined, possible, recover, register, sign } from './passkey.js'
+import { possible, recover, register, sign } from './passkey.js'
 import { save } from './save.js'
 
 /** @param {{model: any, done: () => void}} props */
@@ -20,7 +20,6 @@ export function Entry ({ model, done }) {
     try {
       await task()
     } catch (error) {
-      if (!(error instanceof Refused || error instanceof Declined || error.message)) throw error
       setSays(error instanceof Refused ? `${error.message} ${error.problem.next}` : error.message)
     }
     setBusy(false)
@@ -51,6 +50,7 @@ export function Entry ({ model, done }) {
     <h1>${invitation ? 'You are invited to run this service' : 'Lend what you have seen. Take it back when you like.'}</h1>
     ${!invitation && html`<p class="lead">What you add here stays in this browser. You choose, one by one, what to lend. Recommendations
       are made on this device, and what you take back is gone from the service in a moment, with a receipt that you can check.</p>`}
+    ${model.role !== 'anonymous' && html`<p class="note">You are signed in as ${model.role}: <a href="/operator">the operator's page</a>.</p>`}
     <p class="says" role="alert">${says}</p>
     <div class="row">
       <button class="main" disabled=${busy} onClick=${join}>${invitation ? 'Make a passkey' : 'Start with a new passkey'}</button>

@@ -47,8 +47,8 @@ function Reason ({ model, rank, reason }) {
   return html`<li><span>${Math.round(100 * share)} % of the reasons: <strong>${title}</strong>.
       ${without != null && ` Without it, ${moved} ${ordinal(without)}.`}</span>
     <span class="row">
-      ${lent && html`<button onClick=${single(() => model.takeBack([id]))}>take ${title} back</button>`}
-      <button onClick=${single(() => model.use(id, false))}>leave ${title} out of my lists</button>
+      ${lent && html`<button aria-label=${`take it back: ${title}`} onClick=${single(() => model.takeBack([id]))}>take it back</button>`}
+      <button aria-label=${`leave it out of my lists: ${title}`} onClick=${single(() => model.use(id, false))}>leave it out of my lists</button>
     </span></li>`
 }
 

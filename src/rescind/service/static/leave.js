@@ -1,8 +1,8 @@
 /** Leaving: one button, one confirmation with the passkey, one link that stays. */
-import { Refused, once } from './api.js'
+import { once } from './api.js'
 import { html, useEffect, useRef, useState } from './html.js'
 import { newSecret } from './model.js'
-import { Declined, sign } from './passkey.js'
+import { sign } from './passkey.js'
 import { save } from './save.js'
 import { counted } from './words.js'
 
@@ -19,11 +19,12 @@ export function Leave ({ model, close }) {
     setSays('')
     try {
       await sign('confirm')
+      await model.settle()
       const key = newSecret()
       const { body } = await once('POST', '/v1/me/requests', { kind: 'leave', items: 'everything', receipt_key: key })
       await model.leftWith({ ...body, receipt_key: key, items: [...model.lent] }, here)
     } catch (error) {
-      if (!(error instanceof Refused || error instanceof Declined || error.message)) throw error
+      model.leaving = false
       setSays(error.message)
       setBusy(false)
     }

@@ -1,5 +1,6 @@
 /** The page behind the link of a request: no account, for 60 days. */
 import { get } from './api.js'
+import { Catalogue } from './catalogue.js'
 import { html, render } from './html.js'
 import { openDevice } from './keep.js'
 import { Papers, Request } from './taken.js'
@@ -12,10 +13,9 @@ try {
   const left = await device.get('facts', 'left')
   const mine = left?.request_id === request.request_id ? left : undefined
   const items = (await device.get('facts', 'catalogue'))?.items ?? []
-  const place = new Map(items.map((item, n) => [item.id, n]))
   render(html`<main><h1>What you took back</h1>
     <p class="lead">${request.processing_details}</p>
-    <div class="card"><${Request} request=${request} mine=${mine} device=${device} path=${path} place=${place} /></div>
+    <div class="card"><${Request} request=${request} mine=${mine} device=${device} path=${path} catalogue=${new Catalogue(items)} /></div>
     <${Papers} /></main>`, page)
 } catch (error) {
   render(html`<main class="entry"><h1>What you took back</h1>

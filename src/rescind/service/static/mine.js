@@ -34,9 +34,9 @@ export async function checkHere (device, path, mine, place) {
   }
   const lines = []
   try {
-    const { pinned } = await pinnedKeys(device)
+    const { pinned, now } = await pinnedKeys(device)
     const [receipt, proof] = await Promise.all([bytes(`${path}/receipt`), bytes(`${path}/proof`)])
-    const found = await check(receipt, new TextDecoder().decode(proof), pinned)
+    const found = await check(receipt, new TextDecoder().decode(proof), { receipts: pinned.receipts, log: pinned.log, known: now.witnesses })
     lines.push('signed by the operator whose key this browser trusted when it first came here')
     lines.push(`entry ${(found.index + 1).toLocaleString('en')} of ${found.size.toLocaleString('en')} in the log`)
     for (const [name, at] of found.seen) lines.push(`seen by ${name} on ${when(at)}`)

@@ -8,6 +8,7 @@ import { addRecords, openDevice, openPerson, removeRecords } from './keep.js'
 import { loadRelease, ranked } from './lists.js'
 import { look } from './log.js'
 import { Outbox } from './outbox.js'
+import { signOut } from './passkey.js'
 
 const MOST = 5000 // items of one request
 const LOANS = '/v1/me/loans'
@@ -18,6 +19,7 @@ export class Model {
   constructor (draw) {
     this.draw = draw
     this.state = 'starting' // starting, out, in, left, broken
+    this.role = 'anonymous'
     this.notice = ''
     /** @type {import('./keep.js').Kept[]} */
     this.records = []
@@ -31,14 +33,16 @@ export class Model {
     this.list = null
     this.log = null
     this.online = navigator.onLine
+    this.leaving = false
+    this.reading = Promise.resolve()
   }
 
   /** Find out who is here and show what they have. */
   async start () {
     try {
       this.device ??= await openDevice()
-      const { role } = await get('/v1/session')
-      if (role !== 'person') return this.become('out')
+      this.role = (await get('/v1/session')).role
+      if (this.role !== 'person') return this.become('out')
       this.me = await get('/v1/me')
     } catch (error) {
       this.notice = error.message
@@ -51,13 +55,17 @@ export class Model {
       moved: () => this.readOutbox(),
       signIn: () => this.signedOut()
     })
-    this.listen()
     this.catalogue = await loadCatalogue(this.device)
     await Promise.all([this.readLoans(), this.readRequests(), this.readOutbox()])
     this.become('in')
-    await this.readRelease()
+    this.listen()
     await this.lookAtLog()
-    await this.outbox.send()
+    await this.refresh()
+  }
+
+  say (sentence) {
+    this.notice = sentence
+    this.draw()
   }
 
   become (state) {
@@ -67,27 +75,28 @@ export class Model {
 
   /** Hear of changes: other tabs, other devices, releases, the network. */
   listen () {
-    if (this.tabs) return
+    this.tabs?.close()
     this.tabs = new BroadcastChannel(`rescind-${this.me.name}`)
     this.tabs.onmessage = () => this.refresh(false)
-    const hear = () => {
-      this.events?.close()
-      this.events = null
-      if (document.hidden || !navigator.onLine || this.state === 'out' || this.state === 'left') return
-      this.events = new EventSource('/v1/events')
-      for (const name of ['loans', 'request', 'release']) this.events.addEventListener(name, () => this.later())
+    this.hear()
+    if (this.listening) return
+    this.listening = true
+    for (const name of ['online', 'offline', 'visibilitychange']) {
+      addEventListener(name, () => {
+        this.online = navigator.onLine
+        this.hear()
+        this.draw()
+        if (this.state === 'in' && this.online && !document.hidden) this.refresh()
+      })
     }
-    this.hear = hear
-    const back = () => {
-      this.online = navigator.onLine
-      this.draw()
-      hear()
-      if (this.online && !document.hidden && this.state === 'in') this.refresh()
-    }
-    addEventListener('online', back)
-    addEventListener('offline', back)
-    addEventListener('visibilitychange', back)
-    hear()
+  }
+
+  /** Follow the service's events while somebody looks at this page. */
+  hear () {
+    this.events?.close()
+    if (this.state !== 'in' || document.hidden || !navigator.onLine) return
+    this.events = new EventSource('/v1/events')
+    for (const name of ['loans', 'request', 'release']) this.events.addEventListener(name, () => this.later())
   }
 
   later () {
@@ -95,16 +104,30 @@ export class Model {
     this.timer = setTimeout(() => this.refresh(), 250)
   }
 
-  /** Read everything that may have changed; the ledger is right. */
-  async refresh (send = true) {
+  /** Read everything that may have changed, once at a time; the ledger is right. */
+  refresh (send = true) {
+    this.reading = this.reading.then(() => this.readAll(send))
+    return this.reading
+  }
+
+  async readAll (send) {
+    if (this.state !== 'in' || this.leaving) return
     try {
       await Promise.all([this.readLoans(), this.readRequests(), this.readOutbox()])
       await this.readRelease()
       if (send) await this.outbox.send()
     } catch (error) {
       if (error instanceof Refused && error.status === 401) this.signedOut()
-      else if (!(error instanceof Unanswered) && !error.later) throw error
+      else if (!(error instanceof Unanswered) && !error.later) this.say(error.message)
     }
+  }
+
+  /** Ask for nothing more: the session is about to end. */
+  async settle () {
+    this.leaving = true
+    clearTimeout(this.timer)
+    this.events?.close()
+    await this.reading
   }
 
   async readLoans () {
@@ -137,10 +160,8 @@ export class Model {
   }
 
   async readOutbox () {
-    this.waiting = new Map()
-    for (const change of await this.outbox.waiting()) {
-      for (const id of change.items) this.waiting.set(id, change.kind)
-    }
+    const changes = await this.outbox.waiting()
+    this.waiting = new Map(changes.flatMap(({ items, kind }) => items.map(id => [id, kind])))
     this.draw()
   }
 
@@ -213,11 +234,21 @@ export class Model {
       for (const store of ['records', 'outbox', 'requests']) await this.db.clear(store)
     }
     this.left = left
+    this.leaving = false
     this.become('left')
   }
 
+  async signOut () {
+    await this.settle()
+    await signOut()
+    this.leaving = false
+    this.signedOut(true)
+  }
+
   signedOut (wanted = false) {
+    if (this.state !== 'in' || this.leaving) return
     this.events?.close()
+    this.role = 'anonymous'
     this.state = 'out'
     this.notice = wanted ? '' : this.waiting.size ? 'Sign in again: some changes are not sent yet.' : 'Sign in again.'
     this.draw()

@@ -6,7 +6,6 @@ import { html, render, useEffect, useReducer, useState } from './html.js'
 import { Leave, Left } from './leave.js'
 import { LogState } from './logstate.js'
 import { Model } from './model.js'
-import { signOut } from './passkey.js'
 import { Records } from './records.js'
 import { Taken } from './taken.js'
 
@@ -28,7 +27,7 @@ function Page () {
   return html`
     <header class="top"><h1>My records</h1>
       <nav aria-label="Account"><span class="quiet">this browser</span>
-        <button class="plain" onClick=${async () => { await signOut(); model.signedOut(true) }}>sign out</button>
+        <button class="plain" onClick=${() => model.signOut()}>sign out</button>
         <button class="plain" onClick=${() => setLeaving(true)}>leave</button></nav></header>
     <main>
       ${!model.online && html`<p class="summary open" role="status">You are offline. What you change is kept here and sent when you are back.</p>`}

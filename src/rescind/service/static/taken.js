@@ -13,25 +13,26 @@ export function Taken ({ model }) {
     <h2 id="taken">Taken back</h2>
     <ul class="taken">${requests.map(one => html`<li key=${one.request_id} class="card">
       <${Request} request=${one} due=${model.due} mine=${model.mine.get(one.request_id)} device=${model.device}
-        path=${`/v1/me/requests/${one.request_id}`} place=${model.catalogue.place} /></li>`)}</ul>
+        path=${`/v1/me/requests/${one.request_id}`} catalogue=${model.catalogue} /></li>`)}</ul>
     <${Papers} />
   </section>`
 }
 
-/** One request. @param {{request: any, due: any, mine: any, device: any, path: string, place: Map<string, number>}} props */
-export function Request ({ request, due, mine, device, path, place }) {
+/** One request. @param {{request: any, due: any, mine: any, device: any, path: string, catalogue: import('./catalogue.js').Catalogue}} props */
+export function Request ({ request, due, mine, device, path, catalogue }) {
   const [checked, setChecked] = useState(null)
   const [busy, setBusy] = useState(false)
-  const what = request.kind === 'leave' ? 'everything, and left' : counted(request.n, 'record')
+  const known = mine?.items.length === 1 ? catalogue.title(mine.items[0]) : counted(request.n, 'record')
+  const what = request.kind === 'leave' ? 'everything, and left' : known
   const take = (file, name, type) => async () => save(name, await bytes(`${path}/${file}`), type)
   const look = async () => {
     setBusy(true)
-    setChecked(await checkHere(device, path, mine, place))
+    setChecked(await checkHere(device, path, mine, catalogue.place))
     setBusy(false)
   }
   const name = `receipt-${request.request_id.slice(0, 8)}`
   return html`<div class="request" data-request=${request.request_id} data-status=${request.status}>
-    <h3>${when(request.received_at)}: ${what}${' '}<span class=${`badge ${request.status === 'fulfilled' ? 'good' : 'open'}`}>${
+    <h3>${what} <span class="quiet">· ${when(request.received_at)}</span>${' '}<span class=${`badge ${request.status === 'fulfilled' ? 'good' : 'open'}`}>${
       request.status === 'fulfilled' ? 'done' : request.status.replace('_', ' ')}</span></h3>
     <${Steps} request=${request} due=${due} />
     <div class="row">
@@ -43,7 +44,7 @@ export function Request ({ request, due, mine, device, path, place }) {
         ${mine?.receipt_key && html`<button onClick=${() => save(`${name}.key`, `${mine.receipt_key}\n`)}>its key ↓</button>`}
         <button onClick=${look} aria-disabled=${busy}>check it here</button>`}
     </div>
-    <div role="status">${checked && html`<${Checked} found=${checked} />`}</div>
+    <div role="status">${busy && html`<p class="quiet">Checking… witnesses may take some seconds to sign.</p>`}${!busy && checked && html`<${Checked} found=${checked} />`}</div>
   </div>`
 }
 
