@@ -61,18 +61,6 @@ class Store:
         self._connection = connection
         return connection
 
-    def quickly(self, statement: str) -> None:
-        """Run a statement without parameters on the writing connection, past SQLAlchemy.
-
-        Every operation has a savepoint, and SQLAlchemy takes ten times as long for one.
-        """
-        driver = self.writer().connection.driver_connection
-        assert driver is not None
-        try:
-            driver.execute(statement)
-        except self._writing.dialect.loaded_dbapi.Error as error:
-            raise DBAPIError(statement, (), error) from error
-
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """Give a connection that reads one state of the database."""
