@@ -35,7 +35,8 @@ class Store:
         """database: URL of PostgreSQL; None: `ledger.db` in the state folder"""
         self.url = _url(state, database)
         self.sqlite = self.url.get_backend_name() == "sqlite"
-        self._writing = _engine(self.url, writing=True)
+        self.writing = _engine(self.url, writing=True)
+        """Makes the connection that writes."""
         self._reading = _engine(self.url, writing=False)
         self._connection: Connection | None = None
         self._held = False
@@ -52,7 +53,7 @@ class Store:
         with suppress(SQLAlchemyError):
             self._forget_connection()
         try:
-            connection = self._writing.connect()
+            connection = self.writing.connect()
             self._assert_durable(connection)
             if not self.sqlite:
                 self._lock(connection)
@@ -136,14 +137,14 @@ class Store:
         """End all connections, and with them the lock."""
         with suppress(SQLAlchemyError):
             self._forget_connection()
-        self._writing.dispose()
+        self.writing.dispose()
         self._reading.dispose()
 
     def _forget_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-            self._writing.dispose()
+            self.writing.dispose()
 
     def _assert_durable(self, connection: Connection) -> None:
         """Refuse a database that acknowledges before it has synced."""

@@ -86,7 +86,7 @@ async def _caller(request: Request) -> Caller:
 
 async def once(request: Request, key: str) -> Once:
     """Return what makes this request have one effect: its key, and what it asks for."""
-    asked = f"{request.method} {request.url.path}\n".encode() + await request.body()
+    asked = f"{request.method} {request.scope['path']}\n".encode() + await request.body()
     return Once(key, asked)
 
 
