@@ -125,8 +125,13 @@ class Writer:
             while jobs := self._take():
                 self._carry(jobs)
                 self._untidied += 1
+                now = self._parts.clock()
+                expiring = self._expired is None or now - self._expired >= EVERY
                 if self._untidied >= TIDY:
                     self._quiet()
+                if expiring and self._queue.empty():
+                    self._expired = now
+                    self._carry([_Job(Expire(), None, None)])
             self._stop_clean()
         except BaseException as error:  # the thread is the service: without it nothing is durable
             self._end(f"{type(error).__name__}: {error}")
@@ -331,7 +336,7 @@ class Writer:
                 job.future.set_result(job.answer)
 
     def _quiet(self) -> None:
-        """Use a pause: write the dates of steps, move the write-ahead log, delete what expired."""
+        """Use a pause: write the dates of steps, and move the write-ahead log."""
         self._untidied = 0
         try:
             if self.dates:
@@ -345,10 +350,6 @@ class Writer:
                 self._end(f"the database failed: {error.orig}")
         except (DiskFull, Busy):
             return  # dates stay in memory; the next pause writes them
-        now = self._parts.clock()
-        if self._expired is None or now - self._expired >= EVERY:
-            self._expired = now
-            self._carry([_Job(Expire(), None, None)])
 
     def _write_dates(self, driver: Driver) -> None:
         rows = [
