@@ -1,84 +1,71 @@
 """Measure a running service against yardsticks of the same run: ratios, not seconds.
 
-    python bench/service.py [--data ml-1m] [--times 400]
-    python bench/service.py --write                     into docs/service.md
+    python bench/service.py [--data ml-1m] [--turns 9]
+    python bench/service.py --write                     into docs/service.md and performance.md
 
 The service runs in a process of its own, behind a real socket. CPU is what that process used, all
 threads together; an empty route is one of FastAPI without guard, measures or ledger, served by the
-same server. Syncs are raw `fdatasync` calls on a file beside the ledger.
+same server, with as many callers. Syncs are raw `fdatasync` calls on a file beside the ledger.
+Yardstick and measure take turns, and a row is the median of all turns.
+
+A disk may sync in 40 microseconds (this machine's cache) or in some milliseconds. So what waits for
+syncs is measured twice: as it is here, and with every sync made to take 2 ms on both sides.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import hashlib
-import json
 import os
 import secrets
-import socket
-import subprocess
-import sys
+import shutil
+import signal
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
+from math import isnan, nan
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+from service_calls import Running, request, sent, started, sync_seconds
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "service.md"
+PAGES = (ROOT / "docs" / "service.md", ROOT / "docs" / "performance.md")
 BEGIN, END = "<!-- speed: python bench/service.py --write -->\n", "<!-- end of speed -->\n"
 FLIGHT = 64
-PEOPLE = 256
-"""People whose sessions the callers use."""
+SLOW = 0.002
+"""Seconds of a sync on a disk that writes through."""
 
 
-# ------------------------------------------------------------------ the process that is measured
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
 
+    measure: str
+    yardstick: str
+    found: float
+    goal: float | None = None
+    at_least: bool = False
+    unit: str = "x"
 
-def serve_empty(port: int) -> None:
-    """Serve one route that does nothing."""
-    import uvicorn
-    from fastapi import FastAPI
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal is met; None if there is none."""
+        if self.goal is None:
+            return None
+        return self.found >= self.goal if self.at_least else self.found <= self.goal
 
-    app = FastAPI(openapi_url=None)
-
-    @app.get("/empty")
-    async def empty() -> dict[str, bool]:
-        return {"alive": True}
-
-    uvicorn.run(app, port=port, log_level="error", access_log=False)
-
-
-def serve(state: Path, port: int) -> None:
-    """Serve a state folder; print how long its start took, and sessions to call it with."""
-    import uvicorn
-
-    from rescind.ledger import accounts
-    from rescind.ledger.book import Ledger
-    from rescind.service.app import create_app
-    from rescind.service.callers import new_secret
-    from rescind.service.settings import Settings
-
-    before = time.process_time()
-    ledger = Ledger.open(state)
-    started = time.process_time() - before
-    people = sorted(ledger.live.loans, key=lambda one: len(ledger.live.of(one)))
-    chosen = people[len(people) // 2 - PEOPLE // 2 :][:PEOPLE]
-    sessions = []
-    for person in chosen:
-        secret, digest = new_secret()
-        ledger.submit(accounts.NewSession(digest, "person", person=person)).result()
-        sessions.append((secret, ledger.catalogue.names_of(ledger.live.of(person))))
-    print(json.dumps({"start": started, "sessions": sessions}), flush=True)
-    settings = Settings(origin=f"http://localhost:{port}", limits=False)
-    app = create_app(ledger, settings)
-    uvicorn.run(app, port=port, log_level="error", access_log=False)
-    ledger.close()
+    def __str__(self) -> str:
+        word = {True: "met", False: "**missed**", None: ""}[self.met]
+        word = "**not measured**" if isnan(self.found) else word
+        shown = f"{self.found:.2g}" if self.found < 0.1 else f"{self.found:.1f}"
+        sign = ">=" if self.at_least else "<="
+        goal = "-" if self.goal is None else f"{sign} {self.goal:g} {self.unit}".replace(" x", "x")
+        return f"| {self.measure} | {self.yardstick} | {shown} {self.unit} | {goal} | {word} |"
 
 
 def fill(state: Path, name: str) -> None:
@@ -94,197 +81,160 @@ def fill(state: Path, name: str) -> None:
     ledger.close()
 
 
-# ------------------------------------------------------------------ calling
+# ------------------------------------------------------------------ over HTTP
 
 
-@dataclass
-class Running:
-    """A server process, and what it printed first."""
+class Callers:
+    """People who take records back and lend them again, another record each time."""
 
-    process: subprocess.Popen[bytes]
-    port: int
-    said: dict[str, Any]
+    def __init__(self, server: Running) -> None:
+        self.server, self.people = server, server.said["sessions"]
+        self._places, self._more = count(), count()
 
-    def cpu(self) -> float:
-        """Return the CPU seconds of all its threads so far."""
-        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+    def lists(self) -> list[bytes]:
+        """Return a request for a list from everybody."""
+        return [request("GET", "/v1/me/recommendations?k=20", s) for s, _, _ in self.people]
 
-    def stop(self) -> None:
-        """End it."""
-        self.process.terminate()
-        self.process.wait()
-
-
-def started(*words: str) -> Running:
-    """Start this file as a server, and wait until it listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, __file__, *words, "--port", str(port)]
-    here = {"PYTHONPATH": os.pathsep.join(sys.path[1:]), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | here)
-    assert process.stdout is not None
-    said = json.loads(process.stdout.readline()) if "--serve" in words else {}
-    for _ in range(600):
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return Running(process, port, said)
-        except OSError:
-            time.sleep(0.1)
-    raise SystemExit("the server did not start")
-
-
-def request(method: str, path: str, secret: str = "", body: Any = None) -> bytes:
-    """Return the bytes of one request."""
-    lines = [f"{method} {path} HTTP/1.1", "host: localhost", "sec-fetch-site: same-origin"]
-    if secret:
-        lines.append(f"cookie: __Host-rescind={secret}")
-    text = b"" if body is None else json.dumps(body).encode()
-    if body is not None:
-        lines += [
-            f"content-length: {len(text)}",
-            "content-type: application/json",
-            f"idempotency-key: {secrets.token_hex(16)}",
+    def change(self) -> tuple[list[bytes], list[bytes]]:
+        """Return requests of everybody to take one record back, and to lend it again."""
+        place = next(self._places)
+        chosen = [(secret, [mine[place % len(mine)]]) for secret, mine, _ in self.people]
+        back = [
+            request("POST", "/v1/me/requests", secret, {"kind": "unshare", "items": items})
+            for secret, items in chosen
         ]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + text
+        return back, [request("POST", "/v1/me/loans", s, {"items": items}) for s, items in chosen]
+
+    def lend_more(self) -> list[bytes]:
+        """Return requests of everybody to lend one record more."""
+        place = next(self._more)
+        return [
+            request("POST", "/v1/me/loans", s, {"items": [o[place]]}) for s, _, o in self.people
+        ]
 
 
-async def answered(port: int, requests: Sequence[bytes], flight: int) -> float:
-    """Send requests over so many connections; return the seconds until the last answer."""
-    queue = list(reversed(requests))
-    pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(flight)]
-
-    async def work(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while queue:
-            writer.write(queue.pop())
-            head = await reader.readuntil(b"\r\n\r\n")
-            if not head.startswith(b"HTTP/1.1 20"):
-                raise SystemExit(f"unexpected answer: {head[:200]!r}")
-            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-            await reader.readexactly(length)
-
-    start = time.perf_counter()
-    await asyncio.gather(*(work(*pair) for pair in pairs))
-    taken = time.perf_counter() - start
-    for _, writer in pairs:
-        writer.close()
-    return taken
-
-
-def sent(server: Running, requests: Sequence[bytes], flight: int = 1) -> tuple[float, float]:
-    """Return CPU seconds of the server and seconds of the clock, per request."""
-    before = server.cpu()
-    seconds = asyncio.run(answered(server.port, requests, flight))
-    return (server.cpu() - before) / len(requests), seconds / len(requests)
-
-
-def sync_seconds(folder: Path, times: int = 100) -> float:
-    """Return the seconds of one raw sync of 4 KB."""
-    path = folder / "yardstick"
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT)
+def over_http(state: Path, turns: int, starts: list[float]) -> Iterator[Row]:
+    """Measure lists and changes, in turns with an empty route and with this disk."""
+    empty, server = started("empty"), started("serve", str(state))
+    starts.append(server.said["start"])
     try:
-        start = time.perf_counter()
-        for _ in range(times):
-            os.pwrite(handle, secrets.token_bytes(4096), 0)
-            os.fdatasync(handle)
-        return (time.perf_counter() - start) / times
-    finally:
-        os.close(handle)
-        path.unlink()
-
-
-# ------------------------------------------------------------------ measuring
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table."""
-
-    measure: str
-    yardstick: str
-    found: float
-    goal: float
-    at_least: bool = False
-    unit: str = "x"
-
-    @property
-    def met(self) -> bool:
-        """Whether the goal is met."""
-        return self.found >= self.goal if self.at_least else self.found <= self.goal
-
-    def __str__(self) -> str:
-        sign, word = (">=" if self.at_least else "<="), ("met" if self.met else "**missed**")
-        shown = f"{self.found:.2g}" if self.found < 0.1 else f"{self.found:.1f}"
-        goal = f"{sign} {self.goal:g} {self.unit}".replace(" x", "x")
-        return f"| {self.measure} | {self.yardstick} | {shown} {self.unit} | {goal} | {word} |"
-
-
-def over_http(state: Path, times: int) -> tuple[list[Row], float]:
-    """Measure the routes, in turns with their yardsticks; return also the CPU of the start."""
-    empty, server = started("--empty"), started("--serve", str(state))
-    try:
-        sessions = server.said["sessions"]
-        secret = [one[0] for one in sessions]
-        lists = [request("GET", "/v1/me/recommendations?k=20", s) for s in secret]
-        nothing = [request("GET", "/empty")] * times
-        sent(empty, nothing[:100])
-        sent(server, lists[:100])
-        turns = [(sent(empty, nothing)[0], sent(server, lists)[0]) for _ in range(3)]
-        plain, listed = median(a for a, _ in turns), median(b for _, b in turns)
-        back = {s: items[:6] for s, items in sessions}
-        one, rows = _changes(server, state, back, plain)
-        found = [Row("recommend 20 with reasons, CPU", "empty route", listed / plain, 5)]
-        return [*found, *rows, one], float(server.said["start"])
+        people, nothing = Callers(server), [request("GET", "/empty")] * 400
+        _warm_up(people)
+        sent(empty, nothing)
+        lists, lends, routes = [], [], []
+        for _ in range(turns):
+            plain = sent(empty, nothing).cpu
+            lists.append(sent(server, people.lists()).cpu / plain)
+            back, lend = people.change()
+            sent(server, back, FLIGHT)
+            crowd = sent(empty, nothing, FLIGHT)
+            routes.append(sync_seconds(state) / crowd.seconds)
+            lends.append(sent(server, lend, FLIGHT).cpu / crowd.cpu)
+        yield Row("recommend 20 with reasons, CPU", "empty route", median(lists), 5)
+        yield Row(f"lend, CPU, {FLIGHT} in flight", "empty route", median(lends), 6)
+        micro = f"a sync takes {1e6 * sync_seconds(state, times=400):.0f} µs here"
+        yield Row(f"*an empty route*, {FLIGHT} in flight", f"syncs per s; {micro}", median(routes))
+        yield from _syncs(people, state, turns, 0.0, "syncs per s", "one sync")
     finally:
         server.stop()
         empty.stop()
 
 
-def _changes(
-    server: Running, state: Path, back: dict[str, list[str]], plain: float
-) -> tuple[Row, list[Row]]:
-    """Take back and lend again, one by one and with 64 in flight."""
+def on_a_slow_disk(state: Path, turns: int, starts: list[float]) -> Iterator[Row]:
+    """Measure changes where every sync takes 2 ms, ours and the yardstick's."""
+    server = started("serve", str(state), str(SLOW))
+    starts.append(server.said["start"])
+    try:
+        people = Callers(server)
+        _warm_up(people)
+        of = f"of {1000 * SLOW:g} ms"
+        yield from _syncs(people, state, turns, SLOW, f"syncs {of} per s", f"one sync {of}")
+    finally:
+        server.stop()
 
-    def take(place: int) -> list[bytes]:
-        path, kind = "/v1/me/requests", "unshare"
-        return [
-            request("POST", path, s, {"kind": kind, "items": [items[place]]})
-            for s, items in back.items()
-        ]
 
-    def lend(place: int) -> list[bytes]:
-        return [request("POST", "/v1/me/loans", s, {"items": [i[place]]}) for s, i in back.items()]
+def _warm_up(people: Callers) -> None:
+    for requests in (people.lists(), *people.change()):
+        sent(people.server, requests, FLIGHT)
 
-    sent(server, take(0)[:32])  # compile and warm up
-    sent(server, lend(0)[:32])
-    many: list[tuple[float, float, float, float]] = []
-    for place in range(1, 4):
-        sync = sync_seconds(state)
-        taken = sent(server, take(place), FLIGHT)[1]
-        cpu, lent = sent(server, lend(place), FLIGHT)
-        many.append((sync, taken, lent, cpu))
-    alone = []
-    for place in range(4, 6):
-        sync = sync_seconds(state)
-        alone.append(sent(server, take(place)[:64])[1] / sync)
-    speed = f"{FLIGHT} in flight"
-    return (
-        Row("take back until erased and committed, one caller", "one sync", median(alone), 8),
-        [
-            Row(f"lend, CPU, {speed}", "empty route", median(m[3] for m in many) / plain, 6),
-            Row(
-                f"lend, {speed}", "syncs per s", median(m[0] / m[2] for m in many), 3, at_least=True
-            ),
-            Row(
-                f"take back, {speed}",
-                "syncs per s",
-                median(m[0] / m[1] for m in many),
-                2,
-                at_least=True,
-            ),
-        ],
-    )
+
+def _syncs(
+    people: Callers, state: Path, turns: int, least: float, rate: str, one: str
+) -> Iterator[Row]:
+    server, lends, takes, alone = people.server, [], [], []
+    for _ in range(turns):
+        back, lend = people.change()
+        sync = sync_seconds(state, least)
+        takes.append(sync / sent(server, back, FLIGHT).seconds)
+        lends.append(sync_seconds(state, least) / sent(server, lend, FLIGHT).seconds)
+        back, lend = people.change()
+        sync = sync_seconds(state, least)
+        alone.append(sent(server, back[:FLIGHT]).seconds / sync)
+        sent(server, lend[:FLIGHT], FLIGHT)
+    flight = f"{FLIGHT} in flight"
+    yield Row(f"lend, {flight}", rate, median(lends), 3, at_least=True)
+    yield Row(f"take back, {flight}", rate, median(takes), 2, at_least=True)
+    yield Row("take back until erased and committed, one caller", one, median(alone), 8)
+
+
+def while_learning(state: Path, turns: int, starts: list[float]) -> Iterator[Row]:
+    """Measure lists and lends while a generation trains and while it is halted, in turns.
+
+    Taking back is not among them: it ends a generation that learnt from the record.
+    """
+    server = started("serve", str(state))
+    starts.append(server.said["start"])
+    try:
+        people = Callers(server)
+        _warm_up(people)
+        body = {"recipe": "FedShare", "rounds": 10_000}
+        sent(server, [request("POST", "/v1/operator/jobs", server.said["operator"], body)])
+        worker = _learning(server)
+        shares = _shares(people, worker, turns) if worker else {"nothing": [nan]}
+        worst = min(median(one) for one in shares.values())
+        yield Row(
+            "lists and lends while a generation trains, the slower one",
+            "the same, quiet",
+            100 * worst,
+            50,
+            at_least=True,
+            unit="%",
+        )
+    finally:
+        server.stop()
+
+
+def _shares(people: Callers, worker: int, turns: int) -> dict[str, list[float]]:
+    """Return the speed of lists and of lends beside a process, as a share of that without it."""
+    found: dict[str, list[float]] = {"lists": [], "lends": []}
+    for turn in range(turns + 1):
+        seconds = {}
+        for order in (signal.SIGSTOP, signal.SIGCONT):
+            os.kill(worker, order)
+            lists, lends = people.lists(), people.lend_more()
+            seconds[order] = {
+                "lists": sent(people.server, lists, FLIGHT).seconds,
+                "lends": sent(people.server, lends, FLIGHT).seconds,
+            }
+        for name in found if turn else ():  # the first turn warms up
+            found[name].append(seconds[signal.SIGSTOP][name] / seconds[signal.SIGCONT][name])
+    return found
+
+
+def _learning(server: Running) -> int | None:
+    """Wait until a generation has done a round; return its process, None if it did not begin."""
+    ask = [request("GET", "/v1/operator/jobs", server.said["operator"])]
+    for _ in range(360):
+        job = sent(server, ask).answer["jobs"][0]
+        if job["state"] != "learning":
+            raise SystemExit(f"the generation ended: {job}")
+        if job["rounds"]:
+            return server.children()[0]
+        time.sleep(0.5)
+    return None
+
+
+# ------------------------------------------------------------------ in this process
 
 
 def cpu_of(call: Callable[[], Any], times: int = 1) -> float:
@@ -295,89 +245,134 @@ def cpu_of(call: Callable[[], Any], times: int = 1) -> float:
     return (time.process_time() - start) / times
 
 
-def of_the_sum(name: str, start: float) -> list[Row]:
-    """Measure the sum and a release against one solve of the same sum."""
-    from rescind.methods.additive._live_release import Form, release_of
-    from rescind.methods.additive._live_sum import LiveSum
+def of_the_sum(name: str, turns: int, starts: list[float]) -> Iterator[Row]:
+    """Measure the sum, a release and the instant form against one solve of the same sum."""
+    from rescind.methods.additive import _live_release as live
+    from rescind.methods.additive._live_inverse import InstantSum
     from rescind.service import demonstration
 
     people = demonstration.people_of(name, say=lambda _: None)
-    live = LiveSum(len(people.catalogue))
     parts = [items[np.arange(len(items)) % 5 != 4].astype(np.int32) for items in people.loans]
-    live.load({n.to_bytes(16, "big"): items for n, items in enumerate(parts)})
-    form = Form()
-    sums = live.sums
-    release_of(sums, form)  # compile
-    solve = median(cpu_of(lambda: sums.inverse(form.solving.ridges)) for _ in range(2))
-    made = median(cpu_of(lambda: release_of(sums, form)) for _ in range(2))
-    some = [n for n in range(0, len(parts), max(1, len(parts) // 200)) if len(parts[n])]
-    none = np.empty(0, np.int32)
-    live.change(some[0].to_bytes(16, "big"), parts[some[0]], none)
+    everybody = InstantSum(len(people.catalogue))
+    everybody.load({n.to_bytes(16, "big"): items for n, items in enumerate(parts)})
+    form, sums, none = live.Form(), everybody.sums, np.empty(0, np.int32)
 
-    def leave() -> None:
-        for n in some[1:]:
-            live.change(n.to_bytes(16, "big"), parts[n], none)
+    def made() -> None:
+        file = live.release_of(sums, form).to_bytes(people.catalogue.ids)
+        live.file_digest(file)
+        live.packed(file)
 
-    left = cpu_of(leave) / (len(some) - 1)
+    some = [n for n in range(0, len(parts), max(1, len(parts) // 400)) if len(parts[n])]
+
+    def leave(chosen: list[int]) -> float:
+        before = time.process_time()
+        for n in chosen:
+            everybody.change(n.to_bytes(16, "big"), parts[n], none)
+        return (time.process_time() - before) / len(chosen)
+
+    made()  # compile
+    leave(some[:2])
+    solves, releases, left, instant = [], [], [], []
+    for turn in range(2, 2 + turns):
+        solves.append(cpu_of(lambda: sums.inverse(form.solving.ridges)))
+        releases.append(cpu_of(made) / solves[-1])
+        left.append(leave(some[10 * turn : 10 * turn + 10]) / solves[-1])
+    half = sums.inverse(form.solving.ridges)
+    everybody.ready()
+    leave(some[200:202])
+    for turn in range(turns):
+        copied = cpu_of(half.copy, 5)
+        instant.append(leave(some[210 + 5 * turn : 215 + 5 * turn]) / copied)
     loans = sum(map(len, parts))
-    return [
-        Row("sum without a person", "solve", left / solve, 0.001),
-        Row("release", "solve", made / solve, 2.5),
-        Row(f"start with {loans:,} loans, CPU", "solve", start / solve, 2),
-    ]
+    yield Row("sum without a person", "solve", median(left), 0.001)
+    yield Row("release", "solve", median(releases), 2.5)
+    yield Row(f"start with {loans:,} loans, CPU", "solve", median(starts) / median(solves), 2)
+    yield Row("instant change of one person", "copying the half of C", median(instant), 1)
 
 
-def of_the_log() -> list[Row]:
-    """Measure the log against hashing."""
+def of_the_log() -> Iterator[Row]:
+    """Measure the log against hashing, and how much somebody with a receipt has to carry."""
     from rescind.proof.notes import Proof
     from rescind.proof.tlog import Tree
 
-    data, count = secrets.token_bytes(64), 1_000_000
-    hashed = cpu_of(lambda: [hashlib.sha256(data).digest() for _ in range(100_000)]) / 100_000
-    tree, entry = Tree(), secrets.token_bytes(33)
-    appended = cpu_of(lambda: [tree.append(entry) for _ in range(count)]) / count
+    data, leaves, some = secrets.token_bytes(64), 1_000_000, 100_000
+    tree, entry, appended = Tree(), secrets.token_bytes(33), []
+    for _ in range(leaves // some):
+        hashed = cpu_of(lambda: [hashlib.sha256(data).digest() for _ in range(some)])
+        appended.append(cpu_of(lambda: [tree.append(entry) for _ in range(some)]) / hashed)
     verified = cpu_of(tree.root)
     path: list[bytes] = []
 
     def prove() -> None:
-        path[:] = tree.inclusion(secrets.randbelow(count))
+        path[:] = tree.inclusion(secrets.randbelow(leaves))
 
     proved = cpu_of(prove, 200)
-    size = len(str(Proof(count - 1, tuple(path), "x" * 300)))
-    return [
-        Row("log: append", "SHA-256 of 64 bytes", appended / hashed, 3),
-        Row("log: root of 1,000,000 leaves", "-", verified, 5, unit="s"),
-        Row("inclusion proof", "-", 1000 * proved, 2, unit="ms"),
-        Row("its size", "-", size / 1000, 4, unit="KB"),
-    ]
+    size = len(str(Proof(leaves - 1, tuple(path), "x" * 300)).encode())
+    yield Row("log: append", "SHA-256 of 64 bytes", median(appended), 3)
+    yield Row("log: verify 1,000,000 leaves", "-", verified, 5, unit="s")
+    yield Row("inclusion proof", "-", 1000 * proved, 2, unit="ms")
+    yield Row("its size", "-", size / 1000, 4, unit="KB")
+    yield Row("its size with the receipt", "-", (size + receipt_size()) / 1000, 8, unit="KB")
+
+
+def receipt_size() -> int:
+    """Return the bytes of a receipt, from a small ledger."""
+    from rescind.ledger.book import Ledger
+    from rescind.ledger.catalogue import Catalogue
+    from rescind.ledger.lending import Join, Lend, TakeBack
+
+    with tempfile.TemporaryDirectory(prefix="rescind-bench-") as folder:
+        ledger = Ledger.open(
+            Path(folder) / "state", catalogue=Catalogue([str(n) for n in range(50)])
+        )
+        try:
+            for first in range(20):
+                person = bytes.fromhex(ledger.submit(Join()).result().body["person"])
+                ledger.submit(Lend(person, tuple(range(first, first + 20)))).result()
+            asked = ledger.submit(TakeBack(person, "unshare", (20, 21))).result().body
+            ledger.releases.make(ledger)
+            return len(ledger.reading.request(asked["request_id"]).receipt)
+        finally:
+            ledger.close()
+
+
+def rows_of(data: str, turns: int, filled: Path | None) -> Iterator[Row]:
+    """Yield every row of the table. filled: a folder that `fill` made before; it is copied"""
+    starts: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="rescind-bench-") as folder:
+        state = Path(folder) / "state"
+        if filled is None:
+            fill(state, data)
+        else:
+            shutil.copytree(filled, state)
+        for part in (over_http, on_a_slow_disk):
+            yield from part(state, turns, starts)
+        yield from of_the_sum(data, turns, starts)
+        yield from of_the_log()
+        yield from while_learning(state, turns, starts)
 
 
 def main() -> None:
     words = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     words.add_argument("--data", default="ml-1m")
-    words.add_argument("--times", type=int, default=400)
-    words.add_argument("--write", action="store_true", help="write the table into the page")
-    for hidden in ("--empty", "--serve", "--fill"):
-        more: dict[str, Any] = {"action": "store_true"} if hidden == "--empty" else {"type": Path}
-        words.add_argument(hidden, help=argparse.SUPPRESS, **more)
-    words.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    words.add_argument("--turns", type=int, default=9, choices=range(1, 16), metavar="1-15")
+    words.add_argument("--state", type=Path, help="a folder that a fill made before; copied")
+    words.add_argument("--fill", type=Path, help="only make such a folder")
+    words.add_argument("--write", action="store_true", help="write the table into the pages")
     given = words.parse_args()
-    if given.empty:
-        return serve_empty(given.port)
-    if given.serve:
-        return serve(given.serve, given.port)
-    with tempfile.TemporaryDirectory(prefix="rescind-bench-") as folder:
-        state = Path(folder) / "state"
-        fill(state, given.data)
-        rows, start = over_http(state, given.times)
-        rows += of_the_sum(given.data, start)
-    rows += of_the_log()
-    head = f"| {given.data} | yardstick | found | goal | |\n|---|---|---|---|---|\n"
-    made = head + "".join(f"{row}\n" for row in rows)
-    print(made)
-    if given.write:
-        before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-        PAGE.write_text(before + BEGIN + made + END + rest.split(END)[1], encoding="utf-8")
+    if given.fill:
+        return fill(given.fill, given.data)
+    made = f"| {given.data} | yardstick | found | goal | |\n|---|---|---|---|---|\n"
+    print(made, end="", flush=True)
+    missed = 0
+    for row in rows_of(given.data, given.turns, given.state):
+        print(row, flush=True)
+        made += f"{row}\n"
+        missed += row.met is False
+    print(f"{missed} missed")
+    for page in PAGES if given.write else ():
+        before, rest = page.read_text(encoding="utf-8").split(BEGIN)
+        page.write_text(before + BEGIN + made + END + rest.split(END)[1], encoding="utf-8")
     return None
 
 

@@ -6,25 +6,29 @@ many operations in one transaction (`ledger.writer`).
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Table, insert
+from sqlalchemy import Connection, Table
 
 from rescind.ledger import tables
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.keyslots import KeySlots, Slot
 from rescind.ledger.options import Options
+from rescind.ledger.statements import Driver
 from rescind.proof.tlog import leaf_hash
 
 Items = NDArray[np.int32]
 ENTRY_BYTES = 33
 """Type and commitment."""
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Operation(Protocol):
@@ -49,6 +53,11 @@ class Answer:
     body: Mapping[str, Any] = field(default_factory=dict)
     replayed: bool = False
     """Whether this was recorded before: `Idempotent-Replay: true`."""
+
+    @cached_property
+    def text(self) -> str:
+        """The body as JSON: recorded and sent, so it is made once."""
+        return _compact(dict(self.body))
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,8 @@ class Batch:
     ) -> None:
         """seq: the last number given; leaves: size of the log before this batch"""
         self.tx, self.now, self.keys = tx, now, keys
+        self.driver = Driver(tx)
+        """The same transaction, for the statements of hot paths."""
         self.catalogue, self.options, self.entropy = catalogue, options, entropy
         self.seq, self._leaves = seq, leaves
         self.entries: list[bytes] = []
@@ -135,6 +146,11 @@ class Batch:
         """Insert a row with all others of this batch; a query sees it after `flush`."""
         self._rows.append((table, row))
 
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The lines of history of this batch."""
+        return [row for table, row in self._rows if table is tables.event]
+
     def change(self, person: bytes, old: Items, new: Items) -> None:
         """Change the live sum after the commit. Several changes of one person become one."""
         before = self.changes.get(person)
@@ -155,14 +171,14 @@ class Batch:
         for table, row in self._rows[self._rows_written :]:
             waiting.setdefault(table, []).append(row)
         for table, rows in waiting.items():
-            self.tx.execute(insert(table), rows)
+            self.driver.insert(table, rows)
         if fresh := self.entries[self._leaves_written :]:
             first = self._leaves + self._leaves_written
             leaves = [
                 {"n": first + place, "entry": entry, "hash": leaf_hash(entry)}
                 for place, entry in enumerate(fresh)
             ]
-            self.tx.execute(insert(tables.leaf), leaves)
+            self.driver.insert(tables.leaf, leaves)
         self._rows_written, self._leaves_written = len(self._rows), len(self.entries)
 
     def mark(self) -> Mark:

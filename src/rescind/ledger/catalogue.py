@@ -51,7 +51,8 @@ class Catalogue:
 
     def names_of(self, indices: Iterable[int]) -> list[str]:
         """Return the original ids at these places."""
-        return [self.ids[int(place)] for place in indices]
+        ids = self.ids
+        return [ids[int(place)] for place in indices]
 
     @property
     def digest(self) -> str:

@@ -23,7 +23,9 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from rescind.core.files import sync_folder
 from rescind.errors import ConfigError, DataError
@@ -106,10 +108,11 @@ class KeySlots:
 
     def new(self) -> Slot:
         """Make a key; `sync` makes it durable. Raise `DiskFull` if the file cannot grow."""
-        slot_id = 0
+        slot_id, key = 0, b""
         while slot_id < RESERVED or slot_id in self._keys:
-            slot_id = secrets.randbits(63)
-        return self._put(slot_id, secrets.token_bytes(KEY))
+            drawn = secrets.token_bytes(8 + KEY)
+            slot_id, key = int.from_bytes(drawn[:8]) >> 1, drawn[8:]  # 63 bits: signed in tables
+        return self._put(slot_id, key)
 
     def get(self, slot_id: int) -> Slot:
         """Return a key, or raise `DataError` if it was destroyed."""
@@ -266,21 +269,26 @@ class KeySlots:
 
 def seal(key: bytes, plain: bytes, bound_to: bytes) -> bytes:
     """Encrypt and authenticate: nonce and ciphertext."""
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-
     nonce = secrets.token_bytes(NONCE)
-    return nonce + ChaCha20Poly1305(key).encrypt(nonce, plain, bound_to)
+    return nonce + _cipher()(key).encrypt(nonce, plain, bound_to)
 
 
 def unseal(key: bytes, box: bytes, bound_to: bytes) -> bytes:
     """Decrypt, or raise `DataError` if the box was changed, moved or is under another key."""
     from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     try:
-        return ChaCha20Poly1305(key).decrypt(box[:NONCE], box[NONCE:], bound_to)
+        return _cipher()(key).decrypt(box[:NONCE], box[NONCE:], bound_to)
     except (InvalidTag, ValueError):
         raise DataError("this box was changed, or belongs elsewhere: it does not open.") from None
+
+
+@cache
+def _cipher() -> Any:
+    """Load the cipher at its first use."""
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    return ChaCha20Poly1305
 
 
 def _check(place: int, body: bytes, size: int) -> bytes:

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Row, bindparam, delete, insert, select, update
+from sqlalchemy import bindparam, delete, insert, select, update
 
 from rescind.errors import ConfigError, ConsentError, DataError, suggest
 from rescind.forgetting.sealing import sealed
@@ -24,6 +24,7 @@ from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch, Items
 from rescind.ledger.errors import NotThere, VersionConflict
 from rescind.ledger.keyslots import Slot, about
+from rescind.ledger.statements import Prepared
 from rescind.privacy.keys import SECRET_BYTES
 
 CHANGE = b"\x01"
@@ -32,9 +33,9 @@ MEMBER, QUARANTINED, LEFT = "member", "quarantined", "left"
 LINK = timedelta(days=60)
 """How long the link to a receipt works."""
 NOTHING: Items = np.empty(0, np.int32)
-# Made once: building a statement costs more than running it.
-_PERSON = select(tables.person).where(tables.person.c.id == bindparam("person"))
-_REPLACE = (
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+_PERSON = Prepared(select(tables.person).where(tables.person.c.id == bindparam("person")))
+_REPLACE = Prepared(
     update(tables.person)
     .where(tables.person.c.id == bindparam("person"))
     .values(
@@ -73,13 +74,15 @@ class Lend:
         wanted = _checked(batch, self.items)
         old = loans_of(batch, row)
         added = _without(wanted, old)
-        new = np.sort(np.concatenate((old, added)))
+        new = np.concatenate((old, added))
+        new.sort()
         body: dict[str, Any] = {"lent": len(new), "changed": len(added)}
         if not len(added):
             return Answer(200, {**body, "version": row.version})
         replace_loans(batch, row, old, new)
         body |= {"version": row.version + 1}
-        return Answer(201, {**body, "acknowledgement": logged(batch, "lend", self.person, added)})
+        body["acknowledgement"], _ = logged(batch, "lend", self.person, added)
+        return Answer(201, body)
 
 
 @dataclass(frozen=True)
@@ -131,12 +134,12 @@ def join(batch: Batch) -> tuple[bytes, Slot]:
     return person, slot
 
 
-def member(batch: Batch, person: bytes, held_too: bool = False) -> Row:
+def member(batch: Batch, person: bytes, held_too: bool = False) -> Any:
     """Return the row of a person who may change something, or raise `NotThere`.
 
     held_too: also of somebody whom the operator holds; taking back and leaving are never refused
     """
-    row = batch.tx.execute(_PERSON, {"person": person}).one_or_none()
+    row = batch.driver.one(_PERSON, {"person": person})
     if row is None or row.state == LEFT:
         raise NotThere("there is no such account. Sign in again, or make a new one.")
     if row.state == QUARANTINED and not held_too:
@@ -144,7 +147,7 @@ def member(batch: Batch, person: bytes, held_too: bool = False) -> Row:
     return row
 
 
-def loans_of(batch: Batch, row: Row) -> Items:
+def loans_of(batch: Batch, row: Any) -> Items:
     """Open what a person lends, in this transaction."""
     if row.box is None:
         return NOTHING
@@ -152,7 +155,7 @@ def loans_of(batch: Batch, row: Row) -> Items:
     return np.frombuffer(box, "<i4").astype(np.int32)
 
 
-def replace_loans(batch: Batch, row: Row, old: Items, new: Items) -> None:
+def replace_loans(batch: Batch, row: Any, old: Items, new: Items) -> None:
     """Seal the loans under a new key; the old key is destroyed, and with it the old box."""
     person, slot_id, box = bytes(row.id), None, None
     if len(new):
@@ -160,7 +163,7 @@ def replace_loans(batch: Batch, row: Row, old: Items, new: Items) -> None:
         plain = new.astype("<i4").tobytes()
         slot_id, box = slot.id, batch.seal(slot, plain, about(person, "person", "box"))
     values = {"key": slot_id, "sealed": box, "count": len(new), "next": row.version + 1}
-    batch.tx.execute(_REPLACE, {"person": person, **values})
+    batch.driver.run(_REPLACE, {"person": person, **values})
     if row.loans_key is not None:
         batch.destroy(row.loans_key)
     batch.change(person, old, new)
@@ -169,17 +172,19 @@ def replace_loans(batch: Batch, row: Row, old: Items, new: Items) -> None:
 def statement(kind: str, items: list[str], time: datetime, seq: int) -> bytes:
     """Return the canonical JSON of a change: what its entry commits to, and a receipt's digest."""
     facts = {"items": items, "kind": kind, "seq": seq, "time": time.isoformat()}
-    return json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return _CANONICAL(facts).encode()
 
 
-def logged(batch: Batch, kind: str, person: bytes | None, items: Items) -> dict[str, Any]:
-    """Write the event and its leaf; return the acknowledgement, with the opening."""
+def logged(
+    batch: Batch, kind: str, person: bytes | None, items: Items
+) -> tuple[dict[str, Any], bytes]:
+    """Write the event and its leaf; return the acknowledgement, and the statement in the entry."""
     seq, opening = batch.next_seq(), batch.entropy(32)
-    said = statement(kind, batch.catalogue.names_of(items), batch.now, seq)
+    said = statement(kind, batch.catalogue.names_of(items.tolist()), batch.now, seq)
     entry = CHANGE + hmac.digest(opening, said, "sha256")
     leaf = batch.append(entry)
     batch.event(kind, len(items), person, leaf, seq)
-    return {
+    acknowledgement = {
         "kind": kind,
         "seq": seq,
         "time": batch.now.isoformat(),
@@ -187,15 +192,15 @@ def logged(batch: Batch, kind: str, person: bytes | None, items: Items) -> dict[
         "leaf": leaf,
         "opening": opening.hex(),
     }
+    return acknowledgement, said
 
 
 def _requested(batch: Batch, take: TakeBack, gone: Items) -> Answer:
     leaving = take.kind == "leave"
     whose = None if leaving else take.person
-    acknowledgement = logged(batch, take.kind, whose, gone)
+    acknowledgement, said = logged(batch, take.kind, whose, gone)
     key = take.receipt_key or batch.entropy(SECRET_BYTES)
     token = batch.entropy(32)
-    said = statement(take.kind, batch.catalogue.names_of(gone), batch.now, acknowledgement["seq"])
     slot, name = batch.new_key(), take.request or batch.entropy(16).hex()
     row = {
         "person": whose,
@@ -249,7 +254,7 @@ def _write_request(batch: Batch, name: str, row: dict[str, Any], new: bool) -> d
 
 def _leave(batch: Batch, person: bytes) -> None:
     """End the account: destroy its keys, empty its row, and let nothing name it any more."""
-    row = batch.tx.execute(_PERSON, {"person": person}).one()
+    row = member(batch, person, held_too=True)
     for slot_id in (row.account_key, row.loans_key):
         if slot_id is not None:
             batch.destroy(slot_id)
@@ -276,24 +281,24 @@ def forget_person(tx: Any, person: bytes) -> None:
 def _checked(batch: Batch, items: tuple[int, ...]) -> Items:
     if not items:
         raise DataError("no items were given. Name at least one.")
-    given = np.unique(np.asarray(items, np.int64))
+    given = sorted(set(items))
     if given[0] < 0 or given[-1] >= len(batch.catalogue):
         raise DataError(
             f"items are places from 0 to {len(batch.catalogue) - 1} in the catalogue; "
             f"got {given[0] if given[0] < 0 else given[-1]}."
         )
-    return given.astype(np.int32)
+    return np.array(given, np.int32)
 
 
 def _without(items: Items, others: Items) -> Items:
     """Return those items that are not among others; both are sorted, each item once."""
     if not len(others):
         return items
-    place = np.minimum(np.searchsorted(others, items), len(others) - 1)
+    place = np.minimum(others.searchsorted(items), len(others) - 1)
     return items[others[place] != items]
 
 
-def _check_version(row: Row, wanted: int | None) -> None:
+def _check_version(row: Any, wanted: int | None) -> None:
     if wanted is not None and wanted != row.version:
         raise VersionConflict(
             f"your loans changed meanwhile: they have version {row.version}, you saw {wanted}. "

@@ -14,6 +14,7 @@ from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.options import Options
 from rescind.ledger.store import Store
+from rescind.ledger.tally import Tally
 from rescind.proof.tlog import Tree
 
 
@@ -37,5 +38,7 @@ class Parts:
     clock: Callable[[], datetime] = now
     entropy: Callable[[int], bytes] = secrets.token_bytes
     """Openings, ids and tokens; a test may repeat them to compare logs. Keys never come from it."""
+    tally: Tally = field(default_factory=Tally)
+    """Who changed something since the last release."""
     resources: ExitStack = field(default_factory=ExitStack)
     """Closes locks, keys and connections."""

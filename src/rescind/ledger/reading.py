@@ -142,10 +142,11 @@ class Reading:
 
     def _requests(self, query: Any) -> list[SimpleNamespace]:
         """Add dates that the writer knows already and writes in its next pause."""
+        dates = dict(self._dates)  # before the query: a date is here until it is there
         rows = [SimpleNamespace(**row._mapping) for row in self._all(query)]
         for row in rows:
-            if row.erased_at is None and row.id in self._dates:
-                row.erased_at, row.summed_at = self._dates[row.id]
+            if row.erased_at is None and row.id in dates:
+                row.erased_at, row.summed_at = dates[row.id]
                 row.level = "L1" if row.level == "L0" else row.level
         return rows
 

@@ -12,13 +12,12 @@ import json
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
-
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch, Once
 from rescind.ledger.errors import KeyReused
 from rescind.ledger.expiry import EVERY
 from rescind.ledger.keyslots import KeySlots, Slot, about, seal, unseal
+from rescind.ledger.statements import Driver
 
 
 class Recorded:
@@ -32,15 +31,12 @@ class Recorded:
         """Return under what the answer to this request is found."""
         return self._keys.keyed(b"answered", (person or b"") + b"\0" + once.key.encode())
 
-    def find(self, connection: Connection, lookups: list[bytes]) -> dict[bytes, Row]:
+    def find(self, driver: Driver, lookups: list[bytes]) -> dict[bytes, Any]:
         """Return the rows of those that were answered before."""
-        if not lookups:
-            return {}
-        table = tables.answered
-        rows = connection.execute(select(table).where(table.c.lookup.in_(lookups)))
+        rows = driver.within(tables.answered, "lookup", lookups)
         return {bytes(row.lookup): row for row in rows}
 
-    def replay(self, row: Row, once: Once) -> Answer:
+    def replay(self, row: Any, once: Once) -> Answer:
         """Open a recorded answer, or raise `KeyReused` if the body was another one."""
         if not hmac.compare_digest(bytes(row.body), self._body(once)):
             raise KeyReused(
@@ -56,7 +52,7 @@ class Recorded:
         if self._slot is None or not 0 <= (batch.now - self._slot[0]) / EVERY < 1:
             self._slot = (batch.now, batch.new_key())
         slot = self._slot[1]
-        text = json.dumps({"status": answer.status, "body": dict(answer.body)})
+        text = f'{{"status":{answer.status},"body":{answer.text}}}'
         return {
             "lookup": lookup,
             "body": self._body(once),

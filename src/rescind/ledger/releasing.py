@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlalchemy import Row, and_, func, or_, select
+from sqlalchemy import Row, and_, case, func, select
 
 from rescind.audits.finding import Finding, overall
 from rescind.errors import ConfigError, DataError
@@ -47,6 +47,8 @@ from rescind.ledger.release_steps import (
     path_of,
 )
 from rescind.ledger.release_worker import Copy, make
+from rescind.ledger.tables import CHANGES
+from rescind.ledger.tally import NAMELESS, Since
 from rescind.methods.additive import _live_release as live_release
 from rescind.methods.additive._live_inverse import InstantSum
 from rescind.methods.additive._live_release import Form, Reasoned
@@ -84,7 +86,6 @@ class Releasing:
         self._release: Release | None = None
         self._instant: AtOnce | None = None
         self._seq = 0
-        self._since: tuple[int, tuple[int, datetime | None]] | None = None
 
     # -- what a start does -------------------------------------------------------------------------
 
@@ -137,10 +138,9 @@ class Releasing:
 
     def due(self, now: datetime) -> Due:
         """Return when the next release is due."""
-        people, first = self._changes()
-        options = self._parts.options
-        at = None if first is None else first + timedelta(hours=options.hours)
-        return Due(max(0, options.people - people), at)
+        since, options = self._changes(), self._parts.options
+        at = None if since.first is None else since.first + timedelta(hours=options.hours)
+        return Due(max(0, options.people - since.number), at)
 
     def is_due(self, now: datetime) -> bool:
         """Return whether a release is due now; never in the instant form."""
@@ -153,26 +153,27 @@ class Releasing:
             and not self.noising.spent
         )
 
-    def _changes(self) -> tuple[int, datetime | None]:
+    def _changes(self) -> Since:
         """Return how many people changed something since the release, and when the first did."""
-        leaves = len(self._parts.tree)  # every change is a leaf, so nothing else needs counting
-        if self._since is None or self._since[0] != leaves:
-            self._since = (leaves, self._changed_between(self._seq, None))
-        return self._since[1]
+        return self._parts.tally.since(self._seq, self._changed_between)
 
-    def _changed_between(self, after: int, until: int | None) -> tuple[int, datetime | None]:
+    @property
+    def counted(self) -> bool:
+        """Whether `due` needs no question to the database now."""
+        return self._parts.tally.knows(self._seq)
+
+    def _changed_between(self, after: int, until: int = NEVER) -> Since:
         column = tables.event.c
-        chosen = and_(column.seq > after, column.kind.in_(tables.CHANGES))
-        if until is not None:
-            chosen = and_(chosen, column.seq <= until)
+        chosen = and_(column.seq > after, column.seq <= until, column.kind.in_(CHANGES))
         # Events of somebody who left name nobody any more; leaving itself is one event.
-        nameless = or_(column.kind == "leave", column.kind == "dropped")
+        nameless = column.kind.in_(NAMELESS)
         with self._parts.store.reading() as tx:
-            named, first = tx.execute(
-                select(func.count(column.person.distinct()), func.min(column.at)).where(chosen)
+            named = select(column.person).distinct().where(chosen, column.person.is_not(None))
+            people = {bytes(one) for one in tx.scalars(named)}
+            first, left = tx.execute(
+                select(func.min(column.at), func.count(case((nameless, 1)))).where(chosen)
             ).one()
-            left = tx.scalar(select(func.count()).where(and_(chosen, nameless)))
-        return named + (left or 0), first
+        return Since(people, left, first)
 
     # -- making ------------------------------------------------------------------------------------
 
@@ -185,7 +186,7 @@ class Releasing:
         with self._making:
             noise = self.noising.next()
             copy, seq = self._copy()
-            people, _ = self._changed_between(self._seq, seq)
+            people = self._changed_between(self._seq, seq).number
             made = make(copy, self._parts.catalogue.ids, self.form, noise)
             file = live_release.packed(made.file)
             operation = ReleaseMade(self._parts.state, seq, people, made, file)
@@ -203,7 +204,7 @@ class Releasing:
                 overall(made.findings),
             )
             old, self._release = self._release, release
-            self._seq, self._since = seq, None
+            self._seq = seq
             self._fulfil(self._served(release, made.findings))
             reach("receipts committed")
             self._end_old(release.number)
@@ -283,6 +284,14 @@ class Releasing:
         if self._release is None:
             return [Reasoned(item) for item in self.popular(items, k)]
         return self._release.weights.recommend(items, k)
+
+    def reasoned(self, items: Items, k: int) -> live_release.Arrays | None:
+        """Return the list of the release in service as arrays; None if it has too few lines."""
+        instant = isinstance(self._parts.live, InstantSum)
+        if instant or self._release is None or len(items) < live_release.FEWEST:
+            return None
+        found = self._release.weights.reasoned(items, k)
+        return found if len(found[0]) == k else None
 
     def popular(self, items: Items, k: int = 20) -> list[int]:
         """Return what most people lend and this person does not, as of the release in service.

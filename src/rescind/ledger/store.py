@@ -38,7 +38,8 @@ class Store:
         self.sqlite = self.url.get_backend_name() == "sqlite"
         if self.sqlite:
             _private(Path(str(self.url.database)))
-        self._writing = _engine(self.url, writing=True)
+        self.writing = _engine(self.url, writing=True)
+        """Makes the connection that writes."""
         self._reading = _engine(self.url, writing=False)
         self._connection: Connection | None = None
         self._held = False
@@ -55,7 +56,7 @@ class Store:
         with suppress(SQLAlchemyError):
             self._forget_connection()
         try:
-            connection = self._writing.connect()
+            connection = self.writing.connect()
             self._assert_durable(connection)
             if not self.sqlite:
                 self._lock(connection)
@@ -63,18 +64,6 @@ class Store:
             raise self._not_opened(error) from None
         self._connection = connection
         return connection
-
-    def quickly(self, statement: str) -> None:
-        """Run a statement without parameters on the writing connection, past SQLAlchemy.
-
-        Every operation has a savepoint, and SQLAlchemy takes ten times as long for one.
-        """
-        driver = self.writer().connection.driver_connection
-        assert driver is not None
-        try:
-            driver.execute(statement)
-        except self._writing.dialect.loaded_dbapi.Error as error:
-            raise DBAPIError(statement, (), error) from error
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -151,14 +140,14 @@ class Store:
         """End all connections, and with them the lock."""
         with suppress(SQLAlchemyError):
             self._forget_connection()
-        self._writing.dispose()
+        self.writing.dispose()
         self._reading.dispose()
 
     def _forget_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-            self._writing.dispose()
+            self.writing.dispose()
 
     def _assert_durable(self, connection: Connection) -> None:
         """Refuse a database that acknowledges before it has synced."""

@@ -30,6 +30,7 @@ from sqlalchemy.types import TypeEngine
 
 metadata = MetaData()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class Instant(TypeDecorator):
@@ -39,10 +40,15 @@ class Instant(TypeDecorator):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Any) -> int | None:
-        return None if value is None else (value - _EPOCH) // timedelta(microseconds=1)
+        return self.number(value)
 
     def process_result_value(self, value: int | None, dialect: Any) -> datetime | None:
         return None if value is None else _EPOCH + timedelta(microseconds=value)
+
+    @staticmethod
+    def number(value: datetime | None) -> int | None:
+        """Return the microseconds since 1970."""
+        return None if value is None else (value - _EPOCH) // _MICROSECOND
 
 
 LOANS = "sealed under loans_key: a new key at every change, the old one is destroyed"

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, insert, update
+from sqlalchemy import Connection, bindparam, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from rescind.errors import RescindError
@@ -35,12 +35,16 @@ from rescind.ledger.failpoints import reach
 from rescind.ledger.keyslots import Head
 from rescind.ledger.parts import Parts
 from rescind.ledger.recorded import Recorded
+from rescind.ledger.statements import Driver, Prepared
 
 MOST = 512
 """Operations in one batch: whoever waits is in it."""
+PAUSE, TIDY = 0.02, 64
+"""Seconds without a change that are a pause, and batches after which there is one in any case:
+whoever sends one change after the other does not wait for what can be done later."""
 EXIT = 74
 """Exit code after a failed sync (EX_IOERR of sysexits)."""
-_DATED = (
+_DATED = Prepared(
     update(tables.request)
     .where(tables.request.c.id == bindparam("name"), tables.request.c.erased_at.is_(None))
     .values(
@@ -48,6 +52,9 @@ _DATED = (
         summed_at=bindparam("summed"),
         level=tables.at_least_erased(),
     )
+)
+_BATCH = Prepared(
+    update(tables.setting).where(tables.setting.c.name == "batch").values(value=bindparam("number"))
 )
 
 
@@ -73,7 +80,7 @@ class Writer:
         self._running: set[bytes] = set()
         self._gate = threading.Lock()
         self._open = False
-        self._seq = self.batch = 0
+        self._seq = self.batch = self._untidied = 0
         self._expired: datetime | None = None
         self.dates: dict[str, tuple[datetime, datetime]] = {}
         """When requests were erased and summed, until it is written."""
@@ -117,8 +124,14 @@ class Writer:
         try:
             while jobs := self._take():
                 self._carry(jobs)
-                if self._queue.empty():
+                self._untidied += 1
+                now = self._parts.clock()
+                expiring = self._expired is None or now - self._expired >= EVERY
+                if self._untidied >= TIDY:
                     self._quiet()
+                if expiring and self._queue.empty():
+                    self._expired = now
+                    self._carry([_Job(Expire(), None, None)])
             self._stop_clean()
         except BaseException as error:  # the thread is the service: without it nothing is durable
             self._end(f"{type(error).__name__}: {error}")
@@ -128,10 +141,13 @@ class Writer:
         jobs: list[_Job] = []
         while len(jobs) < MOST:
             try:
-                job = self._queue.get(block=not jobs, timeout=EVERY.total_seconds())
+                job = self._queue.get(block=not jobs, timeout=self._patience)
             except queue.Empty:
                 if jobs:
                     break
+                if self._untidied:
+                    self._quiet()
+                    continue
                 job = _Job(Expire(), None, None)
             if job is None:
                 if jobs:
@@ -139,6 +155,11 @@ class Writer:
                 break
             jobs.append(job)
         return jobs
+
+    @property
+    def _patience(self) -> float:
+        """Seconds to wait for somebody: few if a pause is to be used, else until things expire."""
+        return PAUSE if self._untidied else EVERY.total_seconds()
 
     def _carry(self, jobs: list[_Job]) -> None:
         try:
@@ -162,7 +183,7 @@ class Writer:
             raise self._meaning(error) from error
         batch = self._new_batch(connection)
         try:
-            if not self._write(connection, batch, jobs):
+            if not self._write(batch, jobs):
                 transaction.rollback()
                 self._synced()
                 return None
@@ -194,9 +215,9 @@ class Writer:
             parts.entropy,
         )
 
-    def _write(self, connection: Connection, batch: Batch, jobs: list[_Job]) -> bool:
+    def _write(self, batch: Batch, jobs: list[_Job]) -> bool:
         """Carry out what is new, and record its answers. Return whether anything was."""
-        known = self._recorded.find(connection, [job.lookup for job in jobs if job.lookup])
+        known = self._recorded.find(batch.driver, [job.lookup for job in jobs if job.lookup])
         rows: list[dict[str, Any]] = []
         fresh = False
         for job in jobs:
@@ -210,17 +231,13 @@ class Writer:
                     rows.append(self._recorded.row(batch, job.lookup, job.once, job.answer))
         if not fresh:
             return False
-        if rows:
-            connection.execute(insert(tables.answered), rows)
+        batch.driver.insert(tables.answered, rows)
         batch.flush()
-        name = tables.setting.c.name
-        self._write_dates(connection)
-        connection.execute(
-            update(tables.setting).where(name == "batch").values(value=str(self.batch + 1))
-        )
+        self._write_dates(batch.driver)
+        batch.driver.run(_BATCH, {"number": str(self.batch + 1)})
         return True
 
-    def _replay(self, job: _Job, once: Once, row: Row) -> None:
+    def _replay(self, job: _Job, once: Once, row: Any) -> None:
         try:
             job.answer = self._recorded.replay(row, once)
         except RescindError as error:
@@ -228,7 +245,7 @@ class Writer:
 
     def _carry_out(self, batch: Batch, job: _Job) -> None:
         mark = batch.mark()
-        self._store.quickly("SAVEPOINT operation")
+        batch.driver.say("SAVEPOINT operation")
         try:
             job.answer = job.operation.carry_out(batch)
         except DiskFull:
@@ -240,9 +257,9 @@ class Writer:
         except Exception as error:  # refused, or a fault of this operation alone
             job.refusal = error
         if job.refusal is not None:
-            self._store.quickly("ROLLBACK TO SAVEPOINT operation")
+            batch.driver.say("ROLLBACK TO SAVEPOINT operation")
             batch.go_back(mark)
-        self._store.quickly("RELEASE SAVEPOINT operation")
+        batch.driver.say("RELEASE SAVEPOINT operation")
 
     def _synced(self) -> None:
         try:
@@ -296,6 +313,7 @@ class Writer:
         for person, (old, new) in batch.changes.items():
             parts.live.change(person, old, new)
         summed = parts.clock()
+        parts.tally.note(batch.events)
         self.dates.clear()  # those of before are in this batch
         self.dates.update(dict.fromkeys(batch.erased, (erased, summed)))
         for job in jobs:
@@ -318,12 +336,13 @@ class Writer:
                 job.future.set_result(job.answer)
 
     def _quiet(self) -> None:
-        """Use a pause: write the dates of steps, move the write-ahead log, delete what expired."""
+        """Use a pause: write the dates of steps, and move the write-ahead log."""
+        self._untidied = 0
         try:
             if self.dates:
                 connection = self._store.writer()
                 with connection.begin():
-                    self._write_dates(connection)
+                    self._write_dates(Driver(connection))
                 self.dates.clear()
             self._store.checkpoint()
         except DBAPIError as error:
@@ -331,18 +350,14 @@ class Writer:
                 self._end(f"the database failed: {error.orig}")
         except (DiskFull, Busy):
             return  # dates stay in memory; the next pause writes them
-        now = self._parts.clock()
-        if self._expired is None or now - self._expired >= EVERY:
-            self._expired = now
-            self._carry([_Job(Expire(), None, None)])
 
-    def _write_dates(self, connection: Connection) -> None:
+    def _write_dates(self, driver: Driver) -> None:
         rows = [
             {"name": name, "erased": erased, "summed": summed}
             for name, (erased, summed) in self.dates.items()
         ]
         if rows:
-            connection.execute(_DATED, rows)
+            driver.many(_DATED, rows)
 
     def _stop_clean(self) -> None:
         self._quiet()

@@ -15,6 +15,7 @@ from rescind.service.callers import COOKIE
 from rescind.service.policy import POLICY, Role
 from rescind.service.problems import MEDIA
 
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 COOKIE_SECONDS = 30 * 24 * 3600
 
 
@@ -22,8 +23,7 @@ def reply(
     body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return an object as JSON."""
-    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-    return Response(text, status, headers, "application/json")
+    return Response(_compact(body), status, headers, "application/json")
 
 
 def told(answer: Answer, headers: Mapping[str, str] | None = None) -> Response:
@@ -31,7 +31,7 @@ def told(answer: Answer, headers: Mapping[str, str] | None = None) -> Response:
     more = dict(headers or {})
     if answer.replayed:
         more["Idempotent-Replay"] = "true"
-    return reply(answer.body, answer.status, more)
+    return Response(answer.text, answer.status, more, "application/json")
 
 
 def signed_in(body: Mapping[str, Any], secret: str, status: int = 200) -> Response:

@@ -8,9 +8,12 @@ from fastapi import Header, Path, Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 MOST_ITEMS = 5_000
+MOST_ITEM = 200
+"""Characters of an item's id."""
+MOST_LIST = 100
 KEY = r"^[A-Za-z0-9_.~-]{16,64}$"
 
-Item = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Item = Annotated[str, StringConstraints(min_length=1, max_length=MOST_ITEM)]
 Items = Annotated[list[Item], Field(min_length=1, max_length=MOST_ITEMS)]
 Name = Annotated[str, StringConstraints(max_length=100)]
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=500)]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
-
-from starlette.requests import Request
 
 from rescind.ledger import accounts, credentials
 from rescind.service.policy import SCOPES, Role
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
     from rescind.ledger.book import Ledger
 
 COOKIE = "__Host-rescind"
+Sent = Mapping[bytes, bytes]
+"""Headers of a request by name, in lower case."""
 CONFIRMED = timedelta(minutes=5)
 """How long a confirmation with a passkey lasts."""
 SEEN_EVERY = timedelta(hours=1)
@@ -51,6 +52,15 @@ def digest_of(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
+def _cookie(text: str) -> str:
+    """Return our cookie among all that a browser sent; "" if it is not there."""
+    for part in text.split(";"):
+        name, _, value = part.partition("=")
+        if name.strip() == COOKIE:
+            return value.strip()
+    return ""
+
+
 @dataclass
 class _Known:
     """A session in memory."""
@@ -68,15 +78,13 @@ class Callers:
         self.ledger = ledger
         self._known: dict[bytes, _Known] = {}
 
-    def of(self, request: Request) -> Caller:
+    def of(self, headers: Sent) -> Caller:
         """Return who sent a request. A bearer token hides a cookie; agents have tokens only."""
-        bearer = request.headers.get("authorization")
+        bearer = headers.get(b"authorization")
         if bearer is not None:
-            kind, _, text = bearer.partition(" ")
+            kind, _, text = bearer.decode("latin-1").partition(" ")
             return self._of_token(text.strip()) if kind.lower() == "bearer" else NOBODY
-        if "cookie" not in request.headers:
-            return NOBODY
-        text = request.cookies.get(COOKIE, "")
+        text = _cookie(headers.get(b"cookie", b"").decode("latin-1"))
         return self._of_session(digest_of(text)) if text else NOBODY
 
     def drop(self, session: bytes = b"", person: bytes = b"") -> None:

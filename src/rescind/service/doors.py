@@ -15,7 +15,7 @@ from rescind.ledger.batch import Once
 from rescind.service.answers import refusals
 from rescind.service.callers import Caller
 from rescind.service.context import Service
-from rescind.service.guard import GuardedRoute
+from rescind.service.guard import PLAINLY, GuardedRoute, Plainly
 from rescind.service.problems import Problem
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -36,8 +36,12 @@ class Doors(APIRouter):
         more: dict[int | str, dict[str, Any]] | None = None,
         shown: bool = True,
         extra: dict[str, Any] | None = None,
+        plainly: Plainly | None = None,
     ) -> Callable[[Handler], Handler]:
-        """Register a handler for a line of the policy, such as "GET /v1/me"."""
+        """Register a handler for a line of the policy, such as "GET /v1/me".
+
+        plainly: carries out requests that are as they should be; None from it: the handler looks
+        """
         method, path = line.split(" ")
         bare = path.replace(":path}", "}")
         described: dict[int | str, dict[str, Any]] = {**refusals(method, bare), **(more or {})}
@@ -45,6 +49,7 @@ class Doors(APIRouter):
             described[status] = {"description": "Done.", "content": {media: {}}}
 
         def register(handler: Handler) -> Handler:
+            setattr(handler, PLAINLY, plainly)
             self.add_api_route(
                 path,
                 handler,
@@ -81,7 +86,7 @@ async def _caller(request: Request) -> Caller:
 
 async def once(request: Request, key: str) -> Once:
     """Return what makes this request have one effect: its key, and what it asks for."""
-    asked = f"{request.method} {request.url.path}\n".encode() + await request.body()
+    asked = f"{request.method} {request.scope['path']}\n".encode() + await request.body()
     return Once(key, asked)
 
 

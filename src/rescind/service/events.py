@@ -40,6 +40,8 @@ class Events:
 
     def publish(self, channel: bytes, name: str, data: Mapping[str, Any]) -> None:
         """Tell a channel. May be called from any thread."""
+        if channel != EVERYBODY and channel not in self._listeners:
+            return
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop has ended: nobody listens any more
                 self._loop.call_soon_threadsafe(self._hand_out, channel, name, dict(data))

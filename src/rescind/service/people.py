@@ -18,12 +18,22 @@ from rescind.ledger import accounts, agency, lending
 from rescind.ledger.batch import Items
 from rescind.ledger.errors import NotThere
 from rescind.ledger.exporting import export_of
-from rescind.service import bodies, pages, problems, receipts, recommending, recovery, statuses
+from rescind.service import (
+    bodies,
+    pages,
+    plainly,
+    problems,
+    receipts,
+    recommending,
+    recovery,
+    statuses,
+)
 from rescind.service.answers import moment, reply, told
 from rescind.service.callers import Caller, new_secret
 from rescind.service.context import Service
 from rescind.service.doors import Doors, TheCaller, TheService, once, place
 from rescind.service.events import OPERATORS
+from rescind.service.plainly import Change
 from rescind.service.policy import Role
 from rescind.service.problems import Problem
 
@@ -118,8 +128,25 @@ def exported(service: Service, person: bytes, form: str = "json") -> Response:
     return reply(body, headers=name)
 
 
+async def _lend(request: Request, service: Service, caller: Caller, asked: Change) -> Response:
+    places = service.ledger.catalogue.indices_of(asked.items or ())
+    operation = lending.Lend(caller.id, tuple(places.tolist()), _version(asked.if_match))
+    answer = await service.submit(operation, await once(request, asked.key))
+    service.changed(caller.id, "loans", answer)
+    return told(answer, _tag(answer.body))
+
+
+async def _lend_plainly(request: Request, service: Service, caller: Caller) -> Response | None:
+    asked = await plainly.lending(request)
+    return None if asked is None else await _lend(request, service, caller, asked)
+
+
 @router.at(
-    "POST /v1/me/loans", bodies.Acknowledgement, 201, more={200: {"description": "As it was."}}
+    "POST /v1/me/loans",
+    bodies.Acknowledgement,
+    201,
+    more={200: {"description": "As it was."}},
+    plainly=_lend_plainly,
 )
 async def lend(
     request: Request,
@@ -130,14 +157,36 @@ async def lend(
     if_match: bodies.IfMatch = None,
 ) -> Response:
     """Lend items, in addition to those lent already."""
-    places = service.ledger.catalogue.indices_of(body.items)
-    operation = lending.Lend(caller.id, tuple(places.tolist()), _version(if_match))
-    answer = await service.submit(operation, await once(request, key))
-    service.changed(caller.id, "loans", answer)
-    return told(answer, _tag(answer.body))
+    return await _lend(request, service, caller, Change(key, body.items, if_match))
 
 
-@router.at("POST /v1/me/requests", bodies.Status, 202, more={200: {"description": "Done at once."}})
+async def _take(request: Request, service: Service, caller: Caller, asked: Change) -> Response:
+    if (asked.items is None or asked.kind == "leave") and not caller.confirmed:
+        raise problems.confirm_first()
+    places = None if asked.items is None else service.ledger.catalogue.indices_of(asked.items)
+    operation = lending.TakeBack(
+        caller.id,
+        asked.kind,
+        None if places is None else tuple(places.tolist()),
+        bytes.fromhex(asked.receipt_key) if asked.receipt_key else None,
+        _version(asked.if_match),
+    )
+    answer = await service.submit(operation, await once(request, asked.key))
+    return await _taken_back(service, caller, answer)
+
+
+async def _take_plainly(request: Request, service: Service, caller: Caller) -> Response | None:
+    asked = await plainly.taking_back(request)
+    return None if asked is None else await _take(request, service, caller, asked)
+
+
+@router.at(
+    "POST /v1/me/requests",
+    bodies.Status,
+    202,
+    more={200: {"description": "Done at once."}},
+    plainly=_take_plainly,
+)
 async def take_back(
     request: Request,
     body: bodies.TakeBack,
@@ -147,19 +196,9 @@ async def take_back(
     if_match: bodies.IfMatch = None,
 ) -> Response:
     """Take items back: unreadable and out of the sum with the answer."""
-    everything = body.items == "everything"
-    if (everything or body.kind == "leave") and not caller.confirmed:
-        raise problems.confirm_first()
-    places = None if everything else service.ledger.catalogue.indices_of(body.items)
-    operation = lending.TakeBack(
-        caller.id,
-        body.kind,
-        None if places is None else tuple(places.tolist()),
-        bytes.fromhex(body.receipt_key) if body.receipt_key else None,
-        _version(if_match),
-    )
-    answer = await service.submit(operation, await once(request, key))
-    return await _taken_back(service, caller, answer)
+    items = None if body.items == "everything" else body.items
+    asked = Change(key, items, if_match, body.kind, body.receipt_key)
+    return await _take(request, service, caller, asked)
 
 
 async def _taken_back(service: Service, caller: Caller, answer: Any) -> Response:
@@ -168,10 +207,14 @@ async def _taken_back(service: Service, caller: Caller, answer: Any) -> Response
     service.probing.forget(caller.id, left=answer.body.get("kind") == "leave")
     service.changed(caller.id, "request", answer)
     if not answer.replayed and answer.body.get("kind") in lending.KINDS:
-        at_once = service.ledger.releases.at_once(answer.body["acknowledgement"]["seq"])
+        releases = service.ledger.releases
+        at_once = releases.at_once(answer.body["acknowledgement"]["seq"])
         if at_once is not None:
             await service.submit(at_once)
-        answer = await run_in_threadpool(statuses.completed, service, answer)
+        if at_once is None and releases.counted:  # nothing to wait for
+            answer = statuses.completed(service, answer)
+        else:
+            answer = await run_in_threadpool(statuses.completed, service, answer)
     return told(answer, _tag(answer.body))
 
 
@@ -277,9 +320,16 @@ async def new_recovery_codes(
     return told(await service.submit(operation, await once(request, key)))
 
 
-@router.at("GET /v1/me/recommendations", bodies.Anything)
+async def _list_plainly(request: Request, service: Service, caller: Caller) -> Response | None:
+    k = plainly.list_length(request)
+    return None if k is None else recommending.answer(service, caller.id, k)
+
+
+@router.at("GET /v1/me/recommendations", bodies.Anything, plainly=_list_plainly)
 async def recommendations(
-    service: TheService, caller: TheCaller, k: Annotated[int, Query(ge=1, le=100)] = 20
+    service: TheService,
+    caller: TheCaller,
+    k: Annotated[int, Query(ge=1, le=bodies.MOST_LIST)] = plainly.USUAL,
 ) -> Response:
     """Rank items you may like, with the loans that are the reason. No scores."""
     return recommending.answer(service, caller.id, k)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
@@ -55,6 +54,25 @@ def ranked(service: Service, loans: Items, k: int) -> str:
 
     It is put together from parts that were encoded once: a third of the time of `json.dumps`.
     """
+    found = service.ledger.releases.reasoned(loans, k)
+    if found is None:
+        return _list(service, "release", _lines(service, loans, k))
+    names, own, rows = service.names, loans.tolist(), []
+    lines = zip(*(one.tolist() for one in found), strict=True)
+    for place, (item, chosen, shares, ranks) in enumerate(lines, 1):
+        because = ",".join(
+            [
+                f'{{{names[own[n]]},"share":{share:.4f},"without":{rank}}}'
+                for n, share, rank in zip(chosen, shares, ranks, strict=True)
+                if n >= 0
+            ]
+        )
+        rows.append(f'{{"rank":{place},{names[item]},"because":[{because}]}}')
+    return _list(service, "release", rows)
+
+
+def _lines(service: Service, loans: Items, k: int) -> list[str]:
+    """Return the lines of a list that is short, or of the instant form."""
     names, rows = service.names, []
     for rank, one in enumerate(service.ledger.releases.recommend(loans, k), 1):
         without = one.without
@@ -63,7 +81,7 @@ def ranked(service: Service, loans: Items, k: int) -> str:
             for n, share in one.because
         )
         rows.append(f'{{"rank":{rank},{names[one.item]},"because":[{because}]}}')
-    return _list(service, "release", rows)
+    return rows
 
 
 def of_generation(service: Service, person: bytes, loans: Items, k: int) -> str | None:
@@ -86,15 +104,11 @@ def _without_reasons(service: Service, chosen: list[int]) -> list[str]:
 
 
 def _list(service: Service, kind: str, rows: list[str]) -> str:
-    about = json.dumps({**_about(service), "kind": kind}, separators=(",", ":"))
-    return f'{{{OPEN},{about[1:-1]},"items":[{",".join(rows)}]}}'
-
-
-def _about(service: Service) -> dict[str, Any]:
     release = served(service)
-    if release is None:
-        return {"release": None, "made_at": None}
-    return {"release": release.number, "made_at": moment(release.at)}
+    about = '"release":null,"made_at":null'
+    if release is not None:
+        about = f'"release":{release.number},"made_at":"{moment(release.at)}"'
+    return f'{{{OPEN},{about},"kind":"{kind}","items":[{",".join(rows)}]}}'
 
 
 def release_facts(service: Service) -> dict[str, Any]:

@@ -9,17 +9,72 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def move_pairs(total: Any, items: Any, old: Any, new: Any, was: int, now: int) -> None:
-    """Replace one person's part of a half in one pass.
+def replace_part(total: Any, owners: Any, old: Any, new: Any, was: int, now: int) -> None:
+    """Replace one person's part of a half, and of the counts, in one pass.
 
-    items: sorted, what the person has before or after    old, new: [n] 1 at the items that are in
-    the part, else 0, of the half's type    was, now: the weights of the parts
+    old, new: sorted, each item once    was, now: the weights of the parts
     """
-    for k in range(len(items)):
-        row = items[k] * (items[k] + 1) // 2
-        less, more = was * old[k], now * new[k]
+    most = len(old) + len(new)
+    items, less, more = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
+    a = b = count = 0
+    while a < len(old) or b < len(new):
+        before = b == len(new) or (a < len(old) and old[a] <= new[b])
+        after = a == len(old) or (b < len(new) and new[b] <= old[a])
+        items[count] = old[a] if before else new[b]
+        less[count], more[count] = was * before, now * after
+        owners[items[count]] += after - before
+        a, b, count = a + before, b + after, count + 1
+    for k in range(count):
+        row, gone, come = items[k] * (items[k] + 1) // 2, less[k], more[k]
         for p in range(k + 1):
-            total[row + items[p]] += more * new[p] - less * old[p]
+            # A pair is in a part only if both its items are; the weight stands in both lists.
+            total[row + items[p]] += come * (more[p] != 0) - gone * (less[p] != 0)
+
+
+@njit(cache=True, nogil=True)
+def same(one: Any, other: Any) -> bool:
+    """Return whether two lists are equal."""
+    return len(one) == len(other) and bool(np.all(one == other))
+
+
+@njit(cache=True, nogil=True)
+def ascending(items: Any, end: int) -> bool:
+    """Return whether items are sorted, each once, from 0 to below `end`."""
+    last = -1
+    for item in items:
+        if item <= last or item >= end:
+            return False
+        last = item
+    return True
+
+
+@njit(cache=True, nogil=True)
+def without(items: Any, others: Any) -> Any:
+    """Return those items that are not among others. Both are sorted, each item once."""
+    left, count, at = np.empty(len(items), items.dtype), 0, 0
+    for item in items:
+        while at < len(others) and others[at] < item:
+            at += 1
+        if at == len(others) or others[at] != item:
+            left[count] = item
+            count += 1
+    return left[:count]
+
+
+@njit(cache=True, nogil=True)
+def merged(items: Any, others: Any) -> Any:
+    """Return both lists as one. Both are sorted, each item once."""
+    out, a, b, count = np.empty(len(items) + len(others), items.dtype), 0, 0, 0
+    while a < len(items) or b < len(others):
+        if b == len(others) or (a < len(items) and items[a] <= others[b]):
+            b += b < len(others) and items[a] == others[b]
+            out[count] = items[a]
+            a += 1
+        else:
+            out[count] = others[b]
+            b += 1
+        count += 1
+    return out[:count]
 
 
 @njit(cache=True, nogil=True)
@@ -92,31 +147,54 @@ def main_reasons(parts: Any, chosen: Any, share: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def ranks_without(
-    first: Any, target: Any, weight: Any, own: Any, score: Any, ordered: Any, best: Any,
-    chosen: Any, rank: Any,
+    first: Any, target: Any, weight: Any, own: Any, score: Any, best: Any, parts: Any, chosen: Any,
+    rank: Any,
 ) -> None:  # fmt: skip
     """Write the rank that each listed item would have without each of its reasons.
 
     Only what the reason itself adds to is different then. The reason stays out of the list: who
     takes it back has still seen it.
 
-    score: [I], -inf for owned items    ordered: the same, ascending    chosen, rank: [k, reasons]
+    score: [I], -inf for owned items    parts: [own, k]    chosen, rank: [k, reasons]
     """
+    lowest = np.float32(np.inf)
+    for k in range(chosen.shape[0]):
+        for n in chosen[k]:
+            if n >= 0:
+                lowest = min(lowest, score[best[k]] - parts[n, k])
+    ordered = np.sort(score[score > lowest])  # no other item stands above any of them
     for k in range(chosen.shape[0]):
         for r in range(chosen.shape[1]):
-            if chosen[k, r] < 0:
+            n = chosen[k, r]
+            if n < 0:
                 continue
-            begin, end = first[own[chosen[k, r]]], first[own[chosen[k, r]] + 1]
-            mine = score[best[k]]
-            for e in range(begin, end):
-                if target[e] == best[k]:
-                    mine -= weight[e]
+            mine = score[best[k]] - parts[n, k]
             above = len(ordered) - np.searchsorted(ordered, mine, side="right")
-            for e in range(begin, end):
+            for e in range(first[own[n]], first[own[n] + 1]):
                 if target[e] != best[k]:
                     there = score[target[e]]
                     above += (there - weight[e] > mine) - (there > mine)
             rank[k, r] = above + 1 - (score[best[k]] > mine)
+
+
+@njit(cache=True, nogil=True)
+def reasoned(first: Any, target: Any, weight: Any, own: Any, k: int, reasons: int) -> Any:
+    """Return a list with its reasons in one go: best [k], chosen, share, rank [k, reasons]."""
+    items = len(first) - 1
+    score = np.zeros(items, np.float32)
+    add_rows(first, target, weight, own, score)
+    for i in own:
+        score[i] = -np.inf
+    best = np.empty(min(k, items), np.int64)
+    best = best[: best_of(score, best)]
+    parts = np.zeros((len(own), len(best)), np.float32)
+    summands(first, target, weight, own, best, np.zeros(items, np.int32), parts)
+    chosen = np.empty((len(best), reasons), np.int64)
+    share = np.empty((len(best), reasons), np.float32)
+    main_reasons(parts, chosen, share)
+    rank = np.zeros((len(best), reasons), np.int64)
+    ranks_without(first, target, weight, own, score, best, parts, chosen, rank)
+    return best, chosen, share, rank
 
 
 @njit(cache=True, nogil=True)

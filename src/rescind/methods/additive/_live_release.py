@@ -41,6 +41,8 @@ REASONS = 3
 LARGEST = 1 << 30
 """Bytes of a release at most, unpacked: 20,000 items with 200 neighbours have 25 MB."""
 Singles = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Arrays = tuple[Ints, Ints, Singles, Ints]
 
 
 @dataclass(frozen=True)
@@ -94,16 +96,14 @@ class Weights:
         """Return the k best items that are not owned, with their reasons. own: sorted"""
         if len(own) < FEWEST:
             return popular(self.popular, own, k)
-        score, best = self.scores(own), np.empty(min(k, self.items), np.int64)
-        score[own] = -np.inf
-        best = best[: kernels.best_of(score, best)]
-        rows = (self.first, self.target, self.weight, own)
-        parts = np.zeros((len(own), len(best)), np.float32)
-        kernels.summands(*rows, best, np.zeros(self.items, np.int32), parts)
-        chosen, share = chosen_reasons(parts)
-        rank = np.zeros_like(chosen)
-        kernels.ranks_without(*rows, score, np.sort(score), best, chosen, rank)
-        return filled(listed(own, best, chosen, share, rank), self.popular, own, k)
+        found = self.reasoned(own, k)
+        return filled(listed(own, *found), self.popular, own, k)
+
+    def reasoned(self, own: Items, k: int) -> Arrays:
+        """Return a list as arrays: items [k], and their reasons, shares and ranks [k, REASONS]."""
+        rows = (self.first, self.target, self.weight)
+        found: Arrays = kernels.reasoned(*rows, own, k, REASONS)
+        return found
 
     def to_bytes(self, ids: Sequence[str]) -> bytes:
         """Return the release file, unpacked. ids: original ids of the items"""

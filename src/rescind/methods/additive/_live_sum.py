@@ -7,6 +7,7 @@ many items they lend: a change takes the old part out and puts the new one in.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,8 +18,8 @@ from numpy.typing import NDArray
 
 from rescind.core.digests import array_digest
 from rescind.errors import ConfigError, DataError
+from rescind.methods.additive import _live_kernels as kernels
 from rescind.methods.additive._kernels import add_pairs_by_item
-from rescind.methods.additive._live_kernels import move_pairs
 from rescind.methods.additive._solving import UNIT, Floats, Ridge, half, inverted
 
 Items = NDArray[np.int32]
@@ -32,7 +33,7 @@ NOBODY: Items = np.empty(0, np.int32)
 
 def weight_of(count: int) -> int:
     """Return round(4096 / sqrt(n)), the weight of each pair of somebody who lends n items."""
-    return int(np.rint(UNIT / np.sqrt(count))) if count else 0
+    return round(UNIT / math.sqrt(count)) if count else 0  # half to even, as np.rint
 
 
 @dataclass
@@ -122,26 +123,21 @@ class LiveSum:
         no longer be that of the loans    new: sorted, each item once
         """
         known = self.of(person)
-        if not np.array_equal(known, old):
+        if not kernels.same(known, old):
             raise DataError(
                 f"the sum holds {len(known)} items of this person, and the change starts from "
                 f"{len(old)} others. Start the service again: it adds the sum up from the ledger."
             )
         self._check(new)
-        items = np.union1d(known, new)
+        new = np.ascontiguousarray(new, np.int32)
         was, now = weight_of(len(known)), weight_of(len(new))
         with self._lock:
             if self.people >= MOST_PEOPLE:
                 self.sums.total = self.sums.total.astype(np.int64, copy=False)
-            in_old, in_new = np.zeros((2, len(items)), self.sums.total.dtype)
-            in_old[np.searchsorted(items, known)] = 1
-            in_new[np.searchsorted(items, new)] = 1
-            move_pairs(self.sums.total, items.astype(np.int64), in_old, in_new, was, now)
-            self.sums.owners[known] -= 1
-            self.sums.owners[new] += 1
+            kernels.replace_part(self.sums.total, self.sums.owners, known, new, was, now)
             self.sums.records += len(new) - len(known)
             if len(new):
-                self.loans[person] = np.ascontiguousarray(new, np.int32)
+                self.loans[person] = new
             else:
                 self.loans.pop(person, None)
             self.sums.people = len(self.loans)
@@ -151,11 +147,11 @@ class LiveSum:
 
     def _note(self, person: bytes, old: Items, new: Items) -> None:
         """Remember what was taken back, and forget what was lent again."""
-        back = np.setdiff1d(old, new, assume_unique=True) if len(new) else old
+        back = kernels.without(old, new)
         if person in self.gone:
-            back = np.setdiff1d(np.union1d(self.gone[person], back), new)
+            back = kernels.without(kernels.merged(self.gone[person], back), new)
         if len(back):
-            self.gone[person] = back.astype(np.int32)
+            self.gone[person] = back
         else:
             self.gone.pop(person, None)
 
@@ -188,8 +184,7 @@ class LiveSum:
             return self.sums.digest(self.min_count)
 
     def _check(self, items: Items) -> None:
-        inside = not len(items) or (items[0] >= 0 and items[-1] < self.items)
-        if not inside or (len(items) > 1 and not (np.diff(items) > 0).all()):
+        if not kernels.ascending(items, self.items):
             raise DataError(
                 f"items must be sorted places from 0 to {self.items - 1}, each once; got "
                 f"{len(items)} that are not."
