@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from rescind.core.guards import Clip, Gaussian, Guard, Laplace
-from rescind.errors import ConfigError
+from rescind.privacy.delta import check_delta
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 ORDERS: tuple[float, ...] = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512)
 """Orders of the Renyi divergences: the usual grid (Abadi et al. 2016 and later)."""
 
-DELTA = 1e-5
-"""Delta if none is given: below 1 / clients for all datasets here."""
 CLOSE = 1e-10
 """Relative width at which the bisection for epsilon stops."""
 
@@ -92,13 +90,6 @@ def renyi_epsilon(values: Sequence[float], delta: float, orders: Sequence[float]
         for order, value in zip(orders, values, strict=True)
     ]
     return max(0.0, min(epsilons))
-
-
-def check_delta(delta: float) -> None:
-    """Raise ConfigError if delta is not between 0 and 1."""
-    if not 0 < delta < 1:
-        hint = "Choose one well below 1 / (number of clients), for example 1e-5."
-        raise ConfigError(f"delta must lie between 0 and 1, got {delta}. {hint}")
 
 
 def count(took_part: list[int], ids: Tensor) -> list[int]:

@@ -31,6 +31,7 @@ from rescind.core.world import Sizes, World
 from rescind.errors import ConfigError, DataError
 from rescind.storage import packing, whole
 from rescind.storage.content import Store
+from rescind.storage.kinds import METHODS, MODELS
 from rescind.storage.lists import Reader, Writer
 from rescind.storage.name_lists import read_labels, write_labels
 from rescind.storage.packing import Facts, as_notes, columns, drawer, under
@@ -51,10 +52,6 @@ FORMAT = 3
 SIDES = {"server": ".safetensors", "devices": ".safetensors", "labels": ".json"}
 """Folders of files that are named by their content."""
 
-METHODS = ("rescind.methods", "server_sample")
-UNLEARNERS = ("rescind.methods", "unlearn")
-"""Methods, and unlearners that are not learners."""
-MODELS = ("rescind.models", "tables")
 GUARDS: dict[str, type[Clip | Gaussian | Laplace]] = {
     cls.__name__: cls for cls in (Clip, Gaussian, Laplace)
 }
