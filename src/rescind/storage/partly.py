@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -168,10 +169,11 @@ class Saved:
 
     def _read_labels(self, store: Store) -> Labels:
         columns: dict[str, list[str]] = json.loads(store.get(self._names["labels"]))
-        return Labels(**{
-            column: tuple(text for one in names for text in json.loads(store.get(bytes.fromhex(one))))
-            for column, names in columns.items()
-        })  # fmt: skip
+        names: dict[str, tuple[str, ...]] = {}
+        for column, files in columns.items():
+            chunks = (json.loads(store.get(bytes.fromhex(one))) for one in files)
+            names[column] = tuple(chain.from_iterable(chunks))
+        return Labels(**names)
 
     def model_digest(self) -> str:
         """Return `params.digest` of the public values."""

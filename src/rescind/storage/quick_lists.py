@@ -77,12 +77,12 @@ def _own(saved: Saved, client: int) -> Array:
     return np.unique(rows["item"][train])
 
 
-def _by_weights(saved: Saved, own: Array, client: int | None) -> Array:
+def _by_weights(saved: Saved, own: Array, _client: int | None) -> Array:
     """Add the rows of the user's items, one after the other, as `ItemWeights.of_lot` does."""
     return saved.server.rows("public|weights", own).sum(0)
 
 
-def _by_neighbours(saved: Saved, own: Array, client: int | None) -> Array:
+def _by_neighbours(saved: Saved, own: Array, _client: int | None) -> Array:
     """Add the weights of neighbours that the user has, as `LocalWeights.of_lot` does."""
     near, weight = saved.server.value("public|neighbour"), saved.server.value("public|weight")
     has = np.zeros(len(near) + 1, np.bool_)
