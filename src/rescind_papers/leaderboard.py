@@ -16,7 +16,7 @@ from rescind.errors import ConfigError, suggest
 from rescind.experiments.cell import NO_OP, Cell, DataSettings
 from rescind.experiments.recipe import Column
 from rescind.experiments.tables import cells_by_name, newest_lines, rows_as_markdown
-from rescind.storage.federations import METHODS
+from rescind.storage.kinds import METHODS
 from rescind_papers import costs
 from rescind_papers.index import Shelf
 

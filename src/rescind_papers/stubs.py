@@ -1,24 +1,27 @@
-"""Write the type stubs of `rescind.methods` and `rescind.models`, whose classes are found by name.
+"""Write what is known of `rescind.methods` and `rescind.models`, whose classes are found by name.
 
     python -m rescind_papers.stubs
 
-With them an editor lists the methods, and a setting that does not exist fails type checks.
+With the type stubs an editor lists the methods, and a setting that does not exist fails type
+checks. With the description of all settings `rescind table` needs no torch.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import rescind
 from rescind import methods, models
 from rescind.core.files import write_atomically
+from rescind.experiments.described import FILE, describe
 
 HOME = Path(rescind.__file__).parent
 HEAD = "# Written by python -m rescind_papers.stubs: one line for each class that is found.\n"
 
 
 def stubs() -> dict[Path, str]:
-    """Return the text of each stub file."""
+    """Return the text of each file."""
     learners = "def all_methods() -> dict[str, type[Method]]: ...\n"
     learners += "def all_unlearners() -> dict[str, type[Unlearner]]: ...\n"
     learners += "def found() -> dict[str, type[Unlearner]]: ...\n"
@@ -35,7 +38,14 @@ def stubs() -> dict[Path, str]:
         + _lines(models.all_models())
         + "\n"
         + backbones,
+        HOME.joinpath(*FILE): _settings(),
     }
+
+
+def _settings() -> str:
+    known = sorted({**methods.all_unlearners(), **models.all_models()}.items())
+    lines = [f"{json.dumps(name)}: {json.dumps(describe(cls))}" for name, cls in known]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _lines(classes: dict[str, type]) -> str:
@@ -47,7 +57,7 @@ def _lines(classes: dict[str, type]) -> str:
 
 
 def main() -> None:
-    """Write both files."""
+    """Write all files."""
     for path, text in stubs().items():
         write_atomically(path, text.encode())
         print(f"written: {path}")

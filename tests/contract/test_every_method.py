@@ -34,7 +34,8 @@ from rescind.forgetting.receipt import canonical
 from rescind.forgetting.verify import verify
 from rescind.privacy import keys
 from rescind.storage.checkpoints import Checkpoints, resume
-from rescind.storage.federations import MODELS, load_federation, save_federation
+from rescind.storage.federations import load_federation, save_federation
+from rescind.storage.kinds import MODELS
 from worlds import next_block, tiny_holdings
 
 # A small world for each task; a method that names another task needs one here.

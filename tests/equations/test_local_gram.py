@@ -250,26 +250,47 @@ def test_a_gram_that_was_named_still_refuses(monkeypatch):
         begin(Gram(max_items=13))
 
 
-@pytest.mark.parametrize("dense", [1, 3, 12, 4096])
-def test_entries_between_neighbours_are_those_of_the_matrix(monkeypatch, dense):
-    """Short rows are walked, the longest are looked up: together they are the whole matrix."""
-    items, many = 12, 5
-    seen = (torch.arange(40 * items) * 7919 % 5 < 2).view(40, items).long()
+def counted_pairs(items: int, people: int = 40) -> tuple[torch.Tensor, list]:
+    """A matrix of whole numbers, and its rows compressed: first, other, value."""
+    seen = (torch.arange(people * items) * 7919 % 5 < 2).view(people, items).long()
     full = seen.T @ seen
     first = torch.cat([torch.zeros(1, dtype=torch.int64), (full > 0).sum(1).cumsum(0)])
-    columns = [first.numpy(), full.nonzero()[:, 1].int().numpy(), full[full > 0].numpy()]
+    return full, [first.numpy(), full.nonzero()[:, 1].int().numpy(), full[full > 0].numpy()]
+
+
+def test_entries_between_neighbours_are_those_of_the_matrix():
+    """Each neighbour's row is read once for all lists; what was in the memory before is gone."""
+    items, many = 12, 5
+    full, columns = counted_pairs(items)
     rows = torch.arange(items)
     near = torch.stack([(rows[1 : many + 1] + j) % items for j in range(items)]).int()
     near[0, -1] = -1  # a list that is not full
-    inside = torch.zeros(items, many, many, dtype=torch.float64)
-    towards = torch.zeros(items, many, dtype=torch.float64)
-    monkeypatch.setattr(_local_kernels, "POPULAR", dense)
-    known, among = _local_kernels.popular(*columns)
-    lists = rows.numpy(), near.numpy(), inside.numpy(), towards.numpy()
-    _local_kernels.squares(*columns, known, among, *lists)
+    near[3] = -1  # and an empty one
+    inside = torch.full((items, many, many), torch.nan, dtype=torch.float64)
+    towards = torch.full((items, many), torch.nan, dtype=torch.float64)
+    lists = rows.numpy(), near.numpy()
+    _local_kernels.squares(columns, *lists, 4.0, inside.numpy(), towards.numpy())
     for j in range(items):
         there = near[j][near[j] >= 0].long()
-        size = len(there)
-        assert torch.equal(inside[j, :size, :size], full[there][:, there].double())
-        assert torch.equal(towards[j, :size], full[there, j].double())
-        assert not inside[j, size:].any()
+        size, upper = len(there), inside[j].triu()
+        assert torch.equal(upper[:size, :size], (full[there][:, there] / 4).double().triu())
+        assert torch.equal(towards[j, :size], (full[there, j] / 4).double())
+        assert not upper[:, size:].any()
+        assert not towards[j, size:].any()
+
+
+def test_the_nearest_are_those_of_a_whole_sort_also_among_equals():
+    items, many = 12, 5
+    full, columns = counted_pairs(items)
+    full[:, :6] = full[:, :1]  # equal cosines: the lower number comes first
+    full = torch.maximum(full, full.T) + 1
+    columns[0] = (torch.arange(items + 1) * items).numpy()
+    columns[1], columns[2] = torch.arange(items).repeat(items).int().numpy(), full.view(-1).numpy()
+    root = full.diagonal().double().sqrt()
+    near, edge = torch.empty(items, many, dtype=torch.int32), torch.empty(items).double()
+    rows = torch.arange(items)
+    _local_kernels.nearest(*columns, root.numpy(), rows.numpy(), near.numpy(), edge.numpy())
+    cosine = (full / (root * root.unsqueeze(1))).fill_diagonal_(-1)
+    order = torch.argsort(-cosine, dim=1, stable=True)[:, :many]
+    assert torch.equal(near.long(), order)
+    assert torch.equal(edge, cosine.gather(1, order)[:, -1])

@@ -274,7 +274,7 @@ def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None
     from rescind.errors import ConfigError, suggest
     from rescind.experiments.recipe_file import setting
     from rescind.forgetting.forget import settings_of_forgetting
-    from rescind.storage.federations import MODELS, UNLEARNERS
+    from rescind.storage.kinds import MODELS, UNLEARNERS
 
     if name is None:
         if changes:

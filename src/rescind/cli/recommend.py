@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
 from rescind.cli.options import Json, Run
+
+if TYPE_CHECKING:
+    from rescind.core.labels import Recommendation
 
 
 def command(
@@ -30,22 +34,45 @@ def command(
     from rescind.storage.run_folder import model_in
 
     folder = model_in(run)  # before torch is loaded: an error answers at once
-    from rescind.forgetting.run_receipt import check_fit
-    from rescind.storage.federations import load_federation
-
-    fed = load_federation(folder)
-    if folder != run:  # a federation that was saved by itself has no receipt
-        check_fit(run, fed)
     items = None if history is None else [item.strip() for item in history.split(",")]
-    found = fed.recommend(user, k, items)
+    found, method = _answer(run, folder, user, k, items)
     if as_json:
         asked = {"user": user} if items is None else {"history": items}
         typer.echo(json.dumps({**asked, "items": [vars(r) for r in found]}))
         return
-    why = f"from {type(fed.method).__name__}"
+    why = f"from {method}"
     if found and found[0].because == "popularity":
         why = "from popularity: this user has no data"
     whom = f"user {user}" if items is None else f"a history of {len(items)} items"
     typer.echo(f"{len(found)} recommendations for {whom}, {why}")
     for place, item in enumerate(found, 1):
         typer.echo(f"{place:4d}  {item.item:>8}  {item.score:8.4f}  {item.title}")
+
+
+def _answer(
+    run: Path, folder: Path, user: str | None, k: int, items: list[str] | None
+) -> tuple[list[Recommendation], str]:
+    """Return the list and the name of the method; without torch, which takes seconds, if possible.
+
+    If the run answered a request, its model and data are compared with the receipt. A federation
+    that was saved by itself has no receipt.
+    """
+    from rescind.storage.quick_lists import method_of, open_saved, recommend
+    from rescind.storage.run_folder import read_facts
+
+    answered = folder != run and (read_facts(run) or {}).get("receipt") is not None
+    saved = open_saved(folder)
+    quick = None if saved is None else recommend(saved, user, k, items)
+    if saved is not None and quick is not None:
+        if answered:
+            from rescind.forgetting.run_receipt import Found, check_fit
+
+            check_fit(run, Found.of_saved(saved))
+        return quick, method_of(saved)
+    from rescind.forgetting.run_receipt import Found, check_fit
+    from rescind.storage.federations import load_federation
+
+    fed = load_federation(folder)
+    if answered:
+        check_fit(run, Found.of(fed))
+    return fed.recommend(user, k, items), type(fed.method).__name__

@@ -13,6 +13,7 @@ from typer import Option
 from rescind.cli.options import Json, Recipe
 
 if TYPE_CHECKING:
+    from rescind.experiments.recipe import Recipe as CellsOfRecipe
     from rescind.experiments.significance import Difference
     from rescind.experiments.tables import ResultTable
 
@@ -43,12 +44,10 @@ def command(
 
     path = locate(recipe)
     check(path, (), against)
-    from rescind.experiments.recipe import read
     from rescind.experiments.significance import differences
-    from rescind.experiments.sweeps import draw
     from rescind.experiments.tables import collect, lines, markdown, remarks
 
-    found = read(path)
+    found = _read(path)
     columns = tuple(Column(name) for name in metric or ())
     recorded = lines(found)
     for column in columns:
@@ -58,6 +57,8 @@ def command(
             raise ConfigError(f"no result has the metric '{column.path}'; {hint}")
     table = collect(found, columns)
     if plot is not None:
+        from rescind.experiments.sweeps import draw
+
         draw(table, plot)
     paired = () if against is None else differences(table, against)
     if as_json:
@@ -74,6 +75,18 @@ def command(
         typer.echo(f"Written: {plot}")
     if not any(e.values for e in table.entries):
         typer.echo(f"No results are recorded yet. Next: rescind run {recipe} --record")
+
+
+def _read(path: Path) -> CellsOfRecipe:
+    """Read a recipe without the code of its methods, which needs torch, where this is enough."""
+    from rescind.errors import ConfigError
+    from rescind.experiments import described
+    from rescind.experiments.recipe import read
+
+    try:
+        return read(path, look=described.find)
+    except ConfigError:  # a method of somebody's own; or a mistake, which the code itself names
+        return read(path)
 
 
 def _compare(paired: tuple[Difference, ...], against: str, shown: Callable[[str], str]) -> None:

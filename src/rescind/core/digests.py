@@ -23,7 +23,7 @@ def digest_of(values: Iterable[tuple[str, str, list[int], Any]]) -> str:
 def array_digest(arrays: Mapping[str, NDArray[Any]]) -> str:
     """Return what `params.digest` returns for tensors of the same names, types and values."""
     plain = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
-    return digest_of(
-        (name, f"torch.{value.dtype}", list(value.shape), value.data if value.size else b"")
-        for name, value in plain.items()
+    return digest_of(  # a contiguous copy of a number by itself would have a shape
+        (name, f"torch.{v.dtype}", list(arrays[name].shape), v.data if v.size else b"")
+        for name, v in plain.items()
     )

@@ -8,7 +8,6 @@ run. What each guard guarantees: docs/privacy.md.
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from rescind.core.gate import value_of
+from rescind.core.settings import check_positive
 from rescind.core.update import Rows, Sum, Update
 from rescind.errors import ConfigError
 
@@ -45,7 +45,7 @@ class Clip:
     """The largest Euclidean norm an update may have."""
 
     def __post_init__(self) -> None:
-        _check_positive("Clip.norm", self.norm)
+        check_positive("Clip.norm", self.norm)
 
     def each(self, update: Update, leaves: bool) -> Update:
         for name, entry in update.entries.items():
@@ -75,8 +75,8 @@ class Gaussian:
     """The norm of the `Clip` it is used with."""
 
     def __post_init__(self) -> None:
-        _check_positive("Gaussian.noise", self.noise)
-        _check_positive("Gaussian.clip", self.clip)
+        check_positive("Gaussian.noise", self.noise)
+        check_positive("Gaussian.clip", self.clip)
 
     def each(self, update: Update, leaves: bool) -> Update:
         """Add noise to all rows of each client's tables if they leave, touched or not."""
@@ -103,7 +103,7 @@ class Laplace:
     """The paper tries 0.1 to 0.5."""
 
     def __post_init__(self) -> None:
-        _check_positive("Laplace.scale", self.scale)
+        check_positive("Laplace.scale", self.scale)
 
     def each(self, update: Update, leaves: bool) -> Update:
         return _noisy(update, self._draw) if leaves else update
@@ -212,8 +212,3 @@ def _check_float(name: str, value: Tensor) -> None:
             f"guards need floating-point numbers, but '{name}' is {value.dtype}. "
             f"Remove the guards for a method that sends integers."
         )
-
-
-def _check_positive(field: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise ConfigError(f"{field} must be a finite number above 0, got {value}.")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import pkgutil
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -20,6 +21,10 @@ from rescind.errors import ConfigError, suggest
 
 NONE = "none"
 """None in a table, because TOML has no null."""
+Kind = tuple[str, str]
+"""A package of classes, and an attribute that those of this kind have."""
+Find = Callable[[str, str, str], type]
+"""Finds a class: package, attribute, name."""
 _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 
 
@@ -95,22 +100,23 @@ def find(package: str, marker: str, name: str) -> type:
 
 def to_table(value: Any) -> dict[str, Any]:
     """Return a dataclass as a table for TOML: its class as "name", then every field."""
-    given = {
-        field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.init
-    }
+    given = {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.init}
     return {"name": type(value).__name__, **given}
 
 
 def chosen(value: Any) -> dict[str, Any]:
     """Return a table as `to_table` does, but only of the fields that differ from their defaults."""
-    table: dict[str, Any] = {"name": type(value).__name__, **getattr(value, "derived", {})}
+    table: dict[str, Any] = {"name": type(value).__name__}
+    for old, new in getattr(value, "renamed", {}).items():
+        if not getattr(value, new):
+            table[old] = False
     for field in fields(value):
         if not field.init:
             continue
         mine, made = getattr(value, field.name), field.default_factory
         if mine != (field.default if made is MISSING else made()):
             nested = is_dataclass(mine) and not isinstance(mine, type)
-            table[field.name] = chosen(mine) if nested else _plain(mine)
+            table[field.name] = chosen(mine) if nested else plain(mine)
     return table
 
 
@@ -125,20 +131,23 @@ def fields_of(cls: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(cls) if field.init}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value as it stands in a table."""
     if is_dataclass(value) and not isinstance(value, type):
         return to_table(value)
     if value is None:
         return NONE
     if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value
 
 
-def from_table(cls: type, table: Mapping[str, Any], nested: Mapping[str, tuple[str, str]]) -> Any:
+def from_table(
+    cls: type, table: Mapping[str, Any], nested: Mapping[str, Kind], look: Find = find
+) -> Any:
     """Build `cls` from a table; `preset` names a class method to call with the fields.
 
-    nested: field name -> (package, marker) of the classes that are allowed in this field
+    nested: field name -> kind of the classes that are allowed in this field    look: finds them
     """
     name = str(table.get("name", cls.__name__))
     if name.lower() != cls.__name__.lower():
@@ -151,7 +160,7 @@ def from_table(cls: type, table: Mapping[str, Any], nested: Mapping[str, tuple[s
         if key not in known:
             raise ConfigError(f"{cls.__name__} has no field '{key}'; {suggest(key, known)}")
         if key in nested:
-            values[key] = _nested(cls, key, raw, nested)
+            values[key] = _nested(cls, key, raw, nested, look)
         else:
             values[key] = checked(raw, hints[key], f"{cls.__name__}.{key}")
     preset = table.get("preset")
@@ -163,7 +172,7 @@ def from_table(cls: type, table: Mapping[str, Any], nested: Mapping[str, tuple[s
     return build(**values)
 
 
-def _nested(cls: type, key: str, raw: Any, nested: Mapping[str, tuple[str, str]]) -> Any:
+def _nested(cls: type, key: str, raw: Any, nested: Mapping[str, Kind], look: Find) -> Any:
     package, marker = nested[key]
     if is_dataclass(raw):
         return raw
@@ -175,7 +184,7 @@ def _nested(cls: type, key: str, raw: Any, nested: Mapping[str, tuple[str, str]]
     if not isinstance(table, Mapping) or "name" not in table:
         names = ", ".join(classes(package, marker))
         raise ConfigError(f"{cls.__name__}.{key} must name one of {names}; got {raw!r}.")
-    return from_table(find(package, marker, str(table["name"])), table, nested)
+    return from_table(look(package, marker, str(table["name"])), table, nested, look)
 
 
 def _preset(cls: type, name: str) -> Any:
@@ -214,6 +223,12 @@ def checked(value: Any, hint: Any, where: str) -> Any:
     if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
         raise ConfigError(f"{where} must be {_allowed([hint])}; got {value!r}.")
     return value
+
+
+def check_positive(where: str, value: float) -> None:
+    """Raise unless a number is finite and above 0."""
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"{where} must be a finite number above 0, got {value}.")
 
 
 def _allowed(kinds: Sequence[Any]) -> str:

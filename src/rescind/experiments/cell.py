@@ -7,16 +7,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from rescind.core.guards import Clip, Gaussian, Guard, Laplace, check_guards
-from rescind.core.method import Method, Unlearner
-from rescind.core.settings import chosen, to_table
+from rescind.core.settings import check_positive, chosen, to_table
 from rescind.errors import ConfigError, suggest
 from rescind.experiments.recipe_file import Table
 from rescind.experiments.recipe_shape import SETTINGS
-from rescind.privacy.accountant import DELTA, statement
-from rescind.privacy.gaussian import check_delta
+from rescind.privacy.gaussian import DELTA, check_delta
+
+if TYPE_CHECKING:  # a table of results needs settings, but no torch
+    from rescind.core.guards import Guard
+    from rescind.core.method import Method
 
 UNNAMED = ("sharing", "guards", "run")
 """Settings that are saved without the name of their class."""
@@ -102,7 +103,15 @@ class GuardSettings:
                 f"guards.epsilon must be a finite number above 0, got {self.epsilon}."
             )
         check_delta(self.at_delta)
-        check_guards(self.guards)
+        for name, of in (("clip", "Clip.norm"), ("gaussian", "Gaussian.noise"),
+                         ("laplace", "Laplace.scale")):  # fmt: skip
+            if (value := getattr(self, name)) is not None:
+                check_positive(of, value)
+
+    @property
+    def none(self) -> bool:
+        """Return whether updates are sent as they are."""
+        return self.clip is None and self.laplace is None
 
     @property
     def at_delta(self) -> float:
@@ -111,6 +120,8 @@ class GuardSettings:
     @property
     def guards(self) -> tuple[Guard, ...]:
         """Return the guards of the executor, in the order in which they are applied."""
+        from rescind.core.guards import Clip, Gaussian, Laplace
+
         found: list[Guard] = []
         if self.clip is not None:
             found.append(Clip(self.clip))
@@ -162,10 +173,10 @@ class ForgetSettings:
 
     name: str
     """Class of the unlearner; "own": the method itself; or one of `CONTROLS`."""
-    unlearner: Unlearner | None = None
-    """The unlearner, if the name is one."""
-    learner: Method | None = None
-    """A learner that also keeps what the unlearner needs. Default: the method itself."""
+    unlearner: Any = None
+    """The `Unlearner`, if the name is one."""
+    learner: Any = None
+    """A `Method` that also keeps what the unlearner needs. Default: the learner itself."""
     event: Literal["erase", "unshare", "withdraw"] = "erase"
     draw: float | None = None
     """Fraction of the users of `of` who make the request."""
@@ -294,6 +305,8 @@ class Cell:
 
     def promise(self, times: int, clients: int) -> Table:
         """Return the privacy of a client that took part this number of times."""
+        from rescind.privacy.accountant import statement
+
         given = self.guards or GuardSettings()
         privacy = statement(given.guards, self.method.individual, times, given.at_delta, clients)
         return {**privacy, "budget": given.epsilon}

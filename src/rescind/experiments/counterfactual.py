@@ -31,7 +31,7 @@ from rescind.core.tasks.metrics import Scores, top_k
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.recipe import GuardSettings
 from rescind.forgetting.parallel import one_thread, worker_pool
-from rescind.forgetting.run_receipt import check_fit
+from rescind.forgetting.run_receipt import Found, check_fit
 from rescind.storage.federations import load_federation
 from rescind.storage.provenance import versions
 from rescind.storage.run_folder import check_finished, read_facts
@@ -128,7 +128,8 @@ def open_run(folder: Path, repeatable: bool = True) -> Federation:
     if guards.guards and fed.spent is None:  # saved by version 0.2, which kept the largest count
         times = int(facts["privacy"]["participations"])
         fed = replace(fed, spent=torch.full((fed.world.sizes.clients,), times))
-    return check_fit(folder, fed)
+    check_fit(folder, Found.of(fed))
+    return fed
 
 
 def train_world(fed: Federation, client: int, people: Sequence[int], k: int) -> Trained:

@@ -33,7 +33,8 @@ from rescind.forgetting.succession import (
     moved_request,
     settle,
 )  # fmt: skip
-from rescind.privacy.accountant import DELTA, statement
+from rescind.privacy.accountant import statement
+from rescind.privacy.gaussian import DELTA
 from rescind.privacy.keys import erasure_key, read_secret
 from rescind.storage.federations import save_federation
 from rescind.storage.provenance import versions

@@ -30,8 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rescind.core.method import Method
-from rescind.core.settings import checked, fields_of, find, from_table, sought
+from rescind.core.settings import Find, checked, fields_of, find, from_table, sought
 from rescind.errors import ConfigError, suggest
 from rescind.experiments import recipe_file
 from rescind.experiments.cell import (
@@ -45,7 +44,7 @@ from rescind.experiments.cell import (
 )
 from rescind.experiments.recipe_file import COLUMNS, Column, PlotSettings, Table
 from rescind.experiments.recipe_shape import SETTINGS
-from rescind.storage.federations import METHODS, MODELS, UNLEARNERS
+from rescind.storage.kinds import METHODS, MODELS, UNLEARNERS
 
 __all__ = [
     "COLUMNS",
@@ -96,15 +95,18 @@ class Recipe:
         return tuple(cell.with_seed(seed) for cell in order for seed in seeds)
 
 
-def read(path: Path, changes: Sequence[str] = (), only: str | None = None) -> Recipe:
+def read(
+    path: Path, changes: Sequence[str] = (), only: str | None = None, look: Find = find
+) -> Recipe:
     """Read a recipe and expand its axes; `changes` are "key=value" overrides.
 
     only: build this cell only, so that a change does not have to fit the others
+    look: finds methods and models; `described.find` does so without their code
     """
     table = recipe_file.parsed(path)
     axes, shown = dict(table.get("axes", {})), table.get("table", {})
     changed = [one for text in changes if (one := recipe_file.change(axes, text)) is not None]
-    names, cells = _cells(path, table, axes, changed, only)
+    names, cells = _cells(path, table, axes, changed, only, look)
     return Recipe(
         path=path,
         title=str(table.get("title", path.stem)),
@@ -170,7 +172,12 @@ def _write(tables: Table, parts: list[str], value: Any) -> None:
 
 
 def _cells(
-    path: Path, table: Table, axes: Table, changes: list[tuple[list[str], Any]], only: str | None
+    path: Path,
+    table: Table,
+    axes: Table,
+    changes: list[tuple[list[str], Any]],
+    only: str | None,
+    look: Find,
 ) -> tuple[list[str], list[Cell]]:
     """Return the names of all cells, and the cells (or the one asked for) at every seed."""
     seeds = axes.get("seed", [table.get("run", {}).get("seed", 0)])
@@ -186,7 +193,7 @@ def _cells(
         for parts, value in changes:  # the command line overrides the file
             _write(tables, parts, value)
         if only in (None, name):
-            cells += [_cell(path, name, tables, seed, labels) for seed in seeds]
+            cells += [_cell(path, name, tables, seed, labels, look) for seed in seeds]
     return list(dict.fromkeys(names)), cells
 
 
@@ -210,13 +217,15 @@ def _place(tables: Table, axis: str, value: Any) -> None:
         tables.setdefault(axis, {}).update(given)
 
 
-def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, str]) -> Cell:
+def _cell(
+    path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, str], look: Find
+) -> Cell:
     try:
         method, sharing = dict(tables.get("method", {})), tables.get("sharing")
         if method.get("name") == "auto":
             method["name"] = "AutoGram"
         run = {**tables.get("run", {}), "seed": seed}
-        learns = from_table(_learner(method), method, {"model": MODELS})
+        learns = from_table(_learner(method, look), method, {"model": MODELS}, look)
         if learns.model.task == "nodes":
             run = {"measure": "accuracy", **run}
         guards = _settings(GuardSettings, tables.get("guards", {}))
@@ -226,22 +235,28 @@ def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, 
             sharing=None if sharing is None else _settings(SharingSettings, sharing),
             method=learns,
             run=_settings(RunSettings, run),
-            guards=guards if guards.guards else None,
-            forget=_forget(tables.get("forget", {}), method),
+            guards=None if guards.none else guards,
+            forget=_forget(tables.get("forget", {}), method, look),
             labels=labels,
         )
     except ConfigError as error:
         raise ConfigError(f"{path}, cell {name}: {error}") from None
 
 
-def _learner(method: Mapping[str, Any]) -> type:
+def _learner(method: Mapping[str, Any], look: Find) -> type:
     name = str(method.get("name", "FedAvg"))
-    if sought(*METHODS, name) is None and sought(*UNLEARNERS, name) is not None:
-        raise ConfigError(f"{name} only forgets: name it under [forget], and a learner here.")
-    return find(*METHODS, name)
+    try:
+        return look(*METHODS, name)
+    except ConfigError:
+        if sought(*METHODS, name) is None and sought(*UNLEARNERS, name) is not None:
+            wrong = f"{name} only forgets: name it under [forget], and a learner here."
+            raise ConfigError(wrong) from None
+        raise
 
 
-def _forget(table: Mapping[str, Any], method: Mapping[str, Any]) -> ForgetSettings | None:
+def _forget(
+    table: Mapping[str, Any], method: Mapping[str, Any], look: Find
+) -> ForgetSettings | None:
     """Return the request and its unlearner; None if no unlearner is named.
 
     Keys that are not fields of the request are fields of the unlearner.
@@ -256,11 +271,11 @@ def _forget(table: Mapping[str, Any], method: Mapping[str, Any]) -> ForgetSettin
     others = {k: v for k, v in table.items() if k not in asked and k != "learner"}
     learner, unlearner = table.get("learner", False), None
     if name not in (*CONTROLS, "own"):
-        cls = find(*UNLEARNERS, name)
-        if learner is True and not issubclass(cls, Method):
+        cls = look(*UNLEARNERS, name)
+        if learner is True and not hasattr(cls, METHODS[1]):
             raise ConfigError(f"[forget] {name} only forgets. Leave learner = true out.")
         shared = {k: v for k, v in method.items() if k in fields_of(cls)} if learner is True else {}
-        unlearner = from_table(cls, {**shared, **others, "name": name}, {"model": MODELS})
+        unlearner = from_table(cls, {**shared, **others, "name": name}, {"model": MODELS}, look)
     elif others or learner is True:
         raise ConfigError(
             f"[forget] '{name}' is not a method, so it has no field "
@@ -268,7 +283,8 @@ def _forget(table: Mapping[str, Any], method: Mapping[str, Any]) -> ForgetSettin
         )
     learner_method = unlearner if learner is True else None
     if isinstance(learner, Mapping):
-        learner_method = from_table(_learner(method), {**method, **learner}, {"model": MODELS})
+        changed = {**method, **learner}
+        learner_method = from_table(_learner(method, look), changed, {"model": MODELS}, look)
     settings: ForgetSettings = _settings(ForgetSettings, given)
     return replace(settings, unlearner=unlearner, learner=learner_method)
 

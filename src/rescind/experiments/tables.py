@@ -14,7 +14,6 @@ from typing import Any
 from rescind.data.catalogue import AUTHORS, ENTRIES
 from rescind.errors import DataError
 from rescind.experiments.recipe import COLUMNS, Cell, Column, Recipe
-from rescind.methods.baselines.popularity import Popularity
 
 Newest = dict[tuple[str, int], dict[str, Any]]
 """Result lines by cell and seed."""
@@ -23,6 +22,9 @@ RANKING = re.compile(r"^(?:HR|NDCG|Recall|Precision|MRR)@\d+$")
 
 Not of diagnostics, such as what is left of an old block for some of the users.
 """
+
+POPULARITY = "Popularity"
+"""The class of item popularity; its code is not needed here."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def collect(recipe: Recipe, columns: Sequence[Column] | None = None) -> ResultTa
     """
     cells = cells_by_name(recipe)
     newest, stale = newest_lines(recipe)
-    floors = [n for n in recipe.names if isinstance(cells[n].method, Popularity)]
+    floors = [n for n in recipe.names if type(cells[n].method).__name__ == POPULARITY]
     shown = columns or recipe.columns or COLUMNS
     entries = []
     for name in recipe.names:

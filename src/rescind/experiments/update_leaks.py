@@ -37,7 +37,7 @@ from rescind.experiments.value import DRAWS, bootstrap
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
 from rescind.privacy.gaussian import epsilon_of
-from rescind.storage.federations import METHODS, MODELS
+from rescind.storage.kinds import METHODS, MODELS
 from rescind.storage.provenance import versions
 
 LEAST = 5  # smallest number of training records of an observed user

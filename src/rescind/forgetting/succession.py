@@ -19,15 +19,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rescind.core.files import in_use, locked, make_folder, sweep, sync_folder, write_atomically
 from rescind.errors import DataError
-from rescind.forgetting import receipt
-from rescind.forgetting.receipt import Receipt
-from rescind.forgetting.receipt_log import log_if_possible
-from rescind.privacy import keys
-from rescind.reporting.html import Page
 from rescind.storage.run_folder import (
     FOR_WORKERS,
     MOVED,
@@ -37,6 +32,9 @@ from rescind.storage.run_folder import (
     read_facts,
     write_facts,
 )  # fmt: skip
+
+if TYPE_CHECKING:  # what signs is imported where it is used: every command settles its run first
+    from rescind.forgetting.receipt import Receipt
 
 RECEIPT, PAGE, KEY = "receipt.json", "receipt.html", "receipt.key"
 PROOF = "receipt.tlog-proof"
@@ -62,8 +60,10 @@ def begin(run: Path, new: Path, request: str) -> Path:
 
 def draft(folder: Path, run: Path, new: Path, signed: Receipt, page: bytes) -> None:
     """Write the receipt without its signature, to be signed last."""
+    from rescind.forgetting.receipt import canonical
+
     unsigned = folder / UNSIGNED
-    write_atomically(unsigned / RECEIPT, receipt.canonical(replace(signed, signature="")))
+    write_atomically(unsigned / RECEIPT, canonical(replace(signed, signature="")))
     write_atomically(unsigned / PAGE, page, private=True)  # it has the exact numbers
     back = {"run": os.path.relpath(run, new)}
     write_atomically(unsigned / OLD, json.dumps(back).encode())
@@ -143,6 +143,10 @@ def _finish(run: Path, new: Path) -> None:
     if not unsigned.is_dir():
         return
     if (unsigned / RECEIPT).is_file():
+        from rescind.forgetting import receipt
+        from rescind.forgetting.receipt_log import log_if_possible
+        from rescind.privacy import keys
+
         said = receipt.parse((unsigned / RECEIPT).read_bytes())
         write_atomically(new / PAGE, (unsigned / PAGE).read_bytes(), private=True)
         write_atomically(new / RECEIPT, receipt.canonical(receipt.sign(said, keys.signing_key())))
@@ -181,6 +185,8 @@ def _clear(folder: Path) -> None:
 
 
 def _moved_page(run: Path, new: Path) -> str:
+    from rescind.reporting.html import Page
+
     out = Page(f"{run.name}: its records were forgotten")
     out.text(
         f"Records of this run were erased or taken back. Its model, its report and everything else "

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 ORDERS: tuple[float, ...] = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512)
 """Orders of the Renyi divergences: the usual grid (Abadi et al. 2016 and later)."""
 
-DELTA = 1e-5
-"""Delta if none is given: below 1 / clients for all datasets here."""
-
 
 def renyi(noise: float, orders: Sequence[float] = ORDERS, times: int = 1) -> tuple[float, ...]:
     """Compute Renyi divergences: T order / (2 z^2) at each order (Mironov 2017, proposition 7)."""

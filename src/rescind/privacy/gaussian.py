@@ -10,6 +10,8 @@ import math
 
 from rescind.errors import ConfigError
 
+DELTA = 1e-5
+"""Delta if none is given: below 1 / clients for all datasets here."""
 CLOSE = 1e-10
 """Relative width at which the bisection for epsilon stops."""
 

@@ -6,6 +6,7 @@ that no list names. So it costs what changed, and what was forgotten is gone fro
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 from hashlib import blake2b
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from rescind.core import files
 from rescind.errors import DataError
+
+log = logging.getLogger(__name__)
 
 SIZE = 32
 """Bytes of a name; in the folder it is written in hexadecimal."""
@@ -89,7 +92,20 @@ class Store:
             )
         return data
 
+    def skip(self, name: bytes) -> None:
+        """Note that a list names some content, which is not read."""
+        self._needed.add(self._file(name))
+
     @property
     def unread(self) -> int:
-        """Return the number of files that were not read: an interrupted save left them."""
+        """Return the number of files that no list names: an interrupted save left them."""
         return len(self._there - self._needed)
+
+
+def warn_of(left: int, folder: Path) -> None:
+    """Say that a folder has files that no list names."""
+    if left:
+        log.warning(
+            "%s has %d files that no list names: a save was interrupted, and they may hold what it "
+            "forgot. Save into it again to remove them.", folder, left,
+        )  # fmt: skip

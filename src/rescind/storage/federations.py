@@ -9,7 +9,6 @@ all.
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import cast
@@ -30,7 +29,8 @@ from rescind.core.settings import fields_of, find, from_table, to_table
 from rescind.core.world import Sizes, World
 from rescind.errors import ConfigError, DataError
 from rescind.storage import packing, whole
-from rescind.storage.content import Store
+from rescind.storage.content import Store, warn_of
+from rescind.storage.kinds import METHODS, MODELS
 from rescind.storage.lists import Reader, Writer
 from rescind.storage.name_lists import read_labels, write_labels
 from rescind.storage.packing import Facts, as_notes, columns, drawer, under
@@ -44,17 +44,11 @@ from rescind.storage.past import (
 )
 from rescind.storage.run_folder import HEAD, model_in
 
-log = logging.getLogger(__name__)
-
 FORMAT = 3
 """Version of federations that are saved in pieces."""
 SIDES = {"server": ".safetensors", "devices": ".safetensors", "labels": ".json"}
 """Folders of files that are named by their content."""
 
-METHODS = ("rescind.methods", "server_sample")
-UNLEARNERS = ("rescind.methods", "unlearn")
-"""Methods, and unlearners that are not learners."""
-MODELS = ("rescind.models", "tables")
 GUARDS: dict[str, type[Clip | Gaussian | Laplace]] = {
     cls.__name__: cls for cls in (Clip, Gaussian, Laplace)
 }
@@ -216,11 +210,7 @@ def _read(folder: Path) -> _Read:
     past = (drawer("past", held), known["past"]) if "past" in known else None
     labels = read_labels(stores["labels"], names["labels"])
     read = _Read(server.all(), facts, held, known, past, labels, (server, devices))
-    if left := sum(store.unread for store in stores.values()):
-        log.warning(
-            "%s has %d files that no list names: a save was interrupted, and they may hold what it "
-            "forgot. Save into it again to remove them.", folder, left,
-        )  # fmt: skip
+    warn_of(sum(store.unread for store in stores.values()), folder)
     return read
 
 

@@ -35,7 +35,7 @@ from rescind.flower.server.receipts import facts_of, last_receipt, write_receipt
 from rescind.flower.server.storage import load_remote, save_remote
 from rescind.forgetting.pipeline import check_answers, unlearn_and_purge
 from rescind.storage.events import pack_events, unpack_events
-from rescind.storage.federations import UNLEARNERS
+from rescind.storage.kinds import UNLEARNERS
 
 log = logging.getLogger(__name__)
 

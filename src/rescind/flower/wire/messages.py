@@ -21,7 +21,7 @@ from rescind.core.tasks.metrics import Owners, Ranking
 from rescind.core.tasks.nodes import Classes
 from rescind.core.update import Rows, Sum, Update
 from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError, RescindError
-from rescind.storage.federations import METHODS, MODELS, UNLEARNERS
+from rescind.storage.kinds import METHODS, MODELS, UNLEARNERS
 from rescind.storage.packing import Facts, drawer, under
 
 METRICS = {kind.__name__: kind for kind in (Ranking, Owners, Classes)}

@@ -52,6 +52,8 @@ class Additive(Dial, Method):
     unlearning: ClassVar[str] = "Subtract"
     works_without_devices: ClassVar[bool] = True
     additive: ClassVar[bool] = True
+    renamed: ClassVar[dict[str, str]] = {"local_includes_shared": "cross"}
+    """A field of version 0.1, and the field that it became: digests of settings still have it."""
 
     cross: bool = False
     """A device sends the pairs of all its items, lent ones too, and the server counts no loans:
@@ -60,11 +62,6 @@ class Additive(Dial, Method):
     @property
     def local_includes_shared(self) -> bool:
         return self.cross
-
-    @property
-    def derived(self) -> dict[str, bool]:
-        """Return extra entries for digests of settings: a field in version 0.1."""
-        return {} if self.cross else {"local_includes_shared": False}
 
     @property
     def notes(self) -> Notes:

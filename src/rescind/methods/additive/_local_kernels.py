@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-POPULAR = 4096
-"""Items whose entries among each other are kept dense while solving; changes speed only."""
-
 
 def _nearest(
     first: Any, other: Any, value: Any, root: Any, rows: Any, near: Any, edge: Any
@@ -31,7 +28,10 @@ def _nearest(
             i = other[p]
             there = i != j and value[p] > 0
             cosine[p - begin] = -value[p] / (root[i] * root[j]) if there else 1.0
-        order = np.argsort(cosine, kind="mergesort")
+        # Only those that can be in the list are sorted; equal ones stay in the order of items.
+        last = np.partition(cosine, n - 1)[n - 1] if len(cosine) > n else 1.0
+        place = np.flatnonzero(cosine <= last)
+        order = place[np.argsort(cosine[place], kind="mergesort")]
         edge[k] = 0.0
         for a in range(n):
             near[k, a] = -1
@@ -41,68 +41,45 @@ def _nearest(
                     edge[k] = -cosine[order[a]]
 
 
-def popular(first: Any, other: Any, value: Any) -> tuple[Any, Any]:
-    """Return the entries among the items with the longest rows, dense, and each item's place.
+def squares(columns: Any, rows: Any, near: Any, unit: float, inside: Any, towards: Any) -> None:
+    """Write, for each row j, G / unit between its neighbours (upper half), and from them to j.
 
-    place: [I], -1 for other items    among: [POPULAR, POPULAR]
+    columns: first, other, value    near: [rows, n]    inside: [rows, n, n]    towards: [rows, n]
+    Zeros stand where there is no neighbour.
     """
-    longest = np.argsort(np.diff(first), kind="stable")[-POPULAR:]
-    place = np.full(len(first) - 1, -1, dtype=np.int64)
-    place[longest] = np.arange(len(longest))
-    among = np.zeros((len(longest), len(longest)), dtype=value.dtype)
-    _dense(first, other, value, place, longest, among)
-    return place, among
-
-
-@njit(cache=True)
-def _dense(first: Any, other: Any, value: Any, place: Any, longest: Any, among: Any) -> None:
-    for i in longest:
-        for p in range(first[i], first[i + 1]):
-            if place[other[p]] >= 0:
-                among[place[i], place[other[p]]] = value[p]
+    items, n = len(columns[0]) - 1, near.shape[1]
+    # One that is missing has a number of its own, whose line stays zero.
+    near = np.where(near < 0, items, near)
+    order = np.argsort(near, axis=None, kind="stable")
+    _compiled(*columns, rows, near, order // n, order % n, unit, inside, towards)
 
 
 def _squares(
-    first: Any, other: Any, value: Any, known: Any, among: Any, rows: Any, near: Any,
+    first: Any, other: Any, value: Any, rows: Any, near: Any, list_: Any, place: Any, unit: Any,
     inside: Any, towards: Any,
 ) -> None:  # fmt: skip
-    """Copy, for each row j, the entries between its neighbours and from them to j.
+    """Write the squares neighbour by neighbour.
 
-    G is symmetric, so a short row also fills in what longer ones have in common with it; the
-    longest rows are never walked, because their entries among each other are dense.
-    known, among: of `popular`    inside: [rows, n, n] and towards: [rows, n], zeros at the start
+    A neighbour's row of G is spread out once, and read by all lists that it is in. list_, place:
+    [rows * n] where each neighbour stands, sorted by its number
     """
-    place = np.full(len(first) - 1, -1, dtype=np.int16)  # small, so that it stays in the cache
-    long = np.empty(near.shape[1], dtype=np.int64)
-    for k in range(len(rows)):
-        many = 0
-        for a in range(near.shape[1]):
-            if near[k, a] >= 0:
-                place[near[k, a]] = a
-        for p in range(first[rows[k]], first[rows[k] + 1]):
-            if place[other[p]] >= 0:
-                towards[k, place[other[p]]] = value[p]
-        for a in range(near.shape[1]):
-            i = near[k, a]
-            if i < 0:
-                continue
-            if known[i] >= 0:
-                long[many] = a
-                many += 1
-                continue
-            for p in range(first[i], first[i + 1]):
-                b = place[other[p]]
-                if b >= 0:
-                    inside[k, a, b] = value[p]
-                    inside[k, b, a] = value[p]
-        for x in range(many):
-            row = among[known[near[k, long[x]]]]
-            for y in range(many):
-                inside[k, long[x], long[y]] = row[known[near[k, long[y]]]]
-        for a in range(near.shape[1]):
-            if near[k, a] >= 0:
-                place[near[k, a]] = -1
+    items, n = len(first) - 1, near.shape[1]
+    line = np.zeros(items + 1)
+    at = 0
+    while at < len(list_):
+        i = near[list_[at], place[at]]
+        begin, end = (first[i], first[i + 1]) if i < items else (0, 0)
+        for p in range(begin, end):
+            line[other[p]] = value[p] / unit
+        while at < len(list_) and near[list_[at], place[at]] == i:
+            k, a = list_[at], place[at]
+            for b in range(a, n):
+                inside[k, a, b] = line[near[k, b]]
+            towards[k, a] = line[rows[k]]
+            at += 1
+        for p in range(begin, end):
+            line[other[p]] = 0.0
 
 
 nearest: Any = njit(cache=True)(_nearest)
-squares: Any = njit(cache=True)(_squares)
+_compiled: Any = njit(cache=True, error_model="numpy")(_squares)
