@@ -53,7 +53,12 @@ def command(
     nodes: Nodes = None,
     edges: Edges = None,
     labels: NodeLabels = None,
-    method: Annotated[str | None, Option(help="An unlearner. Default: exact retraining.")] = None,
+    method: Annotated[
+        str | None,
+        Option(
+            metavar="NAME|FILE.py", help="An unlearner, or your own. Default: exact retraining."
+        ),
+    ] = None,
     change: ChangeUnlearner = None,
     audits: Annotated[str, Option(help="standard, full or none.")] = "standard",
     out: Annotated[
@@ -270,10 +275,11 @@ def _named_records(user: Sequence[str] | None, item: Sequence[str] | None) -> Na
 def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None:
     """Return the unlearner of this name; None if no name is given (the run's method forgets)."""
     from rescind.core.method import Method
-    from rescind.core.settings import classes, from_table
+    from rescind.core.settings import classes, from_table, sought
     from rescind.errors import ConfigError, suggest
     from rescind.experiments.recipe_file import setting
     from rescind.forgetting.forget import settings_of_forgetting
+    from rescind.methods._outside import FORGETS, class_name
     from rescind.storage.federations import MODELS, UNLEARNERS
 
     if name is None:
@@ -283,10 +289,11 @@ def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None
                 f"--method FedShareUnlearn."
             )
         return None
+    name = class_name(name, FORGETS)
     every = classes(*UNLEARNERS)
     known = [n for n in every if every[n].forget is not Method.forget]  # type: ignore[attr-defined]
-    cls = {n.lower(): every[n] for n in known}.get(name.lower())
-    if cls is None:
+    cls = sought(*UNLEARNERS, name)
+    if cls is None or cls.forget is Method.forget:  # type: ignore[attr-defined]
         raise ConfigError(f"there is no unlearner '{name}': {suggest(name, known)}")
     given = dict(setting(text, "rounds=20") for text in changes)
     own = settings_of_forgetting(cls)
@@ -296,7 +303,7 @@ def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None
                 f"{cls.__name__} has no setting of forgetting '{key}' (it learns as the run did); "
                 + (suggest(key, own) if own else "it has none at all. Leave --set out.")
             )
-    found: Unlearner = from_table(cls, {**given, "name": name}, {"model": MODELS})
+    found: Unlearner = from_table(cls, {**given, "name": cls.__name__}, {"model": MODELS})
     return found
 
 

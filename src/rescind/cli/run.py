@@ -25,6 +25,14 @@ _SET = "Change a setting, e.g. run.rounds=20, method.negatives=4, seed=3."
 
 def command(
     recipe: options.Recipe,
+    method: Annotated[
+        str | None,
+        Option(
+            metavar="NAME|FILE.py",
+            help="Run this method instead of the recipe's: a name, or a file of your own "
+            "(FILE.py:CLASS if it has several).",
+        ),
+    ] = None,
     change: Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=_SET)] = None,
     cell: Annotated[str | None, Option(help="Run one cell only, e.g. ml-100k/FedAvg.")] = None,
     seeds: Annotated[int | None, Option(min=1, help="Run seeds 0 to N-1.")] = None,
@@ -45,17 +53,18 @@ def command(
     from rescind.errors import ConfigError, RescindError
     from rescind.experiments.recipe_file import check, check_record, locate
 
-    changed = {text.partition("=")[0].strip() for text in change or ()}
+    change = [*([f"method={method}"] if method else []), *(change or ())]
+    changed = {text.partition("=")[0].strip() for text in change}
     if seeds is not None and changed & {"seed", "run.seed"}:
         raise ConfigError("--seeds and --set seed=K were both given. Give one of them.")
     path = locate(recipe)
-    check(path, change or (), cell)  # before torch is loaded: an error answers at once
+    check(path, change, cell)  # before torch is loaded: an error answers at once
     if record:
-        check_record(path, change or ())
+        check_record(path, change)
     from rescind.experiments.learning_run import append_facts
     from rescind.experiments.recipe import read
 
-    found = read(path, change or (), cell)
+    found = read(path, change, cell)
     cells = found.choose(cell, None if seeds is None else range(seeds))
     stem = f"{found.path.stem}-changed" if found.changed else found.path.stem
     home = out or Path("runs") / found.path.parent.name / stem
@@ -124,7 +133,7 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
 
     emptied = (folder / MOVED).is_file() and not has_model(folder)  # forgetting replaced this run
     done = read_facts(folder) if resume and not emptied else None
-    if done is not None and (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed):
+    if done is not None and _same(done, cell):
         typer.echo(f"{title}: finished before", err=True)
         tidy(folder)
         return done
@@ -136,6 +145,15 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
         if cell.data.variant and cell.forget is None:
             stream_run.draw(result.facts, folder / stream_run.PICTURE)
     return result.facts
+
+
+def _same(done: dict[str, Any], cell: Cell) -> bool:
+    """Return whether a finished run is of this cell, and of the same text of an own method."""
+    from rescind.methods._outside import version_of
+
+    text = version_of(cell.method)
+    same = (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed)
+    return same and text.items() <= done.get("versions", {}).items()
 
 
 def _cache(home: Path, resume: bool, workers: int) -> TrialCache:

@@ -30,6 +30,7 @@ from rescind.errors import BoundaryError, DataError
 from rescind.experiments.recipe import Cell, DataSettings, Recipe
 from rescind.experiments.results import append_line
 from rescind.forgetting.succession import rerunning
+from rescind.methods._outside import version_of
 from rescind.privacy import accountant
 from rescind.storage.checkpoints import Checkpoints, Resumed, resume
 from rescind.storage.federations import save_federation
@@ -349,7 +350,7 @@ def _facts(
         **cell.stated,
         "data": about(dataset),
         "shared": len(fed.world.shared),
-        "versions": versions(),
+        "versions": versions() | version_of(fed.method),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "rounds": until.history[-1][0] if until and until.history else state.round,
         "round": state.round,

@@ -4,7 +4,8 @@
     [data]     name = "ml-1m"                      what `rescind data` knows; more keys below
     [sharing]  ratio = [1, 2, 7]  part = 0.3       optional: simulated people lend records
     [method]   name = "FedAvg"  negatives = 4      fields of the class, one to one; "auto": Gram,
-                                                   or LocalGram above 16,000 items
+                                                   or LocalGram above 16,000 items; your own
+                                                   file: name = "anchored.py"
     [method.model]  name = "LightGCN"
     [guards]   clip = 1.0  gaussian = 0.8          optional: fields of `GuardSettings`
     [run]      rounds = 150                        fields of `RunSettings`
@@ -45,6 +46,7 @@ from rescind.experiments.cell import (
 )
 from rescind.experiments.recipe_file import COLUMNS, Column, PlotSettings, Table
 from rescind.experiments.recipe_shape import SETTINGS
+from rescind.methods._outside import FORGETS, LEARNS, class_name
 from rescind.storage.federations import METHODS, MODELS, UNLEARNERS
 
 __all__ = [
@@ -212,9 +214,7 @@ def _place(tables: Table, axis: str, value: Any) -> None:
 
 def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, str]) -> Cell:
     try:
-        method, sharing = dict(tables.get("method", {})), tables.get("sharing")
-        if method.get("name") == "auto":
-            method["name"] = "AutoGram"
+        method, sharing = _named(tables.get("method", {}), LEARNS, path), tables.get("sharing")
         run = {**tables.get("run", {}), "seed": seed}
         learns = from_table(_learner(method), method, {"model": MODELS})
         if learns.model.task == "nodes":
@@ -227,11 +227,19 @@ def _cell(path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, 
             method=learns,
             run=_settings(RunSettings, run),
             guards=guards if guards.guards else None,
-            forget=_forget(tables.get("forget", {}), method),
+            forget=_forget(_named(tables.get("forget", {}), FORGETS, path), method),
             labels=labels,
         )
     except ConfigError as error:
         raise ConfigError(f"{path}, cell {name}: {error}") from None
+
+
+def _named(table: Mapping[str, Any], marker: str, path: Path) -> Table:
+    """Return a table whose name is that of a class: it may be a file, near the recipe or here."""
+    if "name" not in table:
+        return dict(table)
+    name = "AutoGram" if table["name"] == "auto" and marker == LEARNS else str(table["name"])
+    return {**table, "name": class_name(name, marker, path.parent)}
 
 
 def _learner(method: Mapping[str, Any]) -> type:

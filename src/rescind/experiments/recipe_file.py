@@ -172,7 +172,9 @@ def change(axes: Table, text: str) -> tuple[list[str], Any] | None:
         return None
     if key in AXES:
         axes.pop(key, None)
-        named = ("data", "method", "forget")
+        if key == "method":  # another method does not take the fields of the one it replaces
+            return [key], {"name": value}
+        named = ("data", "forget")
         key = "method.model" if key == "model" else f"{key}.name" if key in named else key
     parts = key.split(".")
     if parts[0] not in SETTINGS or len(parts) < 2:
