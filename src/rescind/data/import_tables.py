@@ -24,7 +24,8 @@ _LARGEST_COLUMN = 2**29  # unpacked bytes of a column in one row group
 _SMALL_COLUMN, _HIGHEST_RATIO = 2**24, 200  # as in archives: a bomb shrinks a thousand times
 _BATCH = 16_384
 FORMATS = {
-    ".csv": "csv", ".tsv": "tsv", ".inter": "inter", ".txt": "sequence", ".parquet": "parquet",
+    ".csv": "csv", ".tsv": "tsv", ".inter": "inter", ".item": "inter", ".txt": "sequence",
+    ".parquet": "parquet",
 }  # fmt: skip
 
 Batch = tuple[Sequence[int], list[Sequence[str]]]
