@@ -112,12 +112,31 @@ def import_dataset(
     terms: Annotated[str, Option(help="Terms of use, shown with the data.")] = "",
     replace: Annotated[bool, Option("--replace", help="Overwrite an earlier import.")] = False,
     max_rows: Annotated[int | None, Option(min=1, help=_MAX_ROWS)] = None,
+    title: Annotated[str | None, Option(help="Column with the name of an item.")] = None,
+    genres: Annotated[
+        str | None, Option(help="Columns of words about an item: genre,brand.")
+    ] = None,
+    items: Annotated[
+        Path | None, Option(metavar="FILE", help="A table about items: item, title, genres, ...")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, Option(metavar="COLUMN", help="Leave this column out; repeatable.")
+    ] = None,
+    drop_bad_rows: Annotated[
+        bool, Option("--drop-bad-rows", help="Leave out rows with an invalid cell, and say which.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Import interactions from your own file. Nothing is stored if a cell is invalid."""
+    """Import interactions from your own file. Nothing is stored if a cell is invalid.
+
+    A rating or time column without any value is taken as absent, with one line that says so.
+
+    Example: rescind data import ratings.csv --name mine --user customer --item product
+    """
     from rescind.data import import_file
 
     roles = {"user": user, "item": item, "rating": rating, "time": time, "split": split}
+    roles |= {"title": title, "genres": genres}
     settings: dict[str, Any] = {
         "columns": {role: column for role, column in roles.items() if column is not None},
         "separator": separator,
@@ -128,6 +147,10 @@ def import_dataset(
         "terms": terms,
         "replace": replace,
         "max_rows": max_rows,
+        "ignore": ignore or (),
+        "drop_bad_rows": drop_bad_rows,
+        "items": items,
+        "tell": lambda text: typer.echo(text, err=True),
     }
     data = _with_status(f"reading {file.name}", lambda _: import_file(file, name, **settings))
     _report_import(data, file, json)
@@ -183,6 +206,7 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
         "ratings": data.rating is not None,
         "times": data.has_time,
         "split": data.split is not None,
+        "titles": data.titles is not None,
         "place": where(data.name, data.source),
         "digest": data.digest,
     }

@@ -7,6 +7,7 @@ wheel that contains the file. Importing this package reads no data and uses no n
 from rescind.data.arrays import TEST, TRAIN, VALID
 from rescind.data.blocks import k_core, min_user
 from rescind.data.dataset import Dataset, GraphDataset
+from rescind.data.frames import from_frame
 from rescind.data.importing import import_file
 from rescind.data.loading import describe, load, names
 from rescind.data.split import random_split
@@ -18,6 +19,7 @@ __all__ = [
     "Dataset",
     "GraphDataset",
     "describe",
+    "from_frame",
     "import_file",
     "k_core",
     "load",

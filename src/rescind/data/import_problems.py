@@ -73,18 +73,20 @@ class Problems:
         if total > len(lines):
             lines.append(f"... and {total - len(lines):,} more")
         for (at, why), count in self.counts.most_common():
-            lines.append(f"column '{self.header[at]}': {count:,} cells: {why}")
+            lines.append(f"column '{self.header[at]}': {count:,} cell{'s' * (count > 1)}: {why}")
         return "\n  ".join(lines)
 
     def error(self, total: int) -> DataError:
         """Return the error that says what to do. total: rows of the file"""
         columns = sorted({at for at, _ in self.counts})
         ignore = [f"--ignore {self.header[at]}" for at in columns if at not in self.needed]
-        ways = [f"pass --drop-bad-rows to import the other {total - self.rows:,} of {total:,} rows"]
-        ways += [f"leave a column out with {' '.join(ignore)}"] if ignore else []
-        return DataError(
-            f"{self.told()}\n  Nothing was imported. Mend the file, {', or '.join(ways)}."
+        left = total - self.rows
+        ways = (
+            [f"pass --drop-bad-rows to import the other {left:,} of {total:,} rows"] if left else []
         )
+        ways += [f"leave a column out with {' '.join(ignore)}"] if ignore else []
+        told = "Nothing was imported. " + ", or ".join(["Mend the file", *ways])
+        return DataError(f"{self.told()}\n  {told}.")
 
     needed: frozenset[int] = frozenset()
     """Columns that cannot be left out."""

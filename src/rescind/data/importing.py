@@ -84,9 +84,7 @@ def import_file(
     A .txt file has lines `user item` in the order of each user's history (the leave-last-out files
     of the sequential literature). That order is kept: the time of an item is its place, from 1.
     """
-    _check_name(name, replace)
-    if time_unit not in ("s", "ms"):
-        raise ConfigError(f"the time unit is '{time_unit}'; allowed are s and ms.")
+    check_name(name, replace)
     if max_rows is not None and max_rows < 1:
         raise ConfigError(f"max_rows must be at least 1, got {max_rows}.")
     opened = partial(open_table, Path(path), separator, encoding, header, max_rows)
@@ -95,7 +93,7 @@ def import_file(
     )
     if items is not None:
         dataset = with_facts(dataset, partial(open_table, Path(items), encoding=encoding), tell)
-    return _store(name, replace_fields(dataset, terms=terms), Path(path).name)
+    return store(name, replace_fields(dataset, terms=terms), Path(path).name)
 
 
 def dataset_of(
@@ -103,6 +101,8 @@ def dataset_of(
     text_ids: bool, ignore: Collection[str], drop: bool, tell: Tell,
 ) -> Dataset:  # fmt: skip
     """Read a table as a dataset, with what it says about items."""
+    if time_unit not in ("s", "ms"):
+        raise ConfigError(f"the time unit is '{time_unit}'; allowed are s and ms.")
     table = opened()
     facts = {role: columns.pop(role) for role in FACTS if role in columns}
     positions = find_columns(table, columns, header, ignore)
@@ -118,7 +118,7 @@ def dataset_of(
     return about_items(_dataset(stored, name, ""), found)
 
 
-def _store(name: str, dataset: Dataset, file: str) -> Dataset:
+def store(name: str, dataset: Dataset, file: str) -> Dataset:
     """Store an import without rows that were erased before; return what is stored."""
     listed = Blocklist.of_dataset(name)
     left = listed.left_of(dataset)
@@ -154,7 +154,7 @@ def erase_imported(name: str, users: Sequence[str], items: Sequence[str] = ()) -
         named = dataset.users[rows.user].tolist(), dataset.items[rows.item].tolist()
         # The list first: whatever happens next, nobody learns these rows again.
         Blocklist().with_erased(*named).add_to_dataset(name)
-        left = _store(name, dataset, about_imported(name)["file"])
+        left = store(name, dataset, about_imported(name)["file"])
         for old in imported_folder().glob(f".{name}-*"):  # of a command that was killed
             shutil.rmtree(old, ignore_errors=True)
     again = load_imported(name)
@@ -198,7 +198,8 @@ def about_imported(name: str) -> dict[str, Any]:
         raise DataError(f"{path}: not readable ({error}). Import again with --replace.") from error
 
 
-def _check_name(name: str, replace: bool) -> None:
+def check_name(name: str, replace: bool) -> None:
+    """Refuse the name of a new import if it is not one, or if it is taken."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"the name is '{name}'; it must be 1 to 64 of a-z, 0-9, dot, dash and underscore, and "
