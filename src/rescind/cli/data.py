@@ -42,10 +42,11 @@ def list_datasets(json: Json = False) -> None:
 
 @app.command("describe")
 def describe_dataset(name: Name, json: Json = False) -> None:
-    """Describe a dataset: size, terms of use and source."""
+    """Describe a dataset: size, terms of use, source, and the memory that methods need on it."""
     from rescind.data import describe
 
     about = describe(name)
+    about["memory"] = _memory(about)
     if json:
         _print_json(about)
         return
@@ -58,7 +59,22 @@ def describe_dataset(name: Name, json: Json = False) -> None:
     typer.echo(f"{about['title']} ({about['name']})")
     for what, text in lines:
         typer.echo(f"  {what:9}  {text}")
-    typer.echo(f"\nNext: rescind data get {name}")
+    for method, need in (about["memory"] or {}).items():
+        typer.echo(f"  {'memory':9}  {method:<11} up to {need / 1e9:.1f} GB")
+    typer.echo(f"\nNext: rescind data get {name}; rescind run --data {name}")
+
+
+def _memory(about: dict[str, Any]) -> dict[str, int] | None:
+    """Return the bytes that each method will need, None for graphs and data without a size."""
+    if not {"users", "items", "rows"} <= about.keys():
+        return None
+    from rescind.data import load
+    from rescind.experiments.advice import memory_of_methods
+    from rescind.experiments.needs import Sizes
+
+    if about["kind"] == "imported":  # it is here, so it can be counted
+        return memory_of_methods(Sizes.of(load(about["name"])))  # type: ignore[arg-type]
+    return memory_of_methods(Sizes(about["users"], about["items"], about["rows"]))
 
 
 @app.command("get")

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
-from rescind.cli import options
 from rescind.cli.progress import interruptible
 
 if TYPE_CHECKING:
@@ -24,7 +23,18 @@ _SET = "Change a setting, e.g. run.rounds=20, method.negatives=4, seed=3."
 
 
 def command(
-    recipe: options.Recipe,
+    recipe: Annotated[
+        str | None,
+        Argument(help="A TOML file, or the name of a recipe (paper/table). Or give --data."),
+    ] = None,
+    data: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Run on this dataset without a recipe. Without --method, one is chosen by size, "
+            "density and times, and the reasons are told.",
+        ),
+    ] = None,
     method: Annotated[
         str | None,
         Option(
@@ -46,25 +56,26 @@ def command(
 ) -> None:
     """Run a recipe, or one cell of it, and write run.json and the model to the run's folder.
 
+    Examples: rescind run basics/floor --cell ml-100k/FedAvg --seeds 1; rescind run --data mine;
+    rescind run mine.toml --method anchored.py
+
     With --record, each run also adds one line to the .jsonl file next to the recipe. `rescind
     table` prints these lines with the paper's numbers. Runs with other settings than the recipe's
     (--set, except for the seed) and recipes of an installed package cannot be recorded.
     """
     from rescind.errors import ConfigError, RescindError
-    from rescind.experiments.recipe_file import check, check_record, locate
 
-    change = [*([f"method={method}"] if method else []), *(change or ())]
+    change = change or []
     changed = {text.partition("=")[0].strip() for text in change}
     if seeds is not None and changed & {"seed", "run.seed"}:
         raise ConfigError("--seeds and --set seed=K were both given. Give one of them.")
-    path = locate(recipe)
-    check(path, change, cell)  # before torch is loaded: an error answers at once
-    if record:
-        check_record(path, change)
+    if recipe is None:
+        found = _own(data, method, change, record)
+    else:
+        more = [f"{key}={value}" for key, value in (("data", data), ("method", method)) if value]
+        found = _from_file(recipe, [*more, *change], cell, record)
     from rescind.experiments.learning_run import append_facts
-    from rescind.experiments.recipe import read
 
-    found = read(path, change, cell)
     cells = found.choose(cell, None if seeds is None else range(seeds))
     stem = f"{found.path.stem}-changed" if found.changed else found.path.stem
     home = out or Path("runs") / found.path.parent.name / stem
@@ -99,6 +110,37 @@ def command(
             f"{len(failed)} of {len(cells)} runs cannot run; the others are finished.\n  "
             + "\n  ".join(failed)
         )
+
+
+def _from_file(name: str, change: list[str], cell: str | None, record: bool) -> Recipe:
+    from rescind.experiments.recipe_file import check, check_record, locate
+
+    path = locate(name)
+    check(path, change, cell)  # before torch is loaded: an error answers at once
+    if record:
+        check_record(path, change)
+    from rescind.experiments.recipe import read
+
+    return read(path, change, cell)
+
+
+def _own(data: str | None, method: str | None, change: list[str], record: bool) -> Recipe:
+    """Return the recipe of a dataset by itself; say which method was chosen, and why."""
+    from rescind.errors import ConfigError
+
+    if data is None:
+        raise ConfigError(
+            "give a recipe (rescind run basics/floor), or a dataset (rescind run --data ml-100k)."
+        )
+    if record:
+        raise ConfigError("--record adds to the results of a recipe. Write one (docs/recipes.md).")
+    from rescind.experiments.own_data import advice_for, recipe_for
+
+    if method is None:
+        advice = advice_for(data)
+        method = advice.method
+        typer.echo(f"method: {method}, because: {'; '.join(advice.why)}", err=True)
+    return recipe_for(data, method, change)
 
 
 def _summary(facts: dict[str, Any]) -> str:
@@ -188,6 +230,8 @@ def _how_to_record(recipe: Recipe) -> str:
 
     if recipe.changed:
         return "The recipe's results take runs of its own settings only; --set changed them."
+    if not recipe.path.is_file():
+        return "Results are recorded for recipes (docs/recipes.md)."
     again = "give the same command with --resume --record"
     if in_package(recipe.path):
         return f"To add it to results of your own, {again}, after:\n  {copy_command(recipe.path)}"

@@ -103,7 +103,13 @@ def read(path: Path, changes: Sequence[str] = (), only: str | None = None) -> Re
 
     only: build this cell only, so that a change does not have to fit the others
     """
-    table = recipe_file.parsed(path)
+    return of_table(path, recipe_file.parsed(path), changes, only)
+
+
+def of_table(
+    path: Path, table: Table, changes: Sequence[str] = (), only: str | None = None
+) -> Recipe:
+    """Return the recipe of a table. path: of its file, which need not be there"""
     axes, shown = dict(table.get("axes", {})), table.get("table", {})
     changed = [one for text in changes if (one := recipe_file.change(axes, text)) is not None]
     names, cells = _cells(path, table, axes, changed, only)

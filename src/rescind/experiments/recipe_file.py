@@ -113,7 +113,17 @@ def locate(name: str) -> Path:
     files = [path for folder in (RECIPES, packaged()) for path in folder.glob("*/*.toml")]
     known = {f"{path.parent.name}/{path.stem}" for path in files}
     looked = ", ".join(map(str, tried))
+    if "/" not in name and name in _datasets():
+        raise ConfigError(
+            f"'{name}' is a dataset, not a recipe. Run on it: rescind run --data {name}"
+        )
     raise ConfigError(f"there is no recipe '{name}' (looked for {looked}). {suggest(name, known)}")
+
+
+def _datasets() -> list[str]:
+    from rescind.data.loading import names
+
+    return names()
 
 
 def check_record(path: Path, changes: Sequence[str]) -> None:
