@@ -10,7 +10,10 @@ import typer
 from typer import Argument, Option
 
 app = typer.Typer(
-    help="Datasets: list, describe, get, import, erase.", no_args_is_help=True, add_completion=False
+    help="Datasets: list, describe, get, import, erase.",
+    no_args_is_help=True,
+    add_completion=False,
+    suggest_commands=False,
 )
 
 Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
@@ -235,11 +238,11 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
 
 
 def _with_status(text: str, work: Any) -> Any:
-    """Run `work(say)` with a spinner on stderr, so that stdout stays clean."""
-    from rich.console import Console
+    """Run `work(say)` while stderr shows that it goes on; stdout stays clean."""
+    from rescind.cli.progress import working
 
-    with Console(stderr=True).status(text) as status:
-        return work(status.update)
+    with working(text) as say:
+        return work(say)
 
 
 def _size(about: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ import typer
 from typer import Option
 
 from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
+from rescind.cli.progress import Countdown
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -92,6 +93,9 @@ def command(
 ) -> None:
     """Forget records of a run: make a new run without them, and a signed receipt.
 
+    Examples: rescind forget runs/demo --withdraw 450; rescind forget runs/demo --erase records.csv;
+    rescind forget runs/demo --user 793 --item 50 --item 172
+
     Users and items go by their original ids. The old folder keeps its metrics and a page that links
     to the new run. Give the receipt's key to the requester: only with it can the receipt be matched
     with the records.
@@ -140,6 +144,7 @@ def _answer(
     from rescind.storage.events import event_text
 
     bars: list[RoundBar] = []
+    count = Countdown("retrained models to compare with (audit)")
     asked: list[tuple[Event, Labels]] = []
     with ExitStack() as stack:
 
@@ -158,7 +163,7 @@ def _answer(
 
         done = answer(
             run, kind, source, how, audits, out, workers,  # type: ignore[arg-type]
-            watch=(on_round,), on_retrain=_retrains, on_start=on_start, away=away,
+            watch=(on_round,), on_retrain=count, on_start=on_start, away=away,
         )  # fmt: skip
     if parts is not None:
         if not asked:
@@ -197,7 +202,7 @@ def _print(done: Answer) -> str:
     receipt = done.evidence.exact
     asked, how_done = receipt.asked, receipt.done
     typer.echo(
-        f"forgot {asked.records:,} records, people concerned: {asked.people:,}, by "
+        f"forgot {asked.records:,} records, users concerned: {asked.people:,}, by "
         f"{how_done.unlearning} in {how_done.seconds:.1f} s ({how_done.rounds} rounds, level "
         f"{how_done.level}): {receipt.verdict}"
     )
@@ -305,10 +310,6 @@ def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None
             )
     found: Unlearner = from_table(cls, {**given, "name": cls.__name__}, {"model": MODELS})
     return found
-
-
-def _retrains(finished: int, total: int) -> None:
-    typer.echo(f"  audit: {finished} of {total} retrained models to compare with", err=True)
 
 
 def _tell_proof(receipt: Path) -> None:

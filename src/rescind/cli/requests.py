@@ -15,7 +15,9 @@ from rescind.cli.options import Json
 if TYPE_CHECKING:
     from datetime import datetime
 
-app = typer.Typer(help="List the requests of a service, and extend deadlines.")
+app = typer.Typer(
+    help="List the requests of a service, and extend deadlines.", suggest_commands=False
+)
 State = Annotated[Path, Option(help="Folder of the ledger.")]
 Database = Annotated[str | None, Option(metavar="URL", help="PostgreSQL, if the ledger is there.")]
 TOKEN = "RESCIND_TOKEN"
@@ -66,7 +68,7 @@ def _plain(row: Any) -> dict[str, Any]:
 def extend(
     request: Annotated[str, Argument(help="The request, as `rescind requests` lists it.")],
     days: Annotated[int, Option(min=1, max=60, help="Days more.")],
-    reason: Annotated[str, Option(help="Why; its person is told.")],
+    reason: Annotated[str, Option(help="Why; the user is told.")],
     url: Annotated[
         str | None,
         Option(help=f"A running service. Its token (scope extend) is read from {TOKEN}."),
@@ -81,7 +83,7 @@ def extend(
         from rescind.ledger.requests import extend as extend_here
 
         due = extend_here(state, database, request, days, reason)
-    typer.echo(f"{request} is due on {due}. Its person is told: {reason}")
+    typer.echo(f"{request} is due on {due}. The user is told: {reason}")
 
 
 def _extend_there(url: str, request: str, days: int, reason: str) -> str:

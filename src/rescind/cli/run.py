@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from rescind.cli.progress import interruptible
+from rescind.cli.progress import Countdown, interruptible
 
 if TYPE_CHECKING:
     from rescind.experiments.recipe import Cell, Recipe
@@ -202,12 +202,7 @@ def _cache(home: Path, resume: bool, workers: int) -> TrialCache:
     """Return the cache that cells with unlearners share: trained models and reference models."""
     from rescind.experiments.unlearning_run import TrialCache
 
-    return TrialCache(home, resume, workers, progress=_retrains)
-
-
-def _retrains(finished: int, total: int) -> None:
-    if finished < total:
-        typer.echo(f"  {finished} of {total} retrained models to compare with", err=True)
+    return TrialCache(home, resume, workers, progress=Countdown("retrained models to compare with"))
 
 
 @contextmanager
