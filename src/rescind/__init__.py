@@ -31,7 +31,7 @@ __version__ = "0.2.0"
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "1000")
 
 _NAMES: dict[str, tuple[str, ...]] = {
-    "rescind.data": ("Dataset", "GraphDataset", "import_file", "load"),
+    "rescind.data": ("Dataset", "GraphDataset", "from_frame", "import_file", "load"),
     "rescind.core.federation": ("Federation",),
     "rescind.core.run_state": ("EarlyStop",),
     "rescind.core.tasks.metrics": ("Ranking",),
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from rescind.core.request import Request
     from rescind.core.run_state import EarlyStop
     from rescind.core.tasks.metrics import Ranking
-    from rescind.data import Dataset, GraphDataset, import_file, load
+    from rescind.data import Dataset, GraphDataset, from_frame, import_file, load
     from rescind.data.simulated_lending import (
         draw_groups,
         draw_regret,
@@ -92,8 +92,8 @@ __all__ = [
     "GraphDataset", "GraphGram", "InProcess", "Join", "Laplace", "OneByOne", "Ranking",
     "Recommendation", "Report", "Request", "RescindError", "SeqGram", "Share", "Stream",
     "Unshare", "Withdraw", "__version__", "audit", "draw_groups", "draw_regret", "draw_share",
-    "errors", "forget", "import_file", "load", "load_federation", "methods", "models", "run_stream",
-    "save_federation", "simulate_lending", "verify",
+    "errors", "forget", "from_frame", "import_file", "load", "load_federation", "methods", "models",
+    "run_stream", "save_federation", "simulate_lending", "verify",
 ]  # fmt: skip
 
 

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rescind.data import describe, import_columns, import_file, importing, load, names
+from rescind.data import (
+    describe,
+    import_columns,
+    import_file,
+    import_order,
+    import_reading,
+    load,
+    names,
+)
 from rescind.data.import_columns import Wanted
 from rescind.data.import_tables import open_table
 from rescind.errors import ConfigError, DataError, RescindError
@@ -116,9 +124,9 @@ BAD = {
     "duplicate header": ("user,item,user\n1,2,3\n", "line 1, column 3: the header has 'user'"),
     "second header": (table("1,2,3,4", "user,item,rating,time"), "line 3, column 1: a second"),
     "mixed types": (table("1,2,3,4", "1,3,good,4"), "line 3, column 3 ('rating'): 'good'"),
-    "NaN rating": (table("1,2,nan,4"), "line 2, column 3 ('rating'): 'nan'"),
+    "NaN rating": (table("1,2,nan,4", "1,3,5,4"), "line 2, column 3 ('rating'): 'nan'"),
     "infinite rating": (table("1,2,inf,4"), "line 2, column 3"),
-    "no rating": (table("1,2,,4"), "line 2, column 3 ('rating'): ''"),
+    "no rating": (table("1,2,,4", "1,3,5,4"), "line 2, column 3 ('rating'): ''"),
     "negative id": (table("1,2,3,4", "-7,2,3,4"), "line 3, column 1 ('user'): '-7'"),
     "huge id": (table(f"1,{2**63},3,4"), "line 2, column 2 ('item')"),
     "fraction as id": (table("1.0,2,3,4"), "line 2, column 1 ('user'): '1.0'"),
@@ -292,8 +300,17 @@ def read_plainly(path, columns=None, text_ids=False, unit="s", **settings):
     """Return the columns that the fast reader finds, or None, and a call of the careful one."""
     table = open_table(path, **settings)
     header = settings.get("header", True)
-    wanted = Wanted(importing._find_columns(table, dict(columns or {}), header), text_ids, unit)
-    return table.plain(wanted), lambda: importing._read_cells(table, wanted)
+    wanted = Wanted(import_reading.find_columns(table, dict(columns or {}), header), text_ids, unit)
+    return table.plain(wanted), lambda: careful(table, wanted)
+
+
+def careful(table, wanted):
+    """Read every cell; raise if one is invalid."""
+    reader = import_reading._CellReader(table, wanted)
+    found = reader.read(drop=False)
+    if reader.problems.rows:
+        raise reader.problems.error(reader.total)
+    return found
 
 
 def assert_same(fast, careful):
@@ -407,7 +424,7 @@ def test_an_id_is_read_as_a_number_only_if_it_is_written_as_one(save, monkeypatc
 def test_a_plain_file_is_never_read_cell_by_cell(save, monkeypatch, content, settings):
     path = save(content)
     with monkeypatch.context() as patch:
-        patch.setattr(importing, "_read_cells", None)  # to call it would fail
+        patch.setattr(import_reading, "_CellReader", None)  # to call it would fail
         fast = import_file(path, "fast", **settings)
     monkeypatch.setattr("rescind.data.import_tables.plain_text", lambda *_: None)
     assert import_file(path, "careful", **settings).digest == fast.digest
@@ -511,7 +528,7 @@ def test_rows_are_sorted_as_by_lexsort(rows, timed, sort_first):
     user, time, item = (np.asarray([row[n] for row in rows], dtype=np.int64) for n in range(3))
     keys = (item, time, user) if timed else (item, user)
     columns = {"user": user, "item": item, "rating": np.arange(len(rows))}  # the row itself
-    found = importing._sort(columns | ({"time": time} if timed else {}))
+    found = import_order.sorted_rows(columns | ({"time": time} if timed else {}))
     assert found["rating"].tolist() == np.lexsort(keys).tolist()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from types import SimpleNamespace
 
 import pytest
 
+from rescind.cli import progress
 from rescind.reporting.progress import RoundBar
 
 
@@ -25,3 +27,49 @@ def test_a_bar_shows_the_round_or_counts_calls(capsys, rounds, text, done):
     (task,) = bar.bar.tasks
     assert (task.completed, task.total) == (done, rounds)
     assert capsys.readouterr().err.strip() == text
+
+
+def test_without_a_terminal_a_line_tells_what_goes_on_and_how_long_it_takes(capsys):
+    with RoundBar("learning", 10) as bar:
+        bar.begun = 100.0
+        assert bar.told(112.0) == "reading data and compiling: 12 s so far"
+        bar.calls, bar.at, bar.began = 1, 1, 115.0
+        assert bar.told(120.0) == "round 1 of 10", "the first round compiles: no estimate yet"
+        bar.calls, bar.at = 3, 3
+        assert bar.told(125.0) == "round 3 of 10, about 35 s left"  # 2 rounds took 10 s
+        bar.calls, bar.at = 10, 10
+        assert bar.told(160.0) == "evaluating and saving: 60 s so far"
+
+
+def test_a_step_of_unknown_length_is_told_again_and_again(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "EVERY", 0.001)
+    with progress.working("reading") as say:
+        say("still reading")
+        said, until = "", monotonic() + 60  # it ends as soon as the line is there
+        while "still reading: " not in said and monotonic() < until:
+            said += capsys.readouterr().err
+    assert "still reading: " in said
+
+
+def test_a_countdown_estimates_from_what_was_trained_now(capsys):
+    times = iter([0.0, 10.0, 20.0, 40.0])
+    count = progress.Countdown("models", lambda: next(times))
+    for done in (2, 3, 4, 5):  # two were there before
+        count(done, 5)
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "  2 of 5 models",
+        "  3 of 5 models, about 20 s left",
+        "  4 of 5 models, about 10 s left",
+        "  5 of 5 models",
+    ]
+
+
+def test_steps_end_with_a_line(capsys):
+    with progress.Steps("tuning", "rounds") as steps:
+        steps(1, 4)
+        steps(4, 4, "done")
+    assert capsys.readouterr().err.splitlines() == [
+        "tuning",
+        "  4 of 4 rounds, about 0 s left done",
+    ]

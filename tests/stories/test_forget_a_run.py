@@ -14,12 +14,13 @@ from rescind.core.clock import Clock
 from rescind.data import Dataset
 from rescind.errors import ConsentError, DataError
 from rescind.experiments.forget_run import answer, read_request
-from rescind.experiments.learning_run import run_cell
-from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
+from rescind.experiments.learning_run import append_facts, run_cell
+from rescind.experiments.recipe import Cell, DataSettings, Recipe, RunSettings, SharingSettings
 from rescind.forgetting import pipeline
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
 from rescind.storage.federations import load_federation
+from rescind.storage.run_folder import read_facts
 
 CANARY = "canary-7f3a9c51"
 FILM = "film-e2d8b640"
@@ -120,6 +121,21 @@ def test_erased_records_are_left_out_by_every_rerun_and_resume(run, tmp_path):
     assert second.evidence.receipt.previous.startswith("sha256:")
     facts = json.loads((second.folder / "run.json").read_text())
     assert [f["kind"] for f in facts["forgotten"]] == ["Erase", "Withdraw"]
+
+
+def test_a_rerun_states_the_digest_of_the_rows_that_are_left(run, tmp_path):
+    before = read_facts(run)["data"]["digest"]
+    assert before == dataset().digest, "control: a run without a request states all rows"
+    answer(run, "withdraw", CANARY, audits="none")
+    again, path = run_cell(CELL, run, dataset=dataset()), tmp_path / "results" / "t.toml"
+    names, data = again.fed.labels, dataset().select(dataset().user != 3)
+    assert CANARY not in names.users
+    left = replace(data, users=np.array(names.users), items=np.array(names.items))
+    assert read_facts(run)["data"]["digest"] == again.facts["data"]["digest"] == left.digest
+    path.parent.mkdir()
+    append_facts(Recipe(path, "", "", (), ()), again.facts)
+    line = json.loads(path.with_suffix(".jsonl").read_text())
+    assert line["data"] == left.digest != before
 
 
 def test_loans_taken_back_are_not_lent_again_by_a_rerun(run):

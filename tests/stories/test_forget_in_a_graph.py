@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,12 +13,13 @@ from rescind.core import params
 from rescind.data.blocklist import Blocklist
 from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.experiments.forget_run import answer, read_request
-from rescind.experiments.learning_run import run_cell
-from rescind.experiments.recipe import Cell, DataSettings, RunSettings
+from rescind.experiments.learning_run import append_facts, run_cell
+from rescind.experiments.recipe import Cell, DataSettings, Recipe, RunSettings
 from rescind.methods.additive.graph_gram import SUM, GraphGram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
 from rescind.storage.federations import load_federation
+from rescind.storage.run_folder import read_facts
 
 DATA = DataSettings(name="cora", parts="louvain", clients=3)
 CELL = Cell(
@@ -74,6 +76,19 @@ def test_what_is_erased_is_left_out_by_every_later_run(run, tmp_path, kind):
     assert facts(run_cell(CELL, run, dataset=graph()).fed) == left, "the list of the run"
     with pytest.raises(ConsentError, match=r"erased|no edge"):
         answer(done.folder, kind, asked, audits="none")
+
+
+def test_a_rerun_states_the_digest_of_what_is_left_of_the_graph(run, tmp_path):
+    before = read_facts(run)["data"]["digest"]
+    assert before == graph().digest, "control: a run without a request states the whole graph"
+    done = answer(run, "nodes", ask(run, "nodes"), audits="none")
+    left, path = done.fed.now.vault.holdings.digest(), tmp_path / "results" / "t.toml"
+    again = run_cell(CELL, run, dataset=graph())
+    assert read_facts(run)["data"]["digest"] == again.facts["data"]["digest"] == left
+    path.parent.mkdir()
+    append_facts(Recipe(path, "", "", (), ()), again.facts)
+    line = json.loads(path.with_suffix(".jsonl").read_text())
+    assert line["data"] == left != before
 
 
 def test_parts_that_are_drawn_anew_leave_it_out_too(run, tmp_path):

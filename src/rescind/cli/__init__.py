@@ -29,44 +29,56 @@ from rescind.cli import (
     scan,
     serve,
     table,
+    tune,
     value,
     verify,
     witness,
 )
+from rescind.cli.help_text import (
+    DEPLOY,
+    FORGET,
+    LEARN,
+    REPRODUCE,
+    TRY,
+    flow,
+    keep_argument_help,
+)
 from rescind.errors import RescindError
 
+keep_argument_help()
 app = typer.Typer(
     name="rescind",
     help="Federated learning on data that people lend and can take back.",
-    epilog="Start with: rescind demo",
+    epilog="Start with: rescind demo. Help of a command, with examples: rescind run --help",
     no_args_is_help=True,
-    add_completion=False,
+    suggest_commands=False,  # click does
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo.command)
-app.add_typer(data.app, name="data")
-app.command("run")(run.command)
-app.command("recommend")(recommend.command)
-app.command("table")(table.command)
-app.command("reproduce")(reproduce.command)
-app.command("value")(value.command)
-app.command("leak")(leak.command)
-app.command("forget")(forget.command)
-app.command("release")(release.command)
-app.command("verify")(verify.command)
-app.add_typer(log.app, name="log")
-app.add_typer(roster.app, name="roster")
-app.command("witness")(witness.command)
-app.command("audit")(audit.command)
-app.add_typer(flower.app, name="flower")
-app.command("backup")(backup.backup)
-app.command("restore")(backup.restore)
-app.command("scan")(scan.command)
-app.command("serve")(serve.command)
-app.add_typer(requests.app, name="requests")
-app.command("bench")(bench.command)
-app.command("doctor")(doctor.command)
+app.command("demo", rich_help_panel=TRY)(demo.command)
+app.command("doctor", rich_help_panel=TRY)(doctor.command)
+app.add_typer(data.app, name="data", rich_help_panel=LEARN)
+app.command("run", rich_help_panel=LEARN)(run.command)
+app.command("tune", rich_help_panel=LEARN)(tune.command)
+app.command("recommend", rich_help_panel=LEARN)(recommend.command)
+app.command("table", rich_help_panel=LEARN)(table.command)
+app.command("value", rich_help_panel=LEARN)(value.command)
+app.command("forget", rich_help_panel=FORGET)(forget.command)
+app.command("audit", rich_help_panel=FORGET)(audit.command)
+app.command("leak", rich_help_panel=FORGET)(leak.command)
+app.command("verify", rich_help_panel=FORGET)(verify.command)
+app.command("release", rich_help_panel=FORGET)(release.command)
+app.add_typer(log.app, name="log", rich_help_panel=FORGET)
+app.add_typer(roster.app, name="roster", rich_help_panel=FORGET)
+app.command("witness", rich_help_panel=FORGET)(witness.command)
+app.add_typer(flower.app, name="flower", rich_help_panel=DEPLOY)
+app.command("serve", rich_help_panel=DEPLOY)(serve.command)
+app.add_typer(requests.app, name="requests", rich_help_panel=DEPLOY)
+app.command("backup", rich_help_panel=DEPLOY)(backup.backup)
+app.command("restore", rich_help_panel=DEPLOY)(backup.restore)
+app.command("scan", rich_help_panel=DEPLOY)(scan.command)
+app.command("reproduce", rich_help_panel=REPRODUCE)(reproduce.command)
+app.command("bench", rich_help_panel=REPRODUCE)(bench.command)
 
 
 def _version(wanted: bool) -> None:
@@ -89,7 +101,7 @@ def options(
 def main() -> None:
     """Run the command line. Errors that a user can fix end with code 2 and no traceback."""
     try:
-        app()
+        flow(typer.main.get_command(app))()
     except RescindError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)

@@ -10,7 +10,7 @@ from typer import Option
 
 from rescind.cli.forget import requests_of, unlearner
 from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
-from rescind.cli.progress import interruptible
+from rescind.cli.progress import Countdown, interruptible
 
 if TYPE_CHECKING:
     from rescind.audits import Report
@@ -49,6 +49,8 @@ def command(
     audit of the same request, or by the same command after an interrupt.
 
     Exit code 0: PASS or INCONCLUSIVE, 1: FAIL or VOID.
+
+    Example: rescind audit runs/demo --erase draw:0.3
     """
     from rescind.audits.finding import FAILED
     from rescind.errors import ConfigError
@@ -78,7 +80,7 @@ def command(
         report = examine(
             before, after, event, level="full" if full else "standard", ulira=ulira,
             unlearner=subject, seed=seed, workers=workers, pairs=pairs,
-            folder=run / "audits", progress=_progress, lot=lot,
+            folder=run / "audits", progress=Countdown("models to compare with"), lot=lot,
         )  # fmt: skip
     facts = {
         "verdict": report.verdict,
@@ -120,7 +122,3 @@ def _print(report: Report) -> None:
     typer.echo("\n".join(["", *notes, f"Controls: {others}."]))
     why = f" {report.why[0].upper()}{report.why[1:]}." if report.why else ""
     typer.echo(f"{report.verdict}: {VERDICTS[report.verdict]}{why}")
-
-
-def _progress(finished: int, total: int) -> None:
-    typer.echo(f"  {finished} of {total} models to compare with", err=True)

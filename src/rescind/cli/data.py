@@ -10,7 +10,10 @@ import typer
 from typer import Argument, Option
 
 app = typer.Typer(
-    help="Datasets: list, describe, get, import, erase.", no_args_is_help=True, add_completion=False
+    help="Datasets: list, describe, get, import, erase.",
+    no_args_is_help=True,
+    add_completion=False,
+    suggest_commands=False,
 )
 
 Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
@@ -42,10 +45,11 @@ def list_datasets(json: Json = False) -> None:
 
 @app.command("describe")
 def describe_dataset(name: Name, json: Json = False) -> None:
-    """Describe a dataset: size, terms of use and source."""
+    """Describe a dataset: size, terms of use, source, and the memory that methods need on it."""
     from rescind.data import describe
 
     about = describe(name)
+    about["memory"] = _memory(about)
     if json:
         _print_json(about)
         return
@@ -58,7 +62,22 @@ def describe_dataset(name: Name, json: Json = False) -> None:
     typer.echo(f"{about['title']} ({about['name']})")
     for what, text in lines:
         typer.echo(f"  {what:9}  {text}")
-    typer.echo(f"\nNext: rescind data get {name}")
+    for method, need in (about["memory"] or {}).items():
+        typer.echo(f"  {'memory':9}  {method:<11} up to {need / 1e9:.1f} GB")
+    typer.echo(f"\nNext: rescind data get {name}; rescind run --data {name}")
+
+
+def _memory(about: dict[str, Any]) -> dict[str, int] | None:
+    """Return the bytes that each method will need, None for graphs and data without a size."""
+    if not {"users", "items", "rows"} <= about.keys():
+        return None
+    from rescind.data import load
+    from rescind.experiments.advice import memory_of_methods
+    from rescind.experiments.needs import Sizes
+
+    if about["kind"] == "imported":  # it is here, so it can be counted
+        return memory_of_methods(Sizes.of(load(about["name"])))  # type: ignore[arg-type]
+    return memory_of_methods(Sizes(about["users"], about["items"], about["rows"]))
 
 
 @app.command("get")
@@ -112,12 +131,31 @@ def import_dataset(
     terms: Annotated[str, Option(help="Terms of use, shown with the data.")] = "",
     replace: Annotated[bool, Option("--replace", help="Overwrite an earlier import.")] = False,
     max_rows: Annotated[int | None, Option(min=1, help=_MAX_ROWS)] = None,
+    title: Annotated[str | None, Option(help="Column with the name of an item.")] = None,
+    genres: Annotated[
+        str | None, Option(help="Columns of words about an item: genre,brand.")
+    ] = None,
+    items: Annotated[
+        Path | None, Option(metavar="FILE", help="A table about items: item, title, genres, ...")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, Option(metavar="COLUMN", help="Leave this column out; repeatable.")
+    ] = None,
+    drop_bad_rows: Annotated[
+        bool, Option("--drop-bad-rows", help="Leave out rows with an invalid cell, and say which.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Import interactions from your own file. Nothing is stored if a cell is invalid."""
+    """Import interactions from your own file. Nothing is stored if a cell is invalid.
+
+    A rating or time column without any value is taken as absent, with one line that says so.
+
+    Example: rescind data import ratings.csv --name mine --user customer --item product
+    """
     from rescind.data import import_file
 
     roles = {"user": user, "item": item, "rating": rating, "time": time, "split": split}
+    roles |= {"title": title, "genres": genres}
     settings: dict[str, Any] = {
         "columns": {role: column for role, column in roles.items() if column is not None},
         "separator": separator,
@@ -128,6 +166,10 @@ def import_dataset(
         "terms": terms,
         "replace": replace,
         "max_rows": max_rows,
+        "ignore": ignore or (),
+        "drop_bad_rows": drop_bad_rows,
+        "items": items,
+        "tell": lambda text: typer.echo(text, err=True),
     }
     data = _with_status(f"reading {file.name}", lambda _: import_file(file, name, **settings))
     _report_import(data, file, json)
@@ -183,6 +225,7 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
         "ratings": data.rating is not None,
         "times": data.has_time,
         "split": data.split is not None,
+        "titles": data.titles is not None,
         "place": where(data.name, data.source),
         "digest": data.digest,
     }
@@ -195,11 +238,11 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
 
 
 def _with_status(text: str, work: Any) -> Any:
-    """Run `work(say)` with a spinner on stderr, so that stdout stays clean."""
-    from rich.console import Console
+    """Run `work(say)` while stderr shows that it goes on; stdout stays clean."""
+    from rescind.cli.progress import working
 
-    with Console(stderr=True).status(text) as status:
-        return work(status.update)
+    with working(text) as say:
+        return work(say)
 
 
 def _size(about: dict[str, Any]) -> str:

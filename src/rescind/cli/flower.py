@@ -276,7 +276,7 @@ def simulate(
 def recommend(
     store: Annotated[Path, Argument(help="The folder of a silo, on its machine.")],
     user: Annotated[str, Option(help="The original id of a user of this silo.")],
-    k: Annotated[int, Option(min=1, help="Number of items.")] = 20,
+    k: Annotated[int, Option("-k", "--k", min=1, help="Number of items.")] = 20,
 ) -> None:
     """Recommend on the silo itself. Data and scores do not leave it."""
     _check_installed()

@@ -10,6 +10,7 @@ import typer
 from typer import Option
 
 from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
+from rescind.cli.progress import Countdown
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -53,7 +54,12 @@ def command(
     nodes: Nodes = None,
     edges: Edges = None,
     labels: NodeLabels = None,
-    method: Annotated[str | None, Option(help="An unlearner. Default: exact retraining.")] = None,
+    method: Annotated[
+        str | None,
+        Option(
+            metavar="NAME|FILE.py", help="An unlearner, or your own. Default: exact retraining."
+        ),
+    ] = None,
     change: ChangeUnlearner = None,
     audits: Annotated[str, Option(help="standard, full or none.")] = "standard",
     out: Annotated[
@@ -86,6 +92,9 @@ def command(
     ] = None,
 ) -> None:
     """Forget records of a run: make a new run without them, and a signed receipt.
+
+    Examples: rescind forget runs/demo --withdraw 450; rescind forget runs/demo --erase records.csv;
+    rescind forget runs/demo --user 793 --item 50 --item 172
 
     Users and items go by their original ids. The old folder keeps its metrics and a page that links
     to the new run. Give the receipt's key to the requester: only with it can the receipt be matched
@@ -135,6 +144,7 @@ def _answer(
     from rescind.storage.events import event_text
 
     bars: list[RoundBar] = []
+    count = Countdown("retrained models to compare with (audit)")
     asked: list[tuple[Event, Labels]] = []
     with ExitStack() as stack:
 
@@ -153,7 +163,7 @@ def _answer(
 
         done = answer(
             run, kind, source, how, audits, out, workers,  # type: ignore[arg-type]
-            watch=(on_round,), on_retrain=_retrains, on_start=on_start, away=away,
+            watch=(on_round,), on_retrain=count, on_start=on_start, away=away,
         )  # fmt: skip
     if parts is not None:
         if not asked:
@@ -192,7 +202,7 @@ def _print(done: Answer) -> str:
     receipt = done.evidence.exact
     asked, how_done = receipt.asked, receipt.done
     typer.echo(
-        f"forgot {asked.records:,} records, people concerned: {asked.people:,}, by "
+        f"forgot {asked.records:,} records, users concerned: {asked.people:,}, by "
         f"{how_done.unlearning} in {how_done.seconds:.1f} s ({how_done.rounds} rounds, level "
         f"{how_done.level}): {receipt.verdict}"
     )
@@ -270,10 +280,11 @@ def _named_records(user: Sequence[str] | None, item: Sequence[str] | None) -> Na
 def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None:
     """Return the unlearner of this name; None if no name is given (the run's method forgets)."""
     from rescind.core.method import Method
-    from rescind.core.settings import classes, from_table
+    from rescind.core.settings import classes, from_table, sought
     from rescind.errors import ConfigError, suggest
     from rescind.experiments.recipe_file import setting
     from rescind.forgetting.forget import settings_of_forgetting
+    from rescind.methods._outside import FORGETS, class_name
     from rescind.storage.kinds import MODELS, UNLEARNERS
 
     if name is None:
@@ -283,10 +294,11 @@ def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None
                 f"--method FedShareUnlearn."
             )
         return None
+    name = class_name(name, FORGETS)
     every = classes(*UNLEARNERS)
     known = [n for n in every if every[n].forget is not Method.forget]  # type: ignore[attr-defined]
-    cls = {n.lower(): every[n] for n in known}.get(name.lower())
-    if cls is None:
+    cls = sought(*UNLEARNERS, name)
+    if cls is None or cls.forget is Method.forget:  # type: ignore[attr-defined]
         raise ConfigError(f"there is no unlearner '{name}': {suggest(name, known)}")
     given = dict(setting(text, "rounds=20") for text in changes)
     own = settings_of_forgetting(cls)
@@ -296,12 +308,8 @@ def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None
                 f"{cls.__name__} has no setting of forgetting '{key}' (it learns as the run did); "
                 + (suggest(key, own) if own else "it has none at all. Leave --set out.")
             )
-    found: Unlearner = from_table(cls, {**given, "name": name}, {"model": MODELS})
+    found: Unlearner = from_table(cls, {**given, "name": cls.__name__}, {"model": MODELS})
     return found
-
-
-def _retrains(finished: int, total: int) -> None:
-    typer.echo(f"  audit: {finished} of {total} retrained models to compare with", err=True)
 
 
 def _tell_proof(receipt: Path) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Self
 
 import typer
 
+EVERY = 10.0
+"""Seconds between lines where stderr is no terminal."""
 RESUME = "\nstopped. To resume, give the same command."
 
 
@@ -33,6 +37,82 @@ class Bar:
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
+
+
+class Steps:
+    """A bar with an estimate for known steps; without a terminal, a line every ten seconds.
+
+    Call it with steps done, steps in all, and what is done now.
+    """
+
+    def __init__(self, title: str, unit: str = "steps") -> None:
+        self.title, self.unit = title, unit
+        self._shown = Bar(title, unit)
+        self._begun = self._said = monotonic()
+
+    def __enter__(self) -> Self:
+        self._shown.__enter__()
+        if not self._shown.terminal:
+            print(self.title, file=sys.stderr, flush=True)
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._shown.__exit__(*problem)
+
+    def __call__(self, done: int, total: int, what: str = "") -> None:
+        self._shown.bar.update(self._shown.task, completed=done, total=total)
+        now = monotonic()
+        if not self._shown.terminal and (now - self._said >= EVERY or done == total):
+            self._said = now
+            left = (now - self._begun) / max(done, 1) * (total - done)
+            print(
+                f"  {done:,} of {total:,} {self.unit}, about {left:.0f} s left {what}".rstrip(),
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+
+
+class Countdown:
+    """Says after each long step how many are done, and how long the others will take."""
+
+    def __init__(self, what: str, clock: Callable[[], float] = monotonic) -> None:
+        self.what, self._clock = what, clock
+        self._first: tuple[int, float] | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        now = self._clock()
+        first, begun = self._first = self._first or (done, now)
+        left = ""
+        if first < done < total:  # those that were found from an earlier time took none
+            left = f", about {(now - begun) / (done - first) * (total - done):.0f} s left"
+        typer.echo(f"  {done} of {total} {self.what}{left}", err=True)
+
+
+@contextmanager
+def working(title: str) -> Iterator[Callable[[str], None]]:
+    """Show that a step of unknown length is going on: a spinner, or a line every ten seconds.
+
+    yields: a function that takes what is done now
+    """
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status(title) as status:
+            yield status.update
+        return
+    said, ended, begun = [title], threading.Event(), monotonic()
+
+    def speak() -> None:
+        while not ended.wait(EVERY):
+            passed = monotonic() - begun
+            print(f"  {said[0]}: {passed:.0f} s so far", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=speak, daemon=True)
+    thread.start()
+    try:
+        yield lambda text: said.__setitem__(0, text)
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager

@@ -19,10 +19,12 @@ def command(
     run: Run,
     user: Annotated[str | None, Option(help="The user's original id.")] = None,
     history: Annotated[str | None, Option(help="Or items, first to last: 12,50,7.")] = None,
-    k: Annotated[int, Option("-k", min=1, help="Number of items.")] = 20,
+    k: Annotated[int, Option("-k", "--k", min=1, help="Number of items.")] = 20,
     as_json: Json = False,
 ) -> None:
     """Recommend items to a user, with original ids and titles.
+
+    Example: rescind recommend runs/demo --user 450 -k 10
 
     A user without data gets the most popular items, and the output says it. With --history, to
     somebody who has had these items and is not in the model.
@@ -31,8 +33,13 @@ def command(
 
     if (user is None) == (history is None):
         raise ConfigError("give a user (--user ID) or items in order (--history 12,50,7).")
-    from rescind.storage.run_folder import model_in
+    from rescind.storage.run_folder import HEAD, model_in
 
+    if (run / "model" / "public.safetensors").is_file() and not (run / "model" / HEAD).is_file():
+        raise ConfigError(
+            f"{run} was learnt with Flower: the data of its users is at the silos, not here. Ask "
+            f"on the user's silo: rescind flower recommend SILO_FOLDER --user {user or 'ID'}"
+        )
     folder = model_in(run)  # before torch is loaded: an error answers at once
     items = None if history is None else [item.strip() for item in history.split(",")]
     found, method = _answer(run, folder, user, k, items)

@@ -1,4 +1,4 @@
-"""`rescind requests`: which requests are open, when they are due, and more time for one."""
+"""`rescind requests`: open requests of a service; or a folder of requests to a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from rescind.cli.options import Json
 if TYPE_CHECKING:
     from datetime import datetime
 
-app = typer.Typer(help="List the requests of a service, and extend deadlines.")
+app = typer.Typer(
+    help="Answer a folder of requests; list those of a service, and extend deadlines.",
+    suggest_commands=False,
+)
 State = Annotated[Path, Option(help="Folder of the ledger.")]
 Database = Annotated[str | None, Option(metavar="URL", help="PostgreSQL, if the ledger is there.")]
 TOKEN = "RESCIND_TOKEN"
@@ -62,11 +65,61 @@ def _plain(row: Any) -> dict[str, Any]:
     return {**{name: getattr(row, name) for name in names}, **times}
 
 
+@app.command("run")
+def run_queue(
+    folder: Annotated[Path, Argument(help="The folder of requests, one JSON file each.")],
+    run: Annotated[
+        Path, Option("--run", help="The run to forget in, or any run that it has replaced.")
+    ],
+    audits: Annotated[str, Option(help="standard, full or none.")] = "standard",
+    workers: Annotated[int, Option(min=1, help="Processes that retrain models for audits.")] = 2,
+    most: Annotated[int | None, Option(min=1, help="Answer at most this many now.")] = None,
+    metrics: Annotated[
+        Path | None, Option(metavar="FILE", help="Also write numbers for Prometheus.")
+    ] = None,
+) -> None:
+    """Answer a folder of requests, those that are due first. Made for cron: see docs/operate.md.
+
+    A request is a file such as anna.json: {"withdraw": "7", "received": "2026-11-16"} or
+    {"erase": {"user": "9", "items": ["50"]}, "due": "2026-12-01"}. Its receipt and key are put into
+    FOLDER/answered/anna/, and the file is deleted. A request is answered once, also if the command
+    is killed and given again.
+
+    Exit code 1 if a request was refused, an audit failed, or a deadline has passed.
+
+    Example: rescind requests run requests/ --run runs/demo --metrics rescind.prom
+    """
+    from datetime import UTC, datetime
+
+    from rescind.core.files import write_atomically
+    from rescind.errors import ConfigError
+    from rescind.experiments.request_queue import metrics_text, work_through
+
+    if audits not in ("standard", "full", "none"):
+        raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
+    done = work_through(folder, run, audits, workers, most)  # type: ignore[arg-type]
+    now = datetime.now(UTC)
+    if metrics is not None:
+        write_atomically(metrics, metrics_text(folder, done, now).encode())
+    late = [one.name for one in done.waiting if one.due < now]
+    for name in done.answered:
+        typer.echo(f"answered: {name}; for the user: {folder}/answered/{name}/")
+    for name in done.refused:
+        typer.echo(f"refused: {name}; why: {folder}/refused/{name}.json", err=True)
+    for name in done.failed:
+        typer.echo(f"audit failed: {name}; see its receipt", err=True)
+    for name in late:
+        typer.echo(f"overdue: {name}", err=True)
+    typer.echo(f"{len(done.answered)} answered, {len(done.waiting)} waiting; the run: {done.run}")
+    if done.refused or done.failed or late:
+        raise typer.Exit(1)
+
+
 @app.command()
 def extend(
     request: Annotated[str, Argument(help="The request, as `rescind requests` lists it.")],
     days: Annotated[int, Option(min=1, max=60, help="Days more.")],
-    reason: Annotated[str, Option(help="Why; its person is told.")],
+    reason: Annotated[str, Option(help="Why; the user is told.")],
     url: Annotated[
         str | None,
         Option(help=f"A running service. Its token (scope extend) is read from {TOKEN}."),
@@ -81,7 +134,7 @@ def extend(
         from rescind.ledger.requests import extend as extend_here
 
         due = extend_here(state, database, request, days, reason)
-    typer.echo(f"{request} is due on {due}. Its person is told: {reason}")
+    typer.echo(f"{request} is due on {due}. The user is told: {reason}")
 
 
 def _extend_there(url: str, request: str, days: int, reason: str) -> str:

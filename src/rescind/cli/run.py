@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
-from rescind.cli import options
-from rescind.cli.progress import interruptible
+from rescind.cli.progress import Countdown, interruptible
 
 if TYPE_CHECKING:
     from rescind.experiments.recipe import Cell, Recipe
@@ -24,7 +23,26 @@ _SET = "Change a setting, e.g. run.rounds=20, method.negatives=4, seed=3."
 
 
 def command(
-    recipe: options.Recipe,
+    recipe: Annotated[
+        str | None,
+        Argument(help="A TOML file, or the name of a recipe (paper/table). Or give --data."),
+    ] = None,
+    data: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Run on this dataset without a recipe. Without --method, one is chosen by size, "
+            "density and times, and the reasons are told.",
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        Option(
+            metavar="NAME|FILE.py",
+            help="Run this method instead of the recipe's: a name, or a file of your own "
+            "(FILE.py:CLASS if it has several).",
+        ),
+    ] = None,
     change: Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=_SET)] = None,
     cell: Annotated[str | None, Option(help="Run one cell only, e.g. ml-100k/FedAvg.")] = None,
     seeds: Annotated[int | None, Option(min=1, help="Run seeds 0 to N-1.")] = None,
@@ -38,24 +56,26 @@ def command(
 ) -> None:
     """Run a recipe, or one cell of it, and write run.json and the model to the run's folder.
 
+    Examples: rescind run basics/floor --cell ml-100k/FedAvg --seeds 1; rescind run --data mine;
+    rescind run mine.toml --method anchored.py
+
     With --record, each run also adds one line to the .jsonl file next to the recipe. `rescind
     table` prints these lines with the paper's numbers. Runs with other settings than the recipe's
     (--set, except for the seed) and recipes of an installed package cannot be recorded.
     """
     from rescind.errors import ConfigError, RescindError
-    from rescind.experiments.recipe_file import check, check_record, locate
 
-    changed = {text.partition("=")[0].strip() for text in change or ()}
+    change = change or []
+    changed = {text.partition("=")[0].strip() for text in change}
     if seeds is not None and changed & {"seed", "run.seed"}:
         raise ConfigError("--seeds and --set seed=K were both given. Give one of them.")
-    path = locate(recipe)
-    check(path, change or (), cell)  # before torch is loaded: an error answers at once
-    if record:
-        check_record(path, change or ())
+    if recipe is None:
+        found = _own(data, method, change, record)
+    else:
+        more = [f"{key}={value}" for key, value in (("data", data), ("method", method)) if value]
+        found = _from_file(recipe, [*more, *change], cell, record)
     from rescind.experiments.learning_run import append_facts
-    from rescind.experiments.recipe import read
 
-    found = read(path, change or (), cell)
     cells = found.choose(cell, None if seeds is None else range(seeds))
     stem = f"{found.path.stem}-changed" if found.changed else found.path.stem
     home = out or Path("runs") / found.path.parent.name / stem
@@ -92,6 +112,37 @@ def command(
         )
 
 
+def _from_file(name: str, change: list[str], cell: str | None, record: bool) -> Recipe:
+    from rescind.experiments.recipe_file import check, check_record, locate
+
+    path = locate(name)
+    check(path, change, cell)  # before torch is loaded: an error answers at once
+    if record:
+        check_record(path, change)
+    from rescind.experiments.recipe import read
+
+    return read(path, change, cell)
+
+
+def _own(data: str | None, method: str | None, change: list[str], record: bool) -> Recipe:
+    """Return the recipe of a dataset by itself; say which method was chosen, and why."""
+    from rescind.errors import ConfigError
+
+    if data is None:
+        raise ConfigError(
+            "give a recipe (rescind run basics/floor), or a dataset (rescind run --data ml-100k)."
+        )
+    if record:
+        raise ConfigError("--record adds to the results of a recipe. Write one (docs/recipes.md).")
+    from rescind.experiments.own_data import advice_for, recipe_for
+
+    if method is None:
+        advice = advice_for(data)
+        method = advice.method
+        typer.echo(f"method: {method}, because: {'; '.join(advice.why)}", err=True)
+    return recipe_for(data, method, change)
+
+
 def _summary(facts: dict[str, Any]) -> str:
     test = facts["metrics"]["test"]
     named = ("HR", "NDCG", "Recall", "accuracy", "ROC")
@@ -124,7 +175,7 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
 
     emptied = (folder / MOVED).is_file() and not has_model(folder)  # forgetting replaced this run
     done = read_facts(folder) if resume and not emptied else None
-    if done is not None and (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed):
+    if done is not None and _same(done, cell):
         typer.echo(f"{title}: finished before", err=True)
         tidy(folder)
         return done
@@ -138,16 +189,20 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
     return result.facts
 
 
+def _same(done: dict[str, Any], cell: Cell) -> bool:
+    """Return whether a finished run is of this cell, and of the same text of an own method."""
+    from rescind.methods._outside import version_of
+
+    text = version_of(cell.method)
+    same = (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed)
+    return same and text.items() <= done.get("versions", {}).items()
+
+
 def _cache(home: Path, resume: bool, workers: int) -> TrialCache:
     """Return the cache that cells with unlearners share: trained models and reference models."""
     from rescind.experiments.unlearning_run import TrialCache
 
-    return TrialCache(home, resume, workers, progress=_retrains)
-
-
-def _retrains(finished: int, total: int) -> None:
-    if finished < total:
-        typer.echo(f"  {finished} of {total} retrained models to compare with", err=True)
+    return TrialCache(home, resume, workers, progress=Countdown("retrained models to compare with"))
 
 
 @contextmanager
@@ -170,6 +225,8 @@ def _how_to_record(recipe: Recipe) -> str:
 
     if recipe.changed:
         return "The recipe's results take runs of its own settings only; --set changed them."
+    if not recipe.path.is_file():
+        return "Results are recorded for recipes (docs/recipes.md)."
     again = "give the same command with --resume --record"
     if in_package(recipe.path):
         return f"To add it to results of your own, {again}, after:\n  {copy_command(recipe.path)}"

@@ -38,6 +38,8 @@ def command(
     """Print the recorded results of a recipe: mean and spread over seeds, and the paper's numbers.
 
     Numbers below item popularity on the same data are marked if the recipe has a cell for it.
+
+    Example: rescind table basics/floor --against ml-100k/Popularity
     """
     from rescind.errors import ConfigError, suggest
     from rescind.experiments.recipe_file import Column, check, locate

@@ -24,13 +24,15 @@ def command(
     processes: Annotated[int, Option(min=1, help="Models trained in parallel.")] = min(
         2, os.cpu_count() or 1
     ),
-    k: Annotated[int, Option("-k", min=1, help="Length of the recommendation lists.")] = 20,
+    k: Annotated[int, Option("-k", "--k", min=1, help="Length of the recommendation lists.")] = 20,
     as_json: Annotated[bool, Option("--json", help="Print value.json.")] = False,
 ) -> None:
     """Compare users who lend all, a part or nothing, and measure what lending gains them.
 
     For each drawn user, one model is retrained in which only this user decides differently.
     Finished models are kept in value.jsonl: after an interrupt, the same command resumes.
+
+    Example: rescind value runs/demo
     """
     from rescind.storage.run_folder import check_finished
 
@@ -54,7 +56,7 @@ def _print(found: Value, users: int) -> None:
     typer.echo("Quality of the recommendations (mean over people, 95 % interval)")
     _rows({LENDS[g]: v for g, v in found.quality.items()}, signed=False)
     typer.echo(
-        f"\nGain of one person from lending (sharing minus keeping; up to {users} drawn people of "
+        f"\nGain of one user from lending (sharing minus keeping; up to {users} drawn users of "
         f"each group,\none model of {found.rounds} rounds for each; for partial sharers, what they "
         f"lend now)"
     )
@@ -64,7 +66,7 @@ def _print(found: Value, users: int) -> None:
     typer.echo(
         '"others": drawn people who did not change their decision, in the same models (a mean for '
         f"each model).\nTheir own values also change, by a standard deviation of {moved}: a gain "
-        f"of that size\nin one person means nothing."
+        f"of that size\nin one user means nothing."
     )
     if all(p.gain(m) == 0 for p in found.people for m in found.metrics):
         typer.echo("No gain is different from 0: this method does not use lent data.")
@@ -105,7 +107,7 @@ def draw(found: Value, folder: Path) -> None:
     gains = {short[g]: v[metric] for g, v in found.gain.items()}
     gain = _ends({**gains, "others": found.others[metric]})
     charts.intervals(right, gain, f"gain in {metric}", colours, zero=True)
-    right.set_xlabel("what the person lends in the run", fontsize=11)
+    right.set_xlabel("what the user lends in the run", fontsize=11)
     for ending in ("png", "svg"):
         charts.write(made, folder / f"value.{ending}")
 

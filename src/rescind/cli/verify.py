@@ -76,6 +76,8 @@ def command(
     """Print whether a receipt is VALID or NOT VALID, and why. Needs no network and no server.
 
     Exit code 0: valid, 1: not valid, 2: a file or key could not be read.
+
+    Example: rescind verify receipt.json
     """
     from rescind.errors import ConfigError
     from rescind.forgetting.verify import verify

@@ -11,11 +11,11 @@ import math
 import pkgutil
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, Union, cast, get_args, get_origin, get_type_hints
 
 from rescind.errors import ConfigError, suggest
 
@@ -26,6 +26,22 @@ Kind = tuple[str, str]
 Find = Callable[[str, str, str], type]
 """Finds a class: package, attribute, name."""
 _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+
+
+class Finder(Protocol):
+    """Finds classes that are in no package of rescind, such as a user's own method."""
+
+    def find(self, marker: str, name: str) -> type | None: ...
+
+    def names(self, marker: str) -> Iterable[str]: ...
+
+
+_FINDERS: list[Finder] = []
+
+
+def look_also(finder: Finder) -> None:
+    """Ask this finder, too, when a package has no class of a name."""
+    _FINDERS.append(finder)
 
 
 def look_again() -> None:
@@ -42,11 +58,12 @@ def classes(package: str, marker: str, private: bool = False) -> dict[str, type]
     """
     found: dict[str, type] = {}
     for module in _modules(package):
-        found |= _classes_in(module, marker, private)
+        found |= classes_in(module, marker, private)
     return dict(sorted(found.items()))
 
 
-def _classes_in(module: str, marker: str, private: bool) -> dict[str, type]:
+def classes_in(module: str, marker: str, private: bool = False) -> dict[str, type]:
+    """Return the concrete dataclasses that a module defines and that have this attribute."""
     found = {}
     for name, value in inspect.getmembers(importlib.import_module(module), inspect.isclass):
         if value.__module__ != module or inspect.isabstract(value):
@@ -75,6 +92,13 @@ def _modules(package: str) -> dict[str, frozenset[str] | None]:
 
 
 def sought(package: str, marker: str, name: str) -> type | None:
+    """Return the class of this name, ignoring case, or None: of the package, or of a finder."""
+    cls = in_package(package, marker, name)
+    others = (finder.find(marker, name) for finder in _FINDERS) if cls is None else ()
+    return cls or next((other for other in others if other is not None), None)
+
+
+def in_package(package: str, marker: str, name: str) -> type | None:
     """Return the class of this name, ignoring case, or None. Imports only modules that define it.
 
     Importing all methods takes a third of the time of a short command.
@@ -82,7 +106,7 @@ def sought(package: str, marker: str, name: str) -> type | None:
     wanted = name.lower()
     for module, names in _modules(package).items():
         if names is None or wanted in names:
-            for given, cls in _classes_in(module, marker, name.startswith("_")).items():
+            for given, cls in classes_in(module, marker, name.startswith("_")).items():
                 if given.lower() == wanted:
                     return cls
     return None
@@ -94,7 +118,8 @@ def find(package: str, marker: str, name: str) -> type:
     if cls is not None:
         return cls
     kind = package.rsplit(".", 1)[-1].rstrip("s")
-    known = classes(package, marker, private=name.startswith("_"))
+    known = [*classes(package, marker, private=name.startswith("_"))]
+    known += [one for finder in _FINDERS for one in finder.names(marker)]
     raise ConfigError(f"there is no {kind} '{name}': {suggest(name, known)}")
 
 

@@ -17,6 +17,7 @@ _HOME = {
     "Dataset": "dataset",
     "GraphDataset": "dataset",
     "describe": "loading",
+    "from_frame": "frames",
     "import_file": "importing",
     "k_core": "blocks",
     "load": "loading",
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from rescind.data.arrays import TEST, TRAIN, VALID
     from rescind.data.blocks import k_core, min_user
     from rescind.data.dataset import Dataset, GraphDataset
+    from rescind.data.frames import from_frame
     from rescind.data.importing import import_file
     from rescind.data.loading import describe, load, names
     from rescind.data.split import random_split
@@ -40,6 +42,7 @@ __all__ = [
     "Dataset",
     "GraphDataset",
     "describe",
+    "from_frame",
     "import_file",
     "k_core",
     "load",

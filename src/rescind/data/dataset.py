@@ -144,6 +144,12 @@ class Dataset:
         sizes = len(self.users), len(self.items)
         return Holdings.of(records, torch.tensor(split), *sizes, self.task)
 
+    def to_frame(self, kind: Literal["pandas", "polars", "arrow"] = "pandas") -> Any:
+        """Return the rows as a frame with original ids; `rs.from_frame` reads it back."""
+        from rescind.data.frame_out import to_frame
+
+        return to_frame(self, kind)
+
     def labels(self) -> names.Labels:
         """Return the original ids, titles and genres."""
         from rescind.core.labels import Labels

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LONGEST_ID = 256
-_MISSING = frozenset(("", "nan", "null", "none", "na", "n/a"))
+MISSING = frozenset(("", "nan", "null", "none", "na", "n/a"))
 _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?")
 _SIGNED = re.compile(r"[+-]\d+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -50,6 +50,13 @@ def read_ids(cells: Sequence[str], ids: dict[str, int], text_ids: bool) -> NDArr
     return np.asarray(numbers, dtype=np.int32)
 
 
+def check_id(cells: Sequence[str], text_ids: bool) -> None:
+    """Check ids without keeping them; the first that is invalid raises BadCell."""
+    for index, cell in enumerate(cells):
+        if why := _id_problem(cell, text_ids):
+            raise BadCell(index, why)
+
+
 def check_ids(ids: Sequence[str], text_ids: bool) -> None:
     """Check different ids; one that is invalid, or has space around it, raises BadCell."""
     shortest, longest = min(map(len, ids)), max(map(len, ids))
@@ -69,7 +76,7 @@ def _id_problem(cell: str, text_ids: bool) -> str:
         return "an id must not contain control characters"
     if text_ids:
         return ""
-    if cell.lower() in _MISSING:
+    if cell.lower() in MISSING:
         return f"the id is missing; {_KEEP}"
     if _SIGNED.fullmatch(cell):
         return f"a numeric id must not have a sign; {_KEEP}"

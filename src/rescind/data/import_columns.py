@@ -115,6 +115,17 @@ def plain_parquet(path: Path, names: Sequence[str], most: int, wanted: Wanted) -
         return None
 
 
+def plain_arrow(table: Any, names: Sequence[str], most: int, wanted: Wanted) -> Columns | None:
+    """Read an Arrow table in memory; None if it is unusual."""
+    import pyarrow as pa
+
+    read = [names[at] for at in wanted.positions.values()]
+    try:
+        return _columns(table.select(read).to_batches(_ROWS), read, most, wanted)
+    except (_Unusual, BadCell, pa.ArrowException, UnicodeDecodeError):
+        return None
+
+
 def _check_bytes(path: Path, separator: bytes, quotes: bool, header: bool, timed: bool) -> bool:
     """Look once at every byte, also of columns that nobody asked for.
 

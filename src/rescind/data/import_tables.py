@@ -18,13 +18,14 @@ _LONGEST_LINE = 2**20
 _LONGEST_CELL = 2**12
 _LONGEST_NAME = 256
 _MOST_COLUMNS = 1_000
-_MOST_ROWS = 50_000_000
+MOST_ROWS = 50_000_000
 _FEW_ROWS, _ROWS_A_BYTE = 1_000_000, 20  # lists of real people need a byte a row or more
 _LARGEST_COLUMN = 2**29  # unpacked bytes of a column in one row group
 _SMALL_COLUMN, _HIGHEST_RATIO = 2**24, 200  # as in archives: a bomb shrinks a thousand times
-_BATCH = 16_384
+BATCH = 16_384
 FORMATS = {
-    ".csv": "csv", ".tsv": "tsv", ".inter": "inter", ".txt": "sequence", ".parquet": "parquet",
+    ".csv": "csv", ".tsv": "tsv", ".inter": "inter", ".item": "inter", ".txt": "sequence",
+    ".parquet": "parquet",
 }  # fmt: skip
 
 Batch = tuple[Sequence[int], list[Sequence[str]]]
@@ -98,19 +99,19 @@ def open_table(
                 f"to .csv or .tsv."
             )
         names = ["user", "item"]
-    _check_header(path, names)
+    check_header(path, names)
 
     def batches(_: Collection[int]) -> Iterator[Batch]:
         done = 0
         for lines, columns in _batches(reader, names, first, header, path):
             done += len(lines)
-            _check_rows(path, done, max_rows or _MOST_ROWS)
+            _check_rows(path, done, max_rows or MOST_ROWS)
             yield lines, columns
 
     def plain(wanted: Wanted) -> Columns | None:
         if codecs.lookup(encoding).name != "utf-8":
             return None
-        quotes, most = kind == "csv", max_rows or _MOST_ROWS
+        quotes, most = kind == "csv", max_rows or MOST_ROWS
         return plain_text(path, separator, quotes, first, header, most, wanted)
 
     return Table(str(path), names, batches, plain, "line", in_order=kind == "sequence")
@@ -180,7 +181,8 @@ def _too_many_columns(where: str, columns: int) -> None:
     )
 
 
-def _check_header(path: Path, names: list[str]) -> None:
+def check_header(path: Path | str, names: list[str]) -> None:
+    """Refuse too many columns, too long names, and a name that occurs twice."""
     if len(names) > _MOST_COLUMNS:
         _too_many_columns(str(path), len(names))
     first: dict[str, int] = {}
@@ -205,7 +207,7 @@ def _batches(
     """Yield rows as batches of columns; without a header the first row is data."""
     width, before, rows = len(names), 0, [first]
     if header:
-        before, rows = reader.line_num, _rows(reader, _BATCH, path)
+        before, rows = reader.line_num, _rows(reader, BATCH, path)
     while rows:
         lines = _line_numbers(rows, before, reader.line_num)
         if set(map(len, rows)) != {width}:
@@ -222,7 +224,7 @@ def _batches(
             raise DataError(f"{path}, line {line}, column 1: a second header. Remove it.")
         if rows:
             yield lines, list(zip(*rows, strict=True))
-        before, rows = reader.line_num, _rows(reader, _BATCH, path)
+        before, rows = reader.line_num, _rows(reader, BATCH, path)
 
 
 def _line_numbers(rows: list[list[str]], before: int, last: int) -> Sequence[int]:
@@ -246,7 +248,7 @@ def _parquet(path: Path, max_rows: int | None) -> Table:
         why = str(error).splitlines()[0]
         raise DataError(f"{path}, line 1, column 1: not a Parquet file ({why}).") from error
     names = schema.names
-    _check_header(path, names)
+    check_header(path, names)
     for field in schema:
         if pa.types.is_nested(field.type):
             raise DataError(
@@ -254,7 +256,7 @@ def _parquet(path: Path, max_rows: int | None) -> Table:
                 "supported. Remove the column."
             )
     by_size = max(_FEW_ROWS, _ROWS_A_BYTE * path.stat().st_size)
-    most = max_rows or min(_MOST_ROWS, by_size)
+    most = max_rows or min(MOST_ROWS, by_size)
     _check_rows(path, about.num_rows, most)
 
     def check_columns(wanted: Collection[int]) -> None:
@@ -273,11 +275,11 @@ def _parquet(path: Path, max_rows: int | None) -> Table:
             # Repeated text stays a dictionary, so that its length is known before it is repeated.
             text = [n for n in columns if _is_text(schema.field(n).type)]
             opened = pq.ParquetFile(path, read_dictionary=text)
-            for batch in opened.iter_batches(_BATCH, columns=columns):
+            for batch in opened.iter_batches(BATCH, columns=columns):
                 lines = range(done + 1, done + batch.num_rows + 1)
                 cells: list[Sequence[str]] = [()] * len(names)
                 for name in columns:
-                    cells[names.index(name)] = _cells(path, name, batch.column(name), done)
+                    cells[names.index(name)] = cells_of(path, name, batch.column(name), done)
                 yield lines, cells
                 done += batch.num_rows
         except errors as error:
@@ -303,7 +305,7 @@ def _check_column(path: Path, name: str, about: Any) -> None:
         )
 
 
-def _cells(path: Path, name: str, column: Any, done: int) -> list[str]:
+def cells_of(path: Path | str, name: str, column: Any, done: int) -> list[str]:
     """Return the cells of a column as text; text is measured before it is made."""
     import pyarrow as pa
     import pyarrow.compute as pc

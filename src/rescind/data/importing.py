@@ -1,49 +1,38 @@
 """Import your own interactions: check every cell, keep original ids, store the canonical form.
 
-Nothing is stored if any cell of the file is invalid.
+Nothing is stored if a cell of the file is invalid, unless its row may be dropped.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
-from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace as replace_fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rescind.core.files import locked
 from rescind.data import canonical
-from rescind.data.arrays import Ints
 from rescind.data.blocklist import Blocklist
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import ENTRIES
 from rescind.data.dataset import Dataset
-from rescind.data.import_cells import BadCell, read_ids, read_ratings, read_splits, read_times
-from rescind.data.import_columns import Columns, Wanted
+from rescind.data.import_columns import Wanted
+from rescind.data.import_facts import FACTS, about_items, facts_in, find_facts, with_facts
+from rescind.data.import_reading import Tell, find_columns, read_table
 from rescind.data.import_tables import Table, open_table
 from rescind.data.obtain import cache_folder
-from rescind.data.split import rank_in_owner
 from rescind.errors import ConfigError, DataError
 
+log = logging.getLogger(__name__)
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-COLUMN_NAMES = {
-    "user": ("user", "user_id", "userid", "uid", "user_idx", "reviewerid"),
-    "item": ("item", "item_id", "itemid", "iid", "movieid", "movie_id", "artistid", "asin"),
-    "rating": ("rating", "score", "stars", "overall"),
-    "time": ("time", "timestamp", "ts", "date", "unixreviewtime"),
-    "split": ("split",),
-}
-"""Column names recognised by default, in lower case."""
-
-
-_KINDS = {"user": "i", "item": "i", "rating": "f", "time": "q", "split": "b"}
-"""Types of the columns while a file is read."""
 
 
 def imported_folder() -> Path:
@@ -74,6 +63,10 @@ def import_file(
     terms: str = "",
     replace: bool = False,
     max_rows: int | None = None,
+    ignore: Collection[str] = (),
+    drop_bad_rows: bool = False,
+    items: str | Path | None = None,
+    tell: Tell = log.warning,
 ) -> Dataset:
     """Import interactions from a CSV, TSV, RecBole, sequence or Parquet file under a name.
 
@@ -83,27 +76,49 @@ def import_file(
     appearance and keep their original ids as text. Duplicate rows are kept. `max_rows` is the
     most rows that are read; by default 50 million, and of Parquet 20 a byte.
 
+    A rating, time or split column without any value is taken as absent, and `tell` gets one line
+    that says so. Any other invalid cell refuses the file, or, with `drop_bad_rows`, its row.
+    `ignore` names columns to leave out. Titles and genres of items are read from their columns in
+    this file, or from the table `items`.
+
     A .txt file has lines `user item` in the order of each user's history (the leave-last-out files
     of the sequential literature). That order is kept: the time of an item is its place, from 1.
     """
-    _check_name(name, replace)
-    if time_unit not in ("s", "ms"):
-        raise ConfigError(f"the time unit is '{time_unit}'; allowed are s and ms.")
+    check_name(name, replace)
     if max_rows is not None and max_rows < 1:
         raise ConfigError(f"max_rows must be at least 1, got {max_rows}.")
-    table = open_table(Path(path), separator, encoding, header, max_rows)
-    positions = _find_columns(table, dict(columns or {}), header)
-    stored = _read(table, Wanted(positions, text_ids, time_unit))
+    opened = partial(open_table, Path(path), separator, encoding, header, max_rows)
+    dataset = dataset_of(
+        opened, name, dict(columns or {}), header, time_unit, text_ids, ignore, drop_bad_rows, tell
+    )
+    if items is not None:
+        dataset = with_facts(dataset, partial(open_table, Path(items), encoding=encoding), tell)
+    return store(name, replace_fields(dataset, terms=terms), Path(path).name)
+
+
+def dataset_of(
+    opened: Callable[[], Table], name: str, columns: dict[str, str], header: bool, time_unit: str,
+    text_ids: bool, ignore: Collection[str], drop: bool, tell: Tell,
+) -> Dataset:  # fmt: skip
+    """Read a table as a dataset, with what it says about items."""
+    if time_unit not in ("s", "ms"):
+        raise ConfigError(f"the time unit is '{time_unit}'; allowed are s and ms.")
+    table = opened()
+    facts = {role: columns.pop(role) for role in FACTS if role in columns}
+    positions = find_columns(table, columns, header, ignore)
+    stored = read_table(opened, Wanted(positions, text_ids, time_unit), drop, tell)
     rows = len(stored.interactions["user"])
     if rows < 2:
         raise DataError(
-            f"{path}, {table.unit} {rows + 1}, column 1: the file has {rows} interactions; at "
-            "least 2 are needed, to train and to test."
+            f"{table.file}, {table.unit} {rows + 1}, column 1: the file has {rows} interactions; "
+            "at least 2 are needed, to train and to test."
         )
-    return _store(name, _dataset(stored, name, terms), Path(path).name)
+    about = find_facts(table, facts, ignore)
+    found = facts_in(opened, positions["item"], about, None if facts else tell)
+    return about_items(_dataset(stored, name, ""), found)
 
 
-def _store(name: str, dataset: Dataset, file: str) -> Dataset:
+def store(name: str, dataset: Dataset, file: str) -> Dataset:
     """Store an import without rows that were erased before; return what is stored."""
     listed = Blocklist.of_dataset(name)
     left = listed.left_of(dataset)
@@ -111,7 +126,9 @@ def _store(name: str, dataset: Dataset, file: str) -> Dataset:
     rows["timestamp"] = left.time if dataset.has_time else None
     if left.split is not None:
         rows["split"] = left.split
-    stored = Canonical(rows, {"source_id": left.items}, left.users)
+    known = {"title": left.titles, "genres": left.genres}
+    facts = {name: texts for name, texts in known.items() if texts is not None}
+    stored = Canonical(rows, {"source_id": left.items, **facts}, left.users)
     about = {"file": file, "terms": left.terms, "digest": left.digest, "size": left.size}
     canonical.write_folder(imported_folder() / name, stored, about)
     return left
@@ -137,7 +154,7 @@ def erase_imported(name: str, users: Sequence[str], items: Sequence[str] = ()) -
         named = dataset.users[rows.user].tolist(), dataset.items[rows.item].tolist()
         # The list first: whatever happens next, nobody learns these rows again.
         Blocklist().with_erased(*named).add_to_dataset(name)
-        left = _store(name, dataset, about_imported(name)["file"])
+        left = store(name, dataset, about_imported(name)["file"])
         for old in imported_folder().glob(f".{name}-*"):  # of a command that was killed
             shutil.rmtree(old, ignore_errors=True)
     again = load_imported(name)
@@ -181,7 +198,8 @@ def about_imported(name: str) -> dict[str, Any]:
         raise DataError(f"{path}: not readable ({error}). Import again with --replace.") from error
 
 
-def _check_name(name: str, replace: bool) -> None:
+def check_name(name: str, replace: bool) -> None:
+    """Refuse the name of a new import if it is not one, or if it is taken."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"the name is '{name}'; it must be 1 to 64 of a-z, 0-9, dot, dash and underscore, and "
@@ -194,153 +212,6 @@ def _check_name(name: str, replace: bool) -> None:
             f"an imported dataset '{name}' already exists; choose another name, or pass "
             "--replace to overwrite it."
         )
-
-
-def _find_columns(table: Table, given: dict[str, str], header: bool) -> dict[str, int]:
-    """Return the index of each known column."""
-    unknown = sorted(set(given) - set(COLUMN_NAMES))
-    if unknown:
-        raise ConfigError(f"columns has '{unknown[0]}'; allowed are {', '.join(COLUMN_NAMES)}.")
-    if not header and not given:
-        given = dict(zip(("user", "item", "rating", "time"), table.header, strict=False))
-    positions: dict[str, int] = {}
-    for role, common in COLUMN_NAMES.items():
-        if role in given:
-            wanted = [n for n, name in enumerate(table.header) if name == given[role]]
-        else:
-            wanted = [n for n, name in enumerate(table.header) if name.lower() in common]
-        if len(wanted) > 1:
-            names = ", ".join(table.header[n] for n in wanted)
-            raise DataError(
-                f"{table.file}, line 1, column {wanted[1] + 1}: more than one column could be the "
-                f"{role} ({names}). Choose one with --{role} COLUMN."
-            )
-        if not wanted and (role in given or role in ("user", "item")):
-            asked = f"'{given[role]}' for the {role}" if role in given else f"for the {role}"
-            raise DataError(
-                f"{table.file}, line 1, column 1: there is no column {asked}. The columns are "
-                f"{', '.join(table.header)}. Choose one with --{role} COLUMN, or pass --no-header "
-                "if the first line is data."
-            )
-        if wanted:
-            positions[role] = wanted[0]
-    return positions
-
-
-def _read(table: Table, wanted: Wanted) -> Canonical:
-    """Read and check the columns, then sort the rows by user, time and item."""
-    rows, users, items = table.plain(wanted) or _read_cells(table, wanted)
-    return Canonical(
-        _sort(rows, table.in_order), {"source_id": np.asarray(items)}, np.asarray(users)
-    )
-
-
-def _read_cells(table: Table, wanted: Wanted) -> Columns:
-    """Check every cell; the first invalid one is an error that names its place."""
-    positions = wanted.positions
-    out: dict[str, array[Any]] = {role: array(_KINDS[role]) for role in positions}
-    users: dict[str, int] = {}
-    items: dict[str, int] = {}
-    readers: dict[str, Callable[[list[str]], Any]] = {
-        "user": partial(read_ids, ids=users, text_ids=wanted.text_ids),
-        "item": partial(read_ids, ids=items, text_ids=wanted.text_ids),
-        "rating": read_ratings,
-        "time": partial(read_times, unit=wanted.unit),
-        "split": read_splits,
-    }
-    for lines, columns in table.batches(positions.values()):
-        wrong: list[tuple[int, int, str, str]] = []
-        for role, at in positions.items():
-            stripped = [cell.strip() for cell in columns[at]]
-            try:
-                out[role].frombytes(readers[role](stripped).tobytes())
-            except BadCell as bad:
-                index, why = bad.args
-                wrong.append((lines[index], at, role, why))
-        if wrong:
-            line, at, role, why = min(wrong)
-            cell = columns[at][lines.index(line)]
-            shown = cell if len(cell) <= 40 else cell[:40] + "..."
-            raise DataError(
-                f"{table.file}, {table.unit} {line}, column {at + 1} ('{table.header[at]}'): "
-                f"{shown!r} is not a valid {role}: {why}. Nothing was imported."
-            )
-    rows = {role: np.asarray(column) for role, column in out.items()}
-    return Columns(rows, list(users), list(items))
-
-
-def _sort(columns: dict[str, NDArray[Any]], in_order: bool = False) -> dict[str, Any]:
-    """Sort the columns by user, time and item; rating and time are None if they are missing.
-
-    columns: emptied on the way, so that no column is held twice    in_order: the order of rows is
-    that of time
-    """
-    if in_order:
-        user = columns["user"]
-        order = _order_by([user])
-        places = np.empty(len(user), dtype=np.int64)
-        places[order] = rank_in_owner(user[order]) + 1
-        columns["time"] = places
-    if "time" in columns:
-        order = _order_by([columns["user"], columns["time"]])
-        ordered = {role: columns.pop(role)[order] for role in ("user", "time")}
-        _order_equal(order, ordered["user"], ordered["time"], columns["item"])
-    else:
-        order, ordered = _order_by([columns["user"], columns["item"]]), {}
-    ordered |= {role: columns.pop(role)[order] for role in list(columns)}
-    out = {name: ordered.get(name) for name in ("user", "item", "rating")}
-    out["timestamp"] = ordered.get("time")
-    return out | ({"split": ordered["split"]} if "split" in ordered else {})
-
-
-def _order_by(keys: Sequence[Ints]) -> Ints:
-    """Return the order of rows by the first key, then the next, then the row, as np.lexsort does.
-
-    numpy sorts plain numbers many times faster than rows. So each key, from the last to the first,
-    is sorted as one number with the place of its row in the low bits.
-
-    keys: [n] each, whole numbers from 0
-    """
-    places = np.arange(len(keys[0]))
-    bits = len(places).bit_length()
-    if _are_sorted(keys):
-        return places
-    if max(int(key.max()) for key in keys) >> (63 - bits):
-        return np.lexsort(keys[::-1])
-    order: Ints | None = None
-    for key in reversed(keys):
-        packed = (key if order is None else key[order]).astype(np.int64)
-        packed <<= bits
-        packed |= places
-        packed.sort()
-        packed &= (1 << bits) - 1
-        order = packed if order is None else order[packed]
-    assert order is not None
-    return order
-
-
-def _order_equal(order: Ints, user: Ints, time: Ints, item: Ints) -> None:
-    """Order rows of the same user and time by item, in place. They are few in most files.
-
-    user, time: [n], ordered    item: [n], in the order of the file
-    """
-    same = np.zeros(len(order) + 1, dtype=bool)
-    same[1:-1] = (user[1:] == user[:-1]) & (time[1:] == time[:-1])
-    rows = np.flatnonzero(same[1:] | same[:-1])
-    if len(rows):
-        group = np.cumsum(~same[rows])
-        equal = order[rows]
-        order[rows] = equal[_order_by([group, item[equal]])]
-
-
-def _are_sorted(keys: Sequence[Ints]) -> bool:
-    equal = np.ones(max(len(keys[0]) - 1, 0), dtype=bool)
-    for key in keys:
-        before, after = key[:-1], key[1:]
-        if (equal & (after < before)).any():
-            return False
-        equal &= after == before
-    return True
 
 
 def _dataset(data: Canonical, name: str, terms: str) -> Dataset:

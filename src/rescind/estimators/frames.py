@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rescind.data.dataset import Dataset
-from rescind.data.importing import COLUMN_NAMES
+from rescind.data.import_reading import COLUMN_NAMES
 from rescind.errors import ConfigError, DataError, suggest
 
 Id = str | int

@@ -33,6 +33,7 @@ from rescind.forgetting.succession import (
     moved_request,
     settle,
 )  # fmt: skip
+from rescind.methods._outside import version_of
 from rescind.privacy.accountant import statement
 from rescind.privacy.gaussian import DELTA
 from rescind.privacy.keys import erasure_key, read_secret
@@ -95,7 +96,7 @@ def answer(
     the run, the request and its number of records    away: ids of users whose devices cannot be
     reached
     """
-    asked = _request_digest(kind, source)
+    asked = request_digest(kind, source)
     done = settle(run)
     if done is not None and done.is_dir() and asked == moved_request(run):
         return _answered(done)
@@ -149,7 +150,7 @@ def _withheld(before: Federation, after: Federation, request: Request) -> Blockl
     return listed
 
 
-def _request_digest(kind: Kind, source: Source) -> str:
+def request_digest(kind: Kind, source: Source) -> str:
     """Return a digest of a request under a secret, to recognise it when it is repeated."""
     if isinstance(source, NamedRecords):
         source = "\0".join((source.user, *sorted(source.items)))
@@ -232,7 +233,7 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
         **quality,
         "data": _data_left(facts["data"], after),
         "shared": len(after.world.shared),
-        "versions": versions(),
+        "versions": versions() | version_of(after.method),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "round": state.round,
         "per_round": [],  # the old model is deleted

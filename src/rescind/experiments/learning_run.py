@@ -27,9 +27,11 @@ from rescind.data.partition import louvain, subgraphs
 from rescind.data.sequences import in_order, next_item
 from rescind.data.simulated_lending import GROUPS, draw_groups, draw_share, groups_of
 from rescind.errors import BoundaryError, DataError
+from rescind.experiments.needs import Sizes, must_fit
 from rescind.experiments.recipe import Cell, DataSettings, Recipe
 from rescind.experiments.results import append_line
 from rescind.forgetting.succession import rerunning
+from rescind.methods._outside import version_of
 from rescind.privacy import accountant, gaussian
 from rescind.storage.checkpoints import Checkpoints, Resumed, resume
 from rescind.storage.federations import save_federation
@@ -234,6 +236,8 @@ def _run_cell(
     withheld, complete = withheld_from(dataset, folder), None
     if withheld and isinstance(dataset, Dataset):
         dataset, complete = withheld.left_of(dataset), dataset
+    if isinstance(dataset, Dataset):
+        must_fit(cell.method, Sizes.of(dataset))
     fed = start(cell, dataset, withheld, complete)
     if not int(fed.now.vault.holdings.lot("test")[1].sum()):
         raise DataError(
@@ -349,7 +353,7 @@ def _facts(
         **cell.stated,
         "data": about(dataset),
         "shared": len(fed.world.shared),
-        "versions": versions(),
+        "versions": versions() | version_of(fed.method),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "rounds": until.history[-1][0] if until and until.history else state.round,
         "round": state.round,

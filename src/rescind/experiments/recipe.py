@@ -4,7 +4,8 @@
     [data]     name = "ml-1m"                      what `rescind data` knows; more keys below
     [sharing]  ratio = [1, 2, 7]  part = 0.3       optional: simulated people lend records
     [method]   name = "FedAvg"  negatives = 4      fields of the class, one to one; "auto": Gram,
-                                                   or LocalGram above 16,000 items
+                                                   or LocalGram above 16,000 items; your own
+                                                   file: name = "anchored.py"
     [method.model]  name = "LightGCN"
     [guards]   clip = 1.0  gaussian = 0.8          optional: fields of `GuardSettings`
     [run]      rounds = 150                        fields of `RunSettings`
@@ -103,7 +104,17 @@ def read(
     only: build this cell only, so that a change does not have to fit the others
     look: finds methods and models; `described.find` does so without their code
     """
-    table = recipe_file.parsed(path)
+    return of_table(path, recipe_file.parsed(path), changes, only, look)
+
+
+def of_table(
+    path: Path,
+    table: Table,
+    changes: Sequence[str] = (),
+    only: str | None = None,
+    look: Find = find,
+) -> Recipe:
+    """Return the recipe of a table. path: of its file, which need not be there"""
     axes, shown = dict(table.get("axes", {})), table.get("table", {})
     changed = [one for text in changes if (one := recipe_file.change(axes, text)) is not None]
     names, cells = _cells(path, table, axes, changed, only, look)
@@ -221,9 +232,7 @@ def _cell(
     path: Path, name: str, tables: Table, seed: Any, labels: Mapping[str, str], look: Find
 ) -> Cell:
     try:
-        method, sharing = dict(tables.get("method", {})), tables.get("sharing")
-        if method.get("name") == "auto":
-            method["name"] = "AutoGram"
+        method, sharing = _named(tables.get("method", {}), METHODS[1], path), tables.get("sharing")
         run = {**tables.get("run", {}), "seed": seed}
         learns = from_table(_learner(method, look), method, {"model": MODELS}, look)
         if learns.model.task == "nodes":
@@ -236,11 +245,25 @@ def _cell(
             method=learns,
             run=_settings(RunSettings, run),
             guards=None if guards.none else guards,
-            forget=_forget(tables.get("forget", {}), method, look),
+            forget=_forget(_named(tables.get("forget", {}), UNLEARNERS[1], path), method, look),
             labels=labels,
         )
     except ConfigError as error:
         raise ConfigError(f"{path}, cell {name}: {error}") from None
+
+
+def _named(table: Mapping[str, Any], marker: str, path: Path) -> Table:
+    """Return a table whose name is that of a class: it may be a file, near the recipe or here."""
+    if "name" not in table:
+        return dict(table)
+    name = str(table["name"])
+    if name == "auto" and marker == METHODS[1]:
+        name = "AutoGram"
+    if name.partition(":")[0].endswith(".py"):
+        from rescind.methods._outside import class_name  # loads torch, which a table needs not
+
+        name = class_name(name, marker, path.parent)
+    return {**table, "name": name}
 
 
 def _learner(method: Mapping[str, Any], look: Find) -> type:

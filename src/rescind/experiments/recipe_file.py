@@ -113,7 +113,17 @@ def locate(name: str) -> Path:
     files = [path for folder in (RECIPES, packaged()) for path in folder.glob("*/*.toml")]
     known = {f"{path.parent.name}/{path.stem}" for path in files}
     looked = ", ".join(map(str, tried))
+    if "/" not in name and name in _datasets():
+        raise ConfigError(
+            f"'{name}' is a dataset, not a recipe. Run on it: rescind run --data {name}"
+        )
     raise ConfigError(f"there is no recipe '{name}' (looked for {looked}). {suggest(name, known)}")
+
+
+def _datasets() -> list[str]:
+    from rescind.data.loading import names
+
+    return names()
 
 
 def check_record(path: Path, changes: Sequence[str]) -> None:
@@ -172,7 +182,9 @@ def change(axes: Table, text: str) -> tuple[list[str], Any] | None:
         return None
     if key in AXES:
         axes.pop(key, None)
-        named = ("data", "method", "forget")
+        if key == "method":  # another method does not take the fields of the one it replaces
+            return [key], {"name": value}
+        named = ("data", "forget")
         key = "method.model" if key == "model" else f"{key}.name" if key in named else key
     parts = key.split(".")
     if parts[0] not in SETTINGS or len(parts) < 2:

@@ -37,6 +37,7 @@ from rescind.core.settings import to_table
 from rescind.errors import ConfigError
 from rescind.forgetting.parallel import one_thread, spread
 from rescind.forgetting.pipeline import unlearn_and_purge
+from rescind.methods._outside import version_of
 from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.provenance import versions
 
@@ -263,7 +264,8 @@ def retrain(before: Federation, event: Event, seed: int) -> Federation:
 
 def _key(before: Federation, event: Event) -> str:
     """Return the cache key of retrained models: data, request, method and library versions."""
-    libraries = sorted((n, v) for n, v in versions().items() if n != "commit")
+    known = versions() | version_of(before.method)
+    libraries = sorted((n, v) for n, v in known.items() if n != "commit")
     parts = [
         before.now.vault.holdings.digest(),
         before.world.digest(),

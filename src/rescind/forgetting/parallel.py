@@ -24,8 +24,10 @@ import torch
 from rescind.core import params
 from rescind.core.executor import Executor
 from rescind.core.federation import Federation
+from rescind.core.method import Unlearner
 from rescind.core.records import Event
 from rescind.errors import ConfigError
+from rescind.methods._outside import files_of, load_file
 from rescind.storage.events import pack_event, unpack_event
 from rescind.storage.federations import load_federation, save_federation
 from rescind.storage.packing import as_notes
@@ -62,7 +64,7 @@ def spread(
         save_federation(before, Path(folder) / "before")
         tensors, facts = pack_event(event)
         params.save(Path(folder) / "event.safetensors", tensors, as_notes(facts))
-        pool = worker_pool(min(workers, len(jobs)))
+        pool = worker_pool(min(workers, len(jobs)), before.method)
         try:
             futures = {pool.submit(_in_worker, folder, before.executor, work, j): j for j in jobs}
             for done in as_completed(futures):
@@ -72,13 +74,20 @@ def spread(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def worker_pool(workers: int) -> ProcessPoolExecutor:
+def worker_pool(workers: int, method: Unlearner) -> ProcessPoolExecutor:
     """Return a pool of processes that end when this process ends, however it ends.
 
-    They are spawned, because running threads of torch do not survive a fork.
+    They are spawned, because running threads of torch do not survive a fork. They know the method
+    of the federation and all methods of files that were loaded here.
     """
     context = get_context("spawn")
-    return ProcessPoolExecutor(workers, context, _end_with_parent, (os.getpid(),))
+    return ProcessPoolExecutor(workers, context, _prepare, (os.getpid(), files_of(method)))
+
+
+def _prepare(parent: int, methods: Sequence[Path]) -> None:
+    _end_with_parent(parent)
+    for path in methods:
+        load_file(path)
 
 
 def _end_with_parent(parent: int) -> None:

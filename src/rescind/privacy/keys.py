@@ -9,6 +9,7 @@ the folder that `RESCIND_KEYS` names, in files that only their owner can read.
     log.key        Ed25519, PEM       signs checkpoints of the log in log/
     roster-*.json  secret seeds       hide the lines of a roster
     withheld/      lists of them      one per dataset (`data.blocklist`)
+    methods.txt    paths              of methods that this user has run (`methods/_outside.py`)
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def folder() -> Path:
 
 def signing_key() -> Ed25519PrivateKey:
     """Return the key that signs receipts. It is made on first use, with its public half."""
-    place = _private_folder() / "signing.key"
+    place = private_folder() / "signing.key"
     key = key_at(place)
     published = place.with_name("signing.pub")
     text = f"{public_text(key)}\n".encode()
@@ -55,7 +56,7 @@ def signing_key() -> Ed25519PrivateKey:
 
 def log_key() -> Ed25519PrivateKey:
     """Return the key that signs checkpoints of this user's log, made on first use."""
-    return key_at(_private_folder() / "log.key")
+    return key_at(private_folder() / "log.key")
 
 
 def key_at(path: Path) -> Ed25519PrivateKey:
@@ -74,7 +75,7 @@ def erasure_key() -> bytes:
 
     Without the key, one cannot test whether a record is on a list of such digests.
     """
-    place = _private_folder() / "erasure.key"
+    place = private_folder() / "erasure.key"
     return _secret(place, _read_or_make(place, lambda: _secret_text(new_secret())))
 
 
@@ -140,7 +141,7 @@ def read_private(path: Path, largest: int = 10_000) -> bytes:
         ) from None
 
 
-def _private_folder() -> Path:
+def private_folder() -> Path:
     """Return the key folder, made with mode 700. It is refused if other users can write to it."""
     place = folder()
     try:

@@ -1,13 +1,20 @@
-"""Progress bars on stderr; if stderr is not a terminal, a line per measurement."""
+"""Progress bars on stderr; if stderr is not a terminal, a line per measurement or ten seconds."""
 
 from __future__ import annotations
 
 import sys
+import threading
 from contextlib import AbstractContextManager
+from time import monotonic
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rescind.core.run_state import RoundResult
+
+
+EVERY = 10.0
+"""Seconds between lines where stderr is no terminal."""
+BEFORE, AFTER = "reading data and compiling", "evaluating and saving"
 
 
 class RoundBar(AbstractContextManager["RoundBar"]):
@@ -34,17 +41,41 @@ class RoundBar(AbstractContextManager["RoundBar"]):
             disable=not self.terminal,
         )
         self.task = self.bar.add_task(title, total=rounds, status="")
-        self.measured = self.calls = 0
+        self.measured = self.calls = self.at = 0
+        self.begun = self.began = monotonic()
+        self._ended = threading.Event()
+        self._speaker = threading.Thread(target=self._speak, daemon=True)
 
     def __enter__(self) -> RoundBar:
         self.bar.start()
+        self.bar.update(self.task, status=BEFORE)
         if not self.terminal:
             total = "" if self.rounds is None else f": {self.rounds} rounds"
             print(f"{self.title}{total}", file=sys.stderr, flush=True)
+            self._speaker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
         self.bar.stop()
+
+    def _speak(self) -> None:
+        """Say every ten seconds what is going on, so that nobody waits in silence."""
+        while not self._ended.wait(EVERY):
+            print(f"  {self.told(monotonic())}", file=sys.stderr, flush=True)
+
+    def told(self, now: float) -> str:
+        """Return a line about what is going on. now: seconds of a clock that only goes forward"""
+        if not self.calls:
+            return f"{BEFORE}: {now - self.begun:.0f} s so far"
+        if self.at == self.rounds:
+            return f"{AFTER}: {now - self.begun:.0f} s so far"
+        if self.rounds is None:
+            return f"round {self.at}: {now - self.begun:.0f} s so far"
+        # The first round also compiles, so it says little about the others.
+        each = (now - self.began) / max(self.calls - 1, 1)
+        left = f", about {each * (self.rounds - self.at):.0f} s left" if self.calls > 1 else ""
+        return f"round {self.at} of {self.rounds}{left}"
 
     def __call__(self, result: RoundResult) -> None:
         self.calls += 1
@@ -52,13 +83,16 @@ class RoundBar(AbstractContextManager["RoundBar"]):
         self._show(result, self.calls if self.rounds is None else at, f"round {at}")
 
     def _show(self, result: RoundResult, at: int, where: str) -> None:
-        status = ""
+        status, self.at = AFTER if at == self.rounds else "", at
+        if self.calls <= 1:
+            self.began = monotonic()
         history = result.until.history if result.until else ()
         if history:
-            status = f"valid {self.measure} {history[-1][1][self.measure]:.4f}"
+            measured = f"valid {self.measure} {history[-1][1][self.measure]:.4f}"
+            status = f"{measured}, {status}" if status else measured
         self.bar.update(self.task, completed=at, status=status)
         if not self.terminal and len(history) > self.measured:
-            print(f"  {where}: {status}", file=sys.stderr, flush=True)
+            print(f"  {where}: {measured}", file=sys.stderr, flush=True)
         self.measured = len(history)
 
 
@@ -68,6 +102,7 @@ class BlockBar(RoundBar):
     block, start = -1, 0
 
     def __call__(self, result: RoundResult) -> None:
+        self.calls += 1
         block, at = result.now.vault.holdings.now, result.now.state.round
         if block != self.block:  # a run resumed inside a block has earlier measurements
             history = result.until.history if result.until else ()

@@ -28,6 +28,7 @@ from rescind.core.run_state import RunState
 from rescind.core.settings import fields_of, find, from_table, to_table
 from rescind.core.world import Sizes, World
 from rescind.errors import ConfigError, DataError
+from rescind.methods._outside import check_name
 from rescind.storage import packing, whole
 from rescind.storage.content import Store, warn_of
 from rescind.storage.kinds import METHODS, MODELS
@@ -95,6 +96,7 @@ def _save(fed: Federation, folder: Path) -> None:
 
 def _facts(fed: Federation) -> Facts:
     """Return what is known of a federation beside tensors."""
+    check_name(type(fed.method))
     return {
         "format": FORMAT,
         "method": to_table(fed.method),

@@ -1,0 +1,113 @@
+"""What a table says about items: a title, and words such as genres, brands or categories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from rescind.data.arrays import Strings
+from rescind.data.dataset import Dataset
+from rescind.data.import_reading import COLUMN_NAMES, Tell, ignoring
+from rescind.data.import_tables import Table
+from rescind.errors import DataError
+
+FACTS = {
+    "title": ("title", "item_title", "item_name", "movie_title", "product_title", "name"),
+    "genres": ("genres", "genre", "class", "category", "categories", "brand", "tags"),
+}
+"""Names of columns about items, in lower case. Several columns of words are joined."""
+_LONGEST_TEXT = 1_000
+
+Facts = dict[str, tuple[str, str]]
+"""Title and words of an item, by its original id."""
+
+
+def find_facts(
+    table: Table, given: Mapping[str, str], ignore: Collection[str] = ()
+) -> dict[str, list[int]]:
+    """Return the columns of titles and of words. given: names, several separated by commas"""
+    ignored, found = ignoring(table.header, ignore), dict[str, list[int]]()
+    for role, common in FACTS.items():
+        names = [name.strip() for name in given.get(role, "").split(",") if name.strip()]
+        for name in names:
+            if name not in table.header:
+                raise DataError(
+                    f"{table.file}: there is no column '{name}' for the {role} of items. The "
+                    f"columns are {', '.join(table.header)}."
+                )
+        places = [n for n, name in enumerate(table.header) if name in names]
+        if not names:
+            places = [n for n, name in enumerate(table.header) if name.lower() in common]
+        if left := [n for n in places if n not in ignored]:
+            found[role] = left[:1] if role == "title" else left
+    return found
+
+
+def facts_in(
+    opened: Callable[[], Table], item: int, columns: Mapping[str, list[int]], tell: Tell | None
+) -> Facts:
+    """Read titles and words by item; the first that is not empty counts.
+
+    tell: columns that differ between rows of one item are not about items (the title of a review
+    is not), so they are left out and told. None: they were named for this, so they count
+    """
+    places = sorted({at for some in columns.values() for at in some})
+    texts: dict[int, dict[str, str]] = {at: {} for at in places}
+    if not places:
+        return {}
+    table, differ = opened(), dict[int, str]()
+    for _, cells in table.batches(sorted({item, *places})):
+        ids = [cell.strip() for cell in cells[item]]
+        for at in places:
+            for one, raw in zip(ids, cells[at], strict=True):
+                text = raw.strip()[:_LONGEST_TEXT]
+                if text and texts[at].setdefault(one, text) != text:
+                    differ[at] = table.header[at]
+    if tell is not None:
+        for at, name in differ.items():
+            texts[at] = {}
+            tell(f"column '{name}' differs between rows of one item: not read as a fact about it")
+    every = dict.fromkeys(one for found in texts.values() for one in found)
+    return {one: tuple(_joined(one, texts, columns.get(r, ())) for r in FACTS) for one in every}  # type: ignore[misc]
+
+
+def _joined(item: str, texts: Mapping[int, Mapping[str, str]], places: Iterable[int]) -> str:
+    found = dict.fromkeys(texts[at].get(item, "") for at in places)
+    return "|".join(text for text in found if text)
+
+
+def about_items(dataset: Dataset, facts: Facts) -> Dataset:
+    """Return a dataset with titles and words of its items, where there are any."""
+    known = [facts.get(one, ("", "")) for one in dataset.items.tolist()]
+    titles, words = ([fact[n] for fact in known] for n in (0, 1))
+    return replace(
+        dataset,
+        titles=_some(titles, dataset.titles),
+        genres=_some(words, dataset.genres),
+    )
+
+
+def _some(texts: list[str], old: Strings | None) -> Strings | None:
+    return np.asarray(texts) if any(texts) else old
+
+
+def with_facts(dataset: Dataset, opened: Callable[[], Table], tell: Tell) -> Dataset:
+    """Return a dataset with what another table says about its items."""
+    table = opened()
+    names = [name.lower() for name in table.header]
+    places = [n for n, name in enumerate(names) if name in (*COLUMN_NAMES["item"], "source_id")]
+    columns = find_facts(table, {})
+    if not places or not columns:
+        raise DataError(
+            f"{table.file}: a table about items needs a column of their ids "
+            f"({', '.join(COLUMN_NAMES['item'])}) and one of titles or words "
+            f"({', '.join([*FACTS['title'], *FACTS['genres']])}). The columns are "
+            f"{', '.join(table.header)}."
+        )
+    facts = facts_in(opened, places[0], columns, None)
+    missing = sum(one not in facts for one in dataset.items.tolist())
+    if missing:
+        tell(f"{missing:,} of {len(dataset.items):,} items are not in {table.file}")
+    return about_items(dataset, facts)

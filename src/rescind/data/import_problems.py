@@ -1,0 +1,92 @@
+"""What is wrong in an imported file: all invalid cells are counted, the first ones are shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from rescind.data.import_cells import BadCell
+from rescind.errors import DataError
+
+SHOWN = 20
+"""Invalid cells that are listed one by one; the others are counted."""
+_LONGEST = 40
+EMPTY = "the cell is empty"
+
+
+def unreadable(cells: Sequence[str], read: Callable[[Sequence[str]], Any]) -> dict[int, str]:
+    """Return the rows whose cell cannot be read, and why. read: reads one cell in a list"""
+
+    @lru_cache(maxsize=2**16)  # most columns repeat their values
+    def why(cell: str) -> str:
+        try:
+            read([cell])
+        except BadCell as bad:
+            return str(bad.args[1])
+        return ""
+
+    return {row: reason for row, cell in enumerate(cells) if (reason := why(cell))}
+
+
+@dataclass
+class Problems:
+    """The invalid cells of a file."""
+
+    file: str
+    unit: str
+    """What row numbers count: line, or row."""
+    header: Sequence[str]
+    counts: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """By column and reason."""
+    first: list[str] = field(default_factory=list)
+    rows: int = 0
+    """Rows with at least one invalid cell."""
+
+    def note(
+        self, lines: Sequence[int], wrong: Mapping[tuple[int, int, str], tuple[str, str]]
+    ) -> set[int]:
+        """Add the invalid cells of a batch and return their rows.
+
+        wrong: by row, column and role: the cell, and why
+        """
+        for (row, at, role), (cell, why) in sorted(wrong.items()):
+            self.counts[at, why] += 1
+            if len(self.first) < SHOWN:
+                shown = cell if len(cell) <= _LONGEST else cell[:_LONGEST] + "..."
+                self.first.append(
+                    f"{self.file}, {self.unit} {lines[row]}, column {at + 1} "
+                    f"('{self.header[at]}'): {shown!r} is not a valid {role}: {why}."
+                )
+        rows = {row for row, _, _ in wrong}
+        self.rows += len(rows)
+        return rows
+
+    def told(self) -> str:
+        """Return the first cells, and how many there are of each kind."""
+        total = sum(self.counts.values())
+        if total == 1:
+            return self.first[0]
+        lines = list(self.first)
+        if total > len(lines):
+            lines.append(f"... and {total - len(lines):,} more")
+        for (at, why), count in self.counts.most_common():
+            lines.append(f"column '{self.header[at]}': {count:,} cell{'s' * (count > 1)}: {why}")
+        return "\n  ".join(lines)
+
+    def error(self, total: int) -> DataError:
+        """Return the error that says what to do. total: rows of the file"""
+        columns = sorted({at for at, _ in self.counts})
+        ignore = [f"--ignore {self.header[at]}" for at in columns if at not in self.needed]
+        left = total - self.rows
+        ways = (
+            [f"pass --drop-bad-rows to import the other {left:,} of {total:,} rows"] if left else []
+        )
+        ways += [f"leave a column out with {' '.join(ignore)}"] if ignore else []
+        told = "Nothing was imported. " + ", or ".join(["Mend the file", *ways])
+        return DataError(f"{self.told()}\n  {told}.")
+
+    needed: frozenset[int] = frozenset()
+    """Columns that cannot be left out."""

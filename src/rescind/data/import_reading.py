@@ -1,0 +1,198 @@
+"""Read the columns of a table: find them, check every cell, leave out what is empty."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rescind.data.canonical import Canonical
+from rescind.data.import_cells import (
+    MISSING,
+    BadCell,
+    check_id,
+    read_ids,
+    read_ratings,
+    read_splits,
+    read_times,
+)
+from rescind.data.import_columns import Columns, Wanted
+from rescind.data.import_order import sorted_rows
+from rescind.data.import_problems import EMPTY, Problems, unreadable
+from rescind.data.import_tables import Table
+from rescind.errors import ConfigError, DataError, suggest
+
+log = logging.getLogger(__name__)
+
+Tell = Callable[[str], None]
+"""Takes one line about what was read otherwise than written."""
+
+COLUMN_NAMES = {
+    "user": ("user", "user_id", "userid", "uid", "user_idx", "reviewerid"),
+    "item": ("item", "item_id", "itemid", "iid", "movieid", "movie_id", "artistid", "asin"),
+    "rating": ("rating", "score", "stars", "overall"),
+    "time": ("time", "timestamp", "ts", "date", "unixreviewtime"),
+    "split": ("split",),
+}
+"""Column names recognised by default, in lower case."""
+
+
+_KINDS = {"user": "i", "item": "i", "rating": "f", "time": "q", "split": "b"}
+"""Types of the columns while a file is read."""
+
+
+_MAY_BE_ABSENT = ("rating", "time", "split")
+
+
+def find_columns(
+    table: Table, given: dict[str, str], header: bool, ignore: Collection[str] = ()
+) -> dict[str, int]:
+    """Return the index of each known column."""
+    unknown = sorted(set(given) - set(COLUMN_NAMES))
+    if unknown:
+        raise ConfigError(f"columns has '{unknown[0]}'; allowed are {', '.join(COLUMN_NAMES)}.")
+    if not header and not given:
+        given = dict(zip(("user", "item", "rating", "time"), table.header, strict=False))
+    positions: dict[str, int] = {}
+    ignored = ignoring(table.header, ignore)
+    for role, common in COLUMN_NAMES.items():
+        if role in given:
+            wanted = [n for n, name in enumerate(table.header) if name == given[role]]
+        else:
+            wanted = [n for n, name in enumerate(table.header) if name.lower() in common]
+        wanted = [n for n in wanted if n not in ignored]
+        if len(wanted) > 1:
+            names = ", ".join(table.header[n] for n in wanted)
+            raise DataError(
+                f"{table.file}, line 1, column {wanted[1] + 1}: more than one column could be the "
+                f"{role} ({names}). Choose one with --{role} COLUMN."
+            )
+        if not wanted and (role in given or role in ("user", "item")):
+            asked = f"'{given[role]}' for the {role}" if role in given else f"for the {role}"
+            raise DataError(
+                f"{table.file}, line 1, column 1: there is no column {asked}. The columns are "
+                f"{', '.join(table.header)}. Choose one with --{role} COLUMN, or pass --no-header "
+                "if the first line is data."
+            )
+        if wanted:
+            positions[role] = wanted[0]
+    return positions
+
+
+def read_table(
+    opened: Callable[[], Table],
+    wanted: Wanted,
+    drop: bool = False,
+    tell: Tell = log.warning,
+) -> Canonical:
+    """Read and check the columns, then sort the rows by user, time and item.
+
+    opened: opens the table, each time from its beginning    drop: leave out rows with an invalid
+    cell instead of refusing the file
+    """
+    table = opened()
+    columns = table.plain(wanted)
+    if columns is None:
+        reader = _CellReader(table, wanted)
+        columns = reader.read(drop)
+        if empty := reader.empty():
+            for role in empty:
+                name = table.header[wanted.positions[role]]
+                tell(f"column '{name}' is empty in all {reader.total:,} rows: taken as absent")
+            left = {r: at for r, at in wanted.positions.items() if r not in empty}
+            return read_table(opened, wanted._replace(positions=left), drop, tell)
+        if reader.problems.rows:
+            if not drop:
+                raise reader.problems.error(reader.total)
+            tell(
+                f"dropped {reader.problems.rows:,} of {reader.total:,} rows with invalid cells:\n  "
+                + reader.problems.told()
+            )
+    rows, users, items = columns
+    return Canonical(
+        sorted_rows(rows, table.in_order), {"source_id": np.asarray(items)}, np.asarray(users)
+    )
+
+
+class _CellReader:
+    """Checks every cell of a table, batch by batch."""
+
+    def __init__(self, table: Table, wanted: Wanted) -> None:
+        self.table, self.positions = table, wanted.positions
+        self.total = 0
+        self.missing: dict[str, int] = {}
+        needed = frozenset(at for r, at in self.positions.items() if r not in _MAY_BE_ABSENT)
+        self.problems = Problems(table.file, table.unit, table.header, needed=needed)
+        self._ids: dict[str, dict[str, int]] = {"user": {}, "item": {}}
+        self._checks: dict[str, Callable[[Sequence[str]], Any]] = {
+            "user": partial(check_id, text_ids=wanted.text_ids),
+            "item": partial(check_id, text_ids=wanted.text_ids),
+            "rating": read_ratings,
+            "time": partial(read_times, unit=wanted.unit),
+            "split": read_splits,
+        }
+        self._readers = self._checks | {
+            role: partial(read_ids, ids=ids, text_ids=wanted.text_ids)
+            for role, ids in self._ids.items()
+        }
+
+    def read(self, drop: bool) -> Columns:
+        """Read all batches; rows with an invalid cell are noted and left out."""
+        out: dict[str, array[Any]] = {role: array(_KINDS[role]) for role in self.positions}
+        for lines, columns in self.table.batches(self.positions.values()):
+            self.total += len(lines)
+            cells = {r: [c.strip() for c in columns[at]] for r, at in self.positions.items()}
+            found = self._all(cells)
+            if found is None:
+                bad = self.problems.note(lines, self._wrong(cells, columns))
+                good = [row for row in range(len(lines)) if row not in bad]
+                found = self._all({r: [some[row] for row in good] for r, some in cells.items()})
+                assert found is not None, "every other cell was read"
+            if drop or not self.problems.rows:
+                for role, values in found.items():
+                    out[role].frombytes(values.tobytes())
+        rows: dict[str, NDArray[Any]] = {role: np.asarray(column) for role, column in out.items()}
+        return Columns(rows, list(self._ids["user"]), list(self._ids["item"]))
+
+    def _all(self, cells: Mapping[str, list[str]]) -> dict[str, NDArray[Any]] | None:
+        """Read all cells of a batch at once; None if one is invalid, and no id is kept then."""
+        known = {role: len(ids) for role, ids in self._ids.items()}
+        try:  # ids come last, because they are kept
+            return {
+                r: self._readers[r](cells[r]) for r in sorted(cells, key=self._ids.__contains__)
+            }
+        except BadCell:
+            for role, ids in self._ids.items():
+                for new in list(ids)[known[role] :]:
+                    del ids[new]
+            return None
+
+    def _wrong(
+        self, cells: Mapping[str, list[str]], columns: Sequence[Sequence[str]]
+    ) -> dict[tuple[int, int, str], tuple[str, str]]:
+        """Return the invalid cells of a batch by row, column and role, and why."""
+        found = {}
+        for role, some in cells.items():
+            at = self.positions[role]
+            for row, why in unreadable(some, self._checks[role]).items():
+                empty = role in _MAY_BE_ABSENT and some[row].lower() in MISSING
+                self.missing[role] = self.missing.get(role, 0) + empty
+                found[row, at, role] = columns[at][row], EMPTY if empty else why
+        return found
+
+    def empty(self) -> list[str]:
+        """Return the roles whose column has no value at all."""
+        return [r for r in _MAY_BE_ABSENT if self.total and self.missing.get(r) == self.total]
+
+
+def ignoring(header: Sequence[str], ignore: Collection[str]) -> set[int]:
+    """Return the places of columns to leave out; raise if there is no such column."""
+    for name in ignore:
+        if name not in header:
+            raise ConfigError(f"there is no column '{name}' to ignore; {suggest(name, header)}")
+    return {at for at, name in enumerate(header) if name in ignore}

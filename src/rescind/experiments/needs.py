@@ -1,0 +1,77 @@
+"""How much memory a method will need on data of some size, before anything is started.
+
+The constants are upper bounds of what `bench/memory.py` measures. They count the whole process:
+Python and torch, records on devices, the model, and a round with its evaluation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rescind.core.memory import free_memory
+from rescind.core.method import Method
+from rescind.data.dataset import Dataset
+from rescind.errors import ConfigError
+from rescind.methods.additive.gram import PAIR_BYTES
+from rescind.models.item_item import ItemWeights, LocalWeights
+
+PROCESS = 450_000_000
+"""Bytes of a process that has loaded torch and the compiler."""
+ROW = 600
+"""Bytes of an interaction: columns, lots and splits, while they are built."""
+VALUE = 40
+"""Bytes of one number in a table of users or items: the model, its copies, optimiser and save."""
+NEAR_PAIR = 64
+"""Bytes of a pair of items that somebody had together, in a sparse sum and while it is sorted."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What decides about memory."""
+
+    users: int
+    items: int
+    rows: int
+    pairs: int | None = None
+    """Sum over users of their rows squared; None if the data was not read."""
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Sizes:
+        each = np.bincount(dataset.user, minlength=1).astype(np.int64)
+        sizes = dataset.size
+        return cls(sizes["users"], sizes["items"], sizes["rows"], int((each * each).sum()))
+
+
+def needed(method: Method, sizes: Sizes) -> int:
+    """Return an upper bound on the bytes that a run of this method takes."""
+    method, items = method.for_items(sizes.items), sizes.items
+    total = PROCESS + ROW * sizes.rows
+    if isinstance(method.model, LocalWeights):
+        every = items * items
+        met = every if sizes.pairs is None else min(every, sizes.pairs)
+        return total + NEAR_PAIR * met + 16 * items * method.model.many
+    if isinstance(method.model, ItemWeights):
+        return total + PAIR_BYTES * items * items
+    width = getattr(method.model, "dim", 1)
+    return total + VALUE * width * (sizes.users + items)
+
+
+def must_fit(method: Method, sizes: Sizes) -> None:
+    """Raise before a run starts if it needs more memory than is free."""
+    need, free = needed(method, sizes), free_memory()
+    if free is None or need <= free:
+        return
+    name = type(method.for_items(sizes.items)).__name__
+    raise ConfigError(
+        f"{name} on {sizes.users:,} users, {sizes.items:,} items and {sizes.rows:,} rows needs up "
+        f"to {in_words(need)} of memory, and {in_words(free)} are free. Leave out rare items and "
+        f"users (--set data.core=10), use a method that needs less (rescind data describe NAME "
+        f"lists them), or a larger machine."
+    )
+
+
+def in_words(size: int) -> str:
+    """Return bytes as text: 7.7 GB, 450 MB."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

@@ -1,0 +1,38 @@
+"""A recipe without a file: one dataset, and the method that was named or fits it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rescind.core.memory import free_memory
+from rescind.core.settings import find
+from rescind.data import Dataset, describe, load
+from rescind.errors import ConfigError
+from rescind.experiments.advice import Advice, advise
+from rescind.experiments.needs import Sizes
+from rescind.experiments.recipe import Recipe, of_table
+from rescind.methods._outside import class_name
+from rescind.storage.federations import METHODS
+
+
+def advice_for(name: str) -> Advice:
+    """Return the method to begin with on a dataset of this name; its data is read."""
+    describe(name)  # an unknown name is told before anything is looked for
+    data = load(name)
+    if not isinstance(data, Dataset):
+        raise ConfigError(
+            f"'{name}' is a graph. Name a method for graphs: --method GraphGram, GraphFedAvg or "
+            f"FedGCV."
+        )
+    return advise(Sizes.of(data), data.has_time, free_memory())
+
+
+def recipe_for(data: str, method: str, changes: Sequence[str] = ()) -> Recipe:
+    """Return a recipe of one cell. A closed form needs one round."""
+    name = class_name(method)
+    cls = find(*METHODS, "AutoGram" if name == "auto" else name)
+    table = {"title": f"{name} on {data}", "data": {"name": data}, "method": {"name": name}}
+    if getattr(cls, "seedless", False):
+        table["run"] = {"rounds": 1, "evaluate_every": 1}
+    return of_table(Path("data") / f"{data}-{name}.toml", table, changes)

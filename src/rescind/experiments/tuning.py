@@ -1,0 +1,149 @@
+"""Choose the learning rate and the clients per round of a method on validation data.
+
+Successive halving: all candidates train a few rounds, the better third goes on, and so on. A
+federation is a value, so a candidate goes on where it stopped. The test set is never read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rescind.core.federation import Federation
+from rescind.core.method import Method
+from rescind.core.settings import chosen, fields_of
+from rescind.errors import ConfigError
+from rescind.experiments.cell import Cell
+from rescind.experiments.learning_run import obtained, start
+from rescind.forgetting.parallel import one_thread
+from rescind.methods.baselines.popularity import Popularity
+
+FACTORS = (1 / 3, 1.0, 3.0, 10.0)
+"""Of the method's own learning rate."""
+PARTS = (1 / 16, 1 / 4, 1.0)
+"""Of all users: clients per round."""
+FEWEST = 16
+STAGES = ((0.1, 1.0), (0.4, 1 / 3), (1.0, 1 / 6))
+"""Part of the rounds that is reached, and part of the candidates that goes so far."""
+
+Progress = Callable[[int, int, str], None]
+"""Takes rounds done, rounds in all, and the candidate that trained."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings, and what they reached on validation after some rounds."""
+
+    method: Method
+    fed: Federation
+    value: float = -math.inf
+
+    @property
+    def rounds(self) -> int:
+        return self.fed.now.state.round
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {name: getattr(self.method, name) for name in ("rate", "clients_per_round")}
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The best candidate, all others, and the floor."""
+
+    best: Candidate
+    others: tuple[Candidate, ...]
+    measure: str
+    popularity: float
+    """What item popularity reaches on the same validation data."""
+
+
+def candidates(method: Method, users: int) -> list[Method]:
+    """Return the method with other learning rates and numbers of clients, by the data's size."""
+    if not {"rate", "clients_per_round"} <= fields_of(type(method)).keys():
+        raise ConfigError(
+            f"{type(method).__name__} has no learning rate and no rounds of some clients to tune. "
+            f"Tune a method that trains in rounds, such as FedShare or FedAvg."
+        )
+    many = sorted({min(users, max(FEWEST, round(part * users))) for part in PARTS})
+    rate = method.rate  # type: ignore[attr-defined]
+    return [
+        replace(method, rate=float(f"{rate * factor:.3g}"), clients_per_round=clients)  # type: ignore[call-arg]
+        for clients in many
+        for factor in FACTORS
+    ]
+
+
+def tune(cell: Cell, progress: Progress = lambda *_: None) -> Tuned:
+    """Return the best settings of a cell's method, by its measure on validation."""
+    with one_thread():
+        dataset, rounds = obtained(cell), cell.run.rounds
+        first = start(cell, dataset)
+        methods = candidates(cell.method, first.world.sizes.clients)
+        left = [Candidate(m, start(replace(cell, method=m), dataset)) for m in methods]
+        total, done, dropped = _planned(len(left), rounds), 0, list[Candidate]()
+        for reached, part in STAGES:
+            keep = max(1, round(part * len(methods)))
+            left, out = left[:keep], left[keep:]
+            dropped += out
+            until = max(1, round(reached * rounds))
+            for place, one in enumerate(left):
+                done += until - one.rounds
+                left[place] = _further(one, until, cell)
+                progress(done, total, f"{one.settings}")
+            left.sort(key=lambda one: -one.value)
+        floor = start(replace(cell, method=Popularity()), dataset).run(1)
+    best, *rest = left
+    popular = floor.evaluate("valid", cell.run.k)[cell.run.measure]
+    return Tuned(best, (*rest, *dropped), cell.run.measure, popular)
+
+
+def _planned(many: int, rounds: int) -> int:
+    total, before = 0, 0
+    for reached, part in STAGES:
+        until = max(1, round(reached * rounds))
+        total += max(1, round(part * many)) * (until - before)
+        before = until
+    return total
+
+
+def _further(one: Candidate, until: int, cell: Cell) -> Candidate:
+    fed = one.fed.run(until - one.rounds)
+    value = fed.evaluate("valid", cell.run.k)[cell.run.measure]
+    return replace(one, fed=fed, value=value if math.isfinite(value) else -math.inf)
+
+
+def recipe_text(cell: Cell, tuned: Tuned) -> str:
+    """Return a recipe with the chosen settings and, for comparison, popularity and LocalGram."""
+    table = chosen(tuned.best.method) | tuned.best.settings
+    fields = ", ".join(f"{key} = {_toml(value)}" for key, value in table.items())
+    name, rounds = table["name"], cell.run.rounds
+    lines = [
+        f'title = "{name} tuned on the validation part of {cell.data.name}"',
+        f'[data]\nname = "{cell.data.name}"',
+    ]
+    if cell.sharing is not None:
+        lines.append(f"[sharing]\nratio = {list(cell.sharing.ratio)}\npart = {cell.sharing.part}")
+    lines.append(f"[run]\nrounds = {rounds}\nevaluate_every = {max(1, rounds // 10)}")
+    once = "run = { rounds = 1, evaluate_every = 1 }"
+    others = [f'  {{ label = "{n}", name = "{n}", {once} }}' for n in ("Popularity", "LocalGram")]
+    methods = ",\n".join([*others, f'  {{ label = "{name}, tuned", {fields} }}'])
+    lines.append(f"[axes]\nmethod = [\n{methods},\n]\nseed = [0, 1, 2]")
+    return "\n\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def ranked(tuned: Tuned) -> Sequence[Candidate]:
+    """Return all candidates, those that went furthest first."""
+    return sorted((tuned.best, *tuned.others), key=lambda one: (-one.rounds, -one.value))

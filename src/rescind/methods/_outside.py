@@ -1,0 +1,262 @@
+"""Methods outside this package: in a user's own file, or in another installed package.
+
+A class is found by its name in these places, in this order:
+
+1. modules of this process that define a method: a script, a notebook, a file that was loaded here
+2. installed packages: the entry point group `rescind.methods`, `Anchored = "my_package:Anchored"`
+3. files that this user has run before (`--method FILE.py`). Their paths are in `methods.txt` in the
+   folder of keys, so that `rescind recommend RUN` knows a method without naming its file again
+
+A saved run has the name of its method, never code: nothing that came with a run is executed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from functools import lru_cache
+from hashlib import sha256
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, get_origin
+
+from rescind.core.method import Method, Unlearner
+from rescind.core.settings import classes_in, in_package
+from rescind.errors import ConfigError, suggest
+from rescind.privacy import keys
+
+GROUP = "rescind.methods"
+LEARNS, FORGETS = "server_sample", "unlearn"
+"""Attributes of learners, and of everything that can forget."""
+PACKAGE = "rescind.methods"
+REMEMBERED = "methods.txt"
+_LOADED: dict[Path, str] = {}
+"""Files that were loaded, and the names of their modules; the newest is last."""
+
+
+def class_name(text: str, marker: str = LEARNS, near: Path | None = None) -> str:
+    """Return the name of a class, given as a name, as FILE.py or as FILE.py:Class.
+
+    A file is loaded, and remembered for later commands of this user.
+
+    near: a folder in which a file is looked for first, such as the one of a recipe
+    """
+    path, _, chosen = text.partition(":")
+    if not path.endswith(".py"):
+        return text
+    if near is not None and (near / path).is_file():
+        path = str(near / path)
+    module = load_file(Path(path))
+    found = classes_in(module.__name__, marker)
+    kind = "learner" if marker == LEARNS else "unlearner"
+    if not found:
+        raise ConfigError(f"{path} defines no {kind}. {_why_none(module)}")
+    if chosen and chosen not in found:
+        raise ConfigError(f"{path} has no {kind} '{chosen}'; {suggest(chosen, found)}")
+    if not chosen and len(found) > 1:
+        each = ", ".join(f"{path}:{name}" for name in found)
+        raise ConfigError(f"{path} defines {len(found)} methods. Name one of them: {each}.")
+    remember(Path(path))
+    return chosen or next(iter(found))
+
+
+def load_file(path: Path) -> ModuleType:
+    """Run a Python file and return its module; a file that was loaded before is not run again."""
+    path = path.expanduser().resolve()
+    if path in _LOADED:
+        return sys.modules[_LOADED[path]]
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}. Give the file that defines your method.")
+    module = _there(path) or _run(path)
+    _check(path, module)
+    _LOADED[path] = module.__name__
+    return module
+
+
+def _there(path: Path) -> ModuleType | None:
+    """Return the module of this file if the process has it, as a script and its workers do."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and file.endswith(path.name) and Path(file).resolve() == path:
+            return module
+    return None
+
+
+def _run(path: Path) -> ModuleType:
+    # The name depends on the path alone, so that a worker finds what was sent to it.
+    name = f"rescind_own_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} is not a Python file. Give the file that defines your method.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses read their types there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ConfigError(f"{path} cannot be loaded: {_cause(error, path)}") from error
+    return module
+
+
+def _cause(error: Exception, path: Path) -> str:
+    """Return what went wrong and in which line of the file."""
+    inside = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
+    line = error.lineno if isinstance(error, SyntaxError) else inside[-1].lineno if inside else None
+    words = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"line {line}: {type(error).__name__}: {words}"
+
+
+def _check(path: Path, module: ModuleType) -> None:
+    """Refuse classes that could not be told apart later, or whose settings would not count."""
+    for name, cls in classes_in(module.__name__, FORGETS).items():
+        check_name(cls)
+        if is_dataclass(cls) and "__dataclass_fields__" not in vars(cls):
+            ours = [n for n, hint in inspect.get_annotations(cls).items() if not _fixed(hint)]
+            if ours:
+                raise ConfigError(
+                    f"{path}: {name} has the settings {', '.join(ours)}, but is no dataclass, so "
+                    f"they would not count. Write @dataclass(frozen=True, kw_only=True) above it."
+                )
+
+
+def _fixed(hint: Any) -> bool:
+    return "ClassVar" in hint if isinstance(hint, str) else get_origin(hint) is ClassVar
+
+
+def check_name(cls: type) -> None:
+    """Refuse a class from elsewhere with the name of a method here: a saved run has names only."""
+    mine = in_package(PACKAGE, FORGETS, cls.__name__)
+    if mine is not None and not cls.__module__.startswith("rescind."):
+        raise ConfigError(
+            f"your class is called {cls.__name__}, as a method of rescind is. A saved run would "
+            f"load that one. Give your class another name."
+        )
+
+
+def _why_none(module: ModuleType) -> str:
+    for name, cls in inspect.getmembers(module, inspect.isclass):
+        if cls.__module__ == module.__name__ and inspect.isabstract(cls):
+            lacks = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+            return f"{name} lacks {lacks}."
+    return "Write a frozen dataclass whose base is one of rescind.core's (docs/methods.md)."
+
+
+def remember(path: Path) -> None:
+    """Note a file, so that later commands find its methods by name."""
+    place, path = keys.folder() / REMEMBERED, path.expanduser().resolve()
+    if path in _remembered():
+        return
+    keys.private_folder()
+    with open(place, "a", encoding="utf-8") as file:  # one short line: written at once
+        file.write(f"{path}\n")
+
+
+def _remembered() -> list[Path]:
+    """Return the files that this user has run, the newest first."""
+    try:
+        lines = (keys.folder() / REMEMBERED).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    return [Path(line) for line in reversed(lines) if line]
+
+
+class Outside:
+    """Finds classes that are in no package of rescind."""
+
+    def find(self, marker: str, name: str) -> type | None:
+        """Return the class of this name, ignoring case, or None."""
+        for module in self._modules(name):
+            for given, cls in classes_in(module, marker).items():
+                if given.lower() == name.lower():
+                    return cls
+        return None
+
+    def names(self, marker: str) -> list[str]:
+        """Return the names of classes that are known without running a file."""
+        found = [name for module in _in_process() for name in classes_in(module, marker)]
+        return found + [_promised(point) for point in _installed()]
+
+    def _modules(self, name: str) -> Iterator[str]:
+        """Yield modules that may have a class of this name, loading as few as possible."""
+        yield from _in_process()
+        for point in _installed():
+            if _promised(point).lower() == name.lower():
+                yield _loaded(point).__name__
+        for path in _remembered():
+            if path.is_file() and _mentions(path, name):
+                yield load_file(path).__name__
+
+
+def _in_process() -> list[str]:
+    """Return the modules that define a method outside rescind, the newest first."""
+    known = dict.fromkeys(reversed(_LOADED.values()))
+    later = [cls.__module__ for cls in _below(Unlearner)]
+    others = [name for name in reversed(later) if not name.startswith(("rescind.", "rescind_own"))]
+    return [name for name in dict.fromkeys([*known, *others]) if name in sys.modules]
+
+
+def _below(cls: type) -> Iterator[type]:
+    below: type
+    for below in type.__subclasses__(cls):
+        yield below
+        yield from _below(below)
+
+
+@lru_cache(maxsize=1)
+def _installed() -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=GROUP))
+
+
+def _promised(point: EntryPoint) -> str:
+    return point.attr or point.name
+
+
+def _loaded(point: EntryPoint) -> ModuleType:
+    try:
+        module = importlib.import_module(point.module)
+    except Exception as error:
+        package = point.dist.name if point.dist else point.value
+        raise ConfigError(
+            f"the method '{_promised(point)}' of the package {package} cannot be loaded: "
+            f"{type(error).__name__}: {error}. Mend or remove that package."
+        ) from error
+    cls = getattr(module, _promised(point), None)
+    # A package may define the class in another of its modules than the one it names.
+    return sys.modules[cls.__module__] if isinstance(cls, type) else module
+
+
+def _mentions(path: Path, name: str) -> bool:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return re.search(rf"^class {re.escape(name)}\b", text, re.MULTILINE | re.IGNORECASE) is not None
+
+
+def files_of(method: Unlearner) -> tuple[Path, ...]:
+    """Return the files that a worker process must load: the method's, and those loaded here."""
+    mine = _file(type(method))
+    return tuple(dict.fromkeys([*_LOADED, *([mine] if mine else [])]))
+
+
+def _file(cls: type) -> Path | None:
+    if cls.__module__.startswith("rescind."):
+        return None
+    module = sys.modules.get(cls.__module__)
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if file and Path(file).is_file() else None
+
+
+def version_of(method: Method) -> dict[str, str]:
+    """Return the file and the digest of a method outside rescind, for the line of a result."""
+    path = _file(type(method))
+    if path is None:
+        return {}
+    digest = sha256(path.read_bytes()).hexdigest()[:12]
+    return {type(method).__name__: f"{path.name} sha256:{digest}"}

@@ -1,0 +1,144 @@
+"""Files and frames of strangers: empty columns, bad rows, titles, and frames of several kinds."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse
+
+import rescind as rs
+from rescind.data import load
+from rescind.errors import ConfigError, DataError
+
+ROWS = {"user_id": ["a", "b", "a"], "item_id": [1, 2, 2], "timestamp": [1500, 1501, 1503]}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def save(tmp_path):
+    def write(text: str, name: str = "a.csv"):
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.mark.parametrize("empty", ["timestamp", "rating"])
+@pytest.mark.parametrize("kind", ["null", "nan", "csv"])
+def test_a_column_without_any_value_is_absent_and_one_line_says_so(tmp_path, save, empty, kind):
+    told: list[str] = []
+    if kind == "csv":
+        path = save(f"user,item,{empty}\n1,2,\n1,3,nan\n")
+    else:
+        cells = pa.nulls(2, pa.float64()) if kind == "null" else pa.array([np.nan, np.nan])
+        path = tmp_path / "a.parquet"
+        pq.write_table(pa.table({"user": [1, 1], "item": [2, 3], empty: cells}), path)
+    data = rs.import_file(path, "mine", tell=told.append)
+    assert (data.rating, data.has_time) == (None, False)
+    assert told == [f"column '{empty}' is empty in all 2 rows: taken as absent"]
+
+
+def test_a_partly_empty_column_names_how_many_and_offers_what_to_do(save):
+    path = save("user,item,rating,time\n1,2,5,10\n1,3,,11\n2,3,,12\n2,4,1,13\n")
+    with pytest.raises(DataError) as refused:
+        rs.import_file(path, "mine")
+    text = str(refused.value)
+    assert "line 3, column 3 ('rating'): ''" in text
+    assert "column 'rating': 2 cells: the cell is empty" in text
+    assert "--drop-bad-rows to import the other 2 of 4 rows" in text
+    assert "--ignore rating" in text
+    assert rs.import_file(path, "without", ignore=["rating"]).rating is None
+    told: list[str] = []
+    data = rs.import_file(path, "dropped", drop_bad_rows=True, tell=told.append)
+    assert data.rating.tolist() == [5, 1]
+    assert "dropped 2 of 4 rows" in told[0]
+
+
+def test_ids_of_dropped_rows_alone_do_not_stay(save):
+    path = save("user,item,rating\n1,2,5\nghost,secret,x\n1,3,4\n")
+    data = rs.import_file(path, "mine", drop_bad_rows=True, tell=lambda _: None)
+    assert (data.users.tolist(), data.items.tolist()) == (["1"], ["2", "3"])
+
+
+def test_all_bad_cells_are_counted_and_the_first_twenty_shown(save):
+    rows = "".join(f"1,{n},{'x' if n % 2 else 3}\n" for n in range(100)) + "-4,7,y\n"
+    with pytest.raises(DataError) as refused:
+        rs.import_file(save("user,item,rating\n" + rows), "mine")
+    lines = str(refused.value).splitlines()
+    assert sum("is not a valid" in line for line in lines) == 20
+    assert "... and 32 more" in lines[20]
+    assert any("'rating': 51 cells: a rating must be a number" in line for line in lines)
+    assert any("'user': 1 cell: a numeric id must not have a sign" in line for line in lines)
+
+
+def test_a_column_to_ignore_must_be_there(save):
+    with pytest.raises(ConfigError, match="no column 'ratng' to ignore; did you mean 'rating'"):
+        rs.import_file(save("user,item,rating\n1,2,3\n"), "mine", ignore=["ratng"])
+
+
+def test_titles_and_words_come_with_the_rows_or_from_a_table_of_items(save):
+    path = save("user,item,title,brand,genre\n1,x,Up,Pixar,fun\n2,x,Up,Pixar,fun\n2,y,Heat,,\n")
+    data = rs.import_file(path, "mine")
+    assert data.titles.tolist() == ["Up", "Heat"]
+    assert data.genres.tolist() == ["Pixar|fun", ""]
+    assert load("mine").titles.tolist() == ["Up", "Heat"]
+    table = save("item_id:token\tmovie_title:token_seq\tclass:token_seq\nx\tUp!\tsad\n", "a.item")
+    told: list[str] = []
+    plain = save("user,item\n1,x\n2,y\n", "b.csv")
+    again = rs.import_file(plain, "other", items=table, tell=told.append)
+    assert (again.titles.tolist(), again.genres.tolist()) == (["Up!", ""], ["sad", ""])
+    assert "1 of 2 items are not in" in told[0]
+    with pytest.raises(DataError, match="a table about items needs a column of their ids"):
+        rs.import_file(plain, "third", items=plain)
+
+
+def test_the_title_of_a_review_is_no_title_of_an_item(save):
+    path = save("user,item,title\n1,x,my secret review\n2,x,good\n2,y,bad\n")
+    told: list[str] = []
+    assert rs.import_file(path, "mine", tell=told.append).titles is None
+    assert told == ["column 'title' differs between rows of one item: not read as a fact about it"]
+    named = rs.import_file(path, "named", columns={"title": "title"})
+    assert named.titles.tolist() == ["my secret review", "bad"], "control: it can be asked for"
+
+
+def test_frames_of_all_kinds_give_the_same_data_as_a_file(save):
+    pandas = pytest.importorskip("pandas")
+    lines = "\n".join(",".join(map(str, row)) for row in zip(*ROWS.values(), strict=True))
+    file = rs.import_file(save(",".join(ROWS) + "\n" + lines + "\n"), "mine")
+    coded = pandas.DataFrame(ROWS).astype({"user_id": "category"})
+    for frame in (pandas.DataFrame(ROWS), coded, polars.DataFrame(ROWS), pa.table(ROWS), ROWS):
+        assert rs.from_frame(frame, "mine").digest == file.digest
+    for kind in ("pandas", "polars", "arrow"):
+        assert rs.from_frame(file.to_frame(kind)).digest == file.digest
+    assert rs.from_frame(pa.table({**ROWS, "item_id": [1, 2, 3]})).digest != file.digest
+
+
+def test_a_matrix_has_users_as_rows_and_values_other_than_one_are_ratings():
+    matrix = scipy.sparse.csr_matrix([[0, 1, 0], [1, 0, 1]])
+    data = rs.from_frame(matrix)
+    assert (data.rating, data.users[data.user].tolist()) == (None, ["0", "1", "1"])
+    assert data.items[data.item].tolist() == ["1", "0", "2"]
+    assert rs.from_frame(matrix * 3).rating.tolist() == [3, 3, 3]
+
+
+def test_a_frame_is_refused_as_a_file_is():
+    with pytest.raises(DataError, match="row 2, column 2 \\('item'\\): ''"):
+        rs.from_frame({"user": [1, 2, 3], "item": [5, None, 6]})
+    with pytest.raises(DataError, match="object of type int"):
+        rs.from_frame(7)
+    with pytest.raises(DataError, match="kind is 'R'"):
+        rs.from_frame(ROWS).to_frame("R")
+
+
+def test_a_frame_that_is_kept_is_found_by_its_name():
+    data = rs.from_frame(ROWS, "kept", keep=True)
+    assert load("kept").digest == data.digest
+    with pytest.raises(ConfigError, match="already exists"):
+        rs.from_frame(ROWS, "kept", keep=True)

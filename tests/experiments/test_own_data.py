@@ -1,0 +1,122 @@
+"""A stranger's data: which method, how much memory, which settings."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+
+import pytest
+
+from rescind.cli import main
+from rescind.errors import ConfigError
+from rescind.experiments import advice, needs, tuning
+from rescind.experiments.advice import advise
+from rescind.experiments.cell import Cell, DataSettings, RunSettings, SharingSettings
+from rescind.experiments.learning_run import run_cell
+from rescind.experiments.needs import Sizes, needed
+from rescind.experiments.recipe import read
+from rescind.methods.additive.gram import Gram
+from rescind.methods.additive.local_gram import LocalGram
+from rescind.methods.baselines.fedavg import FedAvg
+from rescind.models.mf import MF
+
+GIGA = 10**9
+SMALL = DataSettings(name="synthetic", users=60, items=50, interactions=1200)
+
+
+@pytest.fixture
+def rescind(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def ask(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["rescind", *words])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out = capsys.readouterr()
+        return code, out.out + out.err
+
+    return ask
+
+
+def test_few_items_get_all_pairs_and_many_get_neighbours():
+    assert advise(Sizes(1000, 2000, 50_000, 10**7), False, 8 * GIGA).method == "Gram"
+    many = advise(Sizes(1000, 17_632, 50_000, 10**7), False, 16 * GIGA)
+    assert many.method == "LocalGram"
+    assert "17,632 items are many" in " ".join(many.why)
+    tight = advise(Sizes(1000, 12_000, 50_000, 10**6), False, 2 * GIGA)
+    assert tight.method == "LocalGram", "all pairs of 12,000 items do not fit into 2 GB"
+
+
+def test_times_and_thin_data_are_told():
+    said = " ".join(advise(Sizes(1000, 500, 3000, 9000), True, None).why)
+    assert "next item" in said
+    assert "Popularity" in said
+    plain = " ".join(advise(Sizes(1000, 500, 30_000, 10**6), False, None).why)
+    assert "next item" not in plain
+    assert "Popularity" not in plain
+
+
+def test_a_dense_sum_grows_with_the_square_of_items_and_a_sparse_one_with_what_was_met():
+    small, large = Sizes(100, 1000, 5000, 10**5), Sizes(100, 10_000, 5000, 10**5)
+    dense = needed(Gram(), large) - needed(Gram(), small)
+    sparse = needed(LocalGram(), large) - needed(LocalGram(), small)
+    assert dense > 2.5 * GIGA > 100 * sparse / 10
+    wide = needed(FedAvg(model=MF(dim=64)), large) - needed(FedAvg(model=MF(dim=32)), large)
+    assert wide == needs.VALUE * 32 * (100 + 10_000)
+
+
+def test_a_run_that_does_not_fit_is_refused_before_it_starts(tmp_path, monkeypatch):
+    cell = Cell("c", SMALL, None, FedAvg(model=MF(dim=2)), RunSettings(rounds=1, evaluate_every=1))
+    monkeypatch.setattr(needs, "free_memory", lambda: 2 * GIGA)
+    run_cell(cell, tmp_path / "fits")  # control
+    monkeypatch.setattr(needs, "free_memory", lambda: 1000)
+    with pytest.raises(ConfigError, match=r"needs up to .* of memory, and 0 MB are free"):
+        run_cell(cell, tmp_path / "large")
+    assert not (tmp_path / "large" / "model").exists()
+
+
+def test_a_run_without_a_method_says_which_and_why(rescind, monkeypatch):
+    code, said = rescind("data", "describe", "ml-100k")
+    assert "Gram        up to" in said
+    sized = [f"--set={k}" for k in ("data.users=60", "data.items=50", "data.interactions=900")]
+    monkeypatch.setattr("rescind.experiments.own_data.load", lambda _: _small())
+    code, said = rescind("run", "--data", "synthetic", *sized)
+    assert code == 0, said
+    assert "method: Gram, because: 60 users, 50 items, 15 rows per user" in said
+    code, said = rescind("run", "ml-100k")
+    assert (code, "rescind run --data ml-100k" in said) == (2, True)
+    code, said = rescind("run")
+    assert (code, "give a recipe" in said) == (2, True)
+
+
+def _small():
+    from rescind.data.sources.synthetic import synthetic
+
+    return synthetic(users=60, items=50, interactions=900)
+
+
+def test_the_best_of_all_candidates_goes_to_the_end_and_its_recipe_reads_back(tmp_path):
+    method = FedAvg(model=MF(dim=4), rate=0.3)
+    cell = Cell("c", SMALL, SharingSettings(), method, RunSettings(rounds=6, evaluate_every=2))
+    found = tuning.tune(cell)
+    every = tuning.ranked(found)
+    assert found.best.rounds == 6
+    assert found.best.value == max(one.value for one in every if one.rounds == 6)
+    assert {one.method.clients_per_round for one in every} == {16, 60}
+    assert 0 < sum(one.rounds < 6 for one in every) < len(every)
+    path = tmp_path / "tuned.toml"
+    path.write_text(tuning.recipe_text(cell, found))
+    tomllib.loads(path.read_text())
+    assert read(path).cells[-1].method == found.best.method
+
+
+def test_what_cannot_be_tuned_is_told():
+    with pytest.raises(ConfigError, match="Gram has no learning rate"):
+        tuning.candidates(Gram(), 100)
+
+
+def test_methods_that_are_compared_exist():
+    assert set(advice.memory_of_methods(Sizes(10, 10, 100, 1000))) == set(advice.COMPARED)

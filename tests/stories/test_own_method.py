@@ -1,0 +1,247 @@
+"""A method in one file of the user's own: recipes, commands, saved runs and audits know it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import rescind as rs
+from rescind.cli import main
+from rescind.core.settings import find, sought
+from rescind.errors import ConfigError
+from rescind.methods import _outside
+from rescind.models.mf import MF
+from rescind.privacy import keys
+from rescind.storage.federations import METHODS, UNLEARNERS
+
+LEARNER = '''
+from dataclasses import dataclass
+import rescind as rs
+
+@dataclass(frozen=True, kw_only=True)
+class {name}(rs.methods.FedAvg):
+    """FedAvg with another step."""
+
+    pull: float = 0.1
+
+    def server_step(self, state, sums, world, clock):
+        return super().server_step(state, sums, world, clock)
+'''
+UNLEARNER = '''
+from dataclasses import dataclass
+from rescind.core import Unlearner
+
+@dataclass(frozen=True, kw_only=True)
+class {name}(Unlearner):
+    """Forgets by starting again."""
+
+    unlearning = "{name}"
+
+    def forget(self, fed, request):
+        return fed.retrained(request.event)
+'''
+RECIPE = """
+[data]
+name = "synthetic"
+users = 30
+items = 30
+interactions = 400
+[run]
+rounds = 2
+evaluate_every = 1
+[axes]
+method = [
+  {{ label = "Popularity", name = "Popularity" }},
+  {{ label = "mine", name = "{file}", pull = 0.5, model = {{ name = "MF", dim = 4 }} }},
+]
+seed = [0, 1]
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Write a file with a method; returns its path. Names differ, as modules stay loaded."""
+
+    def write(name: str, text: str = LEARNER, file: str = "") -> Path:
+        path = tmp_path / (file or f"{name.lower()}.py")
+        path.write_text(text.format(name=name))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def rescind(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def ask(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["rescind", *words])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out = capsys.readouterr()
+        return code, out.out + out.err
+
+    return ask
+
+
+def forgotten(path: Path) -> None:
+    """Do as a new process does: nothing of this file is loaded."""
+    name = _outside._LOADED.pop(path.resolve())
+    del sys.modules[name]
+
+
+def test_a_recipe_beside_the_file_runs_it_and_a_table_compares_it(own, rescind, tmp_path):
+    own("Beside")
+    (tmp_path / "mine.toml").write_text(RECIPE.format(file="beside.py"))
+    code, said = rescind("run", "mine.toml", "--record")
+    assert code == 0, said
+    code, said = rescind("table", "mine.toml", "--against", "Popularity", "--metric", "NDCG@20")
+    assert code == 0
+    assert "mine" in said
+    lines = [json.loads(line) for line in (tmp_path / "mine.jsonl").read_text().splitlines()]
+    versions = [line["versions"].get("Beside", "") for line in lines]
+    assert [v.startswith("beside.py sha256:") for v in versions] == [False, False, True, True]
+
+
+def test_a_later_command_finds_the_class_of_a_run_by_its_name(own, tiny):
+    path = own("Remembered")
+    cls = find(*METHODS, _outside.class_name(str(path)))
+    fed = rs.Federation.start(tiny, cls(model=MF(dim=2), pull=0.3), seed=1).run(1)
+    rs.save_federation(fed, path.parent / "run")
+    forgotten(path)
+    del cls, fed
+    again = rs.load_federation(path.parent / "run")
+    assert (type(again.method).__name__, again.method.pull) == ("Remembered", 0.3)
+    assert rs.methods.Remembered is type(again.method)
+
+
+def test_a_file_that_this_user_never_ran_is_not_run_by_loading_a_name(own):
+    path = own("Stranger")
+    assert sought(*METHODS, "Stranger") is None
+    keys.private_folder()
+    (keys.folder() / "methods.txt").write_text(f"{path}\n")
+    assert sought(*METHODS, "Stranger") is not None  # control: the note is what makes it known
+
+
+def test_only_files_that_have_the_class_are_run(own):
+    noisy = own("Noisy", "raise SystemError('this file must not be run')\n# class {name}")
+    keys.private_folder()
+    (keys.folder() / "methods.txt").write_text(f"{noisy}\n")
+    assert sought(*METHODS, "Noisy") is None
+
+
+def test_an_own_unlearner_forgets(own, rescind, tmp_path):
+    own("Anew1", UNLEARNER)
+    own("Plain1")
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(RECIPE.format(file="plain1.py"))
+    words = ("run", "mine.toml", "--cell", "mine", "--seeds", "1", "--out", "run")
+    assert rescind(*words)[0] == 0
+    run = str(next(tmp_path.glob("run/**/run.json")).parent)
+    code, said = rescind(
+        "forget", run, "--withdraw", "1", "--method", "anew1.py", "--audits", "none"
+    )
+    assert code == 0, said
+    assert "by Anew1" in said
+
+
+@pytest.mark.slow  # starts two processes that load torch
+def test_two_workers_of_an_audit_know_the_file(own, rescind, tmp_path):
+    own("Plain2")
+    (tmp_path / "mine.toml").write_text(RECIPE.format(file="plain2.py"))
+    assert rescind("run", "mine.toml", "--cell", "mine", "--seeds", "1", "--out", "run")[0] == 0
+    run = str(next(tmp_path.glob("run/**/run.json")).parent)
+    code, said = rescind("audit", run, "--withdraw", "1", "--workers", "2")
+    assert code in (0, 1), said
+    assert "5 of 5 models" in said
+
+
+def test_a_changed_file_is_run_again_with_resume(own, rescind, tmp_path):
+    path = own("Edited")
+    (tmp_path / "mine.toml").write_text(RECIPE.format(file="edited.py"))
+    words = ("run", "mine.toml", "--cell", "mine", "--seeds", "1", "--out", "run")
+    assert rescind(*words)[0] == 0
+    assert "finished before" in rescind(*words, "--resume")[1]
+    path.write_text(path.read_text() + "# edited\n")
+    assert "finished before" not in rescind(*words, "--resume")[1]
+
+
+def test_an_installed_package_is_found_by_its_entry_point(tmp_path, monkeypatch):
+    (tmp_path / "their_package.py").write_text(LEARNER.format(name="Installed"))
+    info = tmp_path / "their_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[rescind.methods]\nInstalled = their_package:Installed\n"
+    )
+    assert sought(*METHODS, "installed") is None
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _outside._installed.cache_clear()
+    try:
+        assert sought(*METHODS, "installed").__module__ == "their_package"
+        with pytest.raises(ConfigError, match="did you mean 'Installed'"):
+            find(*UNLEARNERS, "Instaled")
+    finally:
+        monkeypatch.undo()
+        _outside._installed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    {
+        "class {name}(": "line 1: SyntaxError",
+        "import torch\nimport no_such_library": "line 2: ModuleNotFoundError",
+        "x = 1": "defines no learner. Write a frozen dataclass",
+        LEARNER.replace("{name}", "Gram"): "is called Gram, as a method of rescind is",
+        LEARNER.replace("@dataclass(frozen=True, kw_only=True)\n", ""): "has the settings pull",
+        LEARNER + LEARNER.replace("{name}", "{name}Two"): "Name one of them: ",
+        UNLEARNER.replace("forget", "forgets"): "lacks forget",
+    }.items(),
+    ids=["syntax", "import", "nothing", "taken", "no dataclass", "two", "abstract"],
+)
+def test_a_file_that_cannot_serve_is_refused_with_what_to_do(own, text, words, request):
+    name = "Bad" + "".join(filter(str.isalpha, request.node.callspec.id)).title()
+    path = own(name, text)
+    with pytest.raises(ConfigError) as refused:
+        _outside.class_name(str(path))
+    assert words in str(refused.value)
+    assert str(path) in str(refused.value) or "another name" in str(refused.value)
+    assert not (keys.folder() / "methods.txt").exists()
+
+
+def test_one_of_two_classes_is_named_behind_the_file(own):
+    path = own("First", LEARNER + LEARNER.replace("{name}", "Second"))
+    assert _outside.class_name(f"{path}:Second") == "Second"
+    with pytest.raises(ConfigError, match="has no learner 'Secnd'; did you mean 'Second'"):
+        _outside.class_name(f"{path}:Secnd")
+
+
+def test_a_class_of_a_script_is_known_in_its_process(tiny, tmp_path):
+    fed = rs.Federation.start(tiny, OfThisScript(model=MF(dim=2)), seed=1).run(1)
+    rs.save_federation(fed, tmp_path / "run")
+    assert type(rs.load_federation(tmp_path / "run").method) is OfThisScript
+
+
+class OfThisScript(rs.methods.FedAvg):
+    """FedAvg under another name."""
+
+
+def test_a_class_with_the_name_of_a_method_is_not_saved(tiny, tmp_path):
+    twin = type("FedAvg", (rs.methods.FedAvg,), {"__module__": "elsewhere"})
+    fed = rs.Federation.start(tiny, twin(model=MF(dim=2)), seed=1)
+    with pytest.raises(ConfigError, match="Give your class another name"):
+        rs.save_federation(fed, tmp_path / "run")
+
+
+def test_no_such_file_is_told(rescind, tmp_path):
+    (tmp_path / "mine.toml").write_text(RECIPE.format(file="plain.py"))
+    code, said = rescind("run", "mine.toml", "--method", "absent.py")
+    assert code == 2
+    assert "there is no file" in said
+    assert "absent.py" in said

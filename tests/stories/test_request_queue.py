@@ -1,0 +1,191 @@
+"""A folder of requests, answered by cron: once each, whatever happens to the command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from rescind.cli import main
+from rescind.core.files import locked
+from rescind.errors import DataError
+from rescind.experiments import request_queue
+from rescind.experiments.cell import Cell, DataSettings, RunSettings
+from rescind.experiments.learning_run import run_cell
+from rescind.experiments.request_queue import current, log_lines, metrics_text, work_through
+from rescind.forgetting.verify import verify
+from rescind.methods.additive.gram import Gram
+from rescind.privacy import keys
+from rescind.storage.federations import load_federation
+
+DATA = DataSettings(name="synthetic", users=20, items=30, interactions=200)
+CELL = Cell("c", DATA, None, Gram(), RunSettings(rounds=1, evaluate_every=1))
+
+
+class Killed(BaseException):
+    """Ends a call as a kill does: nothing after it is run."""
+
+
+@pytest.fixture
+def queue(tmp_path) -> tuple[Path, Path]:
+    run_cell(CELL, tmp_path / "run")
+    (tmp_path / "requests").mkdir()
+    return tmp_path / "requests", tmp_path / "run"
+
+
+def ask(folder: Path, name: str, **request) -> Path:
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(request))
+    return path
+
+
+def members(run: Path) -> int:
+    return int(load_federation(current(run) / "model").world.members.sum())
+
+
+def test_requests_are_answered_by_deadline_and_leave_receipts_and_a_log(queue):
+    folder, run = queue
+    fed = load_federation(run / "model")
+    held = fed.now.vault.holdings.records
+    items = [fed.labels.item_id(int(i)) for i in held.item[held.client == 5][:2]]
+    ask(folder, "late", withdraw="3", received="2026-01-02", due="2026-01-05")
+    few = {"user": fed.labels.user_id(5), "items": items}
+    ask(folder, "soon", erase=few, received="2026-01-01")
+    when = datetime(2026, 1, 10, tzinfo=UTC)
+    done = work_through(folder, run, "none", now=when)
+    assert done.answered == ("late", "soon"), "the first deadline comes first"
+    assert done.waiting == ()
+    assert members(run) == 19
+    lines = log_lines(folder)
+    assert [(one["request"], one["late"]) for one in lines] == [("late", True), ("soon", False)]
+    assert "user" not in json.dumps(lines)
+    for name in done.answered:
+        receipt = (folder / "answered" / name / "receipt.json").read_bytes()
+        assert verify(receipt, {keys.own_public_key(): "me"}).valid
+        assert (folder / "answered" / name / "receipt.key").is_file()
+        assert not (folder / f"{name}.json").exists()
+
+
+def test_given_twice_it_does_nothing_more(queue):
+    folder, run = queue
+    ask(folder, "anna", withdraw="3")
+    first = work_through(folder, run, "none")
+    before = sorted(p.name for p in run.parent.iterdir())
+    again = work_through(folder, run, "none")
+    assert (first.answered, again.answered) == (("anna",), ())
+    assert sorted(p.name for p in run.parent.iterdir()) == before
+    assert len(log_lines(folder)) == 1
+
+
+@pytest.mark.parametrize("at", ["answer", "_hand_over", "os.replace", "_log", "unlink"])
+def test_killed_between_two_writes_a_request_is_answered_once(queue, monkeypatch, at):
+    folder, run = queue
+    ask(folder, "anna", withdraw="3")
+    ask(folder, "ben", withdraw="4")
+
+    def killed(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        if at == "answer":  # the run was replaced, and nothing came back
+            real = request_queue.answer
+            patch.setattr(request_queue, "answer", lambda *a, **k: (real(*a, **k), killed()))
+        elif at == "os.replace":
+            patch.setattr(request_queue.os, "replace", _kill_for(request_queue.os.replace, "anna"))
+        elif at == "unlink":
+            patch.setattr(Path, "unlink", _kill_for(Path.unlink, "anna.json"))
+        else:
+            patch.setattr(request_queue, at, killed)
+        with pytest.raises(Killed):
+            work_through(folder, run, "none")
+    work_through(folder, run, "none")
+    assert sorted(one["request"] for one in log_lines(folder)) == ["anna", "ben"]
+    assert sorted(p.name for p in (folder / "answered").iterdir()) == ["anna", "ben"]
+    assert list(folder.glob("*.json")) == []
+    assert members(run) == 18
+    assert current(run).name == "run-forgot-2", "two requests, two new runs, no third"
+
+
+def _kill_for(real, name: str):
+    def call(self, *words, **more):
+        if any(Path(str(w)).name == name for w in (self, *words)):
+            raise Killed
+        return real(self, *words, **more)
+
+    return call
+
+
+def test_two_at_once_are_told_apart(queue):
+    folder, run = queue
+    ask(folder, "anna", withdraw="3")
+    with locked(folder), pytest.raises(DataError, match="in use by another rescind command"):
+        work_through(folder, run, "none")
+    assert work_through(folder, run, "none").answered == ("anna",), "control: when it is free"
+
+
+def test_what_cannot_be_answered_is_refused_and_the_others_are_not(queue):
+    folder, run = queue
+    ask(folder, "nobody", withdraw="4711")
+    ask(folder, "both", withdraw="3", erase={})
+    ask(folder, "when", withdraw="3", due="soon")
+    (folder / "broken.json").write_text("{")
+    ask(folder, "good", withdraw="3")
+    done = work_through(folder, run, "none")
+    assert done.answered == ("good",)
+    assert sorted(done.refused) == ["both", "broken", "nobody", "when"]
+    told = json.loads((folder / "refused" / "when.json").read_text())["why"]
+    assert "'soon' is not a date" in told
+    assert work_through(folder, run, "none").refused == (), "told once"
+    ask(folder, "good", withdraw="5")
+    assert work_through(folder, run, "none").refused == ("good",), "its name was used before"
+    assert (folder / "good.json").exists(), "and it is not lost"
+
+
+def test_the_metrics_count_what_waits_and_what_is_overdue(queue):
+    folder, run = queue
+    ask(folder, "anna", withdraw="3", received="2026-01-01")
+    ask(folder, "ben", withdraw="4", received="2026-01-01", due="2026-01-09")
+    ask(folder, "cem", withdraw="5", received="2026-01-02", due="2026-01-20")
+    done = work_through(folder, run, "none", most=1)
+    now = datetime(2026, 1, 25, tzinfo=UTC)
+    text = metrics_text(folder, done, now)
+    assert "rescind_requests_open 2\n" in text
+    assert "rescind_requests_overdue 1\n" in text
+    assert "rescind_requests_answered_total 1\n" in text
+    due = datetime(2026, 1, 20, tzinfo=UTC).timestamp()
+    assert f"rescind_requests_next_due_seconds {due:.0f}\n" in text
+    early = metrics_text(folder, done, now - timedelta(days=20))
+    assert "rescind_requests_overdue 0\n" in early, "control"
+
+
+def test_the_command_for_cron(queue, monkeypatch, capsys, tmp_path):
+    folder, run = queue
+    ask(folder, "anna", withdraw="3", due="2020-01-01")
+    ask(folder, "ben", withdraw="4711", due="2020-01-01")
+    words = ["requests", "run", str(folder), "--run", str(run), "--audits", "none"]
+    monkeypatch.setattr(sys, "argv", ["rescind", *words, "--metrics", str(tmp_path / "m.prom")])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    out = capsys.readouterr()
+    assert stop.value.code == 1, "a request was refused, and it is overdue"
+    assert "answered: anna" in out.out
+    assert "overdue: ben" in out.err
+    assert "rescind_requests_overdue 1" in (tmp_path / "m.prom").read_text()
+
+
+@pytest.mark.slow  # starts two processes
+def test_two_processes_at_once_answer_each_request_once(queue):
+    folder, run = queue
+    for user in range(3, 8):
+        ask(folder, f"u{user}", withdraw=str(user))
+    words = [sys.executable, "-m", "rescind.cli", "requests", "run", str(folder), "--run", str(run)]
+    words += ["--audits", "none"]
+    both = [subprocess.Popen(words, stderr=subprocess.DEVNULL) for _ in range(2)]
+    assert sorted(one.wait() for one in both) in ([0, 0], [0, 2])
+    subprocess.run(words, check=True)
+    assert sorted(one["request"] for one in log_lines(folder)) == ["u3", "u4", "u5", "u6", "u7"]
+    assert members(run) == 15
