@@ -33,7 +33,7 @@ from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.bag import Bag
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
-from rescind.privacy.accountant import epsilon_of
+from rescind.privacy.gaussian import epsilon_of
 from worlds import randoms
 
 HERE = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from rescind.methods.graphs._block_model import BlockModel, Release
 from rescind.methods.graphs._vgae import VGAE
 from rescind.methods.graphs.fedgcv import FedGCV
 from rescind.models.gcn import GCN
-from rescind.privacy.accountant import epsilon_of
+from rescind.privacy.gaussian import epsilon_of
 
 
 def whole(nodes: int = 120):

@@ -28,7 +28,7 @@ from rescind.methods.additive._solve import inverse_of, weights_of
 from rescind.methods.additive._solving import Ridge
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
-from rescind.privacy.accountant import epsilon_of
+from rescind.privacy.gaussian import epsilon_of
 from rescind.storage.federations import load_federation, save_federation
 from rescind.storage.run_folder import read_facts, write_facts
 from worlds import lendable, next_block, tiny_holdings

@@ -31,7 +31,7 @@ from rescind.methods.additive.kernel_gram import KernelGram
 from rescind.methods.additive.local_gram import LocalGram
 from rescind.methods.additive.seq_gram import SeqGram
 from rescind.methods.unlearning.retrain import Retrain
-from rescind.privacy.accountant import epsilon_of
+from rescind.privacy.gaussian import epsilon_of
 from rescind.privacy.schedules import noise_of, reach, root
 from rescind.storage.federations import load_federation, save_federation
 from rescind.storage.run_folder import write_facts

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import base64
 import json
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from authenticator import Authenticator
+from databases import POSTGRES, schema
 from rescind.ledger import accounts
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import Catalogue
@@ -27,6 +29,9 @@ from rescind.service.callers import COOKIE, new_secret
 from rescind.service.policy import SCOPES, Role
 from rescind.service.settings import Settings
 
+_DATABASES: dict[Path, str] = {}
+_UNTIL_THE_END = ExitStack()
+atexit.register(_UNTIL_THE_END.close)
 ORIGIN = "http://localhost:8000"
 ITEMS = 40
 
@@ -200,11 +205,22 @@ class Agent(Browser):
 def opened(
     state: Path, options: Options | None = None, items: int = ITEMS, **settings: Any
 ) -> Iterator[House]:
-    """Run a service on a state folder while the block lasts."""
+    """Run a service on a state folder while the block lasts; in PostgreSQL where it is asked for.
+
+    The same folder gets the same database again, until all tests have run.
+    """
     clock = Clock()
     names = [f"item-{n}" for n in range(items)]
     catalogue = Catalogue(names, [f"Title of {n}" for n in range(items)])
-    ledger = Ledger.open(state, catalogue=catalogue, options=options, clock=clock)
+    if POSTGRES and state not in _DATABASES:
+        _DATABASES[state] = _UNTIL_THE_END.enter_context(schema())
+    ledger = Ledger.open(
+        state,
+        catalogue=catalogue,
+        options=options,
+        clock=clock,
+        database=_DATABASES.get(state),
+    )
     runner = asyncio.Runner()
     try:
         app = create_app(ledger, Settings(**{"limits": False, **settings}))

@@ -1,20 +1,15 @@
 """Databases that tests of the ledger run on: SQLite, and PostgreSQL where it is asked for.
 
-`RESCIND_TEST_POSTGRES=1` uses a server on this machine; `RESCIND_TEST_POSTGRES_URL` says which
-(default `postgresql://postgres@127.0.0.1/postgres`). Every test gets a schema of its own.
+Every test gets a schema of its own (`helpers/databases.py` says how the server is found).
 """
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
 
-POSTGRES = os.environ.get("RESCIND_TEST_POSTGRES") == "1"
-SERVER = os.environ.get("RESCIND_TEST_POSTGRES_URL", "postgresql://postgres@127.0.0.1/postgres")
+from databases import POSTGRES, schema
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -36,12 +31,5 @@ def empty_schema() -> Iterator[str]:
     """Make a schema, yield its URL, and drop it."""
     if not POSTGRES:
         pytest.skip("PostgreSQL is tried with RESCIND_TEST_POSTGRES=1")
-    name = f"test_{uuid.uuid4().hex}"
-    url = make_url(SERVER).set(drivername="postgresql+psycopg")
-    engine = create_engine(url, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
-    with engine.connect() as connection:
-        connection.execute(text(f"CREATE SCHEMA {name}"))
-    yield url.update_query_dict({"options": f"-csearch_path={name}"}).render_as_string(False)
-    with engine.connect() as connection:
-        connection.execute(text(f"DROP SCHEMA {name} CASCADE"))
-    engine.dispose()
+    with schema() as url:
+        yield url

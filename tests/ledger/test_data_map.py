@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,27 @@ def test_every_file_after_a_whole_story_has_a_rule(tmp_path: Path) -> None:
     assert unmapped_files(state) == []
     (state / "notes.txt").write_text("about a person")
     assert unmapped_files(state) == ["notes.txt"], "control: a new file is found"
+
+
+def test_only_its_owner_may_read_any_file_of_a_state(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    before = os.umask(0)  # the control: nothing else hides them
+    try:
+        ledger = opened(state)
+        joined(ledger, 1, 2)
+        backup = tmp_path / "backup.db"
+        back_up(state, backup)
+        (tmp_path / "open").touch()
+        files = {path.name: path.stat().st_mode & 0o777 for path in state.iterdir()}
+        assert {"keys.bin", "ledger.db", "ledger.db-wal", "ledger.db-shm", "catalogue.json"} <= set(
+            files
+        )
+        assert set(files.values()) == {0o600}, files
+        assert backup.stat().st_mode & 0o777 == 0o600
+        assert (tmp_path / "open").stat().st_mode & 0o777 == 0o666
+        ledger.close()
+        (state / "ledger.db").chmod(0o644)  # as an earlier version left it
+        opened(state).close()
+        assert (state / "ledger.db").stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)

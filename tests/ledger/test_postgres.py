@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import text
 
+from databases import CUT, engine
 from ledgers import START, done, joined, lent, opened, repeating, take_back
 from rescind.errors import ConfigError
 from rescind.ledger.backup import back_up, plan, restore
@@ -21,10 +21,6 @@ from rescind.ledger.lending import Lend, TakeBack
 from rescind.ledger.store import Store
 
 pytestmark = pytest.mark.service
-CUT = (
-    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-    "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
-)
 
 
 def story(ledger: Ledger) -> list[bytes]:
@@ -100,12 +96,11 @@ def test_restarts_of_the_server_lose_nothing(tmp_path: Path, postgres: str) -> N
     ledger = opened(tmp_path, database=postgres)
     person = joined(ledger)
     stop, refused = threading.Event(), 0
-    address = make_url(os.environ["RESCIND_TEST_POSTGRES_URL"])
-    cutter = create_engine(address.set(drivername="postgresql+psycopg"))
+    cutter = engine()
 
     def cut() -> None:
         while not stop.wait(0.4):
-            with cutter.begin() as connection:
+            with cutter.connect() as connection:
                 connection.execute(text(CUT))
 
     thread = threading.Thread(target=cut)

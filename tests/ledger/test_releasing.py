@@ -136,11 +136,6 @@ def test_the_leaf_of_a_release_states_its_public_facts(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_noise_is_refused_and_not_left_out_silently(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not available"):
-        opened(tmp_path / "state", noise=1.0)
-
-
 def many(people: int = 60) -> tuple[list[Items], list[Items]]:
     """Return what people kept and what they took back: every third record of some."""
     kept, gone = [], []

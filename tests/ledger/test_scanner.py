@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fabricated import made
 from ledgers import done, joined, opened, unmapped_files
 from rescind.cli import app
 from rescind.errors import ConfigError, DataError
 from rescind.ledger import scanner
+from rescind.ledger.book import Ledger
 from rescind.ledger.canary import story
 from rescind.ledger.lending import TakeBack
 from rescind.ledger.scanner import Canary, control, scan
@@ -68,9 +70,25 @@ def test_arrays_text_and_logs_are_searched(tmp_path: Path) -> None:
     }
 
 
+def everybodys(ledger: Ledger) -> str:
+    """A generation with a list for everybody who lends, without training it."""
+    return made(ledger, sorted(ledger.live.loans))
+
+
+@pytest.mark.service
+def test_the_command_plays_the_life_with_a_generation_that_was_trained(tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["scan", str(tmp_path / "life"), "--story"])
+    assert told.exit_code == 0, told.output
+    assert "MISSED" not in told.output
+    for what in ("generation that learnt", "export hands over", "in the backup", "release made"):
+        assert what in told.output
+    assert "0 found after the person left, old backup included" in told.output
+
+
 def test_a_life_leaves_nothing_once_it_ended(tmp_path: Path) -> None:
-    told = story(tmp_path / "life")
+    told = story(tmp_path / "life", learnt=everybodys)
     assert all(told.before.values()), told.before
+    assert len(told.before) == 14, told.before
     assert set(told.after.values()) == {0}, told.after
     assert told.holds
     assert list((tmp_path / "life" / "state").glob("release-*.sealed"))
@@ -79,7 +97,7 @@ def test_a_life_leaves_nothing_once_it_ended(tmp_path: Path) -> None:
 
 def test_without_leaving_everything_is_still_found(tmp_path: Path) -> None:
     """Control: the same story without the end."""
-    told = story(tmp_path / "life", forget=False)
+    told = story(tmp_path / "life", forget=False, learnt=everybodys)
     assert not told.holds
     assert all(told.after[what] for what in told.before)
     with pytest.raises(ConfigError, match="not empty"):

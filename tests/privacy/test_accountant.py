@@ -17,14 +17,8 @@ from rescind.errors import ConfigError
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
 from rescind.privacy import accountant
-from rescind.privacy.accountant import (
-    ORDERS,
-    delta_of,
-    epsilon_of,
-    renyi,
-    renyi_epsilon,
-    rounds_within,
-)
+from rescind.privacy.accountant import ORDERS, renyi, renyi_epsilon
+from rescind.privacy.gaussian import delta_of, epsilon_of, rounds_within
 from worlds import tiny_holdings
 
 stats = Lazily("scipy.stats")

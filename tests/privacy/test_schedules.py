@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rescind.errors import ConfigError
-from rescind.privacy.accountant import epsilon_of
+from rescind.privacy.gaussian import epsilon_of
 from rescind.privacy.schedules import fresh_noise_of, noise_of, over_blocks, reach, root
 
 

@@ -21,7 +21,7 @@ from rescind.experiments.learning_run import run_cell
 from rescind.experiments.recipe import Cell, DataSettings, GuardSettings, RunSettings
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
-from rescind.privacy.accountant import epsilon_of
+from rescind.privacy.gaussian import epsilon_of
 from rescind.storage.federations import load_federation, save_federation
 from worlds import tiny_holdings
 

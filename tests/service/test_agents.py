@@ -109,7 +109,7 @@ def test_confirming_needs_a_fresh_passkey(house: House) -> None:
 
 def test_a_persons_code_needs_no_further_word(house: House) -> None:
     agent, person = house.agent(), house.person((1, 2, 3))
-    code = person.post("/v1/me/codes", {}, None).json()["token"]
+    code = person.post("/v1/me/codes", {}).json()["token"]
     asked = ask(agent, **{"rescind-code": code})
     settle(house)
     assert status(agent, asked)["status"] == "in_progress"
@@ -123,7 +123,7 @@ def test_a_persons_code_needs_no_further_word(house: House) -> None:
 
 def test_a_code_ends(house: House) -> None:
     agent, person = house.agent(), house.person((1,))
-    code = person.post("/v1/me/codes", {}, None).json()["token"]
+    code = person.post("/v1/me/codes", {}).json()["token"]
     house.clock.go(days=8)
     asked = ask(agent, **{"rescind-code": code})
     settle(house)

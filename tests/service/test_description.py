@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import hypothesis
 import pytest
@@ -89,6 +89,11 @@ class Fuzzing:
     def send(self, case: Any) -> None:
         """Send one request and check its answer."""
         place = self.sent % len(self.callers)
+        answer = case.call(headers=self.headers(place))
+        self.check(case, answer, place)
+
+    def headers(self, place: int) -> dict[str, str]:
+        """Return what this caller sends with a request."""
         self.sent += 1
         caller = self.callers[place]
         headers = {"host": "localhost:8000", "sec-fetch-site": "same-origin"}
@@ -96,7 +101,10 @@ class Fuzzing:
             headers["authorization"] = f"Bearer {caller.bearer}"
         elif caller.secret:
             headers["cookie"] = f"{COOKIE}={caller.secret}"
-        answer = case.call(headers=headers)
+        return headers
+
+    def check(self, case: Any, answer: Any, place: int) -> None:
+        """Note an answer that the description does not have."""
         if answer.status_code == 401:  # it may have signed itself out, or left
             self.callers[place] = self.roles[place]()
         try:
@@ -144,6 +152,57 @@ def test_many_made_up_requests_get_documented_answers(house: House) -> None:
     fuzzing.all()
     assert fuzzing.sent >= 300
     assert fuzzing.wrong == []
+
+
+class Chains:
+    """Chains of calls: what one answers, the next asks about (links that schemathesis infers)."""
+
+    PLACES: ClassVar = {"/v1/me": 0, "/v1/operator": 1, "/drp/": 3}
+
+    def __init__(self, house: House) -> None:
+        self.fuzzing = Fuzzing(house, 1)
+        self.schema = schemathesis.openapi.from_asgi("/openapi.json", house.app, **ASKING)
+
+    def place(self, case: Any) -> int:
+        """Return who may call this operation, so that chains go on."""
+        found = [n for path, n in self.PLACES.items() if case.path.startswith(path)]
+        return found[0] if found and self.fuzzing.sent % 10 else self.fuzzing.sent % 4
+
+    def run(self, seed: int, steps: int) -> None:
+        """Walk along one chain. What it meets depends on earlier ones, so none is repeated."""
+        outer = self
+
+        class Machine(self.schema.as_state_machine()):  # type: ignore[misc]
+            def get_call_kwargs(self, case: Any) -> dict[str, Any]:
+                self.at = outer.place(case)
+                return {"headers": outer.fuzzing.headers(self.at)}
+
+            def validate_response(self, response: Any, case: Any, **_: Any) -> None:
+                outer.fuzzing.check(case, response, self.at)
+
+        Machine._hypothesis_internal_use_seed = seed
+        asked = hypothesis.settings(
+            max_examples=1,
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        Machine.run(settings=asked)
+
+
+@pytest.mark.slow
+def test_ten_thousand_requests_half_of_them_in_chains(house: House) -> None:
+    chains, alone = Chains(house), Fuzzing(house, 100)
+    for seed in range(2_000):
+        chains.run(seed, steps=20)
+        if chains.fuzzing.sent >= 5_000:
+            break
+    alone.all()
+    assert chains.fuzzing.sent + alone.sent >= 10_000
+    assert chains.fuzzing.wrong == []
+    assert alone.wrong == []
 
 
 def test_an_undocumented_answer_is_found(house: House, monkeypatch) -> None:

@@ -164,7 +164,7 @@ def test_an_invitation_ends(house: House) -> None:
 
 def test_a_token_has_its_scope_and_its_end(house: House) -> None:
     operator = house.operator()
-    made = operator.post("/v1/operator/tokens", {"name": "cron", "scope": ["read"]}, None)
+    made = operator.post("/v1/operator/tokens", {"name": "cron", "scope": ["read"]})
     assert made.status_code == 201, made.text
     script = house.caller(bearer=made.json()["token"])
     assert script.get("/v1/operator/overview").status_code == 200
@@ -176,7 +176,7 @@ def test_a_token_has_its_scope_and_its_end(house: House) -> None:
 def test_a_token_gives_no_more_than_its_maker_has(house: House) -> None:
     script = house.script("read", "tokens")
     body = {"name": "more", "scope": ["release"]}
-    assert script.post("/v1/operator/tokens", body, None).status_code == 422
+    assert script.post("/v1/operator/tokens", body).status_code == 422
 
 
 def test_a_bearer_token_hides_the_cookie(house: House) -> None:
@@ -203,3 +203,33 @@ def test_leaving_ends_sessions_and_passkeys(house: House) -> None:
     assert answer.status_code == 202, answer.text
     assert browser.get("/v1/me").status_code == 401
     assert house.caller().sign_in(device).status_code == 404
+
+
+def test_new_recovery_codes_void_the_old_ones(house: House) -> None:
+    browser = house.caller()
+    old = browser.register(Authenticator()).json()["recovery_codes"]
+    key = "codes-" + "k" * 16
+    made = browser.post("/v1/me/recovery-codes", {}, key)
+    assert made.status_code == 201
+    new = made.json()["recovery_codes"]
+    assert len(set(new)) == 10
+    assert not set(new) & set(old)
+    again = browser.post("/v1/me/recovery-codes", {}, key)
+    assert (again.json(), again.headers["Idempotent-Replay"]) == (made.json(), "true")
+    for code in old[:2]:
+        assert house.caller().post("/v1/account/recover", {"code": code}, None).status_code == 404
+    used = house.caller().post("/v1/account/recover", {"code": new[0]}, None)  # the control
+    assert (used.status_code, used.json()["codes_left"]) == (200, 9)
+    house.clock.go(minutes=6)
+    late = browser.post("/v1/me/recovery-codes", {})
+    assert late.status_code == 401  # it needs a fresh confirmation
+
+
+def test_a_token_is_told_again_to_whoever_repeats_the_request(house: House) -> None:
+    operator, key = house.operator(), "token-" + "k" * 16
+    asked = {"name": "cron", "scope": ["read"]}
+    first, again = (operator.post("/v1/operator/tokens", asked, key) for _ in range(2))
+    assert first.json() == again.json()
+    assert again.headers["Idempotent-Replay"] == "true"
+    other = operator.post("/v1/operator/tokens", asked)
+    assert other.json()["token"] != first.json()["token"]  # the control: another key

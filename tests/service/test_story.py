@@ -103,7 +103,7 @@ def test_an_agents_deletion_is_fulfilled(house: House) -> None:
     crowd(house)
     agent: Agent = house.agent()
     person = house.person((1, 4, 7))
-    code = person.post("/v1/me/codes", None, None).json()["token"]
+    code = person.post("/v1/me/codes", {}).json()["token"]
     message = agent.exercise(**{"rescind-code": code})
     asked = agent.tell("POST", "/drp/v1/data-rights-request", message).json()
     assert asked["status"] == "open"

@@ -163,6 +163,7 @@ BODIES: dict[str, Callable[[], Any]] = {
     "POST /v1/me/requests": lambda: {"kind": "unshare", "items": ["item-1"]},
     "POST /v1/me/requests/{id}/confirm": dict,
     "POST /v1/me/codes": dict,
+    "POST /v1/me/recovery-codes": dict,
     "POST /v1/operator/requests/{id}/extend": lambda: {"days": 3, "reason": "away"},
     "POST /v1/operator/releases": dict,
     "POST /v1/operator/jobs": lambda: {"recipe": "no such recipe"},
@@ -316,3 +317,26 @@ def test_measures_are_open_to_this_machine_and_closed_elsewhere(village: Village
     script = replace_address(village.house.script("metrics", role="officer"))
     assert script.get("/metrics").status_code == 200
     assert script.get("/v1/operator/overview").status_code == 404
+
+
+def test_every_change_needs_an_idempotency_key(village: Village) -> None:
+    lines = [line for line, rule in POLICY.items() if rule.once]
+    assert len(lines) >= 15
+    without_rule = {
+        line
+        for line, rule in POLICY.items()
+        if not line.startswith("GET") and not rule.once and not rule.signed
+    }
+    # a challenge, a code and an invitation are used once; a session ends once
+    assert all(re.match(r".* /v1/(account|session)", line) for line in without_rule), without_rule
+    for line in lines:
+        role = "person" if "/v1/me" in line else "operator"
+        caller = village.caller(role, line)
+        path = path_for(village, line, caller, role, "own")
+        method = line.split(" ", maxsplit=1)[0]
+        more = {"json": BODIES[line]()} if method == "POST" else {}
+        answer = caller.call(method, path, **more)
+        assert answer.status_code == 400, (line, answer.text)
+        assert "Idempotency-Key" in answer.text, line
+        short = caller.call(method, path, headers={"Idempotency-Key": "short"}, **more)
+        assert short.status_code == 400, (line, short.text)

@@ -123,7 +123,7 @@ def test_contradictions_end_with_two_and_no_traceback(rescind):
 
 
 def test_labels_of_the_cells_with_noise_state_their_epsilon():
-    from rescind.privacy.accountant import epsilon_of
+    from rescind.privacy.gaussian import epsilon_of
 
     recipe = read(ROOT / "recipes" / "additive" / "releases.toml")
     noisy = [c for c in recipe.cells if isinstance(c.method, Gram) and c.method.noise]

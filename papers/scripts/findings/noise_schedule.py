@@ -20,7 +20,7 @@ from rescind.core.federation import Federation
 from rescind.experiments.cell import DataSettings
 from rescind.experiments.learning_run import prepare
 from rescind.methods.additive.gram import Gram
-from rescind.privacy.accountant import epsilon_of
+from rescind.privacy.gaussian import epsilon_of
 from rescind.privacy.schedules import fresh_noise_of, noise_of
 
 NOISE, DELTA, RELEASES = 0.6003, 1e-5, 12

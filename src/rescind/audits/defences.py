@@ -18,7 +18,7 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.guards import NOISE, Clip, Gaussian, Guard, Laplace
 from rescind.core.update import Sum
-from rescind.privacy.accountant import epsilon_of
+from rescind.privacy.gaussian import epsilon_of
 
 SCALES = (0.1, 0.2, 0.5)  # F3CRec Table 8
 TOGETHER = 10  # the smallest cohort of a secure sum, reliability.md section 4

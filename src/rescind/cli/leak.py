@@ -59,7 +59,7 @@ def command(
     from rescind.experiments.learning_run import prepare
     from rescind.experiments.recipe import DataSettings
     from rescind.experiments.update_leaks import case_of, cases, facts_of
-    from rescind.privacy.accountant import check_delta
+    from rescind.privacy.gaussian import check_delta
 
     check_delta(delta)
     windows = tuple(sorted({int(n) for n in _numbers(rounds, "--rounds", whole=True)}))

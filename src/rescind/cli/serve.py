@@ -29,6 +29,17 @@ def command(
     ] = False,
     people: Annotated[int, Option(min=1, help="People whose changes make a release due.")] = 200,
     hours: Annotated[float, Option(min=0, help="Hours until a release at the latest.")] = 24.0,
+    noise: Annotated[
+        float | None,
+        Option(min=0, help="Noise on releases, in units of what one person can change."),
+    ] = None,
+    noise_releases: Annotated[
+        int, Option(min=1, max=1000, help="With --noise: releases until its budget is spent.")
+    ] = 365,
+    noise_changes: Annotated[
+        int, Option(min=1, help="With --noise: changes of one person that epsilon covers.")
+    ] = 3,
+    noise_delta: Annotated[float, Option(help="With --noise: delta of epsilon.")] = 1e-6,
     witness: Annotated[
         list[str] | None,
         Option(metavar="URL=KEY", help="Ask this witness to cosign the log; repeatable."),
@@ -84,5 +95,14 @@ def command(
     wanted = Wanted(
         demo, items, invite_operator, invite_officer, make_token, business, tuple(witness or ())
     )
-    options = Options(people=people, hours=hours, instant=instant, cosign_wait=cosign_wait)
+    options = Options(
+        people=people,
+        hours=hours,
+        instant=instant,
+        noise=noise,
+        noise_releases=noise_releases,
+        noise_changes=noise_changes,
+        noise_delta=noise_delta,
+        cosign_wait=cosign_wait,
+    )
     run(state, door, wanted, options, database, keys_mirror)

@@ -15,7 +15,8 @@ from rescind.core.settings import chosen, to_table
 from rescind.errors import ConfigError, suggest
 from rescind.experiments.recipe_file import Table
 from rescind.experiments.recipe_shape import SETTINGS
-from rescind.privacy.accountant import DELTA, check_delta, statement
+from rescind.privacy.accountant import DELTA, statement
+from rescind.privacy.gaussian import check_delta
 
 UNNAMED = ("sharing", "guards", "run")
 """Settings that are saved without the name of their class."""

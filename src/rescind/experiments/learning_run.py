@@ -30,7 +30,7 @@ from rescind.errors import BoundaryError, DataError
 from rescind.experiments.recipe import Cell, DataSettings, Recipe
 from rescind.experiments.results import append_line
 from rescind.forgetting.succession import rerunning
-from rescind.privacy import accountant
+from rescind.privacy import accountant, gaussian
 from rescind.storage.checkpoints import Checkpoints, Resumed, resume
 from rescind.storage.federations import save_federation
 from rescind.storage.provenance import versions
@@ -288,7 +288,7 @@ def _train(
     guards, left = cell.guards, cell.run.rounds - fed.now.state.round
     if guards is None or guards.epsilon is None or guards.gaussian is None:
         return fed.run(left, until=seen.until, watch=watch), None
-    most = accountant.rounds_within(guards.gaussian, guards.at_delta, guards.epsilon)
+    most = gaussian.rounds_within(guards.gaussian, guards.at_delta, guards.epsilon)
     trained, last = accountant.run_within(
         fed, left, seen.until, watch, lambda ids: meter.most_often(ids) < most
     )

@@ -36,7 +36,7 @@ from rescind.errors import ConfigError, DataError, suggest
 from rescind.experiments.value import DRAWS, bootstrap
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
-from rescind.privacy.accountant import epsilon_of
+from rescind.privacy.gaussian import epsilon_of
 from rescind.storage.federations import METHODS, MODELS
 from rescind.storage.provenance import versions
 

@@ -6,7 +6,7 @@ keyed digest. So leaving makes them unreadable, and the table alone names nobody
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import delete, insert, select, update
@@ -120,6 +120,11 @@ class Code:
     salt: bytes
     digest: bytes
 
+    def write(self, batch: Batch, person: bytes) -> None:
+        """Seal it for a person."""
+        plain = {"salt": self.salt.hex(), "digest": self.digest.hex()}
+        write(batch, person, RECOVERY, self.lookup, plain)
+
 
 @dataclass(frozen=True)
 class OpenAccount:
@@ -135,8 +140,7 @@ class OpenAccount:
         person, _ = join(batch)
         self.passkey.write(batch, person)
         for code in self.codes:
-            plain = {"salt": code.salt.hex(), "digest": code.digest.hex()}
-            write(batch, person, RECOVERY, code.lookup, plain)
+            code.write(batch, person)
         return replace(self.session, person=person).carry_out(batch)
 
 
@@ -196,11 +200,30 @@ class UseCode:
 
 
 @dataclass(frozen=True)
+class NewCodes:
+    """A person gets new recovery codes; all earlier ones are void."""
+
+    person: bytes
+    codes: tuple[Code, ...] = field(repr=False)
+    texts: tuple[str, ...] = field(repr=False)
+    """What the person is shown."""
+
+    def carry_out(self, batch: Batch) -> Answer:
+        """Replace them in one step."""
+        rows = tables.credential
+        mine = (rows.c.person == self.person) & (rows.c.kind == RECOVERY)
+        batch.tx.execute(delete(rows).where(mine))
+        for code in self.codes:
+            code.write(batch, self.person)
+        return Answer(201, {"recovery_codes": list(self.texts)})
+
+
+@dataclass(frozen=True)
 class MakeAgentCode:
     """A person makes a code with which an agent may ask for them, once and until a time."""
 
     person: bytes
-    code: bytes
+    code: bytes = field(repr=False)
     until: datetime
 
     def carry_out(self, batch: Batch) -> Answer:
@@ -208,8 +231,9 @@ class MakeAgentCode:
         rows = tables.credential
         mine = (rows.c.person == self.person) & (rows.c.kind == AGENT_CODE)
         batch.tx.execute(delete(rows).where(mine))
-        write(batch, self.person, AGENT_CODE, self.code, {"until": self.until.isoformat()})
-        return Answer(201, {"until": self.until.isoformat()})
+        until = self.until.isoformat()
+        write(batch, self.person, AGENT_CODE, self.code, {"until": until})
+        return Answer(201, {"token": self.code.decode(), "expires": until})
 
 
 def spend_agent_code(batch: Batch, lookup: bytes) -> bytes | None:
@@ -233,6 +257,8 @@ class MakeToken:
     role: str
     scope: tuple[str, ...]
     until: datetime
+    text: str = field(default="", repr=False)
+    """The token itself, for whoever sends the request again; empty: it is told another way."""
     person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
@@ -246,7 +272,7 @@ class MakeToken:
             "expires": self.until,
         }
         batch.tx.execute(insert(tables.token).values(row))
-        return Answer(201)
+        return Answer(201, {"token": self.text, "expires": self.until.isoformat()})
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """The life of a planted person, and what somebody who takes every file can read of it.
 
-A person with unmistakable records joins, lends, changes, is in a release, in a backup and in the
-copy of a crash, and leaves; then the next release is made. Before and after, two attackers look:
-one searches all bytes of all files in every form, the other has the keys on the disk, too, and
-tries each of them on each box, also of old copies.
+A person with unmistakable records joins, lends, changes, is exported, is in a release, in a
+generation, in a backup and in the copy of a crash, and leaves; then the next release is made.
+Before and after, two attackers look: one searches all bytes of all files in every form, the other
+has the keys on the disk, too, and tries each of them on each box, also of old copies.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,10 @@ from rescind.ledger.backup import back_up
 from rescind.ledger.batch import Answer, Batch, Operation
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import Catalogue
+from rescind.ledger.errors import NotThere
+from rescind.ledger.exporting import export_of
+from rescind.ledger.jobs import LISTS, file_of
+from rescind.ledger.jobs import bound as about_job
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import KeySlots, about
 from rescind.ledger.lending import Join, Lend, TakeBack, member
@@ -31,7 +35,8 @@ from rescind.ledger.release_steps import bound, path_of
 from rescind.ledger.scanner import Canary, opened_boxes, scan, tried
 from rescind.ledger.store import FILE
 
-ITEMS, RECORDS, OTHERS = 500, 12, 6
+ITEMS, RECORDS, OTHERS, ROUNDS = 500, 12, 6, 2
+EXPORT = "what an export hands over"
 WAIT = 60
 
 
@@ -65,8 +70,18 @@ class _Credential:
         return Answer(201)
 
 
-def story(folder: Path, *, forget: bool = True) -> Story:
-    """Play the life in an empty folder. forget: False leaves the keys (the control of a test)"""
+def learn(ledger: Ledger) -> str:
+    """Train a generation on what everybody lends; return its id."""
+    job = str(ledger.generations.start("FedShare", ROUNDS).body["job"])
+    ledger.generations.wait()
+    return job
+
+
+def story(folder: Path, *, forget: bool = True, learnt: Callable[[Ledger], str] = learn) -> Story:
+    """Play the life in an empty folder.
+
+    forget: False leaves the keys (the control of a test)    learnt: makes the generation
+    """
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty. The story needs a folder of its own.")
     state, told = folder / "state", Story()
@@ -76,6 +91,8 @@ def story(folder: Path, *, forget: bool = True) -> Story:
         person = _life(ledger, name.encode(), places)
         release = ledger.releases.make().number
         receipt_key = _done(ledger, TakeBack(person, "unshare", places[:1])).body["receipt_key"]
+        job = learnt(ledger)  # after it: a take-back ends a generation
+        told.before[EXPORT] = _exported(ledger, person, places)
         shutil.copytree(state, folder / "crash", ignore=shutil.ignore_patterns(KEYS))
         back_up(state, _backup(folder))
     secret = {
@@ -89,12 +106,13 @@ def story(folder: Path, *, forget: bool = True) -> Story:
         Canary("the names of the records", ",".join(f"item-{n}" for n in places[1:]).encode()),
         Canary("the key of the receipt", bytes.fromhex(receipt_key)),
     ]
-    told.before = _taken(folder, secret, release)
+    told.before |= _taken(folder, secret, release, job)
     with _opened(state) as ledger:
         if forget:
             _done(ledger, TakeBack(person, "leave"))
             ledger.releases.make()  # what is served forgets now, and receipts are issued
-    told.after = _taken(folder, secret, release)
+        told.after[EXPORT] = _exported(ledger, person, places)
+    told.after |= _taken(folder, secret, release, job)
     looked = scan([folder], canaries)
     told.after["bytes of all files, in every form"] = len(looked.found)
     told.planted = looked.planted
@@ -113,7 +131,17 @@ def _life(ledger: Ledger, name: bytes, places: tuple[int, ...]) -> bytes:
     return person
 
 
-def _taken(folder: Path, secret: dict[str, bytes], release: int) -> dict[str, int]:
+def _exported(ledger: Ledger, person: bytes, places: tuple[int, ...]) -> int:
+    """Count the planted records that an export of the person hands over."""
+    try:
+        found = export_of(ledger.reading, ledger.catalogue, person)
+    except NotThere:
+        return 0
+    names = {f"item-{n}" for n in places}
+    return sum(one["id"] in names for one in found.items)
+
+
+def _taken(folder: Path, secret: dict[str, bytes], release: int, job: str) -> dict[str, int]:
     """Count what all keys on the disk open in the ledger and in old copies of it."""
     keys = KeySlots(folder / "state" / KEYS)
     try:
@@ -127,10 +155,17 @@ def _taken(folder: Path, secret: dict[str, bytes], release: int) -> dict[str, in
             for what, data in secret.items():
                 found[f"{what}, in the {where}"] = boxes.count(data)
         for where in ("state", "crash"):
-            path = path_of(folder / where, release)
-            box = path.read_bytes() if path.exists() else b""
-            opened = tried(keys, box, bound(release)) is not None
-            found[f"release made with them, in the folder '{where}'"] = int(opened)
+            sealed = {
+                "release made with them": (path_of(folder / where, release), bound(release)),
+                "generation that learnt from them": (
+                    file_of(folder / where, job, LISTS),
+                    about_job(job, LISTS),
+                ),
+            }
+            for what, (path, about_it) in sealed.items():
+                box = path.read_bytes() if path.exists() else b""
+                opened = tried(keys, box, about_it) is not None
+                found[f"{what}, in the folder '{where}'"] = int(opened)
         return found
     finally:
         keys.close()

@@ -61,7 +61,8 @@ class Catalogue:
     def save(self, state: Path) -> None:
         """Write the catalogue into a state folder. It is public: items, not people."""
         table = {"ids": self.ids, "titles": self.titles}
-        write_atomically(state / FILE, json.dumps(table, ensure_ascii=False).encode())
+        text = json.dumps(table, ensure_ascii=False).encode()
+        write_atomically(state / FILE, text, private=True)  # as all files of the folder
 
     @classmethod
     def load(cls, state: Path) -> Catalogue:

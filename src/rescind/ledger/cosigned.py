@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import Row, delete, insert, select, update
 
@@ -17,12 +17,30 @@ from rescind.proof.notes import WITNESS, Checkpoint, Key, bare, opened
 
 if TYPE_CHECKING:
     from rescind.ledger.book import Ledger
-    from rescind.ledger.public_log import PublicLog
 
 REMEMBERED = 100
 """Cosigned checkpoints in memory, the newest ones: a proof takes one that covers its leaf."""
 PAUSE = 1.0
 """Seconds between two rounds of questions to all witnesses, however many proofs wait for one."""
+
+
+class SigningLog(Protocol):
+    """What is needed of the log that is cosigned."""
+
+    name: str
+
+    @property
+    def key(self) -> Key:
+        """Its public key."""
+
+    def own_checkpoint(self) -> str:
+        """Return a checkpoint of the log as it is."""
+
+    def signed_now(self) -> tuple[str, int]:
+        """Return the same and its size."""
+
+    def signed_at(self, size: int) -> str:
+        """Return a checkpoint of an earlier size."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +120,7 @@ class Covering:
 class Witnesses:
     """Asks the witnesses of a log, and remembers which of them signed which checkpoint."""
 
-    def __init__(self, ledger: Ledger, log: PublicLog) -> None:
+    def __init__(self, ledger: Ledger, log: SigningLog) -> None:
         self._ledger, self._log = ledger, log
         self._asking, self._asked = Lock(), -PAUSE
         self.problems: dict[str, str] = {}

@@ -61,6 +61,8 @@ class Served:
     weights_digest: str
     form: Form
     findings: tuple[Finding, ...] = ()
+    noise: str = ""
+    """What is promised about noise; empty: there is none."""
 
     @property
     def claims(self) -> dict[str, str]:
@@ -69,11 +71,12 @@ class Served:
             says = "at once: the instant form changes what is served with every request"
             return {RELEASE: says, PUBLISHED: "lists, made from all weights"}
         few = "" if self.people >= self.wanted else f", fewer than the {self.wanted} wanted"
-        kept = f"the {self.form.neighbours} largest weights of each item, of items that "
+        kept = f"the {self.form.neighbours} largest weights of each item"
+        rare = f", of items that {self.form.min_count} people or more lend"
         return {
             RELEASE: str(self.number),
             PEOPLE: f"{self.people} changed something since the one before{few}",
-            PUBLISHED: f"{kept}{self.form.min_count} people or more lend",
+            PUBLISHED: f"{kept}. {self.noise}" if self.noise else kept + rare,
         }
 
 

@@ -155,6 +155,11 @@ class Choose:
     person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
+        if self.job is not None and batch.options.noise:
+            raise ConfigError(
+                "releases have noise here, and lists of a generation have none, so epsilon would "
+                "not hold. Serve the release."
+            )
         if self.job is not None:
             row = job_row(batch.tx, self.job)
             if row.state != READY or changed_since(batch.tx, row.seq):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rescind.errors import ConfigError
@@ -22,7 +23,13 @@ class Options:
     instant: bool = False
     """Whether a change shows at once in what is served (demonstrations, trusted groups)."""
     noise: float | None = None
-    """Noise on each release; None: no noise and no epsilon."""
+    """Noise multiplier of a schedule of releases (`ledger.noising`); None: no noise, no epsilon."""
+    noise_releases: int = 365
+    """Releases of the schedule; after them no release is made."""
+    noise_changes: int = 3
+    """Parts of one person that the schedule covers: coming is one, each change one more."""
+    noise_delta: float = 1e-6
+    """Delta of the stated epsilon; choose it well below 1 / people."""
     deadline_days: int = 30
     """Days until a request must be fulfilled."""
     cosign_wait: float = 30.0
@@ -44,3 +51,21 @@ class Options:
                     f"{name} is {getattr(self, name)}, but must be at least {least}. "
                     f"Leave it out for the default."
                 )
+        if self.noise is not None:
+            self._check_noise()
+
+    def _check_noise(self) -> None:
+        allowed = {
+            "noise": (0 < (self.noise or 0) < math.inf, "above 0 and finite"),
+            "noise_releases": (1 <= self.noise_releases <= 1000, "from 1 to 1,000"),
+            "noise_changes": (self.noise_changes >= 1, "1 or more"),
+            "noise_delta": (0 < self.noise_delta < 1, "between 0 and 1"),
+        }
+        for name, (fits, what) in allowed.items():
+            if not fits:
+                raise ConfigError(f"{name} is {getattr(self, name)}, but must be {what}.")
+        if self.instant:
+            raise ConfigError(
+                "noise is for releases, and the instant form has none: every change would need "
+                "noise of its own. Leave out one of --noise and --instant."
+            )

@@ -20,6 +20,7 @@ from rescind.ledger.audited import write_audit
 from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.failpoints import reach
 from rescind.ledger.keyslots import about
+from rescind.ledger.noising import count_release
 from rescind.ledger.release_worker import Made
 from rescind.methods.additive import _live_release as live_release
 from rescind.methods.additive._live_release import Weights
@@ -136,6 +137,8 @@ class ReleaseMade:
             )
         )
         write_audit(batch, self.made.findings, release=number)
+        if batch.options.noise:
+            count_release(batch)
         batch.event("release", self.people, None, leaf, batch.next_seq())
         return Answer(201, {"number": number, "at": batch.now.isoformat()})
 

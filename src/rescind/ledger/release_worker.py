@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,11 +23,14 @@ from rescind.ledger import piping
 from rescind.ledger.release_audit import audited
 from rescind.methods.additive._live_release import Form, Weights, read, release_of
 from rescind.methods.additive._live_sum import NOBODY, Items, Totals, added_up
+from rescind.methods.additive._noised_release import Noise, noised_release
 from rescind.methods.additive._solving import Solving
 
 HERE = 1000
 """Items up to which a release is made in this process: 20 ms of a core."""
 NICE = 10
+HIDDEN = "not told: a release with noise tells nothing exact"
+"""Stands where the digest of the sum would: whoever guesses a sum could test the guess with it."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,22 @@ class Copy:
     """What each person lends."""
     gone: tuple[Items, ...]
     """What the same people took back since the last release."""
+    left_out: tuple[int, ...] = ()
+    """Places of people whom the noise does not cover any more."""
 
     @classmethod
-    def of(cls, sums: Totals, loans: Mapping[bytes, Items], gone: Mapping[bytes, Items]) -> Copy:
+    def of(
+        cls,
+        sums: Totals,
+        loans: Mapping[bytes, Items],
+        gone: Mapping[bytes, Items],
+        left_out: Collection[bytes] = (),
+    ) -> Copy:
         """Line up what people lend with what they took back."""
         people = sorted({*loans, *gone})
         kept = tuple(loans.get(person, NOBODY) for person in people)
-        return cls(sums, kept, tuple(gone.get(person, NOBODY) for person in people))
+        out = tuple(n for n, person in enumerate(people) if person in left_out)
+        return cls(sums, kept, tuple(gone.get(person, NOBODY) for person in people), out)
 
 
 @dataclass(frozen=True)
@@ -63,12 +75,13 @@ class Made:
         return read(self.file)[0]
 
 
-def make(copy: Copy, ids: Sequence[str], form: Form) -> Made:
+def make(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None = None) -> Made:
     """Solve, cut and audit; in another process if that takes long."""
-    return make_here(copy, ids, form) if len(ids) <= HERE else _make_there(copy, ids, form)
+    here = len(ids) <= HERE
+    return make_here(copy, ids, form, noise) if here else _make_there(copy, ids, form, noise)
 
 
-def make_here(copy: Copy, ids: Sequence[str], form: Form) -> Made:
+def make_here(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None = None) -> Made:
     """Solve, cut and audit in this process."""
     digest = copy.sums.digest(form.min_count)
     if added_up(copy.kept, copy.sums.items).digest(form.min_count) != digest:
@@ -76,6 +89,8 @@ def make_here(copy: Copy, ids: Sequence[str], form: Form) -> Made:
             "the sum in memory is not that of the loans, so no release is made of it. "
             "Start the service again: it adds the sum up from the ledger."
         )
+    if noise is not None:
+        return _with_noise(copy, ids, form, noise)
     file = release_of(copy.sums, form).to_bytes(ids)
     # What is audited is what people get: read back from the file.
     findings = audited(read(file)[0], copy.kept, copy.gone, form)
@@ -87,8 +102,22 @@ def make_here(copy: Copy, ids: Sequence[str], form: Form) -> Made:
     return Made(file, digest, (*findings, exact))
 
 
-def _make_there(copy: Copy, ids: Sequence[str], form: Form) -> Made:
-    settings = {"form": asdict(form), "ids": list(ids)}
+def _with_noise(copy: Copy, ids: Sequence[str], form: Form, noise: Noise) -> Made:
+    """Make a release with noise. It tells nothing exact: no digest of the sum, no audit."""
+    out = set(copy.left_out)
+    kept = [part for n, part in enumerate(copy.kept) if n not in out]
+    file = noised_release(kept, len(ids), noise, form).to_bytes(ids)
+    note = "Noise hides each person; an audit would tell exact numbers about them."
+    return Made(file, HIDDEN, (Finding("audit", "UNAUDITED", note=note),))
+
+
+def _make_there(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None) -> Made:
+    settings: dict[str, Any] = {
+        "form": asdict(form),
+        "ids": list(ids),
+        "left_out": list(copy.left_out),
+    }
+    settings["noise"] = None if noise is None else asdict(noise)
     arrays: dict[str, Any] = {"total": copy.sums.total, "owners": copy.sums.owners}
     for name, parts in (("kept", copy.kept), ("gone", copy.gone)):
         arrays |= piping.joined(name, parts)
@@ -119,9 +148,11 @@ def main() -> int:
     form = dict(settings["form"])
     kept = piping.parts_of(arrays, "kept")
     sums = Totals(arrays["total"], arrays["owners"], len(kept), len(arrays["kept_item"]))
-    copy = Copy(sums, kept, piping.parts_of(arrays, "gone"))
+    copy = Copy(sums, kept, piping.parts_of(arrays, "gone"), tuple(settings["left_out"]))
+    noise = Noise(**settings["noise"]) if settings["noise"] else None
+    chosen = Form(Solving(**form.pop("solving")), **form)
     try:
-        made = make_here(copy, settings["ids"], Form(Solving(**form.pop("solving")), **form))
+        made = make_here(copy, settings["ids"], chosen, noise)
     except RescindError as error:
         sys.stderr.write(f"{error}\n")
         return 2

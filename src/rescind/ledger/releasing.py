@@ -33,6 +33,7 @@ from rescind.ledger.batch import Answer, Items, Operation
 from rescind.ledger.failpoints import reach
 from rescind.ledger.fulfilment import Issue, Served
 from rescind.ledger.keyslots import unseal
+from rescind.ledger.noising import Noising
 from rescind.ledger.parts import Parts
 from rescind.ledger.release_steps import (
     PATTERN,
@@ -54,7 +55,6 @@ from rescind.methods.additive._solving import Solving
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-CHANGES = ("lend", "unshare", "erase", "leave", "dropped")
 NEVER = 2**62
 """A `seq` that is never reached."""
 
@@ -70,13 +70,11 @@ class Releasing:
         form: Form | None = None,
     ) -> None:
         options = parts.options
-        if options.noise:
-            raise ConfigError(
-                f"noise = {options.noise:g} on releases of a running service is not available. "
-                f"Leave it out; `rs.methods.Gram(noise=...)` makes releases with noise."
-            )
+        self.noising = Noising(parts, submit)
         chosen = form or (Form(Solving()) if options.instant else Form())
         self.form = replace(chosen, neighbours=options.neighbours, min_count=options.min_count)
+        if options.noise:
+            self.form = self.noising.form(options)
         if isinstance(parts.live, InstantSum):
             parts.live.min_count, parts.live.form = options.min_count, self.form
         self._parts, self._submit, self._signer = parts, submit, signer
@@ -90,6 +88,7 @@ class Releasing:
 
     def begin(self) -> None:
         """Load the release in service, issue what is due, end what is old. Makes no release."""
+        self.noising.begin()
         table = tables.release
         with self._parts.store.reading() as tx:
             rows = tx.execute(select(table).order_by(table.c.number.desc())).all()
@@ -149,6 +148,7 @@ class Releasing:
             not self._parts.options.instant
             and due.at is not None
             and (late or due.people_left == 0)
+            and not self.noising.spent
         )
 
     def _changes(self) -> tuple[int, datetime | None]:
@@ -160,7 +160,7 @@ class Releasing:
 
     def _changed_between(self, after: int, until: int | None) -> tuple[int, datetime | None]:
         column = tables.event.c
-        chosen = and_(column.seq > after, column.kind.in_(CHANGES))
+        chosen = and_(column.seq > after, column.kind.in_(tables.CHANGES))
         if until is not None:
             chosen = and_(chosen, column.seq <= until)
         # Events of somebody who left name nobody any more; leaving itself is one event.
@@ -181,9 +181,10 @@ class Releasing:
                 "in the instant form every change is served at once: there is no release to make."
             )
         with self._making:
+            noise = self.noising.next()
             copy, seq = self._copy()
             people, _ = self._changed_between(self._seq, seq)
-            made = make(copy, self._parts.catalogue.ids, self.form)
+            made = make(copy, self._parts.catalogue.ids, self.form, noise)
             file = live_release.packed(made.file)
             operation = ReleaseMade(self._parts.state, seq, people, made, file)
             body = self._submit(operation).result().body
@@ -213,8 +214,8 @@ class Releasing:
         found: list[tuple[Any, int]] = []
         live = self._parts.live
         self._submit(TakeCopy(lambda seq: found.append((live.settle(), seq)))).result()
-        (settled, seq) = found[0]
-        return Copy.of(*settled), seq
+        (sums, loans, gone), seq = found[0]
+        return Copy.of(sums, loans, gone, self.noising.left_out(seq)), seq
 
     def _fulfil(self, served: Served) -> None:
         while self._submit(Issue(served, self._signer)).result().body["more"]:
@@ -234,6 +235,7 @@ class Releasing:
             release.digest,
             self.form,
             findings,
+            (self.noising.promise() or {}).get("says", ""),
         )
 
     def _findings(self, number: int) -> tuple[Finding, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -35,6 +36,8 @@ class Store:
         """database: URL of PostgreSQL; None: `ledger.db` in the state folder"""
         self.url = _url(state, database)
         self.sqlite = self.url.get_backend_name() == "sqlite"
+        if self.sqlite:
+            _private(Path(str(self.url.database)))
         self._writing = _engine(self.url, writing=True)
         self._reading = _engine(self.url, writing=False)
         self._connection: Connection | None = None
@@ -255,6 +258,17 @@ def _url(state: Path, database: str | None) -> URL:
             f"--database postgresql://user@host/name, or leave it out for SQLite."
         )
     return url.set(drivername="postgresql+psycopg")
+
+
+def _private(path: Path) -> None:
+    """Let only its owner read a database; SQLite gives the files beside it the same mode."""
+    if not path.parent.is_dir():
+        return  # the database says so
+    if not path.exists():  # closing an existing one would end locks that this process has on it
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    for one in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
+        if one.exists():
+            one.chmod(0o600)
 
 
 def _sqlite_writer(connection: sqlite3.Connection, _: Any) -> None:

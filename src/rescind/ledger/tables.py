@@ -284,6 +284,10 @@ PATHS = {
 """Every path of a state folder, as a pattern, with its rule."""
 
 
+CHANGES = ("lend", "unshare", "erase", "leave", "dropped")
+"""Kinds of events after which what is served is not what is lent any more."""
+
+
 def at_least_erased() -> Any:
     """Return the level of a request whose erasure is dated: L1, or higher if it was before."""
     return case((request.c.level == "L0", "L1"), else_=request.c.level)

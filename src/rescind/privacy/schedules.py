@@ -43,7 +43,7 @@ def noise_of(noise: float, releases: int, leaving: bool = True) -> list[float]:
     """Return the standard deviation of each release's noise, for parts of the norm 1. [T]
 
     The whole schedule is then one Gaussian mechanism of this noise multiplier: its epsilon is
-    `accountant.epsilon_of(noise, delta)`.
+    `gaussian.epsilon_of(noise, delta)`.
     """
     column, far = root(releases), reach(releases, leaving)
     squares = [sum(c * c for c in column[: t + 1]) for t in range(releases)]

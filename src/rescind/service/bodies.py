@@ -83,6 +83,12 @@ class Joined(BaseModel):
     recovery_codes: list[str]
 
 
+class RecoveryCodes(BaseModel):
+    """Ten codes; each opens the account once."""
+
+    recovery_codes: list[str]
+
+
 class SignedIn(BaseModel):
     """A session, in the cookie `__Host-rescind`."""
 

@@ -71,6 +71,8 @@ class Service:
         """Return what every page says about this service."""
         said = [READABLE]
         said += [INSTANT] * self.ledger.options.instant + [INSECURE] * self.settings.insecure
+        promise = self.ledger.releases.noising.promise()
+        said += [promise["says"]] if promise else []
         return {"instant": self.ledger.options.instant, "demo": self.settings.demo, "said": said}
 
     def readiness(self) -> dict[str, bool]:

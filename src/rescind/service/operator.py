@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from rescind.ledger import accounts, agency, tables
 from rescind.ledger.jobs import job_row
-from rescind.ledger.noted import Note
+from rescind.ledger.noted import Note, Told
 from rescind.ledger.quarantine import Quarantine
 from rescind.ledger.reading import OPEN
 from rescind.service import bodies, learning, problems, recommending, statuses
@@ -218,11 +218,14 @@ async def quarantine(
 
 
 @router.at("POST /v1/operator/scan", bodies.Anything)
-async def scan(service: TheService) -> Response:
+async def scan(request: Request, key: bodies.IdempotencyKey, service: TheService) -> Response:
     """Look for records in the clear in every file of the state folder."""
     found = await run_in_threadpool(learning.scan, service)
-    service.scanned = {**found, "at": moment(service.ledger.clock())}
-    return reply(service.scanned)
+    found = {**found, "at": moment(service.ledger.clock())}
+    answer = await service.submit(Told(found), await once(request, key))
+    if not answer.replayed:
+        service.scanned = found
+    return told(answer)
 
 
 @router.at("POST /v1/operator/agents", bodies.Anything, 201)
@@ -235,8 +238,14 @@ async def admit_agent(
 
 
 @router.at("POST /v1/operator/tokens", bodies.Token, 201)
-async def make_token(body: bodies.NewToken, service: TheService, caller: TheCaller) -> Response:
-    """Make a token for a script. It is shown once; its digest is kept."""
+async def make_token(
+    request: Request,
+    body: bodies.NewToken,
+    key: bodies.IdempotencyKey,
+    service: TheService,
+    caller: TheCaller,
+) -> Response:
+    """Make a token for a script. Its digest is kept; whoever sends the same key again sees it."""
     wrong = sorted(set(body.scope) - caller.scopes)
     if wrong:
         allowed = ", ".join(sorted(caller.scopes))
@@ -248,5 +257,5 @@ async def make_token(body: bodies.NewToken, service: TheService, caller: TheCall
     text, digest = new_secret()
     until = service.ledger.clock() + timedelta(days=body.days)
     scope = tuple(sorted(set(body.scope)))
-    await service.submit(accounts.MakeToken(digest, body.name, role, scope, until))
-    return reply({"token": text, "expires": moment(until)}, 201)
+    operation = accounts.MakeToken(digest, body.name, role, scope, until, text)
+    return told(await service.submit(operation, await once(request, key)))

@@ -17,7 +17,8 @@ from starlette.responses import Response, StreamingResponse
 from rescind.ledger import accounts, agency, lending
 from rescind.ledger.batch import Items
 from rescind.ledger.errors import NotThere
-from rescind.service import bodies, pages, problems, receipts, recommending, statuses
+from rescind.ledger.exporting import export_of
+from rescind.service import bodies, pages, problems, receipts, recommending, recovery, statuses
 from rescind.service.answers import moment, reply, told
 from rescind.service.callers import Caller, new_secret
 from rescind.service.context import Service
@@ -96,24 +97,22 @@ def export(
 
 def exported(service: Service, person: bytes, form: str = "json") -> Response:
     """Return everything about a person."""
-    reading = service.ledger.reading
-    items = named(service, reading.loans(person))
+    found = export_of(service.ledger.reading, service.ledger.catalogue, person)
     name = {"Content-Disposition": f'attachment; filename="rescind.{form}"'}
     if form == "csv":
         out = io.StringIO()
         table = csv.DictWriter(out, ("id", "title"))
         table.writeheader()
-        table.writerows(items)
+        table.writerows(found.items)
         return Response(out.getvalue(), headers=name, media_type="text/csv; charset=utf-8")
-    found = reading.me(person)
     history = [
         {"seq": one.seq, "at": moment(one.at), "kind": one.kind, "n": one.n, "leaf": one.leaf}
-        for one in reading.events(person, most=100_000)
+        for one in found.history
     ]
     body = {
-        "account": {**found, "created": moment(found["created"])},
-        "loans": items,
-        "requests": [statuses.for_person(service, row) for row in reading.requests(person)],
+        "account": {**found.account, "created": moment(found.account["created"])},
+        "loans": found.items,
+        "requests": [statuses.for_person(service, row) for row in found.requests],
         "history": history,
     }
     return reply(body, headers=name)
@@ -254,14 +253,28 @@ async def give_word(
 
 
 @router.at("POST /v1/me/codes", bodies.Token, 201)
-async def agent_code(service: TheService, caller: TheCaller) -> Response:
+async def agent_code(
+    request: Request, key: bodies.IdempotencyKey, service: TheService, caller: TheCaller
+) -> Response:
     """Make a code for an agent: with it, a request for you needs no further word."""
     if not caller.confirmed:
         raise problems.confirm_first()
     text, _ = new_secret()
     until = service.ledger.clock() + timedelta(days=CODE_DAYS)
-    await service.submit(accounts.MakeAgentCode(caller.id, text.encode(), until))
-    return reply({"token": text, "expires": moment(until)}, 201)
+    operation = accounts.MakeAgentCode(caller.id, text.encode(), until)
+    return told(await service.submit(operation, await once(request, key)))
+
+
+@router.at("POST /v1/me/recovery-codes", bodies.RecoveryCodes, 201)
+async def new_recovery_codes(
+    request: Request, key: bodies.IdempotencyKey, service: TheService, caller: TheCaller
+) -> Response:
+    """Make ten new recovery codes. The earlier ones are void from then on."""
+    if not caller.confirmed:
+        raise problems.confirm_first()
+    texts, codes = await run_in_threadpool(recovery.new_codes)
+    operation = accounts.NewCodes(caller.id, codes, tuple(texts))
+    return told(await service.submit(operation, await once(request, key)))
 
 
 @router.at("GET /v1/me/recommendations", bodies.Anything)

@@ -95,7 +95,8 @@ POLICY: dict[str, Rule] = {
     "GET /v1/me/requests/{id}/receipt": _rule(_P),
     "GET /v1/me/requests/{id}/proof": _rule(_P),
     "POST /v1/me/requests/{id}/confirm": _rule(_P, limit="erase", once=True),
-    "POST /v1/me/codes": _rule(_P, limit="change"),
+    "POST /v1/me/codes": _rule(_P, limit="change", once=True),
+    "POST /v1/me/recovery-codes": _rule(_P, limit="account", once=True),
     "GET /v1/release": _rule(_P, _O, denied=401),
     "GET /v1/release/{digest}": _rule(_P, _O, denied=401),
     "GET /v1/events": _rule(_P, _F, _O),
@@ -124,13 +125,13 @@ POLICY: dict[str, Rule] = {
     "POST /v1/operator/people/{id}/quarantine": _rule(
         _F, _O, limit="change", scope="people", once=True
     ),
-    "POST /v1/operator/scan": _rule(_F, _O, limit="change", scope="scan"),
+    "POST /v1/operator/scan": _rule(_F, _O, limit="change", scope="scan", once=True),
     "POST /v1/operator/witnesses": _rule(_F, _O, limit="change", scope="witnesses", once=True),
     "DELETE /v1/operator/witnesses/{id}": _rule(
         _F, _O, limit="change", scope="witnesses", once=True
     ),
     "POST /v1/operator/agents": _rule(_F, _O, limit="change", scope="agents", once=True),
-    "POST /v1/operator/tokens": _rule(_F, _O, limit="change", scope="tokens"),
+    "POST /v1/operator/tokens": _rule(_F, _O, limit="change", scope="tokens", once=True),
     # the log, for witnesses and everybody
     "GET /log/checkpoint": _rule(*EVERYBODY),
     "GET /log/tile/{path}": _rule(*EVERYBODY, limit="none"),

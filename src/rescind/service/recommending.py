@@ -116,7 +116,8 @@ def release_facts(service: Service) -> dict[str, Any]:
     rules = {"people": options.people, "hours": options.hours, "instant": options.instant}
     generation = service.ledger.generations.served()
     beside = None if generation is None else {"job": generation.job, "seq": generation.seq}
-    return {"current": now, "generation": beside, "next": coming, "rules": rules}
+    noise = service.ledger.releases.noising.promise()
+    return {"current": now, "generation": beside, "next": coming, "rules": rules, "noise": noise}
 
 
 def release_file(service: Service, digest: str) -> Response:

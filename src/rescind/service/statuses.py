@@ -40,6 +40,8 @@ def details(service: Service, row: Any) -> str:
 
 def next_release(service: Service) -> str:
     """Return when the next release is due, in words."""
+    if service.ledger.releases.noising.spent:
+        return "No release comes any more: the privacy budget of this service is spent."
     due = service.due()
     if due is None:
         return "Served without it from the next release on."

@@ -33,7 +33,7 @@ from rescind.methods.additive._notes import BITS, Notes
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive._release import Dial
 from rescind.privacy import shared_sums
-from rescind.privacy.accountant import epsilon_of
+from rescind.privacy.gaussian import epsilon_of
 from rescind.privacy.schedules import over_blocks
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from rescind.core.cohort import Graph
 from rescind.core.guards import Gaussian, Laplace
 from rescind.core.update import Sum
 from rescind.errors import ConfigError
-from rescind.privacy.accountant import epsilon_of
+from rescind.privacy.gaussian import epsilon_of
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,12 @@ export function RoundChart ({ rounds, name }) {
     }
   }, [name])
   useEffect(() => { plot.current?.setData(columns(rounds)) }, [rounds])
-  const last = rounds.at(-1)
-  const said = last ? `${name} over ${rounds.length} rounds; now ${last.value?.toFixed(4) ?? '–'}` : 'no round yet'
+  const last = rounds.findLast(one => one.value != null)
+  const said = `${name} over ${rounds.length} rounds; now ${last?.value.toFixed(4) ?? 'not measured yet'}`
   return html`<div ref=${box} class="plot" role="img" aria-label=${said}></div>`
 }
 
-/** Rounds without a value (the first of some recipes) leave a gap. */
+/** Only some rounds are measured; the line spans the others. */
 function columns (rounds) {
   const sorted = [...rounds].sort((one, two) => one.number - two.number)
   return [sorted.map(one => one.number), sorted.map(one => one.value)]

@@ -1,5 +1,5 @@
 /** The operator's page: is it healthy, what is due, what is learning, what did the last audit say. */
-import { Refused, call, get } from './api.js'
+import { Refused, get, once } from './api.js'
 import { html, render, useCallback, useEffect, useState } from './html.js'
 import { Extend, Quarantine, ReleaseNow, Serve, StartGeneration, said } from './operator_actions.js'
 import { Audits, Badge, Health, Learning, Release, Requests, Store, Witnesses, health } from './operator_parts.js'
@@ -69,7 +69,7 @@ function Overview ({ first, leave }) {
   const scan = async () => {
     setScanning(true)
     try {
-      const { body } = await call('POST', '/v1/operator/scan')
+      const { body } = await once('POST', '/v1/operator/scan', {})
       const bad = body.found > 0
       setMessage({ text: `The scan found ${body.found} records in the clear.`, tone: bad ? 'bad' : 'good' })
       await again()

@@ -21,9 +21,12 @@ function Ask ({ title, does, children, send, close }) {
   const [error, setError] = useState('')
   const [busy, setBusy] = useState(false)
   useEffect(() => {
-    const dialog = box.current
+    const [dialog, opener] = [box.current, document.activeElement]
     dialog.showModal()
-    return () => dialog.close() // gives the focus back to the button that opened it
+    return () => {
+      dialog.close() // while it is modal, nothing else can have the focus
+      opener?.focus()
+    }
   }, [])
   const submit = async event => {
     event.preventDefault()

@@ -7,6 +7,7 @@ import { ago, count, moment, size, span, until } from './times.js'
 const TONES = { PASS: 'good', FAIL: 'bad', VOID: 'bad', INCONCLUSIVE: 'open', UNAUDITED: 'open' }
 const STATES = { learning: 'open', ready: 'good', failed: 'bad' }
 const KINDS = { unshare: 'take back', erase: 'erase', leave: 'leave', access: 'access' }
+const QUALITY = 'validation NDCG@20'
 const READY = {
   can_write: 'can write', keys_open: 'keys open', sum_built: 'sum built', release_loaded: 'release loaded'
 }
@@ -102,8 +103,8 @@ export function Release ({ overview, releases, start }) {
     <label class="unseen" for="release-progress">People who changed something since the last release</label>
     <progress id="release-progress" max=${rules.people} value=${changed}></progress>
     <${Table} label="Releases" empty="No release yet." rows=${releases.map(row => [
-      `#${row.number}`, moment(row.at), row.people, html`<${Verdict} word=${row.audit ?? '–'} />`])}
-      head=${['release', 'made', 'people mixed', 'audit']} />
+      `#${row.number}`, html`<${Verdict} word=${row.audit ?? '–'} />`, moment(row.at), row.people])}
+      head=${['release', 'audit', 'made', 'people mixed']} />
   <//>`
 }
 
@@ -111,6 +112,7 @@ export function Release ({ overview, releases, start }) {
 export function Learning ({ jobs, rounds, live, start, serve, serving }) {
   const job = jobs[0]
   const last = rounds.at(-1)
+  const measured = rounds.findLast(one => one.value != null) // not every round is measured
   const aside = start && html`<button type="button" onClick=${start} disabled=${job?.state === 'learning'}>
     Start a generation</button>`
   if (!job) {
@@ -122,9 +124,9 @@ export function Learning ({ jobs, rounds, live, start, serve, serving }) {
     <${Figures} of=${{
       round: job.state === 'learning' ? `${count(last?.number ?? 0)} of ${job.detail}` : count(last?.number ?? job.rounds),
       'seconds a round': last?.seconds?.toFixed(1) ?? '–', 'asked last': count(last?.asked),
-      value: last?.value?.toFixed(4) ?? '–'
+      [QUALITY]: measured?.value.toFixed(4) ?? '–'
     }} />
-    ${rounds.length > 0 && html`<${RoundChart} rounds=${rounds} name="value" />`}
+    ${rounds.length > 0 && html`<${RoundChart} rounds=${rounds} name=${QUALITY} />`}
     <${Serving} job=${job} serve=${serve} serving=${serving} />
     ${jobs.length > 1 && html`<details><summary>Earlier generations <span class="note">${jobs.length - 1}</span></summary>
       <${Table} label="Earlier generations" empty="" head=${['recipe', 'state', 'begun', 'rounds']}
