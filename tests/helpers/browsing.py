@@ -157,7 +157,7 @@ class Visitor:
         page.get_by_role("heading", name="Keep these codes").wait_for()
         self.codes = page.locator("pre.codes").inner_text().split()
         page.get_by_role("button", name="I have kept them").click()
-        page.get_by_label("Add from a file").wait_for()
+        page.locator("[data-made]").wait_for()  # everything is read: nothing is being asked now
         (self.person,) = self.town.people() - before
         return page
 
