@@ -19,6 +19,7 @@ from rescind.cli import (
     flower,
     forget,
     leak,
+    life,
     log,
     recommend,
     release,
@@ -52,6 +53,7 @@ app.command("table")(table.command)
 app.command("reproduce")(reproduce.command)
 app.command("value")(value.command)
 app.command("leak")(leak.command)
+app.add_typer(life.app, name="life")
 app.command("forget")(forget.command)
 app.command("release")(release.command)
 app.command("verify")(verify.command)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rescind.data.arrays import Ints
+from rescind.errors import ConfigError
 from rescind.life.entry import Arrival, Asked, Entry, Setting, joined
 
 
@@ -48,6 +49,11 @@ class Refit(Entry):
         self.held = held
         seeded = "random_state" in inspect.signature(self.make).parameters
         self.model = self.make(random_state=self.seed) if seeded else self.make()
+        if not hasattr(self.model, "fit"):
+            raise ConfigError(
+                f"{self.make!r} returns {type(self.model).__name__}, which has no fit. Give a "
+                f"class or a function that returns a model with fit and recommend. See docs/life.md."
+            )
         self.model.fit(self._matrix(held.user, held.item, self.setting.users))
 
     def _matrix(self, user: Ints, item: Ints, people: int) -> Any:

@@ -13,13 +13,13 @@ from rescind.core.files import write_atomically
 from rescind.errors import ConfigError
 from rescind.life.lines import Cell, read_line, run_cell
 from rescind.life.rows import ROWS
+from rescind.life.run import Progress
 
 DATASETS = {
     "ml-100k": "ranking",
     "ml-1m": "ranking",
     "lastfm-2k": "ranking",
     "amazon-video-games-2018-5core": "next",
-    "cora": "nodes",
 }
 """Datasets of the benchmark, and the task on each."""
 SLOW = ("FRU", "FedEraser", "FedShare + unlearner", "SeqGram", "FedShare + retraining", "Gram")
@@ -40,19 +40,13 @@ def cells_of(
     blocks: int = 12,
     rows: Sequence[str] | None = None,
 ) -> list[Cell]:
-    """Return the cells of some datasets: all rows that fit, or these."""
-    found = []
-    for dataset in datasets:
-        task = DATASETS.get(dataset, "ranking")
-        fit = [name for name, row in ROWS.items() if task in row.tasks]
-        names = [n for n in rows if n in fit or n.endswith(".py")] if rows else fit
-        found += [Cell(n, dataset, task, seed, blocks) for seed in seeds for n in names]
-    if not found:
-        raise ConfigError(
-            f"no row of {', '.join(rows or ROWS)} fits {', '.join(datasets)}. "
-            f"Rows are {', '.join(ROWS)}."
-        )
-    return found
+    """Return the cells of some datasets: all rows, or these."""
+    return [
+        Cell(name, dataset, DATASETS.get(dataset, "ranking"), seed, blocks)
+        for dataset in datasets
+        for seed in seeds
+        for name in rows or ROWS
+    ]
 
 
 def longest_first(jobs: Sequence[Job]) -> list[Job]:
@@ -68,18 +62,19 @@ def longest_first(jobs: Sequence[Job]) -> list[Job]:
 def file_of(job: Job) -> Path:
     """Return the file of a cell's line."""
     cell = job.cell
-    name = re.sub(r"[^a-z0-9]+", "-", cell.row.lower()).strip("-")
+    row = Path(cell.row).stem if cell.row.endswith(".py") else cell.row
+    name = re.sub(r"[^a-z0-9]+", "-", row.lower()).strip("-")
     return job.out / cell.dataset / f"{name}-seed-{cell.seed}-of-{cell.blocks}.json"
 
 
-def run_job(job: Job) -> float:
+def run_job(job: Job, progress: Progress = lambda *_: None) -> float:
     """Run a cell unless its line is there; write the line. Return the CPU seconds it took."""
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # so that sums have one order
     path, begin = file_of(job), time.process_time()
     if not path.is_file():
-        line = run_cell(job.cell)
+        line = run_cell(job.cell, progress=progress)
         path.parent.mkdir(parents=True, exist_ok=True)
         line["cpu"] = round(time.process_time() - begin, 1)
         write_atomically(path, (json.dumps(line) + "\n").encode())

@@ -43,7 +43,7 @@ def find(name: str) -> Found:
     for point in entry_points(group=GROUP):
         if point.name == name:
             made = point.load()
-            return Found(name, build_of(made), file_digest(Path(inspect.getfile(_class(made)))))
+            return Found(name, build_of(made), file_digest(_file_of(made)))
     others = [point.name for point in entry_points(group=GROUP)]
     raise ConfigError(
         f"there is no method '{name}': {suggest(name, [*ROWS, *others])} A file ends in .py."
@@ -61,7 +61,7 @@ def build_of(what: Any) -> Callable[[Setting, int], Entry]:
     learner = what() if inspect.isclass(what) and issubclass(what, Method) else what
     if isinstance(learner, Method):
         return lambda setting, seed: Exact(setting, seed, learner, ROUNDS)
-    if callable(what) and hasattr(_class(what), "fit"):
+    if callable(what):  # a class, or a function that returns a model with fit
         return lambda setting, seed: Refit(setting, seed, what)
     raise ConfigError(
         f"{what!r} cannot take part. Give a class that derives from rescind.life.Entry, a method "
@@ -69,8 +69,11 @@ def build_of(what: Any) -> Callable[[Setting, int], Entry]:
     )
 
 
-def _class(what: Any) -> type:
-    return what if inspect.isclass(what) else type(what)
+def _file_of(what: Any) -> Path:
+    """Return the file in which a class, a function or the class of an object is written."""
+    what = getattr(what, "func", what)
+    written = inspect.isclass(what) or inspect.isfunction(what)
+    return Path(inspect.getfile(what if written else type(what)))
 
 
 def _module(path: Path) -> ModuleType:

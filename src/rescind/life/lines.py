@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from rescind.data import Dataset
-from rescind.errors import DataError
+from rescind.errors import ConfigError, DataError
 from rescind.life import summary
 from rescind.life.authors import write_story
 from rescind.life.entry import Entry, Setting
@@ -88,6 +87,7 @@ def line_of(
         "story": story.digest,
         "data": story.about["data"],
         "code": found.code,
+        **({"file": found.file.name} if found.file else {}),
         "settings": entry.settings(),
         "exact": entry.exact,
         "outcome": outcome_digest(measured),
@@ -127,17 +127,20 @@ def read_line(text: str) -> Facts:
     return line
 
 
-def verify(text: str, progress: Progress = lambda *_: None) -> list[str]:
+def verify(text: str, file: str | None = None, story: Story | None = None) -> list[str]:
     """Run a result line again. Return what is wrong with it; nothing if all is right.
 
     First the line itself is checked: its digest and summary must follow from what it says was
     measured. Then the cell runs again, and everything but times is compared.
+
+    file: the Python file of the method, if it is a stranger's    story: default: made from the seed
     """
     line = read_line(text)
     wrong = list(_inside(line))
-    cell = Cell(_named(line), line["dataset"], line["task"], line["seed"], line["blocks"])
+    about = (line[name] for name in ("dataset", "task", "seed", "blocks"))
+    cell = Cell(_named(line, file), *about)
     found = find(cell.row)
-    story = story_of(cell.dataset, cell.task, cell.seed, cell.blocks)
+    story = story or story_of(cell.dataset, cell.task, cell.seed, cell.blocks)
     for name, mine in {"story": story.digest, "data": story.about["data"]}.items():
         if line[name] != mine:
             wrong.append(f"{name}: the line says {line[name]}, here it is {mine}")
@@ -148,13 +151,16 @@ def verify(text: str, progress: Progress = lambda *_: None) -> list[str]:
         wrong.append(f"settings: the line says {line['settings']}, here they are {settings}")
     if wrong:  # a run could not be compared
         return wrong
-    again = run_cell(cell, story, progress)
+    again = run_cell(cell, story)
     return list(differences(_timeless(line["measured"]), _timeless(again["measured"])))
 
 
-def _named(line: Facts) -> str:
+def _named(line: Facts, file: str | None) -> str:
     """Return what to run: a name, or the file of a stranger's method."""
-    return str(line.get("file") or line["row"])
+    needed = line.get("file")
+    if needed and file is None:
+        raise ConfigError(f"this line is of the file {needed}. Give it, too: --method {needed}")
+    return str(file or line["row"])
 
 
 def _inside(line: Facts) -> Iterator[str]:
@@ -179,16 +185,3 @@ def differences(one: Any, two: Any, where: str = "measured") -> Iterator[str]:
             yield f"{where}: the line says {one}, the run gave {two}"
     elif one != two:
         yield f"{where}: the line says {one}, the run gave {two}"
-
-
-def known(path: Path) -> list[Facts]:
-    """Return the lines of a file; those that are not whole are left out."""
-    if not path.is_file():
-        return []
-    lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            lines.append(read_line(text))
-        except DataError:
-            continue  # a kill cut it off; its cell runs again
-    return lines

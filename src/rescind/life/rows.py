@@ -33,7 +33,6 @@ class Row:
     name: str
     build: Build
     says: str
-    tasks: tuple[str, ...] = ("ranking", "next")
     spare: Build | None = None
     """How the auditor makes lives under other seeds, where the method's own way is slower: it must
     learn the same. Lives with the seed of the run are always made by `build`."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rescind.life.quality import K
-from rescind.life.run import BACK, LATER
+from rescind.life.run import LATER
 
 NDCG = f"NDCG@{K}"
 Block = Mapping[str, Any]
@@ -41,14 +41,6 @@ def of(measured: Sequence[Block]) -> dict[str, Any]:
             "forget": round(sum(step["mb"] for step in steps), 3),
         },
     }
-
-
-def forgets(verdicts: Mapping[str, int]) -> str:
-    """Return one word for counted verdicts: the worst of them."""
-    for word in (BACK, "FAIL", "PASS", "EQUAL", "POWERLESS"):
-        if verdicts.get(word):
-            return word
-    return "none"
 
 
 def _later(measured: Sequence[Block], blocks: int) -> Iterable[str]:
