@@ -1,8 +1,8 @@
 """Models of other libraries as entries: they fit a matrix of people and items, again and again.
 
 Fitting again on what remains is how any model can forget. `Refit` takes whatever has `fit` and
-`recommend` (as in implicit) or `fit` and `full_scores`; `RecBoleModel` makes such an object of a
-model of RecBole.
+`recommend` (as in implicit), or `fit` and `full_scores` (for models of RecBole and others that
+score all items of a person at once).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Refit(Entry):
         self.model = self.make(random_state=self.seed) if seeded else self.make()
         if not hasattr(self.model, "fit"):
             raise ConfigError(
-                f"{self.make!r} returns {type(self.model).__name__}, which has no fit. Give a "
-                f"class or a function that returns a model with fit and recommend. See docs/life.md."
+                f"{self.make!r} makes {type(self.model).__name__}, which has no fit. Give a class "
+                "or a function that returns a model with fit and recommend. See docs/life.md."
             )
         self.model.fit(self._matrix(held.user, held.item, self.setting.users))
 
