@@ -13,7 +13,7 @@ BLOCKS = 4
 
 @pytest.fixture(scope="session")
 def people() -> Dataset:
-    data = load("synthetic", users=100, items=60, interactions=2800)
+    data = load("synthetic", users=120, items=80, interactions=4000)
     assert isinstance(data, Dataset)
     return data
 

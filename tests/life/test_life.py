@@ -71,7 +71,7 @@ def begun(story: Story, blocks: int) -> Story:
 @pytest.fixture(scope="module")
 def controls(story: Story) -> dict[type[NoOp], Facts]:
     return {
-        kind: played(story, lambda setting, seed, kind=kind: kind(setting, seed, SMALL, 12))  # type: ignore[misc]
+        kind: played(story, lambda setting, seed, kind=kind: kind(setting, seed, FedAvg(), 20))  # type: ignore[misc]
         for kind in (NoOp, ScoreShift)
     }
 
@@ -104,7 +104,7 @@ def test_another_seed_without_the_records_passes(story: Story) -> None:
                 Arrival(0, *(np.zeros(0, dtype=np.int64),) * 3, np.zeros(0, dtype=np.bool_))
             )
 
-    facts = played(begun(story, 3), lambda setting, seed: OtherSeed(setting, seed, SMALL, 12))
+    facts = played(begun(story, 3), lambda setting, seed: OtherSeed(setting, seed, FedAvg(), 20))
     assert not any(block["steps"][-1]["equal"] for block in facts)
     assert verdicts(facts).count("FAIL") <= 1  # an interval of 95 % misses one in twenty
     assert "PASS" in verdicts(facts)

@@ -28,7 +28,8 @@ class Refit(Entry):
 
     def __init__(self, setting: Setting, seed: int, make: Callable[..., Any]) -> None:
         super().__init__(setting, seed)
-        self.make, self.model = make, None
+        self.make = make
+        self.model: Any = None
         self.held: Arrival | None = None
 
     def settings(self) -> dict[str, Any]:

@@ -18,14 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rescind.audits.case import PerPerson
-from rescind.audits.verdict import FEWEST, Measure, compare, resample
+from rescind.audits.verdict import Measure, compare, resample
 from rescind.core.clock import Clock
 from rescind.data.arrays import Ints
 from rescind.life.entry import Arrival, Entry
 from rescind.life.ledger import Ledger, Pair
 
-DIRECTIONS = 2
+DIRECTIONS = 4
 """Pairs of lives, with and without the records, that show what the records change."""
+NEVER = 6
+"""Lives without the records that show how far apart such lives are by chance."""
 PEOPLE = 300
 """Most people whose records are asked about."""
 OTHER_SEEDS = 7919
@@ -169,7 +171,7 @@ class Auditor:
         towards = with_them - without
         if not towards.any():
             return Verdict("POWERLESS", records=len(probe.item))
-        others = range(DIRECTIONS + 1, DIRECTIONS + 1 + FEWEST)
+        others = range(DIRECTIONS + 1, DIRECTIONS + 1 + NEVER)
 
         def influence(life: Entry) -> Measure:
             return _influence(probe, probe.ranks(life) - without, towards, self.clock)

@@ -42,8 +42,8 @@ class Arrival:
 
     def only(self, chosen: Mask) -> Arrival:
         """Return some of the records."""
-        columns = (self.user, self.item, self.time, self.lent)
-        return Arrival(self.block, *(column[chosen] for column in columns))
+        user, item, time = (column[chosen] for column in (self.user, self.item, self.time))
+        return Arrival(self.block, user, item, time, self.lent[chosen])
 
 
 @dataclass(frozen=True)
