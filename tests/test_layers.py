@@ -20,7 +20,7 @@ LAYERS = (
     {"methods"},
     {"storage", "estimators"},
     {"forgetting"},
-    {"experiments"},
+    {"experiments", "life"},
     {"flower", "demo", "ledger"},
     {"service"},
     {"rescind_papers"},

@@ -19,6 +19,7 @@ from rescind.cli import (
     flower,
     forget,
     leak,
+    life,
     log,
     recommend,
     release,
@@ -78,6 +79,7 @@ app.command("backup", rich_help_panel=DEPLOY)(backup.backup)
 app.command("restore", rich_help_panel=DEPLOY)(backup.restore)
 app.command("scan", rich_help_panel=DEPLOY)(scan.command)
 app.command("reproduce", rich_help_panel=REPRODUCE)(reproduce.command)
+app.add_typer(life.app, name="life", rich_help_panel=REPRODUCE)
 app.command("bench", rich_help_panel=REPRODUCE)(bench.command)
 
 

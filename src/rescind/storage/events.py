@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rescind.core.holdings import Holdings
+from rescind.core.labels import Labels
 from rescind.core.params import Params
 from rescind.core.records import (
     Anew,
@@ -115,3 +117,33 @@ def read_event(text: str) -> Event:
             f"client, item, time: lists of one length (for Withdraw: client, a number)."
         ) from None
     return event
+
+
+def named_event(event: Event, labels: Labels) -> dict[str, Any]:
+    """Return an event as a JSON table with original ids: the same on every machine."""
+    tensors, facts = pack_event(event)
+    table: dict[str, Any] = {**facts, **{name: value.tolist() for name, value in tensors.items()}}
+    who = table.pop("client")
+    one = isinstance(who, int)
+    table["user"] = labels.user_id(who) if one else [labels.user_id(client) for client in who]
+    if "item" in table:
+        table["item"] = [labels.item_id(item) for item in table["item"]]
+    return table
+
+
+def event_named(table: Mapping[str, Any], labels: Labels) -> Event:
+    """Return the event of a table with original ids."""
+    facts = {name: value for name, value in table.items() if not isinstance(value, list)}
+    lists = {name: value for name, value in table.items() if isinstance(value, list)}
+    try:
+        if "user" in facts:
+            facts["client"] = labels.client(facts.pop("user"), len(labels.users))
+        else:
+            lists["client"] = [labels.client(u, len(labels.users)) for u in lists.pop("user")]
+            lists["item"] = [labels.item(i, len(labels.items)) for i in lists["item"]]
+        return unpack_event({n: torch.tensor(v).long() for n, v in lists.items()}, facts)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"not an event ({error!r}). Expected a table with kind (one of {', '.join(KINDS)}), "
+            f"user, and where the kind has records also item and time: lists of one length."
+        ) from None

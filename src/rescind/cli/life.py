@@ -1,0 +1,137 @@
+"""`rescind life`: play the lifecycle benchmark, and check result lines of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from rescind.cli.progress import Bar, interruptible
+
+if TYPE_CHECKING:
+    from rescind.life.cells import Job
+
+app = typer.Typer(
+    help="Play the lifecycle benchmark: people join, lend, regret, leave and come back.",
+    invoke_without_command=True,
+)
+
+
+@app.callback()
+def command(
+    ctx: typer.Context,
+    dataset: Annotated[
+        str, Option(help="ml-100k, ml-1m, lastfm-2k, or any with times.")
+    ] = "ml-100k",
+    method: Annotated[
+        str | None,
+        Option(help="A row, an installed method, or a file: my_method.py. Default: all."),
+    ] = None,
+    seeds: Annotated[int, Option(min=1, help="Play with seeds 0 to N-1.")] = 3,
+    blocks: Annotated[int, Option(min=4, help="Number of blocks.")] = 12,
+    out: Annotated[Path, Option(help="Folder for the result lines.")] = Path("runs/life"),
+    story: Annotated[
+        Path | None, Option(help="Only write the story of seed 0 into this file.")
+    ] = None,
+) -> None:
+    """Play a story with one method or with all rows, and print the table.
+
+    Each cell (a row with one seed) writes one line when it is finished. The same command goes on
+    after an interrupt: cells that have a line are not played again.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from rescind.life.cells import DATASETS, Job, cells_of, file_of
+    from rescind.life.find import find
+    from rescind.life.lines import story_of
+
+    if story is not None:
+        made = story_of(dataset, DATASETS.get(dataset, "ranking"), 0, blocks)
+        made.write(story)
+        typer.echo(f"{len(made.steps)} steps, {made.digest}\nWritten: {story}")
+        return
+    if method is not None:
+        find(method)  # fail before anything long begins
+    jobs = [
+        Job(cell, out) for cell in cells_of([dataset], range(seeds), blocks, method and [method])
+    ]
+    _play(jobs)
+    _print([file_of(job) for job in jobs])
+
+
+def _play(jobs: list[Job]) -> None:
+    """Play all cells, with a bar of their blocks."""
+    from rescind.forgetting.parallel import one_thread
+    from rescind.life.cells import run_job
+
+    with interruptible(), _BlockBar(jobs) as bar, one_thread():
+        for job in jobs:
+            bar.begin(job)
+            run_job(job, bar)
+
+
+class _BlockBar(Bar):
+    """A bar over the blocks of all cells; without a terminal, one line per cell."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        super().__init__("life", "blocks")
+        self.done, self.total = 0, sum(job.cell.blocks for job in jobs)
+        self.bar.update(self.task, total=self.total)
+
+    def begin(self, job: Job) -> None:
+        title = f"{job.cell.name}, seed {job.cell.seed}"
+        self.bar.update(self.task, description=title, completed=self.done)
+        self.start = self.done
+        self.done += job.cell.blocks
+        if not self.terminal:
+            typer.echo(title, err=True)
+
+    def __call__(self, block: int, blocks: int, step: str) -> None:
+        self.bar.update(self.task, completed=self.start + block)
+
+
+def _print(files: list[Path]) -> None:
+    from rescind.life.lines import read_line
+    from rescind.life.page import COSTS, FORGETTING, by_row
+
+    lines = [read_line(path.read_text(encoding="utf-8")) for path in files]
+    for name, mine in by_row(lines).items():
+        typer.echo(f"\n{name} (seeds {', '.join(str(line['seed']) for line in mine)})")
+        for title, column in {**FORGETTING, **COSTS}.items():
+            typer.echo(f"  {title}: {column(mine)}")
+    typer.echo(f"\nWritten: {len(files)} lines below {files[0].parent}")
+    typer.echo("Check one: rescind life verify FILE    More: docs/life.md")
+
+
+@app.command("verify")
+def verify(
+    line: Annotated[Path, Argument(help="A file with one result line, or several.")],
+    method: Annotated[
+        str | None, Option(help="The file of the method, if the line is of one: my_method.py")
+    ] = None,
+) -> None:
+    """Check result lines: digests first, then play the cell again and compare.
+
+    Ends with 1 if a line is wrong.
+    """
+    from rescind.errors import ConfigError
+    from rescind.forgetting.parallel import one_thread
+    from rescind.life import lines
+
+    if not line.is_file():
+        raise ConfigError(f"there is no file {line}. Give a file with result lines.")
+    texts = [text for text in line.read_text(encoding="utf-8").splitlines() if text.strip()]
+    if not texts:
+        raise ConfigError(f"{line} is empty. Give a file with result lines.")
+    wrong: list[Any] = []
+    with interruptible("\nstopped."), one_thread():
+        for number, text in enumerate(texts, 1):
+            found = lines.verify(text, method)
+            about = lines.read_line(text)
+            says = "\n  ".join(["WRONG", *found]) if found else "the same in everything but times"
+            typer.echo(f"line {number}, {about['row']}, seed {about['seed']}: {says}")
+            wrong += found
+    if wrong:
+        raise typer.Exit(1)

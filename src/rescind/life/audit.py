@@ -1,0 +1,200 @@
+"""How far a method is from never-there: digests where they are equal, else an audit with controls.
+
+The audit asks how high a method ranks forgotten items of their former owners. The answer is
+compared with lives of the same method under other seeds: some with everything (the no-op), some
+without the forgotten records (never-there). The no-op must be told apart, else the audit has no
+power. There is no fixed threshold: the interval comes from the never-there lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rescind.audits.case import PerPerson
+from rescind.audits.verdict import Measure, compare, resample
+from rescind.core.clock import Clock
+from rescind.data.arrays import Ints
+from rescind.life.entry import Arrival, Entry
+from rescind.life.ledger import Ledger, Pair
+
+DIRECTIONS = 4
+"""Pairs of lives, with and without the records, that show what the records change."""
+NEVER = 6
+"""Lives without the records that show how far apart such lives are by chance."""
+PEOPLE = 300
+"""Most people whose records are asked about."""
+OTHER_SEEDS = 7919
+"""Added to the seed of a run, times 1, 2, ...: seeds of the auditor's lives."""
+Make = Callable[[int], Entry]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Records to ask about, and a history of each person that no method was trained on."""
+
+    pairs: tuple[Pair, ...]
+    users: Ints
+    histories: tuple[tuple[Ints, Ints], ...]
+    person: Ints
+    """[n] position of each record's person in `users`."""
+    item: Ints
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair], ledger: Ledger, clock: Clock) -> Probe | None:
+        """Return the probe of some forgotten records; None if nobody of them has a history."""
+        people = sorted({user for user, _ in pairs if ledger.probes.get(user)})
+        if len(people) > PEOPLE:
+            order = torch.argsort(clock.bits("life probe", torch.tensor(people)), stable=True)
+            people = sorted(people[n] for n in order[:PEOPLE].tolist())
+        place = {user: n for n, user in enumerate(people)}
+        asked = tuple(pair for pair in pairs if pair[0] in place)
+        if not asked:
+            return None
+        histories = tuple(_columns(ledger.probes[user]) for user in people)
+        person = np.array([place[user] for user, _ in asked], dtype=np.int64)
+        item = np.array([item for _, item in asked], dtype=np.int64)
+        return cls(asked, np.array(people, dtype=np.int64), histories, person, item)
+
+    def ranks(self, entry: Entry) -> Floats:
+        """Return the share of items that are scored below each record's item; ties count half. [n]
+
+        Shifting or scaling all scores changes nothing.
+        """
+        scores = entry.scores(self.users, self.histories)
+        return ranks(scores, self.person, self.item)
+
+
+def _columns(history: Mapping[int, int]) -> tuple[Ints, Ints]:
+    items = sorted(history)
+    times = [history[item] for item in items]
+    return np.array(items, dtype=np.int64), np.array(times, dtype=np.int64)
+
+
+def ranks(scores: NDArray[Any], person: Ints, item: Ints) -> Floats:
+    """Return the share of a person's scores below that of an item. scores: [people, items]"""
+    ordered = np.sort(scores, axis=1)
+    out = np.zeros(len(item))
+    for n in range(len(scores)):
+        mine = np.flatnonzero(person == n)
+        values = scores[n, item[mine]]
+        below = np.searchsorted(ordered[n], values, "left")
+        up_to = np.searchsorted(ordered[n], values, "right")
+        out[mine] = (below + up_to) / 2 / scores.shape[1]
+    return out
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """PASS, FAIL, or POWERLESS: even the no-op cannot be told from never-there."""
+
+    verdict: str
+    left: float | None = None
+    """Share of the records' influence that is still there: about 1 for the no-op, 0 for none."""
+    low: float | None = None
+    high: float | None = None
+    """95 % interval of `left`."""
+    never: float | None = None
+    """The same for never-there lives, on average."""
+    no_op: float | None = None
+    records: int = 0
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return the verdict for a result line."""
+        made = {n: round(v, 4) if isinstance(v, float) else v for n, v in vars(self).items()}
+        return {n: v for n, v in made.items() if v is not None}
+
+
+class Auditor:
+    """Lives of the same method, with and without what was forgotten, made when they are needed."""
+
+    def __init__(self, make: Make, seed: int, spare: Make | None = None) -> None:
+        self.make, self.spare = make, spare or make
+        self.seed, self.clock = seed, Clock(seed)
+        self.told: list[Arrival] = []
+        """Everything that ever arrived, as it arrived."""
+        self._lives: dict[tuple[str, int], Entry] = {}
+
+    def arrived(self, arrival: Arrival) -> None:
+        self.told.append(arrival)
+        self._lives.clear()
+
+    def changed(self) -> None:
+        """Say that something was forgotten: lives without it must be lived anew."""
+        self._lives = {key: life for key, life in self._lives.items() if key[0] == "with"}
+
+    def with_everything(self, number: int = 0) -> Entry:
+        """Return a life in which nobody asked for anything. number: 0 has the seed of the run"""
+        return self._life("with", number, self.told)
+
+    def never_there(self, ledger: Ledger, number: int = 0) -> Entry:
+        """Return a life without the forgotten records."""
+        key = ("without", number)
+        if key not in self._lives:
+            self._life("without", number, ledger.blocks())
+        return self._lives[key]
+
+    def _life(self, kind: str, number: int, arrivals: Sequence[Arrival]) -> Entry:
+        key = (kind, number)
+        if key not in self._lives:
+            make = self.spare if number else self.make
+            life = make(self.seed + number * OTHER_SEEDS)
+            life.relive(arrivals)
+            self._lives[key] = life
+        return self._lives[key]
+
+    def distance(self, entry: Entry, pairs: Sequence[Pair], ledger: Ledger) -> float | None:
+        """Return |ranks - never-there| / |no-op - never-there|; None if the no-op is the same."""
+        probe = Probe.of(pairs, ledger, self.clock)
+        if probe is None:
+            return None
+        never = probe.ranks(self.never_there(ledger))
+        far = float(np.linalg.norm(probe.ranks(self.with_everything()) - never))
+        return float(np.linalg.norm(probe.ranks(entry) - never)) / far if far else None
+
+    def judge(self, entry: Entry, pairs: Sequence[Pair], ledger: Ledger) -> Verdict:
+        """Judge what is left of some forgotten records."""
+        probe = Probe.of(pairs, ledger, self.clock)
+        if probe is None:
+            return Verdict("POWERLESS")
+        numbers = range(1, DIRECTIONS + 1)
+        without = np.mean([probe.ranks(self.never_there(ledger, n)) for n in numbers], axis=0)
+        with_them = np.mean([probe.ranks(self.with_everything(n)) for n in numbers], axis=0)
+        towards = with_them - without
+        if not towards.any():
+            return Verdict("POWERLESS", records=len(probe.item))
+        others = range(DIRECTIONS + 1, DIRECTIONS + 1 + NEVER)
+
+        def influence(life: Entry) -> Measure:
+            return _influence(probe, probe.ranks(life) - without, towards, self.clock)
+
+        never = [influence(self.never_there(ledger, n)) for n in others]
+        mine, no_op = (compare(influence(e), never) for e in (entry, self.with_everything()))
+        inside, seen = (not d.low <= d.reference <= d.high for d in (mine, no_op))
+        verdict = "FAIL" if inside else "PASS"
+        return Verdict(
+            verdict if seen else "POWERLESS",
+            mine.value, mine.low, mine.high, mine.reference, no_op.value, len(probe.item),
+        )  # fmt: skip
+
+
+def _influence(probe: Probe, moved: Floats, towards: Floats, clock: Clock) -> Measure:
+    """Return how far ranks moved the way that the records move them, in units of the no-op."""
+    people = len(probe.users)
+    weight, part = (_by_person(probe, towards * x) for x in (towards, moved))
+    value = torch.where(weight > 0, part / weight.clamp(min=1e-30), torch.zeros_like(part))
+    counts = resample(people, clock, f"life {people}")
+    return PerPerson(value, weight).measure(counts)
+
+
+def _by_person(probe: Probe, values: Floats) -> Tensor:
+    summed = np.bincount(probe.person, weights=values, minlength=len(probe.users))
+    return torch.from_numpy(summed)
