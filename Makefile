@@ -88,7 +88,7 @@ bench: $(VENV)/installed
 	@$(BIN)/rescind bench
 
 docs: $(VENV)/installed-docs
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "written: site/index.html"
 
 clean:

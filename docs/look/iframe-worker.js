@@ -4,13 +4,14 @@ if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(url) {
       super();
+      const own = new URL(url, location.href);
       const frame = document.createElement("iframe");
       frame.hidden = true;
       document.body.append(frame);
       this.inside = frame.contentWindow;
       const load = (address) => new Promise((done, failed) => {
         const script = frame.contentDocument.createElement("script");
-        script.src = new URL(address, url).href;
+        script.src = new URL(address, own).href;
         script.onload = done;
         script.onerror = () => failed(new Error("cannot read " + address));
         frame.contentDocument.head.append(script);
@@ -18,7 +19,7 @@ if (location.protocol === "file:") {
       this.inside.importScripts = (...all) =>
         all.reduce((before, one) => before.then(() => load(one)), Promise.resolve());
       this.inside.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
-      this.ready = load(url);
+      this.ready = load(own);
     }
 
     postMessage(data) {

@@ -149,7 +149,7 @@ def small(shelf: Shelf) -> str:
     rows = [[
         f"{t.name}: {t.data}, {t.measure}",
         *(_digits(t, who) for who in (PAPERS, CENTRAL)),
-        f"**{_digits(t, OURS)}** {t.by[OURS].label.partition(',')[0]}",
+        f"{_digits(t, OURS)} {t.by[OURS].label.partition(',')[0]}",
         _times_of(t),
     ] for t in every]  # fmt: skip
     notes = [
@@ -169,7 +169,7 @@ def _times_of(task: Task) -> str:
 
 
 def _digits(task: Task, who: str) -> str:
-    return f"{task.by[who].value:.3f}" if who in task.by else "-"
+    return f"{task.by[who].value:.4f}" if who in task.by else "-"
 
 
 def _seconds(ms: float | None) -> str:
