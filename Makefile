@@ -90,7 +90,7 @@ bench: $(VENV)/installed
 	@$(BIN)/rescind bench
 
 docs: $(VENV)/installed-docs
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "written: site/index.html"
 
 vendor: $(VENV)/installed-dev

@@ -32,9 +32,12 @@ def played(path: Path) -> dict[str, Any]:
     return names
 
 
-def test_there_are_three():
+def test_there_are_five_and_the_tutorials_name_them():
     names = {"fit-add-forget", "share-regret-forget", "add-your-own-method"}
+    names |= {"what-comes-next", "erasure-in-production"}
     assert {p.stem for p in NOTEBOOKS} == names
+    page = (ROOT / "docs" / "tutorials" / "index.md").read_text("utf-8")
+    assert all(f"`{name}.ipynb`" in page for name in names)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -54,6 +57,25 @@ def test_fit_add_forget_runs(capsys):
     assert "there is no user 'visitor'" in told
     assert names["scores"]["HR@20"] > 0
     assert names["loaded"].users == names["model"].users
+
+
+def test_what_comes_next_runs(capsys):
+    names = played(ROOT / "notebooks" / "what-comes-next.ipynb")
+    told = capsys.readouterr().out
+    assert "the same as never there: True" in told
+    assert "the same with the record left in: False" in told
+    assert names["forwards"] != names["backwards"], "the order counts"
+    assert names["scores"]["SeqGram"]["HR@10"] > 0
+
+
+@pytest.mark.slow
+def test_erasure_in_production_runs(capsys):
+    names = played(ROOT / "notebooks" / "erasure-in-production.ipynb")
+    assert (names["code"], names["again"]) == (0, 0), capsys.readouterr().out
+    assert set(names["checks"].values()) == {0}
+    assert set(names["own"].values()) == {0}
+    assert all(names["controls"].values()), "a forged receipt and a foreign proof are refused"
+    assert not list(names["here"].glob("parts/*"))
 
 
 def test_share_regret_forget_runs(capsys):

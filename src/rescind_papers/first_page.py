@@ -142,6 +142,42 @@ def markdown(shelf: Shelf) -> str:
     return "\n\n".join([rows_as_markdown([head, *rows]), " ".join(notes)])
 
 
+def small(shelf: Shelf) -> str:
+    """Return the table of README.md: few digits and few columns, so that it fits a phone."""
+    every = tasks(shelf)
+    head = ["task", "papers", "central", OURS, "forget one"]
+    rows = [[
+        f"{t.name}: {t.data}, {t.measure}",
+        *(_digits(t, who) for who in (PAPERS, CENTRAL)),
+        f"{_digits(t, OURS)} {t.by[OURS].label.partition(',')[0]}",
+        _times_of(t),
+    ] for t in every]  # fmt: skip
+    notes = [
+        "Papers, central: the best method of three papers, and the best learner with all data in "
+        "one place. Forget one: CPU time until the model can be asked again (in brackets: of the "
+        "papers' method).",
+    ]
+    if all(t.by[OURS].measured.get("as never there") for t in every):
+        notes.append("Afterwards, our sum has the digest of one that never had the records.")
+    return "\n\n".join([rows_as_markdown([head, *rows]), " ".join(notes)])
+
+
+def _times_of(task: Task) -> str:
+    """Return the time to forget of ours, and that of the papers' method in brackets."""
+    theirs = task.by[PAPERS].cost.ms if PAPERS in task.by else None
+    return _seconds(task.by[OURS].cost.ms) + (f" ({_seconds(theirs)})" if theirs else "")
+
+
+def _digits(task: Task, who: str) -> str:
+    return f"{task.by[who].value:.4f}" if who in task.by else "-"
+
+
+def _seconds(ms: float | None) -> str:
+    if ms is None:
+        return "-"
+    return f"{ms / 1000:.1f} s" if ms >= 1000 else f"{ms:.0f} ms"
+
+
 def _spread(every: Sequence[Task]) -> str:
     """Return the quartiles of the time to forget, and how many contributors left."""
     found = [(t.name, t.by[OURS].measured) for t in every if t.by[OURS].measured]
@@ -179,7 +215,7 @@ def about(shelf: Shelf) -> str:
 def draw(shelf: Shelf, path: Path) -> None:
     """Draw a panel of qualities for each task, and one of the time to forget."""
     every = tasks(shelf)
-    made, axes = charts.figure(len(every) + 1, width=2.5, height=2.9)
+    made, axes = charts.figure(len(every) + 1, width=2.6, height=2.9, across=2)
     for ax, task in zip(axes, every, strict=False):
         values = {BARS[who][0]: shown.value for who, shown in task.by.items()}
         charts.bars(ax, values, task.measure, [BARS[who][1] for who in task.by])

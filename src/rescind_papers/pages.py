@@ -13,6 +13,7 @@ out of date. `cells` selects rows, `of` some of the recipe's columns by title. O
     <!-- exhibits PAPER -->        every table and figure of a paper, with our numbers
     <!-- rows PAPER/TABLE cells PATTERN -->        some rows of one of them
     <!-- first-page -->            four tasks: who does best, and what forgetting costs
+    <!-- first-page small -->      the same in few columns, for README.md
     <!-- summary -->               what a reader needs, in five lines
     <!-- verdicts -->              the count of each word
     <!-- meanings -->              the meaning of the words
@@ -121,7 +122,7 @@ def _made(kind: str, name: str | None, shelf: Shelf, cells: str | None = None) -
     if kind == "leaderboard":
         return leaderboard.markdown(name or "", shelf)
     if kind == "first-page":
-        return first_page.markdown(shelf)
+        return first_page.small(shelf) if name == "small" else first_page.markdown(shelf)
     if kind == "verdicts":
         return tally.table(chosen(shelf.folder, None), shelf)
     if kind == "summary":

@@ -49,10 +49,22 @@ def script(path: str):
 
 
 def test_the_readme_and_the_results_say_the_same_as_the_results():
-    for name in ("README.md", "docs/results/index.md"):
+    for name, block in (("README.md", "first-page small"), ("docs/results/index.md", "first-page")):
         text = (ROOT / name).read_text("utf-8")
-        assert "<!-- first-page -->" in text
+        assert f"<!-- {block} -->" in text
         assert filled(text, SHELF) == text, "stale; run: python -m rescind_papers.pages --all"
+
+
+def test_the_table_of_the_readme_fits_a_phone():
+    """At 375 pixels a table has room for about forty letters in its longest words side by side."""
+    rows = [line for line in first_page.small(SHELF).splitlines() if line.startswith("|")]
+    cells = [
+        [cell.split() for cell in row.strip("|").split("|")] for row in rows if "---" not in row
+    ]
+    longest = [max(len(word) for row in cells for word in row[n]) for n in range(len(cells[0]))]
+    assert sum(longest) <= 45, longest
+    assert all("ours" not in row for row in rows[1:])
+    assert len(rows) == 2 + len(tasks(SHELF))
 
 
 def test_the_picture_shows_the_numbers_of_today():

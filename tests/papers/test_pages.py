@@ -87,7 +87,7 @@ def test_links_and_pictures_of_pages_lead_somewhere():
 
 def test_every_page_is_in_the_navigation():
     nav = (ROOT / "mkdocs.yml").read_text("utf-8").split("\nnav:\n")[1]
-    named = re.findall(r": (\S+\.md)$", nav, re.M)
+    named = re.findall(r"^ *- (?:[^#\n]*: )?(\S+\.md)$", nav, re.M)
     there = [p.relative_to(ROOT / "docs").as_posix() for p in ROOT.glob("docs/**/*.md")]
     assert sorted(named) == sorted(there)
 

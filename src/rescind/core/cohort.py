@@ -62,7 +62,7 @@ class Lot:
 
 @dataclass(frozen=True)
 class Mail:
-    """Messages from the server to single clients: values[name][j] is for client ids[j].
+    """Messages from the server to single clients: `values[name][j]` is for client `ids[j]`.
 
     On clients, `values["has"]` tells which of them got a message. Mail exists during training
     only; a device stores what it needs later (for example for scoring) in its private values.

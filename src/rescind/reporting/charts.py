@@ -20,14 +20,18 @@ BLUE, ORANGE, GREEN, GREY, RED = "#0072B2", "#E69F00", "#009E73", "#777777", "#D
 Style = dict[str, Any]
 
 
-def figure(panels: int, width: float = 4.2, height: float = 3.4) -> tuple[Figure, list[Axes]]:
-    """Create a row of panels in the common style."""
+def figure(
+    panels: int, width: float = 4.2, height: float = 3.4, across: int | None = None
+) -> tuple[Figure, list[Axes]]:
+    """Create panels in the common style: in a row, or `across` of them in each row."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    fig = Figure(figsize=(width * panels, height), layout="constrained")
+    across = across or panels
+    down = math.ceil(panels / across)
+    fig = Figure(figsize=(width * across, height * down), layout="constrained")
     FigureCanvasAgg(fig)
-    axes = [fig.add_subplot(1, panels, n + 1) for n in range(panels)]
+    axes = [fig.add_subplot(down, across, n + 1) for n in range(panels)]
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(labelsize=10)

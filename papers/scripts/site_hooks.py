@@ -1,0 +1,98 @@
+"""What MkDocs puts into two pages of the reference: every method, and every command.
+
+mkdocs.yml names this file under `hooks`. A page holds a marker, such as `<!-- every command -->`;
+the text is made from the code each time the pages are built, so it cannot be out of date.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "rescind"
+FOUND = re.compile(r"^from (rescind\.\S+) import (\w+) as \2$", re.M)
+SETTINGS = "    options:\n      show_root_full_path: false\n      inherited_members: false\n"
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fill the markers of a page. MkDocs calls this for every page."""
+    for marker, made in MARKERS.items():
+        sign = f"<!-- {marker} -->"
+        if sign in markdown:
+            markdown = markdown.replace(sign, made())
+    return markdown
+
+
+def classes(package: str) -> list[tuple[str, str]]:
+    """Return (module, name) of each class of a package, as its stub lists them."""
+    return FOUND.findall((SOURCE / package / "__init__.pyi").read_text(encoding="utf-8"))
+
+
+def shown(package: str) -> str:
+    """Return the directives that show every class of a package, under the folder of its module."""
+    lines, shelf = [], ""
+    for module, name in classes(package):
+        path = module.split(".")[2:]
+        if len(path) > 1 and path[0] != shelf:
+            shelf = path[0]
+            lines.append(f"## rs.{package}, {shelf}\n")
+        lines.append(f"::: {module}.{name}\n{SETTINGS}")
+    return "\n".join(lines)
+
+
+def commands() -> str:
+    """Return every command with its arguments and options."""
+    from typer.main import get_command
+
+    from rescind.cli import app
+
+    return "\n\n".join(_described(words, one) for words, one in _walk("rescind", get_command(app)))
+
+
+def _walk(words: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each command that does something, with the words that call it."""
+    below = getattr(command, "commands", {})
+    if not below or command.invoke_without_command:
+        yield words, command
+    for name, one in below.items():
+        if not one.hidden:
+            yield from _walk(f"{words} {name}", one)
+
+
+def _described(words: str, command: Any) -> str:
+    given = [p for p in command.params if p.name != "help" and not getattr(p, "hidden", False)]
+    said = [f"## `{words}`", inspect.cleandoc(command.help or "").replace("\f", "")]
+    rows = [(f"`{_name(p)}`", _cell(getattr(p, "help", None) or ""), _default(p)) for p in given]
+    if rows:
+        table = [("argument or option", "meaning", "default"), ("---",) * 3, *rows]
+        said.append("\n".join(f"| {' | '.join(row)} |" for row in table))
+    return "\n\n".join(said)
+
+
+def _name(given: Any) -> str:
+    """Return how a parameter is written: RUN, or --user TEXT."""
+    if given.param_type_name == "argument":
+        return str(given.human_readable_name.upper())
+    takes = "" if given.is_flag else f" {given.metavar or given.type.name.upper()}"
+    return ", ".join([*given.opts, *given.secondary_opts]) + takes
+
+
+def _default(given: Any) -> str:
+    if given.required:
+        return "required"
+    plain = isinstance(given.default, str | int | float | Path)
+    return f"`{given.default}`" if plain and not isinstance(given.default, bool) else ""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+MARKERS = {
+    "every method": lambda: shown("methods"),
+    "every model": lambda: shown("models"),
+    "every command": commands,
+}

@@ -1,0 +1,121 @@
+"""README.md and the tutorials do what they say: their blocks are run, from top to bottom."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from page_blocks import ROOT, Block, blocks, play
+from rescind import data
+
+TUTORIALS = sorted(p.name for p in (ROOT / "docs" / "tutorials").glob("*.md"))
+
+
+@pytest.fixture
+def patch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    return monkeypatch
+
+
+def test_every_tutorial_is_run_here():
+    source = Path(__file__).read_text("utf-8")
+    played = [name for name in TUTORIALS if f"docs/tutorials/{name}" in source]
+    assert played == [name for name in TUTORIALS if name != "index.md"]
+
+
+def test_readme_is_short_and_its_python_does_what_its_comments_say(tmp_path, patch, capsys):
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 120
+    real = data.load
+
+    def fewer(name: str) -> data.Dataset:
+        whole = real(name)
+        return whole.select((whole.user > 420) & (whole.user < 460))  # few people, to be quick
+
+    patch.setattr(data, "load", fewer)
+    python = [b for b in blocks("README.md") if b.language == "python"]
+    ten, six = (len([x for x in b.text.splitlines() if x]) - 1 for b in python)
+    assert ten <= 10
+    assert six <= 6
+    patch.setattr("page_blocks.blocks", lambda _: python)
+    names = play(["README.md"], tmp_path, patch).names
+    told = capsys.readouterr().out.splitlines()
+    assert told[-1] == "True", "forgetting gives the digest of a fit that never had her"
+    assert told[-3] == "L3"
+    assert len(names["gone"].lent(user=450)) == 0 < len(names["fed"].lent(user=450))
+
+
+def test_own_data_and_an_erasure_request(tmp_path, patch):
+    pages = ["docs/tutorials/own-data.md", "docs/tutorials/erasure-request.md"]
+    played = play(pages, tmp_path, patch)
+    assert "120 users, 80 items" in played.of("rescind data import")
+    assert "c007" not in played.names["model"].users
+    table = played.of("rescind table")
+    ndcg = {row.split()[0]: float(row.split()[5]) for row in table.splitlines() if "±" in row}
+    assert ndcg["Gram"] > ndcg["Popularity"], "the learner beats what it must beat"
+    assert "level L3" in played.of("rescind forget runs/shop/Gram/seed-0")
+    verified = played.of("rescind verify runs/shop-2/receipt.json")
+    assert "add up to the stated sum, bit for bit" in verified
+    assert "Erase of 2 records of user 'c007' is part of what it is about" in verified
+    assert "NOT VALID" in played.of("rescind verify forged.json")
+    assert "there is no user 'c042'" in played.of("rescind recommend runs/shop-3")
+    assert "it follows shop-2/receipt.json" in played.of("rescind verify runs/")
+    assert "deleted" in played.of("rescind data erase")
+
+
+@pytest.mark.slow
+def test_own_method(tmp_path, patch, capsys):
+    names = play(["docs/tutorials/own-method.md"], tmp_path, patch).names
+    found = names["found"]
+    assert found["Anchored"] != found["FedAvg"], "the pull changes something"
+    assert len(names["lent"]) >= 100, "fewer records cannot be audited"
+    assert names["evidence"].report.verdict in ("PASS", "INCONCLUSIVE"), "a retrain cannot FAIL"
+    assert "gain" in capsys.readouterr().out
+
+
+def test_a_page_that_does_not_do_what_it_says_fails(tmp_path, patch):
+    wrong = [Block("bash", "", "rescind verify nothing.json\n")]
+    patch.setattr("page_blocks.blocks", lambda _: wrong)
+    with pytest.raises(AssertionError, match=r"verify nothing\.json"):
+        play(["wrong.md"], tmp_path, patch)
+    right = Block("bash", "", "rescind verify nothing.json    # exit code 2\n")
+    patch.setattr("page_blocks.blocks", lambda _: [right])
+    assert "nothing.json" in play(["right.md"], tmp_path, patch).of("rescind verify")
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_two_silos(tmp_path, patch):
+    pytest.importorskip("flwr", reason="the extra flower")
+    from flower.deployments import PATIENCE, Machines, free_port, until
+
+    patch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
+    with Machines(tmp_path, silos=2) as machines:
+        ports = {"8000": str(machines.port)}
+
+        def words(line: str) -> list[str]:
+            said = shlex.split(line.replace("8000", ports["8000"]), comments=True)
+            apart = ["--port", str(free_port())] if "join" in said else []
+            return [*said[2:], *apart]  # what comes after `rescind flower`
+
+        for number, block in enumerate(blocks("docs/tutorials/two-silos.md")):
+            if block.language == "toml":
+                (tmp_path / block.title).write_text(block.text, "utf-8")
+            for line in block.commands if block.language == "bash" else ():
+                name = block.title.partition(":")[0] or f"step {number}"
+                if not line.startswith("rescind flower"):
+                    continue
+                started = machines.start(name, *words(line))
+                if name == "terminal 1":
+                    until(lambda: "listening on" in machines.log("terminal 1"), "the server")
+                if not block.title:
+                    assert started.wait(PATIENCE) == 0, machines.log(name)
+    receipt = json.loads((tmp_path / "runs" / "flower" / "receipts" / "1.json").read_text())
+    assert receipt["asked"]["kind"] == "Withdraw"
+    assert json.loads((tmp_path / "runs" / "flower" / "run.json").read_text())["forgot"]
+    (typed,) = [b for b in blocks("docs/tutorials/two-silos.md") if "verify" in b.text]
+    verify = Block("bash", "", "\n".join(x for x in typed.commands if "verify" in x))
+    patch.setattr("page_blocks.blocks", lambda _: [verify])
+    assert "VALID" in play(["two-silos.md"], tmp_path, patch).of("rescind verify")
