@@ -68,7 +68,7 @@ def test_pages_hold_no_script_style_or_handler_of_their_own(name: str) -> None:
 def test_files_are_kept_for_ever_under_their_digest_and_pages_are_not(house: House) -> None:
     caller = house.caller()
     page = caller.get("/")
-    assert page.headers["cache-control"] == "no-cache"
+    assert page.headers["cache-control"] == "no-store"
     assert page.headers["content-security-policy"] == POLICY_OF_PAGES
     assert "require-trusted-types-for 'script'" in POLICY_OF_PAGES
     paths = re.findall(r'(?:href|src)="(/static/[^"]+)"', page.text)

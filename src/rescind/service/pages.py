@@ -102,9 +102,7 @@ def page(service: Service, name: str) -> Response:
     """Return a page: its files by digest, and what every page says about this service."""
     said = "".join(f"<p>{html.escape(one)}</p>\n" for one in service.facts()["said"])
     text = static().pages[name].replace("{static}", static().root).replace("{said}", said)
-    return Response(
-        text, headers={"Cache-Control": "no-cache", "Vary": "Accept"}, media_type="text/html"
-    )
+    return Response(text, headers={"Vary": "Accept"}, media_type="text/html")
 
 
 @router.at("GET /", media="text/html")
