@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from rescind.core.clock import Clock
 from rescind.data import load
+from rescind.ledger.options import Options
 from rescind.methods.additive._live_inverse import InstantSum
 from rescind.methods.additive._live_release import Form, Weights, release_of
 from rescind.methods.additive._live_sum import NOBODY, Items, LiveSum
@@ -195,7 +196,7 @@ def released(
     loans: dict[bytes, Items], items: int, leaving: int, arriving: int, clock: Clock
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Attack releases: many people leave and arrive between two."""
-    live, form = LiveSum(items), Form()
+    live, form = LiveSum(items), Form(rounding=Options().rounding)
     order = drawn(loans, clock, f"leaving {leaving}")
     new, order = order[:arriving], order[arriving:]
     live.load({person: mine for person, mine in loans.items() if person not in new})

@@ -24,6 +24,7 @@ from rescind.methods.additive import _live_sum
 from rescind.methods.additive._live_inverse import InstantSum, LiveInverse
 from rescind.methods.additive._live_release import (
     Form,
+    Weights,
     file_digest,
     packed,
     read,
@@ -308,3 +309,31 @@ def test_a_service_loads_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_rounded_weights_are_few_steps_and_change_rarely() -> None:
+    """Take one person out: of the rounded weights fewer change than of the exact ones."""
+    loans = some_loans()
+    less = dict(list(loans.items())[1:])
+    changed = {}
+    for rounding in (0.0, 2.0):
+        form = Form(neighbours=ITEMS, min_count=1, rounding=rounding)
+        before, after = (
+            dense_of(release_of(added_up(each.values(), ITEMS), form)) for each in (loans, less)
+        )
+        step = np.abs(before[before != 0]).min()
+        changed[rounding] = float((np.abs(before - after) > step / 2).mean())
+        steps = before / step
+        assert (np.abs(steps - np.rint(steps)).max() < 1e-3) == bool(rounding)  # with its control
+    assert 0 < changed[2.0] < changed[0.0] / 2
+    other = Form(neighbours=ITEMS, min_count=1, rounding=2.0)
+    again = release_of(added_up(reversed(list(loans.values())), ITEMS), other)
+    same = release_of(added_up(loans.values(), ITEMS), other)
+    assert again.to_bytes(["x"] * ITEMS) == same.to_bytes(["x"] * ITEMS)
+
+
+def dense_of(weights: Weights) -> np.ndarray:
+    out = np.zeros((weights.items, weights.items))
+    source = np.repeat(np.arange(weights.items), np.diff(weights.first))
+    out[source, weights.target] = weights.weight
+    return out

@@ -88,7 +88,7 @@ def test_what_is_served_is_the_solved_sum_and_lists_forget_with_the_next_release
     assert ledger.releases.recommend(ledger.live.of(people[1]), 10) == before  # not yet
     release = ledger.releases.make()
     loans = [ledger.live.of(person) for person in people[1:]]
-    form = replace(Form(), neighbours=10, min_count=2)
+    form = replace(Form(), neighbours=10, min_count=2, rounding=2.0)
     expected = release_of(added_up(loans, ITEMS), form)
     np.testing.assert_array_equal(release.weights.weight, expected.weight)
     assert release.sum_digest == added_up(loans, ITEMS).digest(2) == ledger.live.digest()
@@ -150,10 +150,14 @@ def many(people: int = 60) -> tuple[list[Items], list[Items]]:
 FORM = Form(Solving(ridge=5.0), neighbours=20, min_count=2)
 
 
-def test_an_audit_passes_a_release_without_the_records_and_its_controls_behave() -> None:
+@pytest.mark.parametrize("rounding", [0.0, 2.0])
+def test_an_audit_passes_a_release_without_the_records_and_its_controls_behave(
+    rounding: float,
+) -> None:
     kept, gone = many()
-    release = release_of(added_up(kept, ITEMS), FORM)
-    (found,) = audited(release, kept, gone, FORM)
+    form = replace(FORM, rounding=rounding)
+    release = release_of(added_up(kept, ITEMS), form)
+    (found,) = audited(release, kept, gone, form)
     assert (found.verdict, found.n) == ("PASS", sum(map(len, gone)))
     assert found.n >= 100
     assert found.controls["no-op"] > 0.8

@@ -72,6 +72,7 @@ class Served:
             return {RELEASE: says, PUBLISHED: "lists, made from all weights"}
         few = "" if self.people >= self.wanted else f", fewer than the {self.wanted} wanted"
         kept = f"the {self.form.neighbours} largest weights of each item"
+        kept += f", rounded to {self.form.rounding:g} times their mean" * bool(self.form.rounding)
         rare = f", of items that {self.form.min_count} people or more lend"
         return {
             RELEASE: str(self.number),

@@ -20,6 +20,9 @@ class Options:
     """Weights per item that a release keeps."""
     min_count: int = 5
     """Items that fewer people lend are hidden in what is served: a rare item names its owners."""
+    rounding: float = 2.0
+    """Step of the weights in a release, by their mean size; 0: none. docs/results/difference.md:
+    the largest that costs no quality on ML-1M."""
     instant: bool = False
     """Whether a change shows at once in what is served (demonstrations, trusted groups)."""
     noise: float | None = None
@@ -43,6 +46,7 @@ class Options:
             ("hours", 0.0),
             ("neighbours", 1),
             ("min_count", 1),
+            ("rounding", 0.0),
             ("deadline_days", 1),
             ("cosign_wait", 0.0),
         ):

@@ -111,7 +111,7 @@ def _with_noise(copy: Copy, ids: Sequence[str], form: Form, noise: Noise) -> Mad
     return Made(file, HIDDEN, (Finding("audit", "UNAUDITED", note=note),))
 
 
-def _make_there(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None) -> Made:
+def _make_there(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None = None) -> Made:
     settings: dict[str, Any] = {
         "form": asdict(form),
         "ids": list(ids),

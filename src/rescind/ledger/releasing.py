@@ -75,6 +75,8 @@ class Releasing:
         self.form = replace(chosen, neighbours=options.neighbours, min_count=options.min_count)
         if options.noise:
             self.form = self.noising.form(options)
+        elif not options.instant:
+            self.form = replace(self.form, rounding=options.rounding)
         if isinstance(parts.live, InstantSum):
             parts.live.min_count, parts.live.form = options.min_count, self.form
         self._parts, self._submit, self._signer = parts, submit, signer

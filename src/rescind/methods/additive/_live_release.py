@@ -52,6 +52,9 @@ class Form:
     """Weights kept for each item, the largest."""
     min_count: int = 5
     """Items that fewer people lend are hidden: a rare item names its owners."""
+    rounding: float = 0.0
+    """Weights are rounded to multiples of so many times their mean, and those that become 0 are
+    left out; 0: not rounded. What few people change then rarely shows."""
 
 
 @dataclass(frozen=True)
@@ -216,11 +219,23 @@ def cut(inverse: Floats, owners: NDArray[np.int64], form: Form) -> Weights:
         some = value != 0
         kept.append((place[some], scored[some], value[some]))
     source, target, value = (np.concatenate(each) for each in zip(*kept, strict=True))
+    if form.rounding and len(value):
+        value = _rounded(value, form.rounding)
+        source, target, value = (each[value != 0] for each in (source, target, value))
     order = np.argsort(source.astype(np.uint16 if items <= 1 << 16 else np.uint32), kind="stable")
     first = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=items))])
     return Weights(
         first, target[order].astype(np.int32), value[order], most_lent(owners, form.min_count)
     )
+
+
+def _rounded(value: Singles, times: float) -> Singles:
+    """Round weights to multiples of `times` their mean size.
+
+    The step has six digits: the order in which a mean is added up does not change it.
+    """
+    step = float(f"{times * np.abs(value).mean(dtype=np.float64):.6g}")
+    return (np.rint(value / step) * step).astype(np.float32)
 
 
 def most_lent(owners: NDArray[np.int64], min_count: int) -> NDArray[np.int32]:
