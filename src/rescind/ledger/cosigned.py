@@ -67,14 +67,17 @@ class AddWitness:
 class RemoveWitness:
     """Ask a witness no more. What it signed is kept."""
 
-    name: str
+    key_id: str
+    """Eight hexadecimal digits."""
     person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
-        gone = delete(tables.witness).where(tables.witness.c.name == self.name)
-        if not batch.tx.execute(gone).rowcount:
-            raise NotThere("there is no such witness.")
-        return Answer(200, {"removed": self.name})
+        table = tables.witness
+        for row in batch.tx.execute(select(table)).all():
+            if Key.parse(row.key, WITNESS).id.hex() == self.key_id:
+                batch.tx.execute(delete(table).where(table.c.name == row.name))
+                return Answer(200, {"removed": row.name})
+        raise NotThere("there is no such witness.")
 
 
 @dataclass(frozen=True)
@@ -149,13 +152,6 @@ class Witnesses:
         """Names of all witnesses."""
         return sorted(self._keys)
 
-    def by_id(self, text: str) -> str:
-        """Return the name of the witness whose key has this id, or raise `NotThere`."""
-        for name, key in self._keys.items():
-            if key.id.hex() == text:
-                return name
-        raise NotThere("there is no such witness.")
-
     def admit(self, key: Key, url: str | None, once: Any = None) -> Answer:
         """Let a witness cosign from now on."""
         if url is not None and not url.startswith(("http://", "https://")):
@@ -164,9 +160,9 @@ class Witnesses:
         self.read_again()
         return answer
 
-    def dismiss(self, name: str, once: Any = None) -> Answer:
-        """Ask a witness no more."""
-        answer = self._ledger.submit(RemoveWitness(name), once).result()
+    def dismiss(self, key_id: str, once: Any = None) -> Answer:
+        """Ask the witness whose key has this id no more."""
+        answer = self._ledger.submit(RemoveWitness(key_id), once).result()
         self.read_again()
         return answer
 

@@ -64,11 +64,11 @@ async def admit(
 
 @router.at("DELETE /v1/operator/witnesses/{id}", bodies.Anything)
 async def dismiss(
-    request: Request, name: WitnessId, key: bodies.IdempotencyKey, service: TheService
+    request: Request, witness: WitnessId, key: bodies.IdempotencyKey, service: TheService
 ) -> Response:
     """Ask a witness no more. What it signed is kept."""
-    known, asked = service.log.witnesses, await once(request, key)
-    return told(await run_in_threadpool(known.dismiss, known.by_id(name), asked))
+    asked = await once(request, key)
+    return told(await run_in_threadpool(service.log.witnesses.dismiss, witness, asked))
 
 
 @router.at("POST /log/cosignatures", bodies.Anything, extra=NOTE)
