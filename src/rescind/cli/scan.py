@@ -61,10 +61,10 @@ def command(
 
 
 def _tell(told: Story) -> int:
-    typer.echo(f"{'what somebody with all files and all keys reads':52} before   after")
+    typer.echo(f"{'what somebody with all files and all keys reads':58} before   after")
     for what in told.after:
         before = "found" if told.before.get(what) else "-" if what not in told.before else "MISSED"
-        typer.echo(f"{what:52} {before:8} {told.after[what]}")
+        typer.echo(f"{what:58} {before:8} {told.after[what]}")
     typer.echo(
         f"{sum(told.after.values())} found after the person left, old backup included "
         f"({told.planted} planted as a control, all found)."
