@@ -13,7 +13,7 @@ from rescind.experiments.advice import Advice, advise
 from rescind.experiments.needs import Sizes
 from rescind.experiments.recipe import Recipe, of_table
 from rescind.methods._outside import class_name
-from rescind.storage.federations import METHODS
+from rescind.storage.kinds import METHODS
 
 
 def advice_for(name: str) -> Advice:

@@ -21,8 +21,8 @@ class Options:
     min_count: int = 5
     """Items that fewer people lend are hidden in what is served: a rare item names its owners."""
     rounding: float = 2.0
-    """Step of the weights in a release, by their mean size; 0: none. docs/results/difference.md:
-    the largest that costs no quality on ML-1M."""
+    """Step of the weights in a release, by their mean size; 0: none. docs/results/difference.md
+    measures what it hides and what it costs."""
     instant: bool = False
     """Whether a change shows at once in what is served (demonstrations, trusted groups)."""
     noise: float | None = None
