@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -125,3 +126,20 @@ def test_search_works_on_pages_opened_as_files(site):
         titles = tab.locator(".md-search-result__item h1").all_inner_texts()
         browser.close()
     assert any("prove" in title.lower() for title in titles), titles
+
+
+def test_titles_in_the_picture_read_as_people_say_them():
+    readable = script("front_picture").readable
+    assert readable("Sound of Music, The (1965)") == "The Sound of Music"
+    assert readable("Stand by Me (1986)") == "Stand by Me"
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_the_picture_of_the_first_page_is_what_the_run_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
+    picture = script("front_picture")
+    told = picture.played()
+    drawn = (ROOT / picture.PICTURE).read_text("utf-8")
+    assert picture.drawn(told) == drawn, "stale; run: python papers/scripts/front_picture.py"
+    assert "NOT VALID" in picture.drawn(replace(told, valid=False)), "it could say so"
