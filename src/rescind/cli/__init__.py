@@ -16,8 +16,10 @@ from rescind.cli import (
     data,
     demo,
     doctor,
+    export,
     flower,
     forget,
+    keys,
     leak,
     log,
     recommend,
@@ -74,6 +76,8 @@ app.command("witness", rich_help_panel=FORGET)(witness.command)
 app.add_typer(flower.app, name="flower", rich_help_panel=DEPLOY)
 app.command("serve", rich_help_panel=DEPLOY)(serve.command)
 app.add_typer(requests.app, name="requests", rich_help_panel=DEPLOY)
+app.command("export", rich_help_panel=DEPLOY)(export.command)
+app.add_typer(keys.app, name="keys", rich_help_panel=DEPLOY)
 app.command("backup", rich_help_panel=DEPLOY)(backup.backup)
 app.command("restore", rich_help_panel=DEPLOY)(backup.restore)
 app.command("scan", rich_help_panel=DEPLOY)(scan.command)
