@@ -105,7 +105,7 @@ def options(
 def main() -> None:
     """Run the command line. Errors that a user can fix end with code 2 and no traceback."""
     try:
-        flow(typer.main.get_command(app))()
+        flow(typer.main.get_command(app))(prog_name="rescind")
     except RescindError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)

@@ -14,7 +14,6 @@ from rescind.core.memory import free_memory
 from rescind.core.method import Method
 from rescind.data.dataset import Dataset
 from rescind.errors import ConfigError
-from rescind.methods.additive.gram import PAIR_BYTES
 from rescind.models.item_item import ItemWeights, LocalWeights
 
 PROCESS = 450_000_000
@@ -23,6 +22,8 @@ ROW = 600
 """Bytes of an interaction: columns, lots and splits, while they are built."""
 VALUE = 40
 """Bytes of one number in a table of users or items: the model, its copies, optimiser and save."""
+PAIR = 35
+"""Bytes of a pair of items in a dense sum, its inverse, a solve, an evaluation and a save."""
 COMPILED = 450_000_000
 """Bytes more of a process that has compiled the loops of a sparse sum."""
 NEAR_LIST = 120
@@ -58,7 +59,7 @@ def needed(method: Method, sizes: Sizes) -> int:
         lists = NEAR_LIST * items * method.model.many
         return total + COMPILED + NEAR_PAIR * met + lists
     if isinstance(method.model, ItemWeights):
-        return total + PAIR_BYTES * items * items
+        return total + PAIR * items * items
     width = getattr(method.model, "dim", 1)
     return total + VALUE * width * (sizes.users + items)
 
