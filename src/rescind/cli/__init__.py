@@ -16,8 +16,10 @@ from rescind.cli import (
     data,
     demo,
     doctor,
+    export,
     flower,
     forget,
+    keys,
     leak,
     life,
     log,
@@ -75,6 +77,8 @@ app.command("witness", rich_help_panel=FORGET)(witness.command)
 app.add_typer(flower.app, name="flower", rich_help_panel=DEPLOY)
 app.command("serve", rich_help_panel=DEPLOY)(serve.command)
 app.add_typer(requests.app, name="requests", rich_help_panel=DEPLOY)
+app.command("export", rich_help_panel=DEPLOY)(export.command)
+app.add_typer(keys.app, name="keys", rich_help_panel=DEPLOY)
 app.command("backup", rich_help_panel=DEPLOY)(backup.backup)
 app.command("restore", rich_help_panel=DEPLOY)(backup.restore)
 app.command("scan", rich_help_panel=DEPLOY)(scan.command)
@@ -103,7 +107,7 @@ def options(
 def main() -> None:
     """Run the command line. Errors that a user can fix end with code 2 and no traceback."""
     try:
-        flow(typer.main.get_command(app))()
+        flow(typer.main.get_command(app))(prog_name="rescind")
     except RescindError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 app = typer.Typer(
-    help="Datasets: list, describe, get, import, erase.",
+    help="Datasets: list, describe, get, import, append, erase.",
     no_args_is_help=True,
     add_completion=False,
     suggest_commands=False,
@@ -173,6 +173,54 @@ def import_dataset(
     }
     data = _with_status(f"reading {file.name}", lambda _: import_file(file, name, **settings))
     _report_import(data, file, json)
+
+
+@app.command("append")
+def append_rows(
+    name: Annotated[str, Argument(help="An imported dataset.")],
+    file: Annotated[Path, Argument(help="New interactions, in a file as for import.")],
+    user: ColumnName = None,
+    item: ColumnName = None,
+    rating: ColumnName = None,
+    time: ColumnName = None,
+    separator: Annotated[str | None, Option(help="The character between cells.")] = None,
+    no_header: Annotated[bool, Option("--no-header", help=_NO_HEADER)] = False,
+    time_unit: Annotated[str, Option(help="s or ms.")] = "s",
+    text_ids: Annotated[bool, Option("--text-ids", help=_TEXT_IDS)] = False,
+    ignore: Annotated[
+        list[str] | None, Option(metavar="COLUMN", help="Leave this column out; repeatable.")
+    ] = None,
+    drop_bad_rows: Annotated[
+        bool, Option("--drop-bad-rows", help="Leave out rows with an invalid cell, and say which.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Add new interactions to imported data. The same file given again adds nothing.
+
+    Rows that were erased stay away, also if the file has them.
+
+    Example: rescind data append mine today.csv
+    """
+    from rescind.data.importing import append_file
+
+    roles = {"user": user, "item": item, "rating": rating, "time": time}
+    settings: dict[str, Any] = {
+        "columns": {role: column for role, column in roles.items() if column is not None},
+        "separator": separator,
+        "header": not no_header,
+        "time_unit": time_unit,
+        "text_ids": text_ids,
+        "ignore": ignore or (),
+        "drop_bad_rows": drop_bad_rows,
+        "tell": lambda text: typer.echo(text, err=True),
+    }
+    done = _with_status(f"reading {file.name}", lambda _: append_file(name, file, **settings))
+    if json:
+        _print_json({"name": name, "added": done.rows, **done.dataset.size})
+        return
+    told = f"{done.rows:,} rows added" if done.rows else "this file was added before"
+    typer.echo(f"{name}: {told}; now {_size(done.dataset.size)}")
+    typer.echo(f"\nNext: rescind run --data {name}")
 
 
 @app.command("erase")

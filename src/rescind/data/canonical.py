@@ -207,16 +207,30 @@ def write_atomically(folder: Path, fill: Callable[[Path], None]) -> None:
 
 def _move(hidden: Path, folder: Path) -> None:
     """Replace an old folder by a complete one; if this fails, the old one stays."""
-    old = hidden / ".old"
+    old = _aside(folder)
+    recover(folder)
     if folder.exists():
         os.replace(folder, old)
     try:
         os.replace(hidden, folder)
-    except OSError as error:
+    except BaseException as error:  # an interrupt, too, must not leave nothing
         if old.exists():
             os.replace(old, folder)
             raise
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        if not isinstance(error, OSError) or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         return  # another process stored the same data first
-    shutil.rmtree(folder / ".old", ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f".old.{folder.name}")
+
+
+def recover(folder: Path) -> None:
+    """Bring back a folder whose replacement was killed half-way; drop one that was replaced."""
+    old = _aside(folder)
+    if old.exists() and not folder.exists():
+        os.replace(old, folder)
+    elif old.exists():
+        shutil.rmtree(old, ignore_errors=True)

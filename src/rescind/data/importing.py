@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace as replace_fields
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,8 +28,10 @@ from rescind.data.import_columns import Wanted
 from rescind.data.import_facts import FACTS, about_items, facts_in, find_facts, with_facts
 from rescind.data.import_reading import Tell, find_columns, read_table
 from rescind.data.import_tables import Table, open_table
+from rescind.data.joining import joined
 from rescind.data.obtain import cache_folder
-from rescind.errors import ConfigError, DataError
+from rescind.errors import ConfigError, DataError, suggest
+from rescind.privacy.keys import erasure_key
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +50,13 @@ def _place(name: str) -> Path:
 def imported_names() -> list[str]:
     """Return the names of all imported datasets."""
     folder = imported_folder()
-    return sorted(p.parent.name for p in folder.glob("*/about.json")) if folder.is_dir() else []
+    if not folder.is_dir():
+        return []
+    for old in folder.glob(".old.*"):  # a command was killed while it replaced a dataset
+        if not (there := folder / old.name.removeprefix(".old.")).exists():
+            canonical.recover(there)
+    found = (path.parent.name for path in folder.glob("*/about.json"))
+    return sorted(name for name in found if not name.startswith("."))
 
 
 def import_file(
@@ -98,9 +107,9 @@ def import_file(
 
 def dataset_of(
     opened: Callable[[], Table], name: str, columns: dict[str, str], header: bool, time_unit: str,
-    text_ids: bool, ignore: Collection[str], drop: bool, tell: Tell,
+    text_ids: bool, ignore: Collection[str], drop: bool, tell: Tell, least: int = 2,
 ) -> Dataset:  # fmt: skip
-    """Read a table as a dataset, with what it says about items."""
+    """Read a table as a dataset, with what it says about items. least: rows it must have"""
     if time_unit not in ("s", "ms"):
         raise ConfigError(f"the time unit is '{time_unit}'; allowed are s and ms.")
     table = opened()
@@ -108,18 +117,85 @@ def dataset_of(
     positions = find_columns(table, columns, header, ignore)
     stored = read_table(opened, Wanted(positions, text_ids, time_unit), drop, tell)
     rows = len(stored.interactions["user"])
-    if rows < 2:
+    if rows < least:
         raise DataError(
             f"{table.file}, {table.unit} {rows + 1}, column 1: the file has {rows} interactions; "
-            "at least 2 are needed, to train and to test."
+            f"at least {least} are needed" + (", to train and to test." if least == 2 else ".")
         )
     about = find_facts(table, facts, ignore)
     found = facts_in(opened, positions["item"], about, None if facts else tell)
     return about_items(_dataset(stored, name, ""), found)
 
 
-def store(name: str, dataset: Dataset, file: str) -> Dataset:
-    """Store an import without rows that were erased before; return what is stored."""
+def append_file(name: str, path: str | Path, **settings: Any) -> Appended:
+    """Add the interactions of a file to an imported dataset. The same file again adds nothing.
+
+    settings: those of `import_file` about columns and cells
+    """
+    if name not in imported_names():
+        raise ConfigError(f"'{name}' is not an imported dataset; {suggest(name, imported_names())}")
+    path = Path(path)
+    with locked(imported_folder()):
+        about, old = about_imported(name), load_imported(name)
+        mark = _mark(path)
+        if mark in about["appended"]:
+            return Appended(old, 0)
+        new = _opened(path, name, settings)
+        for what in ("rating", "split", "time"):
+            there = [
+                d.has_time if what == "time" else getattr(d, what) is not None for d in (old, new)
+            ]
+            if there[0] != there[1]:
+                raise DataError(
+                    f"{path} has {'a' if there[1] else 'no'} {what} for each row, and '{name}' has "
+                    f"{'one' if there[0] else 'none'}. Both must have it, or neither "
+                    f"(--ignore COLUMN)."
+                )
+        both = store(name, joined(old, new), about["file"], (*about["appended"], mark))
+    return Appended(both, len(new))
+
+
+class Appended(NamedTuple):
+    """A dataset after rows were added."""
+
+    dataset: Dataset
+    rows: int
+    """Rows of the file; 0 if it was added before."""
+
+
+def _mark(path: Path) -> str:
+    """Return a digest of a file under a secret, by which a second time is known."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
+    return blake2b(content, key=erasure_key(), digest_size=16).hexdigest()
+
+
+def _opened(path: Path, name: str, settings: dict[str, Any]) -> Dataset:
+    given = dict(settings)
+    columns, header = dict(given.pop("columns", None) or {}), given.pop("header", True)
+    encoding = given.pop("encoding", "utf-8")
+    opened = partial(
+        open_table,
+        path,
+        given.pop("separator", None),
+        encoding,
+        header,
+        given.pop("max_rows", None),
+    )
+    return dataset_of(
+        opened, name, columns, header, given.pop("time_unit", "s"), given.pop("text_ids", False),
+        given.pop("ignore", ()), given.pop("drop_bad_rows", False), given.pop("tell", log.warning),
+        least=1,
+    )  # fmt: skip
+
+
+def store(name: str, dataset: Dataset, file: str, appended: Sequence[str] = ()) -> Dataset:
+    """Store an import without rows that were erased before; return what is stored.
+
+    appended: marks of files that were added later
+    """
     listed = Blocklist.of_dataset(name)
     left = listed.left_of(dataset)
     rows: dict[str, Any] = {"user": left.user, "item": left.item, "rating": left.rating}
@@ -130,6 +206,7 @@ def store(name: str, dataset: Dataset, file: str) -> Dataset:
     facts = {name: texts for name, texts in known.items() if texts is not None}
     stored = Canonical(rows, {"source_id": left.items, **facts}, left.users)
     about = {"file": file, "terms": left.terms, "digest": left.digest, "size": left.size}
+    about["appended"] = list(appended)
     canonical.write_folder(imported_folder() / name, stored, about)
     return left
 
@@ -139,8 +216,8 @@ def erase_imported(name: str, users: Sequence[str], items: Sequence[str] = ()) -
 
     items: only these items of the users. Default: all
     """
-    with locked(_place(name)):
-        dataset = load_imported(name)
+    with locked(imported_folder()):  # not its own: that one is replaced
+        dataset, about = load_imported(name), about_imported(name)
         for kind, given, known in (("user", users, dataset.users), ("item", items, dataset.items)):
             for one in given:
                 if one not in known:
@@ -154,7 +231,7 @@ def erase_imported(name: str, users: Sequence[str], items: Sequence[str] = ()) -
         named = dataset.users[rows.user].tolist(), dataset.items[rows.item].tolist()
         # The list first: whatever happens next, nobody learns these rows again.
         Blocklist().with_erased(*named).add_to_dataset(name)
-        left = store(name, dataset, about_imported(name)["file"])
+        left = store(name, dataset, about["file"], about["appended"])
         for old in imported_folder().glob(f".{name}-*"):  # of a command that was killed
             shutil.rmtree(old, ignore_errors=True)
     again = load_imported(name)
@@ -193,7 +270,8 @@ def about_imported(name: str) -> dict[str, Any]:
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
         size = {key: int(about["size"][key]) for key in ("users", "items", "rows")}
-        return {key: str(about[key]) for key in ("file", "terms", "digest")} | {"size": size}
+        words = {key: str(about[key]) for key in ("file", "terms", "digest")}
+        return words | {"size": size, "appended": list(about.get("appended", ()))}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: not readable ({error}). Import again with --replace.") from error
 

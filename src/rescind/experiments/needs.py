@@ -14,7 +14,6 @@ from rescind.core.memory import free_memory
 from rescind.core.method import Method
 from rescind.data.dataset import Dataset
 from rescind.errors import ConfigError
-from rescind.methods.additive.gram import PAIR_BYTES
 from rescind.models.item_item import ItemWeights, LocalWeights
 
 PROCESS = 450_000_000
@@ -23,6 +22,12 @@ ROW = 600
 """Bytes of an interaction: columns, lots and splits, while they are built."""
 VALUE = 40
 """Bytes of one number in a table of users or items: the model, its copies, optimiser and save."""
+PAIR = 35
+"""Bytes of a pair of items in a dense sum, its inverse, a solve, an evaluation and a save."""
+COMPILED = 450_000_000
+"""Bytes more of a process that has compiled the loops of a sparse sum."""
+NEAR_LIST = 120
+"""Bytes of one neighbour of an item, while lists are made."""
 NEAR_PAIR = 64
 """Bytes of a pair of items that somebody had together, in a sparse sum and while it is sorted."""
 
@@ -51,9 +56,10 @@ def needed(method: Method, sizes: Sizes) -> int:
     if isinstance(method.model, LocalWeights):
         every = items * items
         met = every if sizes.pairs is None else min(every, sizes.pairs)
-        return total + NEAR_PAIR * met + 16 * items * method.model.many
+        lists = NEAR_LIST * items * method.model.many
+        return total + COMPILED + NEAR_PAIR * met + lists
     if isinstance(method.model, ItemWeights):
-        return total + PAIR_BYTES * items * items
+        return total + PAIR * items * items
     width = getattr(method.model, "dim", 1)
     return total + VALUE * width * (sizes.users + items)
 

@@ -5,6 +5,7 @@ the folder that `RESCIND_KEYS` names, in files that only their owner can read.
 
     signing.key    Ed25519, PEM       signs receipts; made on first use
     signing.pub    its public half    to publish, so that others can verify
+    rotated-*.json statements         of new signing keys, signed by the old and the new one
     erasure.key    32 random bytes    digests of erased records, which reruns leave out
     log.key        Ed25519, PEM       signs checkpoints of the log in log/
     roster-*.json  secret seeds       hide the lines of a roster
@@ -14,6 +15,7 @@ the folder that `RESCIND_KEYS` names, in files that only their owner can read.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import stat
@@ -52,6 +54,47 @@ def signing_key() -> Ed25519PrivateKey:
     if not published.is_file() or published.read_bytes() != text:
         _write(published, text, os.replace)
     return key
+
+
+def rotate_signing_key(today: str) -> Path:
+    """Replace the key that signs receipts; return a statement that both keys signed.
+
+    Old receipts stay valid: their key is in the statement, and it is destroyed. Killed on the way,
+    the next call finishes the same rotation. today: as 2026-11-30
+    """
+    place, old = private_folder(), signing_key()
+    fresh = place / "signing.new"
+    new = key_at(fresh)
+    fact = {"old": public_text(old), "new": public_text(new), "date": today}
+    text = json.dumps(fact, sort_keys=True).encode()
+    signed = {**fact, "by_old": old.sign(text).hex(), "by_new": new.sign(text).hex()}
+    name = fact["old"].removeprefix(PREFIX)[:12]
+    statement = place / f"rotated-{name}.json"
+    _write(statement, json.dumps(signed, indent=1).encode(), os.replace)
+    os.replace(fresh, place / "signing.key")  # from now on the new key signs
+    signing_key()  # writes its public half
+    return statement
+
+
+def check_rotation(statement: bytes) -> tuple[str, str, str]:
+    """Return the old key, the new key and the date of a rotation that both keys signed."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        given = json.loads(statement)
+        fact = {name: str(given[name]) for name in ("old", "new", "date")}
+        text = json.dumps(fact, sort_keys=True).encode()
+        for which in ("old", "new"):
+            key = bytes.fromhex(fact[which].removeprefix(PREFIX))
+            Ed25519PublicKey.from_public_bytes(key).verify(
+                bytes.fromhex(given[f"by_{which}"]), text
+            )
+    except (ValueError, KeyError, TypeError, InvalidSignature):
+        raise ConfigError(
+            "this is not a statement of a new key that both keys signed. Ask the signer for it."
+        ) from None
+    return fact["old"], fact["new"], fact["date"]
 
 
 def log_key() -> Ed25519PrivateKey:

@@ -1,0 +1,42 @@
+"""`rescind export`: lists of users and neighbours of items, as Parquet for serving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from rescind.cli.options import Run
+
+
+def command(
+    run: Run,
+    out: Annotated[Path, Option(help="The folder to write into.")],
+    k: Annotated[int, Option("-k", "--k", min=1, help="Items in each list.")] = 20,
+) -> None:
+    """Write top-k.parquet (user, rank, item) and neighbours.parquet (item, rank, neighbour).
+
+    Original ids; items that a user has are left out. Files are replaced at once. After forgetting,
+    export again: the old files still hold what was forgotten.
+
+    Example: rescind export runs/demo --out serving -k 50
+    """
+    from rescind.cli.progress import working
+    from rescind.experiments.request_queue import current
+    from rescind.experiments.serving import NEAR, TOP, export
+    from rescind.storage.federations import load_federation
+    from rescind.storage.run_folder import model_in
+
+    standing = current(run)
+    if standing != run:
+        typer.echo(f"{run} was replaced; exporting {standing}", err=True)
+    folder = model_in(standing)
+    with working(f"lists of {standing}"):
+        done = export(load_federation(folder), out, k)
+    typer.echo(f"Written: {out / TOP}, lists of {done.users:,} users")
+    if done.items:
+        typer.echo(f"Written: {out / NEAR}, neighbours of {done.items:,} items")
+    else:
+        typer.echo("This model has no weights between items, so no neighbours were written.")
