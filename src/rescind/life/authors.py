@@ -138,9 +138,9 @@ class _Author:
         for user in back:
             rows += [(user, i, t, TRAIN) for i, t in sorted(self.past[user].items())[::2]]
         rows = sorted({(r[0], r[1]): r for r in rows if r[1] not in self.banned}.values())
-        user, item, time, split = zip(*rows, strict=True) if rows else ((), (), (), ())
+        users, items, times, split = zip(*rows, strict=True) if rows else ((), (), (), ())
         kinds = torch.tensor(split, dtype=torch.int8)
-        return [Arrive(Records.of(user, item, time), kinds, *self.sizes)]
+        return [Arrive(Records.of(users, items, times), kinds, *self.sizes)]
 
     def _lend(self) -> list[Event]:
         """Of the people of this block some lend all their new records, some a part."""
