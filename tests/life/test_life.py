@@ -93,6 +93,7 @@ def test_a_shift_is_told_from_nothing_by_no_rank(controls: dict[type[NoOp], Fact
     assert [b["verdict"]["left"] for b in one] == [b["verdict"]["left"] for b in two]
 
 
+@pytest.mark.slow
 def test_another_seed_without_the_records_passes(story: Story) -> None:
     """The control of the audit: who never had the records must not fail, at any seed."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,8 +99,8 @@ class _Author:
         for number in range(self.blocks):
             self.number = number
             back = self._back()
-            yield from self._happens("back", lambda b=back: [Join(u) for u in b])  # type: ignore[misc]
-            yield from self._happens("arrive", lambda b=back: [self._arrival(b)])  # type: ignore[misc]
+            yield from self._happens("back", partial(_joins, back))
+            yield from self._happens("arrive", partial(self._arrival, back))
             for why, what in (
                 ("lend", self._lend), ("unshare", self._unshare), ("erase", self._erase),
                 ("withdraw", self._withdraw),
@@ -131,15 +132,15 @@ class _Author:
         gone = [u for u, at in self.ledger.left.items() if at < self.number - 1 and self.past[u]]
         return self._draw("back", gone, 0.0) if gone else []
 
-    def _arrival(self, back: list[int]) -> Event:
+    def _arrival(self, back: list[int]) -> list[Event]:
         """The records of the block, and half of what those who come back had before."""
         rows = [r for r in self.rows[self.number] if r[0] not in self.ledger.left]
         for user in back:
             rows += [(user, i, t, TRAIN) for i, t in sorted(self.past[user].items())[::2]]
         rows = sorted({(r[0], r[1]): r for r in rows if r[1] not in self.banned}.values())
-        table = [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
-        split = torch.tensor(table[3], dtype=torch.int8)
-        return Arrive(Records.of(*table[:3]), split, *self.sizes)
+        users, items, times, split = zip(*rows, strict=True) if rows else ((), (), (), ())
+        kinds = torch.tensor(split, dtype=torch.int8)
+        return [Arrive(Records.of(users, items, times), kinds, *self.sizes)]
 
     def _lend(self) -> list[Event]:
         """Of the people of this block some lend all their new records, some a part."""
@@ -202,6 +203,10 @@ class _Author:
         chosen = ranked[len(ranked) // 20]
         self.banned.add(chosen)
         return [Erase(_records((user, chosen) for user in sorted(owners[chosen])))]
+
+
+def _joins(people: list[int]) -> list[Event]:
+    return [Join(user) for user in people]
 
 
 def _records(pairs: Iterable[Pair]) -> Records:

@@ -58,7 +58,7 @@ def build_of(what: Any) -> Callable[[Setting, int], Entry]:
 
     if inspect.isclass(what) and issubclass(what, Entry):
         return what
-    learner = what() if inspect.isclass(what) and issubclass(what, Method) else what
+    learner: Any = what() if inspect.isclass(what) and issubclass(what, Method) else what  # type: ignore[call-arg]
     if isinstance(learner, Method):
         return lambda setting, seed: Exact(setting, seed, learner, ROUNDS)
     if callable(what):  # a class, or a function that returns a model with fit

@@ -157,7 +157,7 @@ def draw(dataset: str, lines: Lines, folder: Path) -> None:
 
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#777777")
-STYLES = tuple(
+STYLES: tuple[dict[str, Any], ...] = tuple(
     {"color": colour, "linestyle": dashes} for dashes in ("-", "--") for colour in COLOURS
 )
 Read = Callable[[Mapping[str, Any]], float | None]

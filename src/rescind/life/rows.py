@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from rescind.life.entry import Entry, Setting
 from rescind.life.federated import (
@@ -80,7 +81,7 @@ def _finetuned(setting: Setting, seed: int) -> Entry:
     return Anew(setting, seed, FedAvg(), ROUNDS, FineTuneUnlearn())
 
 
-def _logged(setting: Setting) -> dict[str, int]:
+def _logged(setting: Setting) -> dict[str, Any]:
     """Return settings of methods that log single updates, which takes time and memory."""
     return {"clients_per_round": 64 if setting.users < MANY else 128, "snapshots": 0}
 
