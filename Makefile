@@ -13,12 +13,13 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 STATED := pyproject.toml setup.py constraints.txt
 
-.PHONY: help install demo serve test test-slow test-security lint bench docs vendor clean
+.PHONY: help install demo serve test test-browser test-slow test-security lint bench docs vendor clean
 
 help:
 	@echo "make demo           run the main job and write runs/demo/report.html"
 	@echo "make serve          run the service on this machine, filled with people of ML-100K"
 	@echo "make test           run the tests"
+	@echo "make test-browser   run the pages in Chromium (from your system; minutes)"
 	@echo "make test-slow      run the tests that take minutes"
 	@echo "make test-security  run all attackers: strangers, cheats, bombs, broken files (minutes)"
 	@echo "make lint           check style and types"
@@ -73,6 +74,14 @@ LONGEST := tests/flower tests/stories tests/papers
 test: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest $(GROUND)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(GROUND)) $(LONGEST) tests
+
+$(VENV)/installed-browser: $(VENV)/installed-dev
+	@echo "installing what drives a browser"
+	@$(PIP) --editable '.[browser]'
+	@touch $@
+
+test-browser: $(VENV)/installed-browser
+	@$(BIN)/python -m pytest -m browser tests/browser
 
 test-slow: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest -m slow

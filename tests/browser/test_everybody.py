@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import expect
 
 from browsing import Town, Visitor, town
 from rescind.ledger.catalogue import Catalogue
 from rescind.service import recovery
 
+expect = pytest.importorskip("playwright.sync_api", reason="make test-browser installs it").expect
+Axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="as above").Axe
 pytestmark = pytest.mark.browser
 SERIOUS = {"serious", "critical"}
 

@@ -6,10 +6,10 @@ import json
 from datetime import timedelta
 
 import pytest
-from playwright.sync_api import expect
 
 from browsing import MARKUP
 
+expect = pytest.importorskip("playwright.sync_api", reason="make test-browser installs it").expect
 pytestmark = pytest.mark.browser
 
 

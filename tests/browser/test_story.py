@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from playwright.sync_api import expect
 
 from rescind.proof.notes import WITNESS, Key, signature_line
 
+expect = pytest.importorskip("playwright.sync_api", reason="make test-browser installs it").expect
 pytestmark = pytest.mark.browser
 MINE = range(10, 22)
 
