@@ -8,7 +8,7 @@ from rescind.core.method import Method
 from rescind.core.settings import find
 from rescind.experiments.needs import Sizes, in_words, needed
 from rescind.methods.additive.gram import DENSE_ITEMS
-from rescind.storage.federations import METHODS
+from rescind.storage.kinds import METHODS
 
 COMPARED = ("Popularity", "Gram", "LocalGram", "FedAvg", "FedShare")
 """Methods whose memory is told before a run."""
