@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import select
 
 from ledgers import done, joined
+from rescind.audits.finding import Finding
 from rescind.core.claims import AFTER, ENTRY, PEOPLE, RELEASE
 from rescind.errors import DataError
 from rescind.forgetting import receipt as receipts
@@ -132,6 +133,16 @@ def test_receipts_are_chained_and_issued_once_even_if_there_are_many(
     size = len(ledger.tree)
     ledger.releases.make()
     assert len(ledger.tree) == size + 1  # the release's own leaf, no second receipt
+
+
+@pytest.mark.parametrize(("verdict", "level"), [("FAIL", "L1"), ("PASS", "L3")])
+def test_a_failed_audit_is_never_called_exact(ledger: Ledger, verdict: str, level: str) -> None:
+    body = asked(ledger)
+    served = ledger.releases._served(ledger.releases._release, (Finding("loss", verdict, n=100),))
+    seq = request_of(ledger, body["request_id"]).seq
+    done(ledger, fulfilment.Issue(replace(served, seq=seq), ledger.releases._signer))
+    row = request_of(ledger, body["request_id"])
+    assert row.level == receipts.parse(bytes(row.receipt)).done.level == level
 
 
 def test_a_request_after_the_copy_waits_for_the_next_release(ledger: Ledger) -> None:

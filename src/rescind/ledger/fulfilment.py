@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row, and_, select, update
 
-from rescind.audits.finding import Finding
+from rescind.audits.finding import Finding, overall
 from rescind.core.claims import AFTER, ENTRY, PEOPLE, PUBLISHED, RELEASE
 from rescind.errors import DataError
 from rescind.forgetting.receipt import Asked, Done, Issued, Kept, canonical, issue
@@ -63,6 +63,11 @@ class Served:
     findings: tuple[Finding, ...] = ()
     noise: str = ""
     """What is promised about noise; empty: there is none."""
+
+    @property
+    def level(self) -> str:
+        """L3, unless the audit says otherwise: a FAIL contradicts that the influence is gone."""
+        return "L1" if overall(self.findings) == "FAIL" else "L3"
 
     @property
     def claims(self) -> dict[str, str]:
@@ -116,7 +121,7 @@ class Issue:
         """Issue one receipt and mark its request; return the receipt's bytes."""
         done: dict[str, Any] = {
             "status": "fulfilled",
-            "level": "L3",
+            "level": served.level,
             "served_at": served.at,
             "release": served.number or None,
             "receipt_slot": None,
@@ -145,7 +150,7 @@ class Issue:
             Done(
                 method={"name": "Gram", **asdict(served.form)},
                 unlearning="Subtract",
-                level="L3",
+                level=served.level,
                 world_before="",
                 world_after="",
                 model_before="",
