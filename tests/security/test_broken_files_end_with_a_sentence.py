@@ -285,10 +285,10 @@ def test_a_folder_below_a_file_is_named(ask, tmp_path):
 
 def test_memory_that_is_not_there_is_said_and_a_defect_still_shows(ask, monkeypatch):
     for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 TB")):
-        monkeypatch.setattr("rescind.cli.app", lambda error=error: _raise(error))
+        monkeypatch.setattr("rescind.cli._ask", lambda error=error: _raise(error))
         refused(ask("demo"), "not enough memory")
     for defect in (RuntimeError("shapes differ"), KeyError("x"), OSError("no code")):
-        monkeypatch.setattr("rescind.cli.app", lambda error=defect: _raise(error))
+        monkeypatch.setattr("rescind.cli._ask", lambda error=defect: _raise(error))
         with pytest.raises(type(defect)):
             ask("demo")
 

@@ -15,7 +15,7 @@ from rescind.errors import ConfigError
 from rescind.methods import _outside
 from rescind.models.mf import MF
 from rescind.privacy import keys
-from rescind.storage.federations import METHODS, UNLEARNERS
+from rescind.storage.kinds import METHODS, UNLEARNERS
 
 LEARNER = '''
 from dataclasses import dataclass

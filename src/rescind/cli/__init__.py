@@ -104,10 +104,15 @@ def options(
     """Define options of every command."""
 
 
+def _ask() -> None:
+    """Read the command line and carry it out."""
+    flow(typer.main.get_command(app))(prog_name="rescind")
+
+
 def main() -> None:
     """Run the command line. Errors that a user can fix end with code 2 and no traceback."""
     try:
-        flow(typer.main.get_command(app))(prog_name="rescind")
+        _ask()
     except RescindError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)

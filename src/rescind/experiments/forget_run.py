@@ -33,12 +33,11 @@ from rescind.forgetting.succession import (
     moved_request,
     settle,
 )  # fmt: skip
-from rescind.methods._outside import version_of
 from rescind.privacy.accountant import statement
 from rescind.privacy.gaussian import DELTA
 from rescind.privacy.keys import erasure_key, read_secret
 from rescind.storage.federations import save_federation
-from rescind.storage.provenance import versions
+from rescind.storage.provenance import version_of, versions
 from rescind.storage.run_folder import (
     check_finished,
     has_model,

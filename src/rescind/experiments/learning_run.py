@@ -31,11 +31,10 @@ from rescind.experiments.needs import Sizes, must_fit
 from rescind.experiments.recipe import Cell, DataSettings, Recipe
 from rescind.experiments.results import append_line
 from rescind.forgetting.succession import rerunning
-from rescind.methods._outside import version_of
 from rescind.privacy import accountant, gaussian
 from rescind.storage.checkpoints import Checkpoints, Resumed, resume
 from rescind.storage.federations import save_federation
-from rescind.storage.provenance import versions
+from rescind.storage.provenance import version_of, versions
 from rescind.storage.run_folder import write_facts
 
 log = logging.getLogger(__name__)

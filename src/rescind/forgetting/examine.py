@@ -37,9 +37,8 @@ from rescind.core.settings import to_table
 from rescind.errors import ConfigError
 from rescind.forgetting.parallel import one_thread, spread
 from rescind.forgetting.pipeline import unlearn_and_purge
-from rescind.methods._outside import version_of
 from rescind.storage.checkpoints import Checkpoints, resume
-from rescind.storage.provenance import versions
+from rescind.storage.provenance import version_of, versions
 
 Level = Literal["standard", "full"]
 By = Unlearner | Literal["nothing"] | None

@@ -24,12 +24,14 @@ from hashlib import sha256
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, get_origin
 
-from rescind.core.method import Method, Unlearner
 from rescind.core.settings import classes_in, in_package
 from rescind.errors import ConfigError, suggest
 from rescind.privacy import keys
+
+if TYPE_CHECKING:
+    from rescind.core.method import Unlearner
 
 GROUP = "rescind.methods"
 LEARNS, FORGETS = "server_sample", "unlearn"
@@ -196,6 +198,8 @@ class Outside:
 def _in_process() -> list[str]:
     """Return the modules that define a method outside rescind, the newest first."""
     known = dict.fromkeys(reversed(_LOADED.values()))
+    from rescind.core.method import Unlearner  # here: who looks for a name needs no torch
+
     later = [cls.__module__ for cls in _below(Unlearner)]
     others = [name for name in reversed(later) if not name.startswith(("rescind.", "rescind_own"))]
     return [name for name in dict.fromkeys([*known, *others]) if name in sys.modules]
@@ -241,22 +245,14 @@ def _mentions(path: Path, name: str) -> bool:
 
 def files_of(method: Unlearner) -> tuple[Path, ...]:
     """Return the files that a worker process must load: the method's, and those loaded here."""
-    mine = _file(type(method))
+    mine = file_of(type(method))
     return tuple(dict.fromkeys([*_LOADED, *([mine] if mine else [])]))
 
 
-def _file(cls: type) -> Path | None:
+def file_of(cls: type) -> Path | None:
+    """Return the file of a class outside rescind, None for those of rescind."""
     if cls.__module__.startswith("rescind."):
         return None
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None)
     return Path(file).resolve() if file and Path(file).is_file() else None
-
-
-def version_of(method: Method) -> dict[str, str]:
-    """Return the file and the digest of a method outside rescind, for the line of a result."""
-    path = _file(type(method))
-    if path is None:
-        return {}
-    digest = sha256(path.read_bytes()).hexdigest()[:12]
-    return {type(method).__name__: f"{path.name} sha256:{digest}"}

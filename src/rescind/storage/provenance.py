@@ -6,8 +6,11 @@ import os
 import platform
 import subprocess
 from functools import lru_cache
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
+
+from rescind.methods._outside import file_of
 
 
 def versions() -> dict[str, str]:
@@ -17,6 +20,15 @@ def versions() -> dict[str, str]:
     service issues many receipts.
     """
     return dict(_versions())
+
+
+def version_of(method: object) -> dict[str, str]:
+    """Return the file and the digest of a method outside rescind, for the line of a result."""
+    path = file_of(type(method))
+    if path is None:
+        return {}
+    digest = sha256(path.read_bytes()).hexdigest()[:12]
+    return {type(method).__name__: f"{path.name} sha256:{digest}"}
 
 
 @lru_cache(maxsize=1)
