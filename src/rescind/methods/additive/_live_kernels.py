@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from rescind.methods.additive._select import nth_smallest
+
 
 @njit(cache=True, nogil=True)
 def replace_part(total: Any, owners: Any, old: Any, new: Any, was: int, now: int) -> None:
@@ -233,7 +235,7 @@ def largest_places(values: Any, count: int, out: Any) -> None:
     """
     for row in range(values.shape[0]):
         here = values[row]
-        edge = np.partition(here, len(here) - count)[len(here) - count]
+        edge = nth_smallest(here, len(here) - count)
         above = 0
         for j in range(len(here)):
             above += here[j] > edge

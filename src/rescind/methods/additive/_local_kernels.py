@@ -10,6 +10,26 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from rescind.methods.additive._select import nth_smallest
+
+
+@njit(cache=True)
+def _sorted_below(values: Any, edge: Any, order: Any) -> int:
+    """Write the places of values below the edge, the smallest first; return how many there are.
+
+    Equal ones stay in their order. There are few, so each is put into its place.
+    """
+    size = 0
+    for p in range(len(values)):
+        if values[p] < edge:
+            at = size
+            while at and values[order[at - 1]] > values[p]:
+                order[at] = order[at - 1]
+                at -= 1
+            order[at] = p
+            size += 1
+    return size
+
 
 def _nearest(
     first: Any, other: Any, value: Any, root: Any, rows: Any, near: Any, edge: Any
@@ -20,6 +40,7 @@ def _nearest(
     edge: [rows] the lowest cosine in a full list, 0 if not full
     """
     n = near.shape[1]
+    order = np.empty(n, np.int64)
     for k in range(len(rows)):
         j = rows[k]
         begin, end = first[j], first[j + 1]
@@ -28,14 +49,16 @@ def _nearest(
             i = other[p]
             there = i != j and value[p] > 0
             cosine[p - begin] = -value[p] / (root[i] * root[j]) if there else 1.0
-        # Only those that can be in the list are sorted; equal ones stay in the order of items.
-        last = np.partition(cosine, n - 1)[n - 1] if len(cosine) > n else 1.0
-        place = np.flatnonzero(cosine <= last)
-        order = place[np.argsort(cosine[place], kind="mergesort")]
+        last = nth_smallest(cosine, n - 1) if len(cosine) > n else 1.0
+        size = _sorted_below(cosine, last, order)
+        for p in range(len(cosine)):  # those at the edge come last, in the order of items
+            if size < n and cosine[p] == last:
+                order[size] = p
+                size += 1
         edge[k] = 0.0
         for a in range(n):
             near[k, a] = -1
-            if a < len(order) and cosine[order[a]] < 0:
+            if a < size and cosine[order[a]] < 0:
                 near[k, a] = other[begin + order[a]]
                 if a == n - 1:
                     edge[k] = -cosine[order[a]]
