@@ -65,8 +65,6 @@ REPETITIONS = (
     "test_many_requests.py::test_a_new_training_after_a_request_starts_without_the_erased",
     "test_equal.py::test_graphs_are_added_up_in_one_round_and_forget_exactly[1]",
     "test_kill_and_resume.py::test_a_checkpoint_of_other_settings_is_refused_and_kept",
-    "test_kill_and_resume.py::test_a_new_run_over_an_old_one_leaves_the_old_or_the_new[model/devices/]",
-    "test_kill_and_resume.py::test_a_new_run_over_an_old_one_leaves_the_old_or_the_new[server.safetensors]",
     "test_audit_cheats.py::test_nothing_is_said_about_one_person",
     "test_audit_cheats.py::test_a_cheat_fails_its_audit[hoard]",
     "test_audit_cheats.py::test_a_cheat_fails_its_audit[flatten]",
@@ -88,6 +86,16 @@ REPETITIONS = (
     "test_leak.py::test_the_command_writes_what_it_found_and_does_not_measure_twice",
     "test_ulira.py::test_a_stopped_audit_goes_on_where_it_was",
     "test_changes.py::test_long_histories_give_what_rebuilding_gives[2]",
+    "test_command_line.py::test_an_interrupted_run_resumes_to_the_same_bits[11]",
+    "test_stream.py::test_a_stream_killed_anywhere_goes_on_bit_for_bit[1-0]",
+    "test_stream.py::test_a_stream_killed_anywhere_goes_on_bit_for_bit[7-0]",
+    "test_stream.py::test_a_stream_killed_anywhere_goes_on_bit_for_bit[10-1]",
+    "test_noise.py::test_the_other_process_makes_the_same_release",
+    "test_forget_killed.py::test_a_request_that_came_second_is_not_taken_for_the_first",
+    "test_forget_a_run.py::test_the_seconds_of_forgetting_count_forgetting_alone",
+    "test_kill_and_resume.py::test_a_new_run_over_an_old_one_leaves_the_old_or_the_new",
+    "test_serving.py::test_a_client_of_a_graph_leaves",
+    "test_examine.py::test_a_run_of_sequences_is_audited_with_its_controls",
 )
 KEPT = ("[FedShare]", "[Gram]", "[FineTune]", "[F3CRec]", "replace-server.safetensors-0-before]")
 """Of these, the cases that run every time."""
