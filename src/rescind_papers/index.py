@@ -22,8 +22,10 @@ from rescind.experiments.recipe_file import COLUMNS, Column, PlotSettings
 
 if TYPE_CHECKING:
     from rescind.experiments.recipe import Cell, Recipe
-    from rescind.experiments.tables import Entry, ResultTable
+    from rescind.experiments.tables import Entry, Newest, ResultTable
 
+Stamps = tuple[tuple[int, int], ...]
+"""When each file of results was changed, and its size."""
 MAP = "papers.toml"
 APART = ("other data", "other quantity")
 """Why a number of ours may not be the one that is printed."""
@@ -106,6 +108,9 @@ class Shelf:
     changed: Mapping[str, Recipe] = field(default_factory=dict)
     """Recipes that replace those of the folder, such as quick ones."""
     _read: dict[str, Recipe] = field(default_factory=dict, compare=False)
+    _lines: dict[tuple[str, Stamps], tuple[Newest, int]] = field(
+        default_factory=dict, compare=False
+    )
 
     def recipe(self, name: str) -> Recipe:
         """Return the recipe of this name."""
@@ -120,6 +125,20 @@ class Shelf:
             self._read[name] = read(path)
         return self._read[name]
 
+    def newest(self, name: str) -> tuple[Newest, int]:
+        """Return the newest lines of a recipe, read again only after its files changed.
+
+        A page asks for the same lines once for every number.
+        """
+        from rescind.experiments.tables import newest_lines
+
+        recipe = self.recipe(name)
+        files = [path for path in (*recipe.also, recipe.results) if path.is_file()]
+        known = name, tuple((s.st_mtime_ns, s.st_size) for s in map(Path.stat, files))
+        if known not in self._lines:
+            self._lines[known] = newest_lines(recipe)
+        return self._lines[known]
+
     def table(self, part: Part) -> ResultTable:
         """Return the results of a part. Rows with only a published number come last."""
         from rescind.experiments.tables import Entry, collect
@@ -128,7 +147,7 @@ class Shelf:
         if part.plot is not None:
             recipe = replace(recipe, plot=part.plot)
         columns = picked(recipe, part)
-        whole = collect(recipe, columns)
+        whole = collect(recipe, columns, self.newest(part.recipe))
         names = tuple(cell.name for cell in shown(recipe, part))
         entries = [e for e in whole.entries if e.cell in names]
         known = [_published(e, columns, part) for e in entries]

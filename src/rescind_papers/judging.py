@@ -13,11 +13,9 @@ from rescind.experiments.recipe import Column
 from rescind.experiments.tables import (
     RANKING,
     Entry,
-    Newest,
     ResultTable,
     cells_by_name,
     collect,
-    newest_lines,
 )
 from rescind_papers import verdicts
 from rescind_papers.index import Exhibit, Part, Shelf, finding, looked_up, picked
@@ -74,7 +72,6 @@ class Judge:
     table: ResultTable
     floors: Floors
     _tables: dict[tuple[str, str], dict[str, Entry]] = field(default_factory=dict)
-    _lines: dict[str, Newest] = field(default_factory=dict)
 
     def row(self, entry: Entry) -> Row:
         """Return the row of a number."""
@@ -174,7 +171,7 @@ class Judge:
     def _entries(self, recipe: str, column: Column) -> dict[str, Entry]:
         """Return one column of a recipe, by cell."""
         if (recipe, column.path) not in self._tables:
-            whole = collect(self.shelf.recipe(recipe), [column])
+            whole = collect(self.shelf.recipe(recipe), [column], self.shelf.newest(recipe))
             self._tables[recipe, column.path] = {e.cell: e for e in whole.entries}
         return self._tables[recipe, column.path]
 
@@ -183,9 +180,8 @@ class Judge:
         path = self.part.runs.get(column.path)
         if path is None or not entry.values:
             return entry
-        if recipe not in self._lines:
-            self._lines[recipe] = newest_lines(self.shelf.recipe(recipe))[0]
-        mine = [line for (cell, _), line in self._lines[recipe].items() if cell == entry.cell]
+        newest, _ = self.shelf.newest(recipe)
+        mine = [line for (cell, _), line in newest.items() if cell == entry.cell]
         single = tuple(number for line in mine for number in _list_at(line, path))
         return replace(entry, values=single, seeds=()) if single else entry
 

@@ -15,7 +15,7 @@ from rescind.core.settings import classes
 from rescind.errors import ConfigError, suggest
 from rescind.experiments.cell import NO_OP, Cell, DataSettings
 from rescind.experiments.recipe import Column
-from rescind.experiments.tables import cells_by_name, newest_lines, rows_as_markdown
+from rescind.experiments.tables import cells_by_name, rows_as_markdown
 from rescind.storage.kinds import METHODS
 from rescind_papers import costs
 from rescind_papers.index import Shelf
@@ -106,7 +106,7 @@ def with_results(shelf: Shelf) -> Iterator[tuple[str, Cell, list[dict[str, Any]]
         recipe = shelf.recipe(name)
         if recipe.plot is not None and not recipe.plot.bars:
             continue
-        newest, _ = newest_lines(recipe)
+        newest, _ = shelf.newest(name)
         for cell in cells_by_name(recipe).values():
             mine = [line for (of, _), line in sorted(newest.items()) if of == cell.name]
             if mine:

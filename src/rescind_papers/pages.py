@@ -87,7 +87,7 @@ def filled(text: str, shelf: Shelf) -> str:
     def table(found: re.Match[str]) -> str:
         recipe, against = shelf.recipe(found["name"]), found["against"]
         shown = _chosen(recipe, found["of"])
-        whole = _some(collect(recipe, shown), found["cells"])
+        whole = _some(collect(recipe, shown, shelf.newest(found["name"])), found["cells"])
         if shown:  # chosen columns without a published number have no "paper"
             whole = replace(whole, recipe=replace(whole.recipe, columns=shown))
         body = on_validation(recipe) if found["valid"] else markdown(whole)

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -251,7 +252,7 @@ class Cell:
                 out[name] = method
         return out
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Return a digest of the chosen settings, the same for all seeds and devices.
 
@@ -295,13 +296,18 @@ class Cell:
 
         Settings that are newer than the result are ignored: their defaults keep the old behaviour.
         """
-        then = line.get("settings", {})
-        now = self.settings
-        same = all(
+        if line["digest"] != self.digest:
+            return False
+        now = self._settings
+        return all(
             part in now and all(now[part].get(key, value) == value for key, value in table.items())
-            for part, table in then.items()
+            for part, table in line.get("settings", {}).items()
         )
-        return bool(line["digest"] == self.digest and same)
+
+    @cached_property
+    def _settings(self) -> Table:
+        """Return the settings, to read only: a table compares them with thousands of lines."""
+        return self.settings
 
     def promise(self, times: int, clients: int) -> Table:
         """Return the privacy of a client that took part this number of times."""
