@@ -40,10 +40,11 @@ $(VENV)/installed: $(VENV)/made $(STATED)
 	@$(PIP) --editable .
 	@touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed
-	@echo "installing the tools for tests and checks"
+# In one go, not after the plain install: each go builds the package and looks all versions up.
+$(VENV)/installed-dev: $(VENV)/made $(STATED)
+	@echo "installing rescind with the tools for tests and checks (a few minutes the first time)"
 	@$(PIP) --editable '.[dev,flower,service,postgres]'
-	@touch $@
+	@touch $(VENV)/installed $@
 
 $(VENV)/installed-docs: $(VENV)/installed-dev
 	@echo "installing the tools for the documentation"
