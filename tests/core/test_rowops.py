@@ -10,7 +10,7 @@ numba = pytest.importorskip("numba", reason="compiled forms need numba")
 
 from rescind.core.clock import Clock  # noqa: E402
 from rescind.core.fast.linear_kernel import LOW24, _sort_keys  # noqa: E402
-from rescind.core.fast.rowops import sigmoids  # noqa: E402
+from rescind.core.fast.sigmoids import sigmoids  # noqa: E402
 
 CLOCK = Clock(0)
 

@@ -31,9 +31,11 @@ BUCKETS = 256  # start positions of a draw's search, by its upper eight bits
 
 # Without a C callback and reference counts, the first call takes two seconds instead of three.
 compiled: Any = partial(njit, cache=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=False)
+inner: Any = partial(compiled, no_cpython_wrapper=True)
+"""For functions that only compiled ones call: what Python needs to call them is not made."""
 
 
-@compiled()
+@inner()
 def begin_search(start, own, first, count, free):
     """Compute a lower bound of the own items below a draw, for each value of its upper bits.
 
@@ -48,13 +50,13 @@ def begin_search(start, own, first, count, free):
         start[bucket] += start[bucket - 1]
 
 
-@compiled()
+@inner()
 def drawn_rank(upper, free):
     """Return the rank among `free` items that 32 random bits choose."""
     return np.int64((upper * np.uint64(free)) >> S32)
 
 
-@compiled()
+@inner()
 def negative(key, client, k, start, own, first, count, free):
     """Draw an item that is not in own[first : first+count], like `draw_negatives`."""
     upper = bits(key, client, k) >> S32

@@ -12,8 +12,17 @@ import math
 
 import numpy as np
 
-from rescind.core.fast.ego_kernel import S24, S32, begin_search, compiled, drawn_rank, negative
-from rescind.core.fast.rowops import add, bits, dot, dots, gather, multiply, scatter, sigmoids
+from rescind.core.fast.ego_kernel import (
+    S24,
+    S32,
+    begin_search,
+    compiled,
+    drawn_rank,
+    inner,
+    negative,
+)
+from rescind.core.fast.rowops import add, bits, dot, dots, gather, multiply, scatter
+from rescind.core.fast.sigmoids import sigmoids
 
 MOST_SAMPLES = 2**24
 """Samples of a client in an epoch: their number fits into the lower bits of a key."""
@@ -50,7 +59,7 @@ def _sort_keys(keys, n, ranked, buckets):
         ranked[at] = here
 
 
-@compiled(fastmath={"contract", "reassoc"})
+@inner(fastmath={"contract", "reassoc"})
 def _replay_count(scores, listed, first, length, scale):
     """Compute how many listed items are replayed, F3CRec Eq. (2)-(4): floor(N exp(-epsilon shift)).
 
@@ -75,7 +84,7 @@ def _replay_count(scores, listed, first, length, scale):
     return count
 
 
-@compiled()
+@inner()
 def _shelve(j, c, weight, seen, touched, shelf, shelved, coef, waves):
     """Add row j to the shelf of client c if it is new. Return the number of rows on the shelf."""
     if seen[j] > c:
@@ -88,7 +97,7 @@ def _shelve(j, c, weight, seen, touched, shelf, shelved, coef, waves):
     return shelved + 1
 
 
-@compiled()
+@inner()
 def _list_free(free_items, owned, own_at, owns):
     """Write the items that are not owned, in order: a draw is then one lookup."""
     item = 0
@@ -101,7 +110,7 @@ def _list_free(free_items, owned, own_at, owns):
         item = end + 1
 
 
-@compiled()
+@inner()
 def _draw_replayed(count, listed, first, length, key, client, draw, row, at):
     """Write the `count` listed items with the smallest random bits to row[at:]. Return how many.
 
@@ -186,7 +195,7 @@ def linear_bce(
         samples = n * each
         batches = -(-samples // batch_size)
         left = len(draw_keys) * batches
-        shelved = 0
+        shelved = np.int64(0)  # a plain 0 would have _shelve compiled twice
         extra = 0
         listed_at = 0
         if replay is not None:

@@ -66,7 +66,7 @@ def draw_pairs(
         negative[k] = rank + low
 
 
-@_compiled(fastmath=_free)
+@_compiled(fastmath=_free, no_cpython_wrapper=True)
 def _inverse_norm(table, at, dim):
     """Return 1 / the norm of a row."""
     length = math.sqrt(dot(table, at, table, at, dim))

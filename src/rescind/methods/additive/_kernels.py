@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from rescind.methods.additive._compiled import compiled
 
 
-@njit(cache=True)
+@compiled()
 def add_each_pair(total: Any, owner: Any, item: Any, weight: Any) -> None:
     """Add weight[owner] at every pair i >= j of an owner's items, sorted."""
     begin = 0
@@ -23,7 +24,6 @@ def add_each_pair(total: Any, owner: Any, item: Any, weight: Any) -> None:
             total[high + item[p]] += weight[owner[k]]
 
 
-@njit(cache=True)
 def add_pairs_by_item(
     total: Any, owners: Any, owner: Any, item: Any, weight: Any, items: int
 ) -> None:
@@ -31,37 +31,84 @@ def add_pairs_by_item(
 
     owners: as total, how many owners have each pair; or empty: not counted
     """
-    start, begin = np.zeros(items + 1, np.int64), np.empty(len(owner), np.int64)
-    for k in range(len(owner)):
-        start[item[k] + 1] += 1
+    start = np.zeros(items + 2, np.uint64)
+    begin, entry = np.empty((2, len(owner)), np.uint64)
+    _place_entries(owner, item, start, begin, entry)
+    # Unsigned places: numba checks signed ones for negative ones.
+    low, each = item.astype(np.uint32), weight[owner].astype(total.dtype)
+    at = start, begin, entry, low
+    if len(owners) and total.dtype == owners.dtype == np.int32:
+        both = (each.astype(np.int64) << 32) + 1
+        _add_both_lines(total, owners, *at, both, np.zeros(items, np.int64))
+        return
+    _add_lines(total, *at, each, np.zeros(items, total.dtype))
+    if len(owners):
+        ones = np.ones(len(owner), owners.dtype)
+        _add_lines(owners, *at, ones, np.zeros(items, owners.dtype))
+
+
+@compiled()
+def _place_entries(owner: Any, item: Any, start: Any, begin: Any, entry: Any) -> None:
+    """Sort entries by their item, and find where the owner of each begins.
+
+    start: [I + 2] zeros; gets where each item begins, in [1:]    begin, entry: [n] are written
+    """
+    for k in range(len(item)):
+        start[item[k] + 2] += np.uint64(1)
         begin[k] = begin[k - 1] if k and owner[k] == owner[k - 1] else k
-    start = np.cumsum(start)
-    entry, at = np.empty(len(owner), np.int64), start.copy()
-    for k in range(len(owner)):
-        entry[at[item[k]]] = k
-        at[item[k]] += 1
-    low = item.astype(np.uint32)  # numba checks signed places for negative ones
-    add, many = np.zeros(items, total.dtype), np.zeros(items, owners.dtype)
-    for i in range(items):
-        for e in entry[start[i] : start[i + 1]]:
-            each = total.dtype.type(weight[owner[e]])
-            if len(owners):
-                for j in low[begin[e] : e + 1]:
-                    add[j] += each
-                    many[j] += 1
-            else:
-                for j in low[begin[e] : e + 1]:
-                    add[j] += each
-        if start[i] < start[i + 1]:
-            row = i * (i + 1) // 2
-            total[row : row + i + 1] += add[: i + 1]
-            add[: i + 1] = 0
-            if len(owners):
-                owners[row : row + i + 1] += many[: i + 1]
-                many[: i + 1] = 0
+    for i in range(2, len(start)):
+        start[i] += start[i - 1]
+    for k in range(len(item)):  # what counts the entries so far ends where the next item begins
+        at = start[item[k] + 1]
+        entry[at] = k
+        start[item[k] + 1] = at + np.uint64(1)
 
 
-@njit(cache=True)
+@compiled()
+def _add_lines(
+    total: Any, start: Any, begin: Any, entry: Any, low: Any, each: Any, line: Any
+) -> None:
+    """Add each[e] at every pair of entry e and those before it, item by item. line: [I] zeros"""
+    one = np.uint64(1)
+    row = np.uint64(0)
+    for i in range(np.uint64(len(line))):
+        if start[i] < start[i + one]:
+            for at in range(start[i], start[i + one]):
+                e = entry[at]
+                more = each[e]
+                for p in range(begin[e], e + one):
+                    line[low[p]] += more
+            for j in range(i + one):
+                total[row + j] += line[j]
+                line[j] = 0
+        row += i + one
+
+
+@compiled()
+def _add_both_lines(
+    total: Any, owners: Any, start: Any, begin: Any, entry: Any, low: Any, each: Any, line: Any
+) -> None:
+    """Do what `_add_lines` does for weights and owners at once. line: [I] int64 zeros
+
+    each: 2^32 times the weight, plus 1: the lower half of a sum then counts the owners
+    """
+    one = np.uint64(1)
+    row = np.uint64(0)
+    for i in range(np.uint64(len(line))):
+        if start[i] < start[i + one]:
+            for at in range(start[i], start[i + one]):
+                e = entry[at]
+                more = each[e]
+                for p in range(begin[e], e + one):
+                    line[low[p]] += more
+            for j in range(i + one):
+                total[row + j] += line[j] >> 32
+                owners[row + j] += line[j] & 0xFFFFFFFF
+                line[j] = 0
+        row += i + one
+
+
+@compiled()
 def sum_rows(inverse: Any, first: Any, item: Any, reach: Any, among: Any) -> None:
     """Sum the rows of a symmetric matrix at the items of each part, then those columns.
 
@@ -90,7 +137,7 @@ def sum_rows(inverse: Any, first: Any, item: Any, reach: Any, among: Any) -> Non
                 among[part, other] += to[item[k]]
 
 
-@njit(cache=True)
+@compiled()
 def less_one(inverse: Any, left: Any, right: Any, out: Any) -> None:
     """Set out = inverse - left right^T in the lower half; out may be inverse. left, right: [I]"""
     for i in range(len(left)):
@@ -99,7 +146,7 @@ def less_one(inverse: Any, left: Any, right: Any, out: Any) -> None:
             out[begin + j] = inverse[begin + j] - a * right[j]
 
 
-@njit(cache=True)
+@compiled()
 def less_two(inverse: Any, left: Any, right: Any, out: Any) -> None:
     """Subtract two products in one pass over memory. left, right: [2, I]"""
     first, second = right[0], right[1]
@@ -109,7 +156,7 @@ def less_two(inverse: Any, left: Any, right: Any, out: Any) -> None:
             out[begin + j] = inverse[begin + j] - (a * first[j] + b * second[j])
 
 
-@njit(cache=True)
+@compiled()
 def unfold(lower: Any, full: Any) -> None:
     """Write both halves of a symmetric matrix, 16 columns at a time for the cache. full: [I, I]"""
     items = full.shape[0]
@@ -121,7 +168,6 @@ def unfold(lower: Any, full: Any) -> None:
                 full[j, i] = lower[row + j]
 
 
-@njit(cache=True)
 def add_each_ordered_pair(
     total: Any, owners: Any, first: Any, item: Any, time: Any, weight: Any, sign: Any, table: Any
 ) -> None:
@@ -132,34 +178,58 @@ def add_each_ordered_pair(
     first: [owners + 1] start of each owner's items    total: [I^2, 2]    table: [k, 2]
     owners: [I^2], or empty: not counted
     """
+    owner = np.repeat(np.arange(len(weight)), np.diff(first))
+    order = np.lexsort((time, owner))
+    start, rank = np.empty((2, len(item)), np.int64)
+    _rank_times(first, time[order], start, rank)
+    value = np.empty((len(table), 2), np.int64)
+    _add_ordered(
+        total, owners, first, item[order], weight, sign, table, start, rank, value
+    )  # fmt: skip
+
+
+@compiled()
+def _rank_times(first: Any, when: Any, start: Any, rank: Any) -> None:
+    """Write where the time of each entry begins, and twice the mean place of that time.
+
+    when: sorted for each owner    start, rank: by place among all entries, and among the owner's
+    """
+    for owner in range(len(first) - 1):
+        begin = first[owner]
+        for k in range(begin, first[owner + 1]):
+            start[k] = start[k - 1] if k > begin and when[k] == when[k - 1] else k
+        last = first[owner + 1] - 1
+        for k in range(first[owner + 1] - 1, begin - 1, -1):
+            if k < first[owner + 1] - 1 and start[k] != start[k + 1]:
+                last = k
+            rank[k] = start[k] + last - 2 * begin
+
+
+@compiled()
+def _add_ordered(  # noqa: PLR0912 - every function more takes a tenth of a second to compile
+    total: Any, owners: Any, first: Any, item: Any, weight: Any, sign: Any, table: Any, start: Any,
+    rank: Any, value: Any,
+) -> None:  # fmt: skip
+    """Add ordered pairs. item: sorted by time for each owner    value: as table, is written"""
     counted = len(owners) > 0
     for owner in range(len(weight)):
-        most, count = weight[owner], first[owner + 1] - first[owner]
-        mine = item[first[owner] : first[owner + 1]]
-        when = time[first[owner] : first[owner + 1]]
-        order = np.argsort(when, kind="mergesort")
-        mine, when = mine[order], when[order]
-        start = np.empty(count, np.int64)  # where the time of each item begins
-        for k in range(count):
-            start[k] = start[k - 1] if k and when[k] == when[k - 1] else k
-        rank = np.empty(count, np.int64)  # twice the mean place of that time
-        last = count - 1
-        for k in range(count - 1, -1, -1):
-            if k < count - 1 and start[k] != start[k + 1]:
-                last = k
-            rank[k] = start[k] + last
-        reach = min(len(table), 2 * count)
-        value = most * table[:reach] // 4096
+        most, end = weight[owner], first[owner + 1]
+        reach = min(len(table), 2 * (end - first[owner]))
+        for apart in range(reach):
+            for side in range(2):
+                value[apart, side] = most * table[apart, side] // 4096
         while reach > 1 and value[reach - 1, 0] == 0 and value[reach - 1, 1] == 0:
             reach -= 1
-        value[0] = most // 2  # at one time
-        value *= sign[owner]
-        for k in range(count):
-            for p in range(start[k], count):
+        for side in range(2):
+            value[0, side] = most // 2  # at one time
+            for apart in range(reach):
+                value[apart, side] *= sign[owner]
+        for k in range(first[owner], end):
+            for p in range(start[k], end):
                 apart = rank[p] - rank[k]
                 if apart >= reach:
                     break
-                i, j = mine[k], mine[p]
+                i, j = item[k], item[p]
                 place = j * j + i if i < j else i * i + i + j
                 if k == p:
                     total[place, 0] += sign[owner] * most
@@ -173,7 +243,7 @@ def add_each_ordered_pair(
                     owners[place] += 1
 
 
-@njit(cache=True)
+@compiled()
 def unpack_square(total: Any, column: int, factor: float, full: Any) -> None:
     """Add factor times one stored square to a matrix. total: [I^2, 2]    full: [I, I]"""
     for j in range(full.shape[0]):
@@ -183,7 +253,7 @@ def unpack_square(total: Any, column: int, factor: float, full: Any) -> None:
         full[j, j] += factor * total[j * j + 2 * j, column]
 
 
-@njit(cache=True)
+@compiled()
 def add_each_near_pair(
     total: Any, owners: Any, first: Any, item: Any, rank: Any, rating: Any, weight: Any, sign: Any,
     near: Any, rated: Any,

@@ -36,7 +36,11 @@ def replace_part(total: Any, owners: Any, old: Any, new: Any, was: int, now: int
 @njit(cache=True, nogil=True)
 def same(one: Any, other: Any) -> bool:
     """Return whether two lists are equal."""
-    return len(one) == len(other) and bool(np.all(one == other))
+    equal, k = len(one) == len(other), 0
+    while equal and k < len(one):
+        equal = one[k] == other[k]
+        k += 1
+    return equal
 
 
 @njit(cache=True, nogil=True)
@@ -128,8 +132,10 @@ def main_reasons(parts: Any, chosen: Any, share: Any) -> None:
     chosen, share: [k, reasons]; -1 where nothing more adds anything. A share is that of all that
     adds something.
     """
-    chosen[:], share[:] = -1, 0.0
     reasons, total = chosen.shape[1], np.zeros(parts.shape[1])
+    for k in range(chosen.shape[0]):  # numba takes seconds to compile an assignment to a slice
+        for r in range(reasons):
+            chosen[k, r], share[k, r] = -1, 0.0
     for n in range(parts.shape[0]):
         for k in range(parts.shape[1]):
             value = parts[n, k]
@@ -144,13 +150,14 @@ def main_reasons(parts: Any, chosen: Any, share: Any) -> None:
             if at < reasons:
                 share[k, at], chosen[k, at] = value, n
     for k in range(parts.shape[1]):
-        share[k] /= max(total[k], 1e-30)
+        for r in range(reasons):
+            share[k, r] /= max(total[k], 1e-30)
 
 
 @njit(cache=True, nogil=True)
 def ranks_without(
     first: Any, target: Any, weight: Any, own: Any, score: Any, best: Any, parts: Any, chosen: Any,
-    rank: Any,
+    rank: Any, high: Any,
 ) -> None:  # fmt: skip
     """Write the rank that each listed item would have without each of its reasons.
 
@@ -158,20 +165,27 @@ def ranks_without(
     takes it back has still seen it.
 
     score: [I], -inf for owned items    parts: [own, k]    chosen, rank: [k, reasons]
+    high: [I] memory
     """
     lowest = np.float32(np.inf)
     for k in range(chosen.shape[0]):
         for n in chosen[k]:
             if n >= 0:
                 lowest = min(lowest, score[best[k]] - parts[n, k])
-    ordered = np.sort(score[score > lowest])  # no other item stands above any of them
+    few = 0  # no other item stands above any of them
+    for j in range(len(score)):
+        if score[j] > lowest:
+            high[few] = score[j]
+            few += 1
     for k in range(chosen.shape[0]):
         for r in range(chosen.shape[1]):
             n = chosen[k, r]
             if n < 0:
                 continue
             mine = score[best[k]] - parts[n, k]
-            above = len(ordered) - np.searchsorted(ordered, mine, side="right")
+            above = 0
+            for j in range(few):
+                above += high[j] > mine
             for e in range(first[own[n]], first[own[n] + 1]):
                 if target[e] != best[k]:
                     there = score[target[e]]
@@ -195,7 +209,8 @@ def reasoned(first: Any, target: Any, weight: Any, own: Any, k: int, reasons: in
     share = np.empty((len(best), reasons), np.float32)
     main_reasons(parts, chosen, share)
     rank = np.zeros((len(best), reasons), np.int64)
-    ranks_without(first, target, weight, own, score, best, parts, chosen, rank)
+    high = np.empty(items, np.float32)
+    ranks_without(first, target, weight, own, score, best, parts, chosen, rank, high)
     return best, chosen, share, rank
 
 

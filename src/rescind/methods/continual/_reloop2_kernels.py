@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from rescind.core.fast.ego_kernel import compiled
+from rescind.core.fast.ego_kernel import compiled, inner
 
 BEYOND = 2.0  # larger than any cosine
 LOST = 1e-200  # below, a sum of exponentials has lost precision
@@ -47,7 +47,7 @@ def listed(held, wrong, first, item, error, begin, owner, owner_error):
             owner_error[begin[item[m]]] = error[m]
 
 
-@compiled()
+@inner()
 def _histogram(near, i, begin, stride, bins):
     """Estimate the number of list entries by cosine from every `stride`-th item.
 
@@ -62,7 +62,8 @@ def _histogram(near, i, begin, stride, bins):
         low = near[i, j] if near[i, j] < low else low
         high = near[i, j] if near[i, j] > high else high
     fine = (len(bins) - 1) / math.sqrt(high - low) if high > low else 0.0
-    bins[:] = 0
+    for s in range(len(bins)):  # numba takes seconds to compile an assignment to a slice
+        bins[s] = 0
     for j in range(0, items, stride):
         far = high - near[i, j]
         far = math.sqrt(far) * fine if far > 0 else 0.0  # also for NaN
@@ -70,7 +71,7 @@ def _histogram(near, i, begin, stride, bins):
     return high, fine
 
 
-@compiled()
+@inner()
 def _between(near, i, least, below, bins, some, order, value):
     """Sort the items with least <= cosine < below, nearest first; return their number.
 
@@ -88,7 +89,8 @@ def _between(near, i, least, below, bins, some, order, value):
         low = cosine if cosine < low else low
         high = cosine if cosine > high else high
     fine = (len(bins) - 1) / (high - low) if high > low else 0.0
-    bins[:] = 0
+    for s in range(len(bins)):  # numba takes seconds to compile an assignment to a slice
+        bins[s] = 0
     for r in range(n):
         bins[int((high - near[i, some[r]]) * fine)] += 1
     for s in range(1, len(bins)):
@@ -111,7 +113,7 @@ def _between(near, i, least, below, bins, some, order, value):
     return n
 
 
-@compiled()
+@inner()
 def _below(near, i, item, error, begin, end, wanted, least, best):
     """Write the `wanted` nearest entries of one memory below a cosine into best: [2, .]"""
     found = np.int64(0)
@@ -132,7 +134,7 @@ def _below(near, i, item, error, begin, end, wanted, least, best):
             worst = best[0, found - 1]
 
 
-@compiled(fastmath={"contract", "reassoc"})
+@inner(fastmath={"contract", "reassoc"})
 def _read(order, value, n, highest, sharpness, lists, left, sums):
     """Read the lists of n items; return how many clients still need entries.
 
