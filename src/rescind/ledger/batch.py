@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Table, insert, update
 
 from rescind.ledger import tables
 from rescind.ledger.catalogue import Catalogue
@@ -171,6 +171,13 @@ class Batch:
     def events(self) -> list[dict[str, Any]]:
         """The lines of history of this batch."""
         return [row for table, row in self._rows if table is tables.event]
+
+    def keep(self, name: str, value: str) -> None:
+        """Keep a setting, in the place of what it was."""
+        table = tables.setting
+        same = update(table).where(table.c.name == name)
+        if not self.tx.execute(same.values(value=value)).rowcount:
+            self.tx.execute(insert(table).values(name=name, value=value))
 
     def change(self, person: bytes, old: Items, new: Items) -> None:
         """Change the live sum after the commit. Several changes of one person become one."""

@@ -40,8 +40,6 @@ class Service:
         self.entrances: dict[bytes, bytes] = {}
         """One-time sign-in links of the demonstration: digest of the code, person."""
         self.ending = False
-        self.scanned: dict[str, Any] | None = None
-        """What the last scan since the start found."""
         items = ledger.catalogue
         self.names = [
             json.dumps({"id": item, "title": title}, ensure_ascii=False)[1:-1]
