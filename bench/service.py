@@ -224,13 +224,13 @@ def _shares(people: Callers, worker: int, turns: int) -> dict[str, list[float]]:
 def _learning(server: Running) -> int | None:
     """Wait until a generation has done a round; return its process, None if it did not begin."""
     ask = [request("GET", "/v1/operator/jobs", server.said["operator"])]
-    for _ in range(360):
+    for _ in range(180):
         job = sent(server, ask).answer["jobs"][0]
         if job["state"] != "learning":
             raise SystemExit(f"the generation ended: {job}")
         if job["rounds"]:
             return server.children()[0]
-        time.sleep(0.5)
+        time.sleep(1)  # the operator's session may ask 120 times a minute
     return None
 
 

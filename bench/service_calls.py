@@ -61,7 +61,7 @@ def serve(port: int, state: Path, sync: float) -> None:
     print(json.dumps({"start": started, **_sessions(ledger)}), flush=True)
     if sync:
         slow_down(ledger, sync)
-    app = create_app(ledger, Settings(origin=f"http://localhost:{port}", limits=False))
+    app = create_app(ledger, Settings(origin=f"http://localhost:{port}"))
     uvicorn.run(app, port=port, log_level="error", access_log=False)
     ledger.close()
 

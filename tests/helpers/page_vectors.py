@@ -107,7 +107,7 @@ def changes() -> list[dict[str, Any]]:
     at = datetime(2026, 11, 16, 12, 0, 0, 31_000, UTC)
     for kind, items in (("lend", ["film-1"]), ("erase", ['"é\\', "\u2028 &<\t"]), ("leave", [])):
         opening = hashlib.sha256(kind.encode()).digest()
-        digest = hmac.digest(opening, statement(kind, items, at, 7), "sha256")
+        digest = hmac.digest(opening, statement(kind, items, at.isoformat(), 7), "sha256")
         fact = {"kind": kind, "time": at.isoformat(), "seq": 7, "opening": opening.hex()}
         found.append({**fact, "items": items, "entry": (CHANGE + digest).hex()})
     return found

@@ -74,6 +74,30 @@ def test_migrations_go_down_and_up_again(tmp_path: Path, database: str | None) -
     ledger.close()
 
 
+def test_an_earlier_ledger_keeps_its_content(tmp_path: Path, database: str | None) -> None:
+    """Every released version, down to it and up again."""
+    ledger = opened(tmp_path, database=database)
+    joined(ledger, 1, 2)
+    ledger.writer.close()
+    connection = ledger.store.writer()
+
+    def content() -> dict[str, list[tuple]]:
+        with connection.begin():
+            return {
+                name: sorted(map(tuple, connection.execute(table.select())), key=repr)
+                for name, table in tables.metadata.tables.items()
+            }
+
+    before = content()
+    migrate(connection, "0001")
+    with connection.begin():
+        assert "leaf" not in {one["name"] for one in inspect(connection).get_columns("job")}
+    migrate(connection)
+    assert content() == before
+    assert before["person"]
+    ledger.close()
+
+
 @pytest.mark.parametrize("statement", [0, 1, 7, 20, 30])
 def test_a_migration_that_is_cut_off_leaves_nothing(tmp_path: Path, statement: int) -> None:
     from sqlalchemy import event

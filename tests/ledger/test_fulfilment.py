@@ -26,6 +26,7 @@ from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.lending import TakeBack, statement
 from rescind.ledger.options import Options
 from rescind.privacy import keys
+from rescind.proof.notes import Proof
 
 CATALOGUE = Catalogue([f"film-{n}" for n in range(20)])
 START = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -86,7 +87,7 @@ def test_a_receipt_states_release_people_and_entry_and_opens_with_the_persons_ke
     exact = receipts.opened(issued, KEY)
     assert exact.asked.records == 2
     assert issued.asked.records == "0-9"
-    time = datetime.fromisoformat(body["acknowledgement"]["time"])
+    time = body["acknowledgement"]["time"]
     said = statement("unshare", ["film-3", "film-5"], time, body["acknowledgement"]["seq"])
     assert issued.asked.digest == sealed(said.decode(), KEY)
     assert issued.claims[RELEASE] == "2"
@@ -112,6 +113,25 @@ def test_a_receipt_is_a_leaf_and_its_key_is_destroyed_here(ledger: Ledger) -> No
     assert (row.receipt_slot, row.receipt_key) == (None, None)
     with pytest.raises(DataError, match="destroyed"):
         ledger.keys.get(slot)
+
+
+def test_a_receipt_and_its_proof_have_at_most_8_kb(ledger: Ledger, monkeypatch) -> None:
+    """The proof is of a log of a million leaves. Earlier receipts were larger, and open, too."""
+    way = tuple(bytes([n]) * 32 for n in range(20))
+    proof = str(Proof(999_999, way, "x" * 300)).encode()
+
+    def issued() -> bytes:
+        body = asked(ledger)
+        ledger.releases.make()
+        return bytes(request_of(ledger, body["request_id"]).receipt)
+
+    small = issued()
+    assert receipts.opened(receipts.parse(small), KEY).asked.records == 2
+    assert len(small) + len(proof) <= 8000
+    monkeypatch.setattr(receipts, "to_compact", receipts.to_bytes)
+    earlier = issued()
+    assert receipts.opened(receipts.parse(earlier), KEY).asked.records == 2
+    assert len(earlier) + len(proof) > 8000
 
 
 def test_receipts_are_chained_and_issued_once_even_if_there_are_many(

@@ -18,13 +18,16 @@ from rescind.ledger import generation_worker, tables
 from rescind.ledger.book import Ledger
 from rescind.ledger.generation_audit import audited
 from rescind.ledger.generation_worker import Trainer
+from rescind.ledger.generations import SEED, Generations
 from rescind.ledger.jobs import (
     CHECKPOINT,
     LISTS,
     EndJob,
+    Precommit,
     StartJob,
     bound,
     file_of,
+    precommitment,
 )
 from rescind.ledger.keyslots import unseal
 from rescind.ledger.lending import Lend
@@ -99,6 +102,43 @@ def ready(ledger: Ledger) -> str:
 def states(ledger: Ledger) -> list[str]:
     with ledger.store.reading() as tx:
         return list(tx.scalars(select(tables.job.c.state).order_by(tables.job.c.at)))
+
+
+def test_a_generation_says_before_its_first_round_what_it_is_made_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leaf is there when the process starts; another seed, loan or key gives another entry."""
+    ledger, seen = opened(tmp_path / "state"), []
+    for n in range(3):
+        joined(ledger, *likes(n))
+
+    def trained(self: Generations, row: Any, copied: Any, people: Any) -> Any:
+        (known,) = rows(ledger, tables.job)
+        seen.append((known, dict(copied.loans), self._parts.keys.get(row.key).key))
+        return None, "not trained"
+
+    monkeypatch.setattr(Generations, "_trained", trained)
+    try:
+        job = ledger.generations.start("Softmax", 3).body["job"]
+        ledger.generations.wait()
+        row, loans, key = seen[0]
+        (entry,) = ledger.reading.entries(row.leaf, 1)
+        assert entry == precommitment(job, "Softmax", 3, SEED, loans, key)
+        assert entry[:1] == b"\x04"
+        somebody = next(iter(loans))
+        others = (
+            precommitment(job, "Softmax", 3, SEED + 1, loans, key),
+            precommitment(job, "FedShare", 3, SEED, loans, key),
+            precommitment(job, "Softmax", 3, SEED, {**loans, somebody: loans[somebody][1:]}, key),
+            precommitment(job, "Softmax", 3, SEED, loans, bytes(32)),
+        )
+        assert len({entry, *others}) == 5
+        again = done(ledger, Precommit(job, entry)).body
+        assert again == {"leaf": row.leaf}, "one that goes on does not commit twice"
+        with pytest.raises(DataError, match="not those"):
+            done(ledger, Precommit(job, others[2]))
+    finally:
+        ledger.close()
 
 
 def test_a_generation_serves_until_somebody_takes_something_back(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import struct
 from base64 import b64encode
 from pathlib import Path
 
@@ -43,6 +44,35 @@ def test_a_blind_scanner_is_void(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(scanner, "_OPENERS", {})
     with pytest.raises(DataError, match="the scan is void"):
         scan([tmp_path], [TEXT])
+
+
+def test_page_numbers_of_an_index_are_no_records(tmp_path: Path) -> None:
+    """Only in a real index beside its database, and only rows of numbers are left out there."""
+    ledger = opened(tmp_path / "state")
+    joined(ledger, *range(12))
+    row = Canary("items in a row", numbers=tuple(range(1, 9)))
+    index = (tmp_path / "state" / "ledger.db-shm").read_bytes()
+    assert struct.pack("<8i", *row.numbers) in index, "control: the index has page numbers in a row"
+    assert scan([tmp_path], [row]).found == []
+    ledger.close()
+    (tmp_path / "other-shm").write_bytes(struct.pack("<8i", *row.numbers))
+    (tmp_path / "index-shm").write_bytes(index + TEXT.data)
+    (tmp_path / "copied").write_bytes(index)
+    found = {(Path(one.where).name, one.canary) for one in scan([tmp_path], [row, TEXT]).found}
+    assert found == {("other-shm", row.name), ("index-shm", TEXT.name), ("copied", row.name)}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "clear"),
+    [
+        (range(12), False),
+        ((0, 2, 4, 6, 8), False),
+        ((0, 1, 2, 5, 6, 7), False),
+        ((3, 9, 10, 40), True),
+    ],
+)
+def test_rows_that_a_counter_makes_are_not_looked_for(numbers: list[int], clear: bool) -> None:
+    assert scanner.unmistakable(list(numbers)) is clear
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])

@@ -211,7 +211,7 @@ def test_the_entry_is_a_commitment_that_only_the_opening_opens(ledger: Ledger) -
     assert "receipt_key" not in answer
     ack = answer["acknowledgement"]
     request = ledger.reading.request(answer["request_id"])
-    said = statement("erase", ["item-2"], request.received_at, ack["seq"])
+    said = statement("erase", ["item-2"], request.received_at.isoformat(), ack["seq"])
     entry = b"\x01" + hmac.digest(bytes.fromhex(ack["opening"]), said, hashlib.sha256)
     assert ledger.reading.entries(ack["leaf"], 1) == [entry]
     assert request.asked == sealed(said.decode(), key)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from doors import House
+import struct
+from pathlib import Path
+
+from doors import House, opened
 from rescind.service.policy import SCOPES, Role
 
 
@@ -33,6 +36,31 @@ def test_the_last_scan_is_remembered(house: House) -> None:
     assert found["found"] == 0
     assert found["planted"] > 0
     assert operator.get("/v1/operator/storage").json()["scan"] == found
+
+
+def test_the_last_scan_outlives_a_restart(tmp_path: Path) -> None:
+    with opened(tmp_path / "state") as house:
+        house.person((2, 3, 7, 11, 18, 19, 24, 31, 32, 38))
+        found = house.operator().post("/v1/operator/scan", {}).json()
+        second = house.operator().post("/v1/operator/scan", {}).json()
+        assert second["at"] >= found["at"]
+    with opened(tmp_path / "state") as house:
+        assert house.operator().get("/v1/operator/storage").json()["scan"] == second
+
+
+def test_items_in_a_row_are_no_false_alarm_and_records_in_the_clear_are_found(
+    house: House,
+) -> None:
+    """Page numbers of the database look like items 0 to 11; those of the second person do not."""
+    house.person(tuple(range(12)))
+    operator, mine = house.operator(), (2, 3, 7, 11, 18, 19, 24, 31, 32, 38)
+    alone = operator.post("/v1/operator/scan", {}).json()
+    assert (alone["looked_for"], alone["found"]) == (0, 0)
+    house.person(mine)
+    both = operator.post("/v1/operator/scan", {}).json()
+    assert (both["looked_for"], both["found"]) == (1, 0)
+    (house.ledger.state / "left.npy").write_bytes(struct.pack(f"<{len(mine)}i", *mine))
+    assert operator.post("/v1/operator/scan", {}).json()["found"] == 1
 
 
 def test_the_page_itself_holds_nothing(house: House) -> None:

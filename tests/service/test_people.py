@@ -21,7 +21,7 @@ def test_lending_is_acknowledged_with_what_opens_the_logs_entry(house: House) ->
     answer = person.post("/v1/me/loans", {"items": ["item-3", "item-1"]})
     assert answer.status_code == 201, answer.text
     told = answer.json()["acknowledgement"]
-    said = statement("lend", ["item-1", "item-3"], house.clock(), told["seq"])
+    said = statement("lend", ["item-1", "item-3"], house.clock().isoformat(), told["seq"])
     digest = hmac.digest(bytes.fromhex(told["opening"]), said, "sha256")
     assert told["entry"] == "01" + digest.hex()
     assert house.ledger.reading.entries(told["leaf"], 1) == [bytes.fromhex(told["entry"])]

@@ -127,6 +127,7 @@ def test_a_failure_is_a_number_that_finds_the_log_line(house: House, monkeypatch
 @pytest.fixture
 def limited(tmp_path: Path):
     with opened(tmp_path / "state", limits=True) as one:
+        one.service.limits.clock = lambda: 0.0  # no window ends because a machine is slow
         yield one
 
 
@@ -139,6 +140,29 @@ def test_reading_is_limited_by_session(limited: House) -> None:
     assert int(late.headers["retry-after"]) <= 61
     assert limited.person().get("/v1/me").status_code == 200  # another session
     assert limited.caller().get("/healthz").status_code == 200
+
+
+def test_a_count_ends_and_is_thrown_away(limited: House) -> None:
+    counts, person = limited.service.limits, limited.person((1,))
+    assert [person.get("/v1/me").status_code for _ in range(121)][-1] == 429
+    counts.clock = lambda: 59.0
+    assert person.get("/v1/me").headers["retry-after"] == "1"
+    counts.clock = lambda: 60.0
+    assert person.get("/v1/me").status_code == 200
+    kept = len(counts)
+    for n in range(5):
+        limited.caller(address=f"198.51.100.{n}").get("/v1/catalogue")
+    assert len(counts) == kept + 5
+    counts.clock = lambda: 240.0
+    assert person.get("/v1/me").status_code == 200
+    assert len(counts) == 1
+
+
+def test_a_request_that_the_short_way_leaves_is_counted_once(limited: House) -> None:
+    """It is let in before the short way looks at it, and goes on to the described route."""
+    person = limited.person((1,))
+    odd = [person.get("/v1/me/recommendations?k=0").status_code for _ in range(121)]
+    assert odd == [422] * 120 + [429]
 
 
 def test_signing_in_is_limited_by_address(limited: House) -> None:
@@ -157,7 +181,7 @@ def test_new_accounts_are_limited_by_address(limited: House) -> None:
 
 
 def test_a_request_to_erase_is_slowed_and_never_refused(limited: House, monkeypatch) -> None:
-    monkeypatch.setitem(limits.RATES, "erase", limits.parse("2/minute"))
+    monkeypatch.setitem(limits.RATES, "erase", limits.Rate(2, 60))
     slowed = []
 
     async def sleep(seconds):

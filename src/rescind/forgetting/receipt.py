@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from rescind.audits.finding import Finding, overall
 from rescind.errors import ConfigError, DataError, suggest
 from rescind.forgetting import parts
-from rescind.forgetting.receipt_form import from_bytes, hints_of, plain, to_bytes, typed
+from rescind.forgetting.receipt_form import from_bytes, hints_of, plain, to_bytes, to_compact, typed
 from rescind.forgetting.sealing import BOUND, band, bound, decrypt, encrypt, run_key, sealed
 from rescind.privacy import keys
 from rescind.storage.provenance import versions
@@ -202,7 +202,7 @@ def issue(
         time=(at or datetime.now(UTC)).strftime(TIME_FORMAT),
         public_key=keys.public_text(signer),
     )
-    inside = to_bytes({name: plain(getattr(exact, name)) for name in SECTIONS})
+    inside = to_compact({name: plain(getattr(exact, name)) for name in SECTIONS})
     unsigned = replace(_coarse(exact, bound_claims or (), key), sealed=encrypt(inside, key))
     # Parsed from its bytes, so that the caller gets what every reader gets.
     return Issued(parse(canonical(sign(unsigned, signer))), key)

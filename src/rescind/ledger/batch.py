@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Table, insert, update
 
 from rescind.ledger import tables
 from rescind.ledger.catalogue import Catalogue
@@ -60,6 +61,20 @@ class Answer:
         return _compact(dict(self.body))
 
 
+Tell = Callable[[Answer | BaseException], None]
+"""Takes an operation's answer, or why it was refused."""
+
+
+def settle(future: Future[Answer], outcome: Answer | BaseException) -> None:
+    """Put an answer or a refusal into a future, unless nobody waits for it any more."""
+    if not future.set_running_or_notify_cancel():
+        return
+    if isinstance(outcome, Answer):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
+
+
 @dataclass(frozen=True)
 class Once:
     """Makes an operation have one effect, however often it is sent. The writer keeps digests."""
@@ -86,6 +101,7 @@ class Batch:
     ) -> None:
         """seq: the last number given; leaves: size of the log before this batch"""
         self.tx, self.now, self.keys = tx, now, keys
+        self.time = now.isoformat()
         self.driver = Driver(tx)
         """The same transaction, for the statements of hot paths."""
         self.catalogue, self.options, self.entropy = catalogue, options, entropy
@@ -99,6 +115,11 @@ class Batch:
         self._rows: list[tuple[Table, dict[str, Any]]] = []
         self._undo: list[tuple[bytes, tuple[Items, Items] | None]] = []
         self._leaves_written = self._rows_written = 0
+        self._lists: tuple[list[Any], ...] = (
+            *(self.made, self._undo, self.entries, self.doomed, self.calls, self.erased),
+            self._rows,
+        )
+        """What an operation adds to, and a refusal shortens again."""
 
     def next_seq(self) -> int:
         """Return the next number of the one order of all events."""
@@ -151,6 +172,13 @@ class Batch:
         """The lines of history of this batch."""
         return [row for table, row in self._rows if table is tables.event]
 
+    def keep(self, name: str, value: str) -> None:
+        """Keep a setting, in the place of what it was."""
+        table = tables.setting
+        same = update(table).where(table.c.name == name)
+        if not self.tx.execute(same.values(value=value)).rowcount:
+            self.tx.execute(insert(table).values(name=name, value=value))
+
     def change(self, person: bytes, old: Items, new: Items) -> None:
         """Change the live sum after the commit. Several changes of one person become one."""
         before = self.changes.get(person)
@@ -183,7 +211,7 @@ class Batch:
 
     def mark(self) -> Mark:
         """Remember how far this batch is, to go back if an operation refuses."""
-        lengths = tuple(len(one) for one in self._lists())
+        lengths = tuple(map(len, self._lists))
         return Mark(self.seq, self._rows_written, self._leaves_written, lengths)
 
     def go_back(self, mark: Mark) -> None:
@@ -191,7 +219,7 @@ class Batch:
         self.seq = mark.seq
         self._rows_written, self._leaves_written = mark.rows_written, mark.leaves_written
         made, undo = self.made[mark.lengths[0] :], self._undo[mark.lengths[1] :]
-        for kept, length in zip(self._lists(), mark.lengths, strict=True):
+        for kept, length in zip(self._lists, mark.lengths, strict=True):
             del kept[length:]
         for slot_id in made:
             self.keys.destroy(slot_id)
@@ -201,20 +229,8 @@ class Batch:
             else:
                 self.changes[person] = before
 
-    def _lists(self) -> tuple[list[Any], ...]:
-        return (
-            self.made,
-            self._undo,
-            self.entries,
-            self.doomed,
-            self.calls,
-            self.erased,
-            self._rows,
-        )
 
-
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """Where a batch stood before an operation."""
 
     seq: int

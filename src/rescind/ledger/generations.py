@@ -42,6 +42,7 @@ from rescind.ledger.jobs import (
     STALE,
     Choose,
     EndJob,
+    Precommit,
     RoundDone,
     StartJob,
 )
@@ -237,7 +238,11 @@ class Generations:
             return
         copied = self._copy.pop(job)
         people = sorted(copied.loans)
-        finding, why = self._trained(row, copied, people)
+        try:
+            self._precommit(row, copied)
+            finding, why = self._trained(row, copied, people)
+        except DataError as error:  # its key is gone: something was taken back meanwhile
+            finding, why = None, str(error)
         if self._ending:
             return
         with self._parts.store.reading() as tx:
@@ -253,6 +258,13 @@ class Generations:
         self.tell("generation", {"job": job, "state": state})
         if state == STALE:
             self.start(row.recipe, int(row.detail))
+
+    def _precommit(self, row: Row, copied: Copied) -> None:
+        """Log what it will be made from. It is durable before the first round begins."""
+        key = self._parts.keys.get(row.key).key
+        rounds = int(row.detail)
+        entry = jobs.precommitment(row.id, row.recipe, rounds, SEED, copied.loans, key)
+        self._submit(Precommit(row.id, entry)).result()
 
     def _trained(self, row: Row, copied: Copied, people: list[bytes]) -> tuple[Finding | None, str]:
         """Return what the audit found; None if the process did not end well, and why."""

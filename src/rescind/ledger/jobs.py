@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,10 @@ from sqlalchemy import Row, and_, insert, select, update
 
 from rescind.audits.finding import FAILED as REFUSED
 from rescind.audits.finding import Finding
-from rescind.errors import ConfigError
+from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
 from rescind.ledger.audited import verdict_of, write_audit
-from rescind.ledger.batch import Answer, Batch
+from rescind.ledger.batch import Answer, Batch, Items
 from rescind.ledger.errors import NotThere
 from rescind.ledger.keyslots import about
 
@@ -27,6 +30,7 @@ LONGEST = 50
 MOST_ROUNDS = 10_000
 TAKE_BACKS = ("unshare", "erase", "leave", "dropped", "quarantine")
 CHANGES = ("lend", *TAKE_BACKS)
+ENTRY_TYPE = b"\x04"
 CHOSEN = "generation"
 """The setting that names the generation in service."""
 
@@ -57,6 +61,29 @@ def job_row(tx: Any, job: str) -> Row:
     if row is None:
         raise NotThere("there is no such generation.")
     return row
+
+
+def precommitment(
+    job: str, recipe: str, rounds: int, seed: int, loans: Mapping[bytes, Items], key: bytes
+) -> bytes:
+    """Return the entry that says, before the first round, what a generation will be made from.
+
+    The loans stand in it as a digest under the key of the job. Whoever has the key can check it;
+    when the generation is stale, the key is destroyed and the entry tells nothing any more.
+    """
+    digest = hmac.new(key, b"loans of a generation\0", "sha256")
+    for person in sorted(loans):
+        items = loans[person].astype("<i4").tobytes()
+        digest.update(person + len(items).to_bytes(8, "little") + items)
+    facts = {
+        "job": job,
+        "loans": digest.hexdigest(),
+        "recipe": recipe,
+        "rounds": rounds,
+        "seed": seed,
+    }
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
+    return ENTRY_TYPE + hashlib.sha256(text).digest()
 
 
 @dataclass(frozen=True)
@@ -92,6 +119,28 @@ class StartJob:
         )
         batch.after(lambda: self.begun(job, batch.seq))
         return Answer(202, {"job": job, "recipe": self.recipe, "rounds": self.rounds})
+
+
+@dataclass(frozen=True)
+class Precommit:
+    """Log what a generation will be made from, once; one that goes on must go on with the same."""
+
+    job: str
+    entry: bytes
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        row = job_row(batch.tx, self.job)
+        if row.leaf is None:
+            seq, leaf = batch.next_seq(), batch.append(self.entry)
+            batch.event("generation", 0, None, leaf, seq)
+            here = tables.job.c.id == self.job
+            batch.tx.execute(update(tables.job).where(here).values(leaf=leaf))
+            return Answer(200, {"leaf": leaf})
+        known = batch.tx.scalar(select(tables.leaf.c.entry).where(tables.leaf.c.n == row.leaf))
+        if bytes(known or b"") != self.entry:
+            raise DataError("the loans are not those that this generation was to be made from.")
+        return Answer(200, {"leaf": row.leaf})
 
 
 @dataclass(frozen=True)
@@ -173,9 +222,5 @@ class Choose:
                     f"the audit of generation {self.job} says {verdict or 'nothing'}, so it cannot "
                     f"be served. Start another one; the release is served meanwhile."
                 )
-        table = tables.setting
-        value = self.job or ""
-        same = table.c.name == CHOSEN
-        if not batch.tx.execute(update(table).where(same).values(value=value)).rowcount:
-            batch.tx.execute(insert(table).values(name=CHOSEN, value=value))
+        batch.keep(CHOSEN, self.job or "")
         return Answer(200, {"generation": self.job})

@@ -89,6 +89,7 @@ class KeySlots:
             self._load()
             if SECRET not in self._keys:
                 self._set_up()
+            self._under_secret: Any = hmac.new(self._keys[SECRET], digestmod="sha256")
         except BaseException:
             self.close()
             raise
@@ -166,7 +167,10 @@ class KeySlots:
 
     def keyed(self, purpose: bytes, data: bytes) -> bytes:
         """Return a digest under the server's secret."""
-        return hmac.digest(self._keys[SECRET], purpose + b"\0" + data, "sha256")
+        digest = self._under_secret.copy()  # half the time of a new one
+        digest.update(purpose + b"\0" + data)
+        found: bytes = digest.digest()
+        return found
 
     def without_box(self, named: Collection[int]) -> list[int]:
         """Return the ids of keys that nothing in the ledger names."""
@@ -179,6 +183,7 @@ class KeySlots:
                 os.close(file)
         self._files = []
         self._keys = {}
+        self._under_secret = None
 
     def _set_up(self) -> None:
         if not self._free:

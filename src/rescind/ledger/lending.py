@@ -12,7 +12,7 @@ import hmac
 import json
 from base64 import urlsafe_b64encode
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -169,9 +169,9 @@ def replace_loans(batch: Batch, row: Any, old: Items, new: Items) -> None:
     batch.change(person, old, new)
 
 
-def statement(kind: str, items: list[str], time: datetime, seq: int) -> bytes:
+def statement(kind: str, items: list[str], time: str, seq: int) -> bytes:
     """Return the canonical JSON of a change: what its entry commits to, and a receipt's digest."""
-    facts = {"items": items, "kind": kind, "seq": seq, "time": time.isoformat()}
+    facts = {"items": items, "kind": kind, "seq": seq, "time": time}
     return _CANONICAL(facts).encode()
 
 
@@ -180,14 +180,14 @@ def logged(
 ) -> tuple[dict[str, Any], bytes]:
     """Write the event and its leaf; return the acknowledgement, and the statement in the entry."""
     seq, opening = batch.next_seq(), batch.entropy(32)
-    said = statement(kind, batch.catalogue.names_of(items.tolist()), batch.now, seq)
+    said = statement(kind, batch.catalogue.names_of(items.tolist()), batch.time, seq)
     entry = CHANGE + hmac.digest(opening, said, "sha256")
     leaf = batch.append(entry)
     batch.event(kind, len(items), person, leaf, seq)
     acknowledgement = {
         "kind": kind,
         "seq": seq,
-        "time": batch.now.isoformat(),
+        "time": batch.time,
         "entry": entry.hex(),
         "leaf": leaf,
         "opening": opening.hex(),
@@ -229,7 +229,7 @@ def _requested(batch: Batch, take: TakeBack, gone: Items) -> Answer:
         "n": len(gone),
         **due,
         "level": "L0",
-        "steps": {"hidden": batch.now.isoformat()},
+        "steps": {"hidden": batch.time},
         "acknowledgement": acknowledgement,
         "link": "/r/" + urlsafe_b64encode(token).decode().rstrip("="),
     }

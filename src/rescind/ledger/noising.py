@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, select
 
 from rescind.errors import ConfigError
 from rescind.ledger import tables
@@ -77,12 +77,7 @@ class KeepSchedules:
 
 def write(batch: Batch, schedules: tuple[Schedule, ...]) -> None:
     """Keep the schedules, in this transaction."""
-    table = tables.setting
-    value = json.dumps([asdict(one) for one in schedules])
-    if not batch.tx.execute(
-        update(table).where(table.c.name == SETTING).values(value=value)
-    ).rowcount:
-        batch.tx.execute(insert(table).values(name=SETTING, value=value))
+    batch.keep(SETTING, json.dumps([asdict(one) for one in schedules]))
 
 
 def count_release(batch: Batch) -> None:

@@ -2,7 +2,9 @@
 
 Forms: UTF-8 and UTF-16, hexadecimal digits, base64, JSON escapes, whole numbers of 4 and 8 bytes in
 both orders; inside gzip, bzip2, xz, zstd, zip (so npz), tar, Parquet and SQLite files. Formats that
-do not compress (npy, safetensors) are found as they are.
+do not compress (npy, safetensors) are found as they are. The index of SQLite's write-ahead log is a
+row of page numbers and holds nothing else, so whole numbers are not looked for in it: somebody who
+lends items 0 to 11 would be "found" there.
 
 A scanner that finds nothing may be blind. So every scan plants its own canaries first, in each form
 and container (`control`), and is void if it misses one.
@@ -23,6 +25,7 @@ import zipfile
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from rescind.errors import DataError
@@ -31,6 +34,11 @@ from rescind.ledger.keyslots import KeySlots, about, unseal
 
 DEEPEST = 4
 """Containers inside containers that are opened."""
+_SIZES = (("i", 4), ("q", 8))
+PACKED = frozenset(f"{size}-byte {end}-endian" for _, size in _SIZES for end in ("little", "big"))
+"""Forms in which a row of numbers is bytes one after the other."""
+INDEX = ((3_007_000).to_bytes(4, "little"), (3_007_000).to_bytes(4, "big"))
+"""How the index of a write-ahead log begins: the version of its form. The head comes twice."""
 LARGEST = 1 << 30
 """Bytes of one opened container: more is refused, not skipped in silence."""
 
@@ -132,11 +140,23 @@ def _scan(roots: Iterable[Path], canaries: Sequence[Canary]) -> list[Found]:
     found = []
     for path in _files(roots):
         for where, data in _layers(str(path), path.read_bytes(), DEEPEST):
-            lowered = data.lower()
+            lowered, pages = data.lower(), _is_index(path, data)
             for name, form, what in needles:
+                if pages and form in PACKED:
+                    continue
                 if what in (lowered if form == "hexadecimal" else data):
                     found.append(Found(where, name, form))
     return found
+
+
+def _is_index(path: Path, data: bytes) -> bool:
+    """Whether this is the index of a write-ahead log of SQLite, which lies beside its database."""
+    return path.name.endswith("-shm") and data[:4] in INDEX and data[:48] == data[48:96]
+
+
+def unmistakable(numbers: Sequence[int]) -> bool:
+    """Whether no counter and no list of pages looks like this row: its steps are of three sizes."""
+    return len({after - before for before, after in pairwise(numbers)}) >= 3
 
 
 def _files(roots: Iterable[Path]) -> Iterator[Path]:
@@ -259,7 +279,7 @@ def _of_numbers(numbers: tuple[int, ...]) -> dict[str, bytes]:
         return {}
     forms = {}
     for order, name in (("<", "little"), (">", "big")):
-        for code, size in (("i", 4), ("q", 8)):
+        for code, size in _SIZES:
             if all(-(1 << (8 * size - 1)) <= one < 1 << (8 * size - 1) for one in numbers):
                 packed = struct.pack(f"{order}{len(numbers)}{code}", *numbers)
                 forms[f"{size}-byte {name}-endian"] = packed

@@ -208,6 +208,7 @@ job = Table(
     _column("at", Instant, YEAR, nullable=False),
     _column("ended_at", Instant, YEAR),
     _column("detail", Text, YEAR),
+    _column("leaf", BigInteger, YEAR),  # of its pre-commitment
 )
 round_ = Table(
     "round",

@@ -19,7 +19,7 @@ import sys
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +28,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from rescind.errors import RescindError
 from rescind.ledger import tables
-from rescind.ledger.batch import Answer, Batch, Once, Operation
+from rescind.ledger.batch import Answer, Batch, Once, Operation, Tell, settle
 from rescind.ledger.errors import Busy, Closing, DiskFull, StillRunning
 from rescind.ledger.expiry import EVERY, Expire
 from rescind.ledger.failpoints import reach
@@ -63,9 +63,9 @@ class _Job:
     """An operation on its way: where its answer goes, and what was found out so far."""
 
     operation: Operation
-    once: Once | None
-    lookup: bytes | None
-    future: Future[Answer] = field(default_factory=Future)
+    once: Once | None = None
+    lookup: bytes | None = None
+    tell: Tell | None = None
     answer: Answer | None = None
     refusal: BaseException | None = None
 
@@ -92,20 +92,33 @@ class Writer:
         self._thread.start()
 
     def submit(self, operation: Operation, once: Once | None) -> Future[Answer]:
-        """Queue an operation, unless one with the same Idempotency-Key is under way."""
+        """Queue an operation; return where its answer will be."""
+        future: Future[Answer] = Future()
+        self.take(operation, once, lambda outcome: settle(future, outcome))
+        return future
+
+    def take(self, operation: Operation, once: Once | None, tell: Tell) -> None:
+        """Queue an operation, unless one with the same Idempotency-Key is under way.
+
+        tell: is called once, from any thread
+        """
         lookup = self._recorded.lookup(operation.person, once) if once else None
-        job = _Job(operation, once, lookup)
         with self._gate:
-            if not self._open:
-                job.future.set_exception(Closing("the service is ending. Send it again later."))
-            elif lookup in self._running:
-                text = "the first request with this Idempotency-Key is still running. Wait for it."
-                job.future.set_exception(StillRunning(text))
-            else:
+            refusal = self._refusal(lookup)
+            if refusal is None:
                 if lookup is not None:
                     self._running.add(lookup)
-                self._queue.put(job)
-        return job.future
+                self._queue.put(_Job(operation, once, lookup, tell))
+        if refusal is not None:
+            tell(refusal)
+
+    def _refusal(self, lookup: bytes | None) -> RescindError | None:
+        if not self._open:
+            return Closing("the service is ending. Send it again later.")
+        if lookup in self._running:
+            text = "the first request with this Idempotency-Key is still running. Wait for it."
+            return StillRunning(text)
+        return None
 
     @property
     def running(self) -> bool:
@@ -131,7 +144,7 @@ class Writer:
                     self._quiet()
                 if expiring and self._queue.empty():
                     self._expired = now
-                    self._carry([_Job(Expire(), None, None)])
+                    self._carry([_Job(Expire())])
             self._stop_clean()
         except BaseException as error:  # the thread is the service: without it nothing is durable
             self._end(f"{type(error).__name__}: {error}")
@@ -148,7 +161,7 @@ class Writer:
                 if self._untidied:
                     self._quiet()
                     continue
-                job = _Job(Expire(), None, None)
+                job = _Job(Expire())
             if job is None:
                 if jobs:
                     self._queue.put(None)  # the end comes after these
@@ -327,13 +340,10 @@ class Writer:
         with self._gate:
             self._running.difference_update(job.lookup for job in jobs if job.lookup)
         for job in jobs:
-            if not job.future.set_running_or_notify_cancel():
-                continue
-            if job.refusal is not None:
-                job.future.set_exception(job.refusal)
-            else:
-                assert job.answer is not None
-                job.future.set_result(job.answer)
+            outcome = job.refusal or job.answer
+            assert outcome is not None
+            if job.tell is not None:
+                job.tell(outcome)
 
     def _quiet(self) -> None:
         """Use a pause: write the dates of steps, and move the write-ahead log."""

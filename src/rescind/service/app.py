@@ -14,7 +14,7 @@ from rescind.service import agents, chores, entry, logged, operator, pages, peop
 from rescind.service.bodies import ProblemBody
 from rescind.service.context import Service
 from rescind.service.doors import Doors
-from rescind.service.guard import PLAINLY, Frame, check_routes, handle_problems
+from rescind.service.guard import Frame, GuardedRoute, check_routes, handle_problems
 from rescind.service.settings import Settings
 
 if TYPE_CHECKING:
@@ -38,11 +38,10 @@ def create_app(ledger: Ledger, settings: Settings | None = None) -> FastAPI:
     app.state.service = service
     for router in (*ROUTERS, _log_routes(service.log)):
         app.router.routes.extend(router.routes)
-    # Routes are tried one after the other: those that are called most often come first.
-    app.router.routes.sort(key=lambda route: getattr(route, PLAINLY, None) is None)
     check_routes(app)
     handle_problems(app)
-    app.add_middleware(Frame, service=service)
+    hot = [one for one in app.routes if isinstance(one, GuardedRoute) and one.plainly]
+    app.add_middleware(Frame, service=service, hot=hot)
     return app
 
 

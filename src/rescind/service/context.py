@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from rescind.ledger.batch import Answer, Items, Once, Operation
 from rescind.ledger.public_log import PublicLog
+from rescind.service.arriving import Arriving
 from rescind.service.callers import Callers
 from rescind.service.events import EVERYBODY, OPERATORS, Events
 from rescind.service.limits import Limits, Probing
@@ -34,12 +35,11 @@ class Service:
         self.hosts = frozenset(settings.hosts)
         self.limits, self.probing = Limits(settings.limits), Probing()
         self.measures, self.events = Measures(), Events()
+        self._arriving: Arriving | None = None
         self.ceremonies, self.callers = Ceremonies(settings), Callers(ledger)
         self.entrances: dict[bytes, bytes] = {}
         """One-time sign-in links of the demonstration: digest of the code, person."""
         self.ending = False
-        self.scanned: dict[str, Any] | None = None
-        """What the last scan since the start found."""
         items = ledger.catalogue
         self.names = [
             json.dumps({"id": item, "title": title}, ensure_ascii=False)[1:-1]
@@ -51,7 +51,12 @@ class Service:
 
     async def submit(self, operation: Operation, once: Once | None = None) -> Answer:
         """Have an operation carried out; return when its answer is durable."""
-        return await asyncio.wrap_future(self.ledger.submit(operation, once))
+        loop = asyncio.get_running_loop()
+        if self._arriving is None or self._arriving.loop is not loop:
+            self._arriving = Arriving(loop)
+        waiting, tell = self._arriving.expect()
+        self.ledger.writer.take(operation, once, tell)
+        return await waiting
 
     def is_local(self, request: Request) -> bool:
         """Whether a request came from this machine, and not through a proxy on it."""
@@ -86,7 +91,7 @@ class Service:
 
     def changed(self, person: bytes, what: str, answer: Answer) -> None:
         """Tell whoever listens that a person's loans or requests changed."""
-        if answer.replayed:
+        if answer.replayed or not self.events.heard(person, OPERATORS):
             return
         names = ("request_id", "status", "level", "version", "lent")
         told = {name: answer.body[name] for name in names if name in answer.body}

@@ -38,6 +38,10 @@ class Events:
         for queue in [one for some in self._listeners.values() for one in some]:
             self._put(queue, None)
 
+    def heard(self, *channels: bytes) -> bool:
+        """Whether anybody listens to one of these channels."""
+        return any(one in self._listeners for one in channels)
+
     def publish(self, channel: bytes, name: str, data: Mapping[str, Any]) -> None:
         """Tell a channel. May be called from any thread."""
         if channel != EVERYBODY and channel not in self._listeners:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastapi.exceptions import RequestValidationError
@@ -40,7 +40,7 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 Plainly = Callable[[Request, "Service", Caller], Awaitable[Response | None]]
-PLAINLY = "plainly"
+PLAINLY, ADMITTED = "plainly", "caller"
 AGENTS = "/drp/"
 """Below it errors have the form of the Data Rights Protocol."""
 
@@ -60,14 +60,13 @@ class GuardedRoute(APIRoute):
         lines = {method: f"{method} {self.path_format}" for method in self.methods or ()}
         for line in lines.values():
             rule_of(line)
-        plainly = self.plainly
 
         async def guarded(request: Request) -> Response:
-            service: Service = request.app.state.service
-            rule = POLICY[lines[request.method]]
-            request.state.caller = caller = await admit(service, rule, request)
-            answer = await plainly(request, service, caller) if plainly else None
-            return await inner(request) if answer is None else answer
+            if not hasattr(request.state, ADMITTED):  # `Frame` has let it in, and counted it
+                rule = POLICY[lines[request.method]]
+                service: Service = request.app.state.service
+                request.state.caller = await admit(service, rule, request)
+            return await inner(request)
 
         return guarded
 
@@ -104,7 +103,7 @@ async def admit(service: Service, rule: Rule, request: Request) -> Caller:
         _same_site(service, rule, headers)
         _body(rule, headers)
     address = request.client.host if request.client else ""
-    await service.limits.take(rule.limit, caller.session.hex(), address)
+    await service.limits.take(rule.limit, caller.session, address)
     status = policy.verdict(rule, caller.role, caller.scopes)
     if status == 200 or (rule.scope == "metrics" and service.is_local(request)):
         return caller
@@ -156,8 +155,11 @@ def _body(rule: Rule, headers: Sent) -> None:
 class Frame:
     """The outermost layer: headers of every answer, counts, and a problem for what failed."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Service, hot: Sequence[GuardedRoute] = ()) -> None:
+        """hot: routes that may answer here, without the layers of FastAPI; their paths are fixed"""
         self.app, self.service = app, service
+        lines = [(method, one.path_format, one) for one in hot for method in one.methods or ()]
+        self._hot = {(m, path): (one, POLICY[f"{m} {path}"]) for m, path, one in lines}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -180,15 +182,42 @@ class Frame:
             await send(message)
 
         try:
+            if (hot := self._hot.get((scope["method"], scope["path"]))) is not None:
+                request = Request(scope, receive)
+                if (answer := await self._plainly(request, *hot)) is not None:
+                    await answer(scope, receive, framed)
+                    return
+                receive = _again(await request.body(), receive)
             await self.app(scope, receive, framed)
         except Exception as error:
             if status:  # the answer has begun, so the connection can only be cut
                 problems.of(error)
                 raise ConnectionError("an answer broke off") from None
-            await _render(problems.of(error), scope["path"])(scope, receive, framed)
+            await _render(self.service, error, scope["path"])(scope, receive, framed)
+
+    async def _plainly(self, request: Request, route: GuardedRoute, rule: Rule) -> Response | None:
+        """Answer a request that is as it should be; None: the described route has to look."""
+        request.scope["route"] = route
+        request.state.caller = caller = await admit(self.service, rule, request)
+        assert route.plainly is not None
+        return await route.plainly(request, self.service, caller)
 
 
-def _render(problem: Problem, path: str) -> Response:
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Return what gives a body that was read already once more."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def given() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return given
+
+
+def _render(service: Service, error: Exception, path: str) -> Response:
+    """Return a refusal as the caller expects it. A log names no item, but the answer does."""
+    problem = problems.of(error)
+    if isinstance(error, ConsentError) and error.item is not None:
+        problem.item = service.ledger.catalogue.ids[error.item]
     if path.startswith(AGENTS):
         return problem.response_for_agents(fatal=problem.status in {400, 403, 422})
     return problem.response()
@@ -197,18 +226,14 @@ def _render(problem: Problem, path: str) -> Response:
 def handle_problems(app: FastAPI) -> None:
     """Turn refusals of every kind into problems."""
 
-    def handler(make: Callable[[Any], Problem]) -> Callable[..., Awaitable[Response]]:
+    def handler(make: Callable[[Any], Exception]) -> Callable[..., Awaitable[Response]]:
         async def handle(request: Request, error: Exception) -> Response:
-            problem = make(error)
-            if isinstance(error, ConsentError) and error.item is not None:
-                service: Service = request.app.state.service
-                problem.item = service.ledger.catalogue.ids[error.item]
-            return _render(problem, request.url.path)
+            return _render(request.app.state.service, make(error), request.url.path)
 
         return handle
 
-    app.add_exception_handler(Problem, handler(problems.of))
-    app.add_exception_handler(RescindError, handler(problems.of))
+    app.add_exception_handler(Problem, handler(lambda error: error))
+    app.add_exception_handler(RescindError, handler(lambda error: error))
     app.add_exception_handler(
         RequestValidationError, handler(lambda error: problems.of_validation(error.errors()))
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
@@ -59,9 +60,8 @@ def scan(service: Service) -> dict[str, Any]:
 
     They are sealed, so nothing may be found; the scanner plants and finds them itself first.
     """
-    lenders = [items for items in service.ledger.live.loans.values() if len(items) >= LONG][:FEW]
-    canaries = [
-        Canary(f"loans {n}", numbers=tuple(items.tolist())) for n, items in enumerate(lenders)
-    ]
+    rows = (items.tolist() for items in service.ledger.live.loans.values() if len(items) >= LONG)
+    lenders = list(islice((row for row in rows if scanner.unmistakable(row)), FEW))
+    canaries = [Canary(f"loans {n}", numbers=tuple(row)) for n, row in enumerate(lenders)]
     found = scanner.scan([service.ledger.state], canaries)
     return {"looked_for": len(canaries), "planted": found.planted, "found": len(found.found)}

@@ -7,24 +7,33 @@ from __future__ import annotations
 
 import asyncio
 import time
-
-from limits import RateLimitItem, parse
-from limits.storage import MemoryStorage
-from limits.strategies import FixedWindowRateLimiter
+from collections.abc import Hashable
+from math import ceil
+from typing import NamedTuple
 
 from rescind.service import problems
 from rescind.service.policy import Limit
 
-RATES: dict[str, RateLimitItem] = {
-    "sign-in": parse("10/minute"),
-    "account": parse("5/hour"),
-    "read": parse("120/minute"),
-    "change": parse("120/minute"),
-    "erase": parse("120/minute"),
+
+class Rate(NamedTuple):
+    """So many calls in so many seconds, counted from the first of them."""
+
+    most: int
+    seconds: float
+
+
+RATES: dict[str, Rate] = {
+    "sign-in": Rate(10, 60),
+    "account": Rate(5, 3600),
+    "read": Rate(120, 60),
+    "change": Rate(120, 60),
+    "erase": Rate(120, 60),
 }
 BY_ADDRESS = frozenset({"sign-in", "account"})
 """Counted before anybody is known, so a new session does not start the count anew."""
 SLOWED_SECONDS = 1.0
+TIDY_SECONDS = 60.0
+"""How often counts that have ended are thrown away."""
 PROBES = 20
 """Different sets of loans per person and release that get a list of their own."""
 
@@ -33,22 +42,42 @@ class Limits:
     """Counts calls in memory. A restart forgets the counts, and an attacker cannot cause one."""
 
     def __init__(self, on: bool = True, slowed: float = SLOWED_SECONDS) -> None:
-        self.on, self.slowed, self.sleep = on, slowed, asyncio.sleep
-        self._count = FixedWindowRateLimiter(MemoryStorage())
+        self.on, self.slowed, self.sleep, self.clock = on, slowed, asyncio.sleep, time.monotonic
+        self._windows: dict[tuple[Limit, Hashable], list[float]] = {}
+        """When a count ends, and what it is."""
+        self._tidied = 0.0
 
-    async def take(self, limit: Limit, session: str, address: str) -> None:
+    async def take(self, limit: Limit, session: bytes, address: str) -> None:
         """Count one call; raise 429 if there were too many."""
         if not self.on or limit == "none":
             return
-        rate = RATES[limit]
-        who = address if limit in BY_ADDRESS or not session else session
-        if self._count.hit(rate, limit, who):
+        wait = self._hit(limit, address if limit in BY_ADDRESS or not session else session)
+        if not wait:
             return
         if limit == "erase":
             await self.sleep(self.slowed)
             return
-        left = self._count.get_window_stats(rate, limit, who).reset_time - time.time()
-        raise problems.too_many(int(left) + 1)
+        raise problems.too_many(ceil(wait))
+
+    def _hit(self, limit: Limit, who: Hashable) -> float:
+        """Count one call; return the seconds until the next one is allowed, 0 for this one."""
+        now, rate = self.clock(), RATES[limit]
+        window = self._windows.get((limit, who))
+        if window is None or window[0] <= now:
+            self._tidy(now)
+            self._windows[limit, who] = [now + rate.seconds, 1]
+            return 0.0
+        window[1] += 1
+        return window[0] - now if window[1] > rate.most else 0.0
+
+    def _tidy(self, now: float) -> None:
+        if now - self._tidied >= TIDY_SECONDS:
+            self._tidied = now
+            self._windows = {who: one for who, one in self._windows.items() if one[0] > now}
+
+    def __len__(self) -> int:
+        """How many counts are kept."""
+        return len(self._windows)
 
 
 class Probing:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from rescind.ledger import accounts, agency, tables
 from rescind.ledger.jobs import job_row
-from rescind.ledger.noted import Note, Told
+from rescind.ledger.noted import Note, Scanned, last_scan
 from rescind.ledger.quarantine import Quarantine
 from rescind.ledger.reading import OPEN
 from rescind.service import bodies, learning, problems, recommending, statuses
@@ -104,7 +104,7 @@ def jobs(
     """List generations and their rounds, the newest first."""
     table = tables.job
     rows, more = _page(service, table, table.c.at.desc(), cursor, size)
-    names = ("id", "kind", "recipe", "state", "seq", "stale", "detail")
+    names = ("id", "kind", "recipe", "state", "seq", "stale", "detail", "leaf")
     counted = select(tables.round_.c.job, func.count(), func.max(tables.round_.c.number)).group_by(
         tables.round_.c.job
     )
@@ -152,7 +152,7 @@ def storage(service: TheService) -> Response:
     files = [path for path in service.ledger.state.rglob("*") if path.is_file()]
     sizes = {str(path.relative_to(service.ledger.state)): path.stat().st_size for path in files}
     body = {"bytes": sum(sizes.values()), "files": sizes, "keys": len(service.ledger.keys)}
-    return reply({**body, "scan": service.scanned})
+    return reply({**body, "scan": last_scan(service.ledger.reading)})
 
 
 @router.at("POST /v1/operator/requests/{id}/extend", bodies.Anything)
@@ -222,10 +222,7 @@ async def scan(request: Request, key: bodies.IdempotencyKey, service: TheService
     """Look for records in the clear in every file of the state folder."""
     found = await run_in_threadpool(learning.scan, service)
     found = {**found, "at": moment(service.ledger.clock())}
-    answer = await service.submit(Told(found), await once(request, key))
-    if not answer.replayed:
-        service.scanned = found
-    return told(answer)
+    return told(await service.submit(Scanned(found), await once(request, key)))
 
 
 @router.at("POST /v1/operator/agents", bodies.Anything, 201)

@@ -183,11 +183,11 @@ export function Store ({ storage, scan, scanning }) {
   return html`<${Panel} title="Store and keys" aside=${aside}>
     <${Figures} of=${{
       store: size(storage.bytes), keys: count(storage.keys), 'keys file': size(storage.files['keys.bin'] ?? 0),
-      'last scan': last ? `${count(last.found)} found` : 'none yet'
+      'last scan': !last ? 'none yet' : last.looked_for ? `${count(last.found)} found` : 'nobody to look for'
     }} />
     <p class="quiet">${last
       ? `The scan of ${moment(last.at)} looked for the loans of ${count(last.looked_for)} people in every file; it planted ${count(last.planted)} itself first and found them.`
-      : 'No scan since the start of the service.'}</p>
+      : 'No scan yet.'}</p>
     <details><summary>Files <span class="note">${files.length}</span></summary>
       <${Table} label="Files" head=${['file', 'size']} empty="" rows=${files.map(([name, bytes]) => [html`<code>${name}</code>`, size(bytes)])} />
     </details>
