@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 ENTRY = 33
-CHANGE, RECEIPT, RELEASE, ROUND, LINE, REVOKED = range(1, 7)
+CHANGE, RECEIPT, RELEASE, ROUND, LINE, REVOKED, ROSTER = range(1, 8)
 KINDS = {
     CHANGE: "change of a loan",
     RECEIPT: "receipt",
@@ -33,6 +33,7 @@ KINDS = {
     ROUND: "round announced",
     LINE: "line of the roster",
     REVOKED: "line revoked",
+    ROSTER: "roster stated",
 }
 """What an entry may be about, by its first byte."""
 ENTRIES, CHECKPOINT = "entries.bin", "checkpoint"

@@ -91,12 +91,17 @@ class Pulling:
         self._sent(Request(f"{self._base}/{path}", data=body, headers=headers, method="POST"))
 
     def _sent(self, request: Request) -> bytes:
-        try:
-            with urlopen(request, timeout=WAIT) as answer:
-                return bytes(answer.read(LARGEST))
-        except HTTPError as error:
-            told = error.read(500).decode("utf-8", "replace")
-            raise Away(f"{request.full_url} says {error.code}: {told}") from None
-        except (URLError, OSError, ValueError) as error:
-            why = getattr(error, "reason", None) or error
-            raise Away(f"{request.full_url} cannot be reached ({why}). Is it running?") from None
+        return sent(request)
+
+
+def sent(request: Request, most: int = LARGEST) -> bytes:
+    """Send a request and return the answer, or raise `Away`. most: bytes that are read"""
+    try:
+        with urlopen(request, timeout=WAIT) as answer:
+            return bytes(answer.read(most))
+    except HTTPError as error:
+        told = error.read(500).decode("utf-8", "replace")
+        raise Away(f"{request.full_url} says {error.code}: {told}") from None
+    except (URLError, OSError, ValueError) as error:
+        why = getattr(error, "reason", None) or error
+        raise Away(f"{request.full_url} cannot be reached ({why}). Is it running?") from None
