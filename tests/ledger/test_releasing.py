@@ -21,11 +21,12 @@ from rescind.ledger.failpoints import VARIABLE
 from rescind.ledger.keyslots import unseal
 from rescind.ledger.lending import Lend
 from rescind.ledger.release_audit import audited
-from rescind.ledger.release_steps import bound, entry_of, path_of
+from rescind.ledger.release_steps import bound, path_of
 from rescind.ledger.release_worker import Copy, _make_there, make_here
 from rescind.methods.additive._live_release import Form, read, release_of, unpacked
 from rescind.methods.additive._live_sum import Items, LiveSum, added_up
 from rescind.methods.additive._solving import Solving
+from rescind.proof.roster import release_entry
 from served import CATALOGUE, ITEMS, START, Hand, likes, opened, rows
 
 
@@ -129,10 +130,10 @@ def test_the_leaf_of_a_release_states_its_public_facts(tmp_path: Path) -> None:
         "sum": ledger.live.digest(),
         "weights": release.digest,
     }
-    assert ledger.reading.entries(row.leaf, 1) == [entry_of(facts)]
+    assert ledger.reading.entries(row.leaf, 1) == [release_entry(facts)]
     text = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
-    assert entry_of(facts) == b"\x03" + hashlib.sha256(text).digest()
-    assert entry_of({**facts, "people": 7}) != entry_of(facts)
+    assert release_entry(facts) == b"\x03" + hashlib.sha256(text).digest()
+    assert release_entry({**facts, "people": 7}) != release_entry(facts)
     ledger.close()
 
 

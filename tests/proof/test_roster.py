@@ -16,7 +16,7 @@ from rescind.forgetting.roster import Seeds, audit, lines_of, publish
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.local_gram import LocalGram
 from rescind.privacy import keys
-from rescind.proof.log_folder import LINE, RELEASE, REVOKED, LogFolder, entry_of
+from rescind.proof.log_folder import LINE, REVOKED, ROSTER, LogFolder, entry_of
 from rescind.proof.roster import (
     Public,
     Stated,
@@ -56,10 +56,10 @@ class Operator:
         public = replace(public, **changed)
         stated = Stated.parse(public.stated)
         lines = len(split(public.lines))
-        number = sum(entry[0] == RELEASE for entry in self.log.entries) + 1
+        number = sum(entry[0] == ROSTER for entry in self.log.entries) + 1
         stated = replace(stated, sum=digest(public.total), lines=lines, number=number)
         public = replace(public, stated=stated.to_bytes())
-        self.log.append([entry_of(RELEASE, public.stated)], keys.log_key())
+        self.log.append([entry_of(ROSTER, public.stated)], keys.log_key())
         return public
 
 

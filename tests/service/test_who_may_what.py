@@ -190,6 +190,7 @@ INSIDE = {
     "POST /log/cosignatures": {422},
     "GET /v1/release/{digest}": {404},
     "GET /static/{digest}/{path}": {404},
+    "GET /log/roster/{name}": {404},
 }
 """Routes that this test cannot bring to success: how they answer somebody who was let in."""
 ENDS = {"DELETE /v1/session", "POST /v1/me/requests/{id}/confirm", "POST /v1/me/requests"}

@@ -70,6 +70,10 @@ def check(
         Path | None,
         Option(help="For whoever may rebuild: is this run's sum the published one?"),
     ] = None,
+    state: Annotated[
+        Path | None,
+        Option(help="The same for a service: its state folder, while it does not run."),
+    ] = None,
 ) -> None:
     """Check that the lines of a roster add up, without any data. Exit code 1 if they do not."""
     from rescind.errors import DataError
@@ -86,14 +90,29 @@ def check(
         told = roster.check(public, trusted or key_of(public.log), witnesses, before)
         told += _mine(public, own) if own is not None else []
         told += _audit(run, public) if run else []
+        told += _audit_state(state, public) if state else []
     except DataError as error:
         typer.echo(f"NOT VALID: {error}")
         raise typer.Exit(1) from None
     typer.echo("VALID")
     for sentence in told:
         typer.echo(f"  {sentence}")
-    if run is None:
-        typer.echo("Not covered: whether the weights in use were solved from this sum (--run).")
+    if run is None and state is None:
+        typer.echo("Not covered: whether the weights in use were solved from this sum.")
+
+
+@app.command("fetch")
+def fetch(
+    url: Annotated[str, Argument(metavar="URL", help="The address of a service.")],
+    out: Annotated[Path, Option(help="The folder to write; an earlier one is replaced.")],
+) -> None:
+    """Fetch the roster of a running service and its log, to check them offline."""
+    from rescind.proof.fetching import fetch as fetched
+
+    stated = fetched(url, out)
+    of = f"release {stated.facts.get('number')}" if stated.facts else "a run"
+    typer.echo(f"{stated.lines:,} lines of {of}, stated on {stated.time}. Written: {out}")
+    typer.echo(f"Next: rescind roster check {out} --log-key KEY (the service tells it: /v1/keys)")
 
 
 @app.command("mine")
@@ -128,8 +147,13 @@ def _mine(public, text):
         lines = json.loads(text)
     except ValueError:
         lines = None
+    if isinstance(lines, dict):
+        lines = lines.get("lines")  # as a service tells them: /v1/me/lines
     if not isinstance(lines, list) or not all(isinstance(one, dict) for one in lines):
-        raise DataError("the file given with --mine is not one that rescind roster mine wrote.")
+        raise DataError(
+            "the file given with --mine is not one that rescind roster mine wrote, nor what a "
+            "service tells at /v1/me/lines."
+        )
     told = []
     for one in lines:
         name = own_line(one)
@@ -147,3 +171,18 @@ def _audit(run, public):
     from rescind.forgetting.roster import Seeds, audit
 
     return audit(open_run(run, repeatable=False), public, Seeds.of(public.log))
+
+
+def _audit_state(state, public):
+    from rescind.errors import ConfigError
+    from rescind.ledger.book import Ledger
+    from rescind.ledger.keyslots import FILE
+    from rescind.ledger.roster_audit import audit
+
+    if not (state / FILE).exists():
+        raise ConfigError(f"{state} is not the state folder of a service: it has no {FILE}.")
+    ledger = Ledger.open(state)
+    try:
+        return audit(ledger, public)
+    finally:
+        ledger.close()

@@ -30,7 +30,7 @@ from rescind.methods.additive._exchange import OWNERS as OWNERS_KEY
 from rescind.methods.additive._solve import WEIGHTS
 from rescind.methods.additive.gram import Gram, gram_of
 from rescind.privacy import keys
-from rescind.proof.log_folder import LINE, RELEASE, REVOKED, LogFolder, entry_of
+from rescind.proof.log_folder import LINE, REVOKED, ROSTER, LogFolder, entry_of
 from rescind.proof.roster import Part, Public, Stated, added_up, digest, live, split, to_bytes
 from rescind.proof.sum_hash import OWNERS, blinding, hash_of, hidden, opens
 
@@ -137,7 +137,7 @@ def publish(
     after = Seeds(seeds.path, seeds.key, {tag: seeds.lines[tag] for tag in made})
     total = to_bytes(hash_of(sums_of(fed)) + hidden(after.small()))
     stated = Stated(
-        number=sum(entry[0] == RELEASE for entry in log.entries) + 1,
+        number=sum(entry[0] == ROSTER for entry in log.entries) + 1,
         lines=len(made),
         items=fed.world.sizes.items,
         sum=digest(total),
@@ -146,7 +146,7 @@ def publish(
     ).to_bytes()
     added = [entry_of(LINE, line) for line in made.values()]
     revoked = [bytes([REVOKED]) + bytes.fromhex(one) for one in sorted(gone)]
-    log.append([*added, *revoked, entry_of(RELEASE, stated)], private)
+    log.append([*added, *revoked, entry_of(ROSTER, stated)], private)
     seeds.lines = after.lines
     seeds.write()
     return Public(b"".join(made.values()), total, stated, log)

@@ -17,6 +17,7 @@ from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts, now
 from rescind.ledger.reading import Reading
 from rescind.ledger.releasing import Releasing
+from rescind.ledger.rostering import Rostering
 from rescind.ledger.start import Report, prepared
 from rescind.ledger.writer import Writer
 
@@ -41,6 +42,7 @@ class Ledger:
         self.writer = Writer(parts)
         self.reading = Reading(parts.store, parts.keys, parts.catalogue, self.writer.dates)
         self.releases = Releasing(parts, self.submit, self.signer)
+        self.roster = Rostering(parts, self.submit, self.releases)
         self.generations = Generations(parts, self.submit)
 
     @classmethod
@@ -76,6 +78,7 @@ class Ledger:
         ledger.writer.begin(seq, batch)
         try:
             ledger.releases.begin()
+            ledger.roster.begin()
             ledger.generations.begin()
         except BaseException:
             ledger.close()
@@ -103,6 +106,7 @@ class Ledger:
     def close(self) -> None:
         """Answer what was submitted, remember the sum's digest, and end."""
         self.generations.close()
+        self.roster.stop()
         self.writer.close()
         self.parts.resources.close()
 

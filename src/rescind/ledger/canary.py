@@ -90,6 +90,7 @@ def story(folder: Path, *, forget: bool = True, learnt: Callable[[Ledger], str] 
     with _opened(state) as ledger:
         person = _life(ledger, name.encode(), places)
         release = ledger.releases.make().number
+        ledger.roster.publish()
         receipt_key = _done(ledger, TakeBack(person, "unshare", places[:1])).body["receipt_key"]
         job = learnt(ledger)  # after it: a take-back ends a generation
         told.before[EXPORT] = _exported(ledger, person, places)
@@ -111,6 +112,7 @@ def story(folder: Path, *, forget: bool = True, learnt: Callable[[Ledger], str] 
         if forget:
             _done(ledger, TakeBack(person, "leave"))
             ledger.releases.make()  # what is served forgets now, and receipts are issued
+            ledger.roster.publish()
         told.after[EXPORT] = _exported(ledger, person, places)
     told.after |= _taken(folder, secret, release, job)
     looked = scan([folder], canaries)

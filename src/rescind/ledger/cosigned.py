@@ -13,7 +13,8 @@ from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.errors import NotThere
-from rescind.proof.notes import WITNESS, Checkpoint, Key, bare, opened
+from rescind.proof.notes import WITNESS, Checkpoint, Key, opened
+from rescind.proof.witness import bare
 
 if TYPE_CHECKING:
     from rescind.ledger.book import Ledger

@@ -15,6 +15,7 @@ NAMES = (
     "release being made",
     "release committed",
     "receipts committed",
+    "roster being made",
     "generation running",
 )
 """In the order of the specification, section 2.4."""

@@ -274,7 +274,7 @@ def forget_person(tx: Any, person: bytes) -> None:
     )
     for owned in (tables.credential, tables.session):
         tx.execute(delete(owned).where(owned.c.person == person))
-    for naming in (tables.event, tables.request):
+    for naming in (tables.event, tables.request, tables.roster):
         tx.execute(update(naming).where(naming.c.person == person).values(person=None))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,8 +22,8 @@ from rescind.ledger.noising import count_release
 from rescind.ledger.release_worker import Made
 from rescind.methods.additive import _live_release as live_release
 from rescind.methods.additive._live_release import Weights
+from rescind.proof.roster import release_entry
 
-ENTRY_TYPE = b"\x03"
 PATTERN = "release-*.sealed"
 
 
@@ -115,14 +113,8 @@ class ReleaseMade:
         write_atomically(path_of(self.state, number), box, private=True)
         reach("release being made")
         verdict = overall(self.made.findings)
-        facts = {
-            "audit": verdict,
-            "number": number,
-            "people": self.people,
-            "sum": self.made.sum_digest,
-            "weights": live_release.file_digest(self.made.file),
-        }
-        leaf = batch.append(entry_of(facts))
+        facts = facts_of(number, self.people, self.made)
+        leaf = batch.append(release_entry(facts))
         batch.tx.execute(
             insert(table).values(
                 number=number,
@@ -159,10 +151,15 @@ class EndOld:
         return Answer(200)
 
 
-def entry_of(facts: dict[str, Any]) -> bytes:
-    """Return the log entry of a release: type and the digest of its public facts."""
-    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
-    return ENTRY_TYPE + hashlib.sha256(text.encode()).digest()
+def facts_of(number: int, people: int, made: Made) -> dict[str, Any]:
+    """Return the public facts of a release, whose digest stands in the log."""
+    return {
+        "audit": overall(made.findings),
+        "number": number,
+        "people": people,
+        "sum": made.sum_digest,
+        "weights": live_release.file_digest(made.file),
+    }
 
 
 def path_of(state: Path, number: int) -> Path:

@@ -44,9 +44,11 @@ from rescind.ledger.release_steps import (
     ReleaseMade,
     TakeCopy,
     bound,
+    facts_of,
     path_of,
 )
 from rescind.ledger.release_worker import Copy, make
+from rescind.ledger.rostering import Unlisted
 from rescind.ledger.tables import CHANGES
 from rescind.ledger.tally import NAMELESS, Since
 from rescind.methods.additive import _live_release as live_release
@@ -86,6 +88,8 @@ class Releasing:
         self._release: Release | None = None
         self._instant: AtOnce | None = None
         self._seq = 0
+        self.unlisted: Unlisted | None = None
+        """The last release, until its roster is made. In memory only: a start lists nothing."""
 
     # -- what a start does -------------------------------------------------------------------------
 
@@ -185,7 +189,7 @@ class Releasing:
             )
         with self._making:
             noise = self.noising.next()
-            copy, seq = self._copy()
+            copy, seq, loans = self._copy()
             people = self._changed_between(self._seq, seq).number
             made = make(copy, self._parts.catalogue.ids, self.form, noise)
             file = live_release.packed(made.file)
@@ -211,14 +215,23 @@ class Releasing:
             if old is not None:
                 with suppress(FileNotFoundError):
                     path_of(self._parts.state, old.number).unlink()
+            if noise is None:  # with noise nothing exact is told, and a roster counts people
+                facts = facts_of(release.number, people, made)
+                counted = self.form.min_count > 0
+                self.unlisted = Unlisted(facts, copy.sums, loans, counted)
             return release
 
-    def _copy(self) -> tuple[Copy, int]:
+    def listed(self, release: Unlisted) -> None:
+        """Take note that the roster of a release is made, and let its copy of the sum go."""
+        if self.unlisted is release:
+            self.unlisted = None
+
+    def _copy(self) -> tuple[Copy, int, dict[bytes, Items]]:
         found: list[tuple[Any, int]] = []
         live = self._parts.live
         self._submit(TakeCopy(lambda seq: found.append((live.settle(), seq)))).result()
         (sums, loans, gone), seq = found[0]
-        return Copy.of(sums, loans, gone, self.noising.left_out(seq)), seq
+        return Copy.of(sums, loans, gone, self.noising.left_out(seq)), seq, loans
 
     def _fulfil(self, served: Served) -> None:
         while self._submit(Issue(served, self._signer)).result().body["more"]:

@@ -109,12 +109,14 @@ def opened_boxes(ledger: Path, keys: KeySlots) -> dict[str, bytes]:
         (tables.person, "box", "id"),
         (tables.credential, "box", "person"),
         (tables.request, "receipt_key", "id"),
+        (tables.roster, "box", "person"),
     ]
     connection = sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)
     try:
         for table, column, whose in boxes:
             rows = connection.execute(
-                f'SELECT "{whose}", "{column}" FROM "{table.name}" WHERE "{column}" IS NOT NULL'
+                f'SELECT "{whose}", "{column}" FROM "{table.name}" '
+                f'WHERE "{column}" IS NOT NULL AND "{whose}" IS NOT NULL'
             ).fetchall()
             for number, (owner, box) in enumerate(rows):
                 plain = tried(keys, box, about(owner, table.name, column))

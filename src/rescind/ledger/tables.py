@@ -63,6 +63,8 @@ YEARS_3 = "deleted after 3 years; holds no record"
 RECEIPT_KEY = "sealed under a slot of its own, destroyed when the receipt is issued"
 COMMITMENT = "kept: commitments under keys that nobody here has"
 RELEASE = "kept: public facts of a release"
+LINE = "public: hides its items from whoever has no seed; deleted when the line is revoked"
+SEED = "sealed under loans_key, which every change of the loans destroys; deleted with its line"
 RELEASE_KEY = "destroyed with the next release"
 YEAR = "deleted after 1 year; ids and numbers only"
 OPERATOR = "deleted by the operator; about no lender"
@@ -195,6 +197,23 @@ release = Table(
     _column("audit", Text, RELEASE),
     _column("leaf", BigInteger, RELEASE),
 )
+roster = Table(
+    "roster",
+    metadata,
+    _column("digest", LargeBinary(32), LINE, primary_key=True),  # of the line, in roster-*.bin
+    _column("part", Text, LINE, nullable=False),  # of the person's sum; lent: from their loans
+    _column("person", LargeBinary(16), NULLED, index=True),
+    _column("box", LargeBinary, SEED),  # the seed that hides the line
+)
+roster_stated = Table(
+    "roster_stated",
+    metadata,
+    _number("number", RELEASE),
+    _column("release", BigInteger, RELEASE, nullable=False),
+    _column("stated", LargeBinary, RELEASE, nullable=False),
+    _column("total", LargeBinary, RELEASE, nullable=False),  # what the lines add up to
+    _column("leaf", BigInteger, RELEASE, nullable=False),
+)
 job = Table(
     "job",
     metadata,
@@ -285,6 +304,7 @@ PATHS = {
     "ledger.db-wal": "as ledger.db; emptied at every checkpoint",
     "ledger.db-shm": "as ledger.db; an index of the file beside it",
     "release-*.sealed": "its key is destroyed with the next release, then the file is removed",
+    "roster-*.bin": "public: lines that hide their items; replaced with the next roster",
     "generation-*": "sealed under the key of its job, destroyed when it ends or is stale",
     "logs/*.log": "deleted after 30 days; counts and seconds, never an id of a person or item",
 }

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 from rescind.core.files import locked, make_folder, write_atomically
 from rescind.errors import ConfigError, DataError
-from rescind.proof.notes import WITNESS, Checkpoint, Key, Proof, is_name, opened, signed
+from rescind.proof.notes import Checkpoint, Key, Proof, is_name, opened, signed, vouched
 from rescind.proof.tlog import Tree, bundle
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 ENTRY = 33
-CHANGE, RECEIPT, RELEASE, ROUND, LINE, REVOKED = range(1, 7)
+CHANGE, RECEIPT, RELEASE, ROUND, LINE, REVOKED, ROSTER = range(1, 8)
 KINDS = {
     CHANGE: "change of a loan",
     RECEIPT: "receipt",
@@ -33,6 +33,7 @@ KINDS = {
     ROUND: "round announced",
     LINE: "line of the roster",
     REVOKED: "line revoked",
+    ROSTER: "roster stated",
 }
 """What an entry may be about, by its first byte."""
 ENTRIES, CHECKPOINT = "entries.bin", "checkpoint"
@@ -192,22 +193,16 @@ class LogFolder:
 
         since: a checkpoint (signed note) that was kept from before
         """
-        point, found = opened(self.note, [log, *witnesses])
-        if log not in found or point.origin != log.name:
-            raise DataError(f"the checkpoint is not signed by the log {log.name} that you trust.")
-        if missing := [key.name for key in witnesses if key not in found]:
-            raise DataError(f"the checkpoint is not cosigned by {', '.join(missing)}.")
+        point, seen = vouched(self.note, log, witnesses)
         if since is not None:
-            before, by = opened(since, [log])
-            if log not in by or before.origin != log.name:
-                raise DataError("the earlier checkpoint is not one that this log signed.")
+            before, _ = vouched(since, log)
             if self.tree_root(before.size) != before.root or before.size > point.size:
                 raise DataError(
                     f"TWO HISTORIES: this log signed {before.size} entries that are not the first "
                     f"{before.size} of the {point.size} shown now. Keep both checkpoints: they are "
                     f"the evidence."
                 )
-        return {key: at for key, at in found.items() if key.kind == WITNESS}
+        return seen
 
     # -- what is served (service/logged.py) ----------------------------------------------------
 

@@ -7,16 +7,15 @@ leaves the machine (`proof.witness`), so a second history is refused, also after
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from rescind.core.files import write_atomically
 from rescind.errors import ConfigError, DataError
-from rescind.proof.notes import LARGEST, Checkpoint, Key, bare, opened
+from rescind.proof.notes import LARGEST, Checkpoint, Key, in_base64, opened
 from rescind.proof.tlog import TILE, Tree, tile_path
-from rescind.proof.witness import Witness, request_body
+from rescind.proof.witness import Witness, bare, request_body
 
 WAIT = 10.0
 """Seconds that a request may take."""
@@ -75,7 +74,7 @@ class Pulling:
 
     def _refused(self, note: str, seen: Checkpoint, why: str) -> SecondHistory:
         """Keep what the log signed: with what was seen before, it proves the fork."""
-        root = b64encode(seen.root).decode()
+        root = in_base64(seen.root)
         proof = {"seen": {"size": seen.size, "root": root}, "shown": note}
         path = self._folder / "second-history.json"
         write_atomically(path, f"{json.dumps(proof, indent=1)}\n".encode())
@@ -92,12 +91,17 @@ class Pulling:
         self._sent(Request(f"{self._base}/{path}", data=body, headers=headers, method="POST"))
 
     def _sent(self, request: Request) -> bytes:
-        try:
-            with urlopen(request, timeout=WAIT) as answer:
-                return bytes(answer.read(LARGEST))
-        except HTTPError as error:
-            told = error.read(500).decode("utf-8", "replace")
-            raise Away(f"{request.full_url} says {error.code}: {told}") from None
-        except (URLError, OSError, ValueError) as error:
-            why = getattr(error, "reason", None) or error
-            raise Away(f"{request.full_url} cannot be reached ({why}). Is it running?") from None
+        return sent(request)
+
+
+def sent(request: Request, most: int = LARGEST) -> bytes:
+    """Send a request and return the answer, or raise `Away`. most: bytes that are read"""
+    try:
+        with urlopen(request, timeout=WAIT) as answer:
+            return bytes(answer.read(most))
+    except HTTPError as error:
+        told = error.read(500).decode("utf-8", "replace")
+        raise Away(f"{request.full_url} says {error.code}: {told}") from None
+    except (URLError, OSError, ValueError) as error:
+        why = getattr(error, "reason", None) or error
+        raise Away(f"{request.full_url} cannot be reached ({why}). Is it running?") from None

@@ -4,7 +4,7 @@ A public folder holds
 
     roster.bin      the lines that count, 8 KB each
     sum.bin         what they must add up to, 8 KB
-    release.json    what the operator states about them
+    release.json    what the operator states about them, and which release they are of
     log/            the log that names them
 
 The log has an entry for each line that was added and for each that was revoked. So the lines that
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -32,29 +32,33 @@ from rescind.proof.log_folder import (
     LINE,
     RELEASE,
     REVOKED,
+    ROSTER,
     LogFolder,
     entry_of,
 )
 from rescind.proof.notes import Key
 from rescind.proof.sum_hash import BYTES, LENGTH, Hash, line_of
 
-ROSTER, SUM, STATED, LOG = "roster.bin", "sum.bin", "release.json", "log"
-FORMAT = 1
+LINES, SUM, STATED, LOG = "roster.bin", "sum.bin", "release.json", "log"
+FORMAT = 2
 
 
 @dataclass(frozen=True)
 class Stated:
-    """What the operator states about one release. The log has the digest of its bytes."""
+    """What the operator states about the lines of one release. The log has its digest."""
 
     number: int
-    """How many releases the log has, with this one."""
+    """How many rosters the log has, with this one."""
     lines: int
     items: int
     sum: str
     """SHA-256 of sum.bin, which commits to the sum."""
     weights: str
-    """Digest of the weights under a key that whoever may rebuild them gets."""
+    """Digest of the weights: of a service's release file; of a run, under a key that whoever may
+    rebuild them gets."""
     time: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Of a service: what the release's own entry in the log states. Of a run: nothing."""
     format: int = FORMAT
 
     def to_bytes(self) -> bytes:
@@ -64,7 +68,7 @@ class Stated:
     @classmethod
     def parse(cls, data: bytes) -> Stated:
         """Read the bytes, or raise `DataError`."""
-        kinds = {field.name: field.type for field in fields(cls)}
+        kinds = {one.name: str(one.type).partition("[")[0] for one in fields(cls)}
         try:
             table: dict[str, Any] = json.loads(data.decode("utf-8"))
             given = {k: type(v).__name__ for k, v in table.items()} if type(table) is dict else {}
@@ -104,18 +108,18 @@ class Public:
     def read(cls, folder: Path) -> Public:
         """Read a public folder, or raise `DataError`."""
         try:
-            lines, total, stated = ((folder / n).read_bytes() for n in (ROSTER, SUM, STATED))
+            lines, total, stated = ((folder / n).read_bytes() for n in (LINES, SUM, STATED))
         except OSError as error:
             raise DataError(
                 f"{folder} holds no roster ({error.filename}: {error.strerror}). Name the folder "
-                f"that rescind roster publish wrote."
+                f"that rescind roster publish or rescind roster fetch wrote."
             ) from None
         return cls(lines, total, stated, LogFolder(folder / LOG))
 
     def write(self, folder: Path) -> None:
         """Write the folder. The log comes last: whoever reads meanwhile sees a difference."""
         make_folder(folder / LOG)
-        for name, data in ((ROSTER, self.lines), (SUM, self.total), (STATED, self.stated)):
+        for name, data in ((LINES, self.lines), (SUM, self.total), (STATED, self.stated)):
             write_atomically(folder / name, data)
         for name in (ENTRIES, CHECKPOINT):
             write_atomically(folder / LOG / name, (self.log.folder / name).read_bytes())
@@ -140,7 +144,7 @@ def to_bytes(one: Hash) -> bytes:
 def split(lines: bytes) -> list[bytes]:
     """Return the single lines of a roster."""
     if len(lines) % BYTES:
-        raise DataError(f"{ROSTER} has {len(lines)} bytes, which is not a multiple of {BYTES}.")
+        raise DataError(f"{LINES} has {len(lines)} bytes, which is not a multiple of {BYTES}.")
     return [lines[at : at + BYTES] for at in range(0, len(lines), BYTES)]
 
 
@@ -162,12 +166,12 @@ def check(
     size = public.log.checkpoint.size
     told = [f"the log {log.name} has {size:,} entries and is cosigned by {names}"]
     stated = Stated.parse(public.stated)
-    entry = entry_of(RELEASE, public.stated)
     every = public.log.entries[:size]
-    releases = [n for n, one in enumerate(every) if one[0] == RELEASE]
-    if not releases or every[releases[-1]] != entry:
-        raise DataError("the stated release is not the newest one in the log.")
-    counts = live(every[: releases[-1]])
+    rosters = [n for n, one in enumerate(every) if one[0] == ROSTER]
+    if not rosters or every[rosters[-1]] != entry_of(ROSTER, public.stated):
+        raise DataError("the stated roster is not the newest one in the log.")
+    told += _of_release(stated, every, rosters[-1])
+    counts = live(every[: rosters[-1]])
     lines = split(public.lines)
     given = {sha256(line).digest() for line in lines}
     if len(given) != len(lines):
@@ -178,8 +182,8 @@ def check(
         )
     if missing := counts - given:
         raise DataError(f"{len(missing)} lines that the log added are missing: {_some(missing)}.")
-    if stated.number != len(releases):
-        raise DataError(f"it states to be release {stated.number}; the log has {len(releases)}.")
+    if stated.number != len(rosters):
+        raise DataError(f"it states to be roster {stated.number}; the log has {len(rosters)}.")
     if stated.lines != len(lines):
         raise DataError(f"the release states {stated.lines} lines, the roster has {len(lines)}.")
     told.append(f"the {len(lines):,} lines are exactly those that the log added and not revoked")
@@ -192,6 +196,27 @@ def check(
         )
     told.append("they add up to the published sum")
     return told
+
+
+def release_entry(facts: Mapping[str, Any]) -> bytes:
+    """Return the log entry of a service's release: type and the digest of its public facts."""
+    return entry_of(RELEASE, json.dumps(facts, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _of_release(stated: Stated, every: Sequence[bytes], place: int) -> list[str]:
+    """Say which release of a service the roster is of, and whether there is a newer one."""
+    if not stated.facts:
+        return []
+    own = release_entry(stated.facts)
+    if own not in every[:place] or stated.facts.get("weights") != stated.weights:
+        raise DataError(
+            "the release that the roster names is not in the log, or has other weights."
+        )
+    newer = sum(one[0] == RELEASE for one in every[every.index(own) + 1 :])
+    return [
+        f"it is of release {stated.facts.get('number')}, whose weights have the digest "
+        f"{stated.weights}" + (f"; {newer} newer ones have no roster yet" if newer else "")
+    ]
 
 
 def _some(digests: set[bytes]) -> str:

@@ -6,7 +6,6 @@ Follows RFC 6962 and the C2SP text tlog-tiles. Needs hashlib only. What is signe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from threading import Lock
@@ -14,8 +13,6 @@ from threading import Lock
 from rescind.errors import DataError
 
 TILE = 256  # hashes in a full tile
-EMPTY = sha256(b"").digest()  # the root of a log without entries
-_TILE = re.compile(r"tile/(0|[1-9]\d?|entries)/((?:x\d{3}/)*\d{3})(?:\.p/([1-9]\d{0,2}))?")
 
 
 def leaf_hash(entry: bytes) -> bytes:
@@ -33,7 +30,7 @@ class Tree:
 
     def __init__(self, leaves: bytes = b"") -> None:
         """leaves: the leaf hashes so far, one after the other"""
-        self._levels, self._made, self._lock = [bytearray(leaves)], 0, Lock()
+        self._levels, self._lock = [bytearray(leaves), *(bytearray() for _ in range(63))], Lock()
 
     def __len__(self) -> int:
         return len(self._levels[0]) // 32
@@ -47,47 +44,34 @@ class Tree:
     def root(self, size: int | None = None) -> bytes:
         """Return the root of the first `size` leaves, all by default."""
         size = self._ready(size)
-        return self._over(0, size) if size else EMPTY
+        return self._over(0, size) if size else sha256(b"").digest()
 
     def inclusion(self, index: int, size: int | None = None) -> list[bytes]:
         """Return the proof that a leaf is in the tree of this size (RFC 6962, 2.1.1)."""
-        size = self._ready(size)
-        if not 0 <= index < size:
-            raise DataError(f"there is no leaf {index} in a log of {size} leaves.")
-        return self._path(index, 0, size)
+        return self._proof(index + 1, self._ready(size), one=True)
 
     def consistency(self, old: int, size: int | None = None) -> list[bytes]:
         """Return the proof that the tree of this size begins with the old one (RFC 6962, 2.1.2)."""
-        size = self._ready(size)
-        if not 0 <= old <= size:
-            raise DataError(f"a log of {size} leaves was never one of {old}.")
-        return self._since(old, 0, size, True) if old else []
+        return self._proof(old, self._ready(size), one=False)
 
     def tile(self, level: int, index: int, width: int = TILE) -> bytes:
         """Return the hashes of a tile, or raise `DataError` if they are not there yet."""
-        self._ready(None)
-        first, deep = 32 * TILE * index, 8 * level
-        row = self._levels[deep] if deep < len(self._levels) else b""
-        if not 0 < width <= TILE or len(row) < first + 32 * width:
+        first = TILE * index
+        if not 0 < width <= TILE or (first + width) << 8 * level > self._ready(None):
             raise DataError(f"there is no tile of {width} hashes at {tile_path(level, index)}.")
-        return bytes(row[first : first + 32 * width])
+        return bytes(self._levels[8 * level][32 * first : 32 * (first + width)])
 
     def _ready(self, size: int | None) -> int:
+        """Return the size that is asked for, all by default, and make the hashes it needs."""
         size = len(self) if size is None else size
         if not 0 <= size <= len(self):
             raise DataError(f"the log has {len(self)} leaves, not {size}.")
-        if self._made < size:
-            with self._lock:  # readers may ask while the one writer appends
-                made, low = len(self), 0
-                while (len(self._levels[low]) >= 64) or low + 1 < len(self._levels):
-                    if low + 1 == len(self._levels):
-                        self._levels.append(bytearray())
-                    row, above = self._levels[low], self._levels[low + 1]
-                    new = bytes(row[2 * len(above) : 64 * (made >> (low + 1))])
-                    pairs = [b"\1" + new[at : at + 64] for at in range(0, len(new), 64)]
-                    above += b"".join([sha256(pair).digest() for pair in pairs])
-                    low += 1
-                self._made = made
+        with self._lock:  # readers may ask while the one writer appends
+            for level in range(1, size.bit_length()):
+                row, below = self._levels[level], self._levels[level - 1]
+                new = bytes(below[2 * len(row) : 64 * (len(below) // 64)])
+                pairs = [b"\1" + new[at : at + 64] for at in range(0, len(new), 64)]
+                row += b"".join([sha256(pair).digest() for pair in pairs])
         return size
 
     def _over(self, start: int, end: int) -> bytes:
@@ -98,86 +82,69 @@ class Tree:
         middle = start + _left(count)
         return node_hash(self._over(start, middle), self._over(middle, end))
 
-    def _path(self, index: int, start: int, end: int) -> list[bytes]:
-        if end - start == 1:
-            return []
-        middle = start + _left(end - start)
-        if index < middle:
-            return [*self._path(index, start, middle), self._over(middle, end)]
-        return [*self._path(index, middle, end), self._over(start, middle)]
+    def _proof(self, stop: int, size: int, one: bool) -> list[bytes]:
+        """Return the hashes beside the way from leaf stop - 1 to the root. one: of this leaf"""
+        if not one <= stop <= size:
+            raise DataError(f"there are no {stop} leaves in a log of {size}.")
+        return self._beside(stop, 0, size, one) if stop else []
 
-    def _since(self, old: int, start: int, end: int, known: bool) -> list[bytes]:
-        if old == end:
-            return [] if known else [self._over(start, end)]
+    def _beside(self, stop: int, start: int, end: int, one: bool) -> list[bytes]:
+        """Return those below the root of leaves start to end.
+
+        The way begins at this one leaf, or at the largest subtree that ends with it. Whoever reads
+        knows the hash of that subtree if it is the whole old log; otherwise it comes first.
+        """
+        if (end - start == 1) if one else (end == stop):
+            return [] if one or start == 0 else [self._over(start, end)]
         middle = start + _left(end - start)
-        if old <= middle:
-            return [*self._since(old, start, middle, known), self._over(middle, end)]
-        return [*self._since(old, middle, end, False), self._over(start, middle)]
+        if stop <= middle:
+            return [*self._beside(stop, start, middle, one), self._over(middle, end)]
+        return [*self._beside(stop, middle, end, one), self._over(start, middle)]
 
 
 def _left(count: int) -> int:
     return 1 << ((count - 1).bit_length() - 1)  # the largest power of two below count
 
 
-def root_of(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes | None:
-    """Return the root that a proof of inclusion gives, None if it has the wrong length."""
-    if not 0 <= index < size:
-        return None
-    here, last, root = index, size - 1, leaf
+def _climb(here: int, last: int, path: Sequence[bytes], low: bytes) -> tuple[bytes | None, ...]:
+    """Return two roots: of the tree that ends with node `here` of a level, and with node `last`.
+
+    None twice if the path has the wrong length. RFC 9162, 2.1.3.2 (one tree) and 2.1.4.2 (two).
+    """
+    old = new = low
     for one in path:
         if not last:
-            return None
+            return None, None
         if here & 1 or here == last:
-            root = node_hash(one, root)
+            old, new = node_hash(one, old), node_hash(one, new)
             while not here & 1 and here:
                 here, last = here >> 1, last >> 1
         else:
-            root = node_hash(root, one)
+            new = node_hash(new, one)
         here, last = here >> 1, last >> 1
-    return None if last else root
+    return (None, None) if last else (old, new)
+
+
+def root_of(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes | None:
+    """Return the root that a proof of inclusion gives, None if it has the wrong length."""
+    return _climb(index, size - 1, path, leaf)[1] if 0 <= index < size else None
 
 
 def extends(old: int, old_root: bytes, new: int, new_root: bytes, path: Sequence[bytes]) -> bool:
-    """Return whether a log of `new` leaves begins with the `old` ones (RFC 9162, 2.1.4.2)."""
+    """Return whether a log of `new` leaves begins with the `old` ones."""
     if not 0 < old < new:
         return not path and (old == 0 or (old == new and old_root == new_root))
     proof = list(path) if old & (old - 1) else [old_root, *path]
-    if not proof:
-        return False
-    here, last = old - 1, new - 1
-    while here & 1:
-        here, last = here >> 1, last >> 1
-    first = second = proof[0]
-    for one in proof[1:]:
-        if not last:
-            return False
-        if here & 1 or here == last:
-            first, second = node_hash(one, first), node_hash(one, second)
-            while not here & 1 and here:
-                here, last = here >> 1, last >> 1
-        else:
-            second = node_hash(second, one)
-        here, last = here >> 1, last >> 1
-    return not last and first == old_root and second == new_root
+    whole = (old & -old).bit_length() - 1  # the level of the largest subtree that ends the old log
+    roots = (old_root, new_root)
+    return bool(proof) and _climb(old - 1 >> whole, new - 1 >> whole, proof[1:], proof[0]) == roots
 
 
 def tile_path(level: int | str, index: int, width: int = TILE) -> str:
     """Return where a tile is served; level "entries" is the bundle of entries."""
-    digits = f"{index:03d}".zfill(3 * -(-len(str(index)) // 3))
-    parts = [digits[at : at + 3] for at in range(0, len(digits), 3)]
-    name = "/".join([f"x{part}" for part in parts[:-1]] + parts[-1:])
+    *above, last = (part.zfill(3) for part in f"{index:,}".split(","))
+    name = "/".join([*(f"x{part}" for part in above), last])
     return f"tile/{level}/{name}" + (f".p/{width}" if width < TILE else "")
-
-
-def read_tile_path(path: str) -> tuple[int | None, int, int]:
-    """Return level (None: entries), index and width of a tile, or raise `DataError`."""
-    if found := _TILE.fullmatch(path):
-        level = None if found[1] == "entries" else int(found[1])
-        index, width = int(found[2].replace("/", "").replace("x", "")), int(found[3] or TILE)
-        shown = "entries" if level is None else level
-        if path == tile_path(shown, index, width) and (level or 0) < 64:
-            return level, index, width
-    raise DataError(f"'{path[:80]}' is no tile: expected tile/LEVEL/NNN or tile/entries/NNN.")
 
 
 def bundle(entries: Iterable[bytes]) -> bytes:

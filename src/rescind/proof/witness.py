@@ -8,8 +8,9 @@ another history, a shorter one or an old one is refused, also after a restart.
 from __future__ import annotations
 
 import json
+import re
 import time
-from base64 import b64encode
+from base64 import b64decode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +20,15 @@ from typing import TYPE_CHECKING
 from rescind.core.files import write_atomically
 from rescind.errors import DataError
 from rescind.proof.notes import (
+    HASH,
     LARGEST,
     WITNESS,
     Checkpoint,
     Key,
-    hash_line,
-    number,
+    in_base64,
     opened,
     signature_line,
-)  # fmt: skip
+)
 from rescind.proof.tlog import Tree, extends
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 SEEN = "seen.json"
 SIZE_TYPE = "text/x.tlog.size"
+_REQUEST = re.compile(rf"old (\d{{1,18}})\n((?:{HASH}\n){{0,63}})\n(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,7 @@ class Witness:
 
     def seen(self, origin: str) -> Checkpoint:
         """Return what was signed last of a log; the empty log if nothing was."""
-        size, root = self._seen.get(origin, (0, b64encode(Tree().root()).decode()))
-        return Checkpoint(origin, size, hash_line(root))
+        return self._seen.get(origin) or Checkpoint(origin, 0, Tree().root())
 
     def add_checkpoint(self, body: bytes) -> Reply:
         """Answer a request `add-checkpoint`: sign, or say why not."""
@@ -114,8 +115,9 @@ class Witness:
             raise Refused(409, f"{last.size}\n", SIZE_TYPE)
         if not extends(old, last.root, point.size, point.root, path):
             raise Refused(422, "the proof does not lead from the checkpoint signed last to this\n")
-        now = {**self._seen, point.origin: (point.size, b64encode(point.root).decode())}
-        write_atomically(self._file, f"{json.dumps(now, indent=1)}\n".encode())
+        now = {**self._seen, point.origin: point}
+        table = {name: (one.size, in_base64(one.root)) for name, one in now.items()}
+        write_atomically(self._file, f"{json.dumps(table, indent=1)}\n".encode())
         self._seen = now
 
     def _line(self, point: Checkpoint) -> str:
@@ -123,28 +125,35 @@ class Witness:
         return signature_line(str(point), self.key.name, self._private, WITNESS, at)
 
 
+def bare(note: str) -> str:
+    """Return a checkpoint with the log's own signature only: what a witness is sent."""
+    text, _, below = note.rpartition("\n\n")
+    own = f"\u2014 {text.partition(chr(10))[0]} "
+    lines = below.splitlines(keepends=True)
+    return f"{text}\n\n" + "".join(line for line in lines if line.startswith(own))
+
+
 def request_body(old: int, path: Sequence[bytes], note: str) -> bytes:
     """Return the body of a request `add-checkpoint`."""
-    proof = "".join(f"{b64encode(one).decode()}\n" for one in path)
+    proof = "".join(f"{in_base64(one)}\n" for one in path)
     return f"old {old}\n{proof}\n{note}".encode()
 
 
 def _request(body: bytes) -> tuple[int, list[bytes], str]:
     if len(body) > LARGEST:
         raise DataError(f"{len(body)} bytes are too many: at most {LARGEST} are read.")
-    above, _, note = body.decode().partition("\n\n")
-    first, *proof = above.split("\n")
-    if not first.startswith("old ") or len(proof) > 63:
-        raise DataError("expected 'old SIZE', at most 63 hashes, an empty line and a checkpoint.")
-    return number(first[4:]), [hash_line(line) for line in proof], note
+    if given := _REQUEST.fullmatch(body.decode()):
+        old, path = int(given[1]), [b64decode(line) for line in given[2].split()]
+        if request_body(old, path, given[3]) == body:
+            return old, path, given[3]
+    raise DataError("expected 'old SIZE', at most 63 hashes, an empty line and a checkpoint.")
 
 
-def _read(path: Path) -> dict[str, tuple[int, str]]:
+def _read(path: Path) -> dict[str, Checkpoint]:
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
-        found = {str(name): (int(size), str(root)) for name, (size, root) in table.items()}
-        for _, root in found.values():
-            hash_line(root)
+        lines = {name: f"{name}\n{int(size)}\n{root}\n" for name, (size, root) in table.items()}
+        found = {name: Checkpoint.parse(text) for name, text in lines.items()}
     except FileNotFoundError:
         raise DataError(
             f"{path} is gone, and with it what this witness has signed: it could be led to sign a "

@@ -9,9 +9,9 @@ from urllib.request import Request, urlopen
 
 from rescind.errors import ConfigError, DataError, RescindError
 from rescind.proof.log_folder import LogFolder
-from rescind.proof.notes import LARGEST, Key, bare, opened
+from rescind.proof.notes import LARGEST, Key, opened
 from rescind.proof.tlog import Tree
-from rescind.proof.witness import SIZE_TYPE, Reply, Witness, request_body
+from rescind.proof.witness import SIZE_TYPE, Reply, Witness, bare, request_body
 
 ROUTE = "/add-checkpoint"
 WAIT = 10.0

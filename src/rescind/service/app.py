@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from rescind.service import agents, chores, entry, logged, operator, pages, people, plain, witnesses
+from rescind.service import (
+    agents,
+    chores,
+    entry,
+    logged,
+    operator,
+    pages,
+    people,
+    plain,
+    rostered,
+    witnesses,
+)
 from rescind.service.bodies import ProblemBody
 from rescind.service.context import Service
 from rescind.service.doors import Doors
@@ -28,6 +39,7 @@ ROUTERS = (
     agents.router,
     operator.router,
     witnesses.router,
+    rostered.router,
 )
 
 
@@ -54,6 +66,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
     finally:
         service.ending = True
+        service.ledger.roster.stop()
         service.events.stop()
         for task in tasks:
             task.cancel()

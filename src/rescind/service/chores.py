@@ -28,6 +28,7 @@ def all_of(service: Service) -> list[Coroutine[Any, Any, None]]:
         _every(ADVANCE_SECONDS, lambda: advance(service)),
         _every(CALLBACK_SECONDS, lambda: tell_agents(service, told)),
         _every(WITNESS_SECONDS, service.log.witnesses.ask),
+        _every(LOOK_SECONDS, lambda: make_roster(service)),
     ]
 
 
@@ -41,6 +42,13 @@ async def _every(seconds: float, call: Callable[[], Any]) -> None:
         except Exception as error:
             LOG.error("a chore failed: %s", type(error).__name__)
         await asyncio.sleep(seconds)
+
+
+def make_roster(service: Service) -> bool:
+    """Make the roster of a release that has none, if lines are what this service publishes."""
+    if service.ending:
+        return False
+    return service.ledger.roster.publish() is not None
 
 
 def advance(service: Service) -> None:

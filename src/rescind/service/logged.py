@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Protocol
 
 from fastapi import APIRouter, HTTPException, Response
 
 from rescind.errors import DataError
-from rescind.proof.tlog import read_tile_path
+from rescind.proof.tlog import TILE, tile_path
 
 FOR_EVER = "public, max-age=31536000, immutable"
 """A tile never changes: the log only grows."""
+_TILE = re.compile(r"tile/(\d|[1-5]\d|6[0-3]|entries)/((?:x\d{3}/)*\d{3})(?:\.p/([1-9]\d{0,2}))?")
 
 
 class LogReader(Protocol):
@@ -51,3 +53,12 @@ def router(log: LogReader) -> APIRouter:
         return Response(data, media_type="application/octet-stream", headers=headers)
 
     return routes
+
+
+def read_tile_path(path: str) -> tuple[int | None, int, int]:
+    """Return level (None: entries), index and width of a tile, or raise `DataError`."""
+    if found := _TILE.fullmatch(path):
+        index, width = int(found[2].replace("/", "").replace("x", "")), int(found[3] or TILE)
+        if path == tile_path(found[1], index, width):
+            return None if found[1] == "entries" else int(found[1]), index, width
+    raise DataError(f"'{path[:80]}' is no tile: expected tile/LEVEL/NNN or tile/entries/NNN.")

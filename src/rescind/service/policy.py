@@ -87,6 +87,7 @@ POLICY: dict[str, Rule] = {
     "GET /v1/me": _rule(_P),
     "GET /v1/me/loans": _rule(_P),
     "GET /v1/me/export": _rule(_P),
+    "GET /v1/me/lines": _rule(_P),
     "GET /v1/me/recommendations": _rule(_P),
     "POST /v1/me/loans": _rule(_P, limit="change", once=True),
     "GET /v1/me/requests": _rule(_P),
@@ -135,6 +136,7 @@ POLICY: dict[str, Rule] = {
     # the log, for witnesses and everybody
     "GET /log/checkpoint": _rule(*EVERYBODY),
     "GET /log/tile/{path}": _rule(*EVERYBODY, limit="none"),
+    "GET /log/roster/{name}": _rule(*EVERYBODY),
     "POST /log/cosignatures": _rule(*EVERYBODY, limit="change", signed=True),
 }
 

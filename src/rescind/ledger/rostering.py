@@ -1,0 +1,285 @@
+"""The roster of a service: a hidden line for what each person lends, made after each release.
+
+    1  lines        for people who changed something since the last roster; others keep theirs
+    2  roster-N.bin all lines, in the order of their digests: nothing tells whose is whose
+    3  leaves, rows new lines, revoked lines and a statement: one transaction
+    4  the old file is removed
+
+Lending and taking back do nothing for it. The seed that hides a line is sealed under the key of the
+loans, which every change destroys: from then on nobody can open the line, and the next roster
+revokes it. What the lines prove, and to whom: docs/proof.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sqlalchemy import Row, delete, insert, select
+
+from rescind.core.files import write_atomically
+from rescind.errors import DataError
+from rescind.ledger import tables
+from rescind.ledger.batch import Answer, Batch, Items, Operation
+from rescind.ledger.failpoints import reach
+from rescind.ledger.keyslots import about
+from rescind.ledger.parts import Parts
+from rescind.ledger.roster_worker import LENT, Asked, Worker
+from rescind.methods.additive._live_sum import Totals, weight_of
+from rescind.proof.log_folder import LINE, REVOKED, ROSTER, entry_of
+from rescind.proof.roster import Stated, digest, split, to_bytes
+from rescind.proof.sum_hash import blinding, hidden
+
+if TYPE_CHECKING:
+    from rescind.ledger.releasing import Releasing
+
+PATTERN = "roster-*.bin"
+OF_LOANS = "lent"
+"""The part of a person's sum that comes from their loans."""
+SEED_BYTES = 32
+AT_ONCE = 500
+"""Values in one statement of SQL."""
+
+
+@dataclass(frozen=True)
+class Unlisted:
+    """A release that has no roster yet: what it was made from."""
+
+    facts: Mapping[str, Any]
+    sums: Totals
+    loans: Mapping[bytes, Items]
+    counted: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the roster, with what hides it."""
+
+    person: bytes
+    items: Items
+    seed: bytes = field(repr=False)
+    data: bytes = field(repr=False)
+
+    @property
+    def digest(self) -> bytes:
+        """What the log and the table name it by."""
+        return bytes.fromhex(digest(self.data))
+
+
+@dataclass(frozen=True)
+class RosterMade:
+    """Write a roster: rows, and leaves for new lines, revoked ones and the statement."""
+
+    of: Unlisted
+    items: int
+    fresh: tuple[Line, ...]
+    kept: frozenset[bytes]
+    total: bytes
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        table, stated = tables.roster, tables.roster_stated
+        gone = sorted(set(map(bytes, batch.tx.scalars(select(table.c.digest)))) - self.kept)
+        for at in range(0, len(gone), AT_ONCE):
+            here = table.c.digest.in_(gone[at : at + AT_ONCE])
+            batch.tx.execute(delete(table).where(here))
+        for line in sorted(self.fresh, key=lambda one: one.digest):
+            batch.append(bytes([LINE]) + line.digest)
+            batch.insert(table, {"digest": line.digest, "part": OF_LOANS, **_seed(batch, line)})
+        for name in gone:
+            batch.append(bytes([REVOKED]) + name)
+        number = next_number(batch.tx)
+        said = Stated(
+            number=number,
+            lines=len(self.fresh) + len(self.kept),
+            items=self.items,
+            sum=digest(self.total),
+            weights=self.of.facts["weights"],
+            time=batch.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            facts=dict(self.of.facts),
+        ).to_bytes()
+        leaf = batch.append(entry_of(ROSTER, said))
+        batch.tx.execute(delete(stated))
+        row = {"number": number, "release": self.of.facts["number"], "leaf": leaf}
+        batch.tx.execute(insert(stated).values(stated=said, total=self.total, **row))
+        return Answer(201, {"number": number, "revoked": len(gone)})
+
+
+def _seed(batch: Batch, line: Line) -> dict[str, Any]:
+    """Seal the seed under the key of the loans; not if they changed since: it is lost then."""
+    table = tables.person
+    row = batch.tx.execute(select(table).where(table.c.id == line.person)).one_or_none()
+    if row is None or row.box is None:
+        return {"person": None, "box": None}
+    bound = about(line.person, "person", "box")
+    loans = batch.unseal(row.loans_key, bytes(row.box), bound)
+    if loans != line.items.astype("<i4").tobytes():
+        return {"person": line.person, "box": None}
+    box = batch.seal(batch.slot(row.loans_key), line.seed, _bound(line.person))
+    return {"person": line.person, "box": box}
+
+
+def _bound(person: bytes) -> bytes:
+    return about(person, "roster", "box")
+
+
+def next_number(tx: Any) -> int:
+    """Return the number of the next roster."""
+    return int(tx.scalar(select(tables.roster_stated.c.number)) or 0) + 1
+
+
+class Rostering:
+    """Makes the roster of each release, and hands out what is public about the last one."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        submit: Callable[[Operation], Future[Answer]],
+        releases: Releasing,
+    ) -> None:
+        self._parts, self._submit, self._releases = parts, submit, releases
+        self._making, self._worker = threading.Lock(), Worker()
+        self._row: Row | None = None
+
+    def begin(self) -> None:
+        """Read the last roster, and remove files that a crash left. Makes no roster."""
+        self._row = self._last()
+        for path in self._parts.state.glob(PATTERN):
+            if self._row is None or path != self._path(self._row.number):
+                path.unlink()
+
+    def _last(self) -> Row | None:
+        with self._parts.store.reading() as tx:
+            return tx.execute(select(tables.roster_stated)).one_or_none()
+
+    def _path(self, number: int) -> Path:
+        return self._parts.state / f"roster-{number}.bin"
+
+    # -- making ------------------------------------------------------------------------------------
+
+    def publish(self) -> int | None:
+        """Make the roster of the last release; return its number, None if there is nothing to do.
+
+        Not from the writer's thread. A release that comes meanwhile gets the next one.
+        """
+        with self._making:
+            of = self._releases.unlisted
+            if of is None:
+                return None
+            kept = self._kept(of.loans)
+            fresh, total = self._made(of, kept)
+            lines = sorted([*(one.data for one in kept), *(one.data for one in fresh)], key=digest)
+            with self._parts.store.reading() as tx:
+                number = next_number(tx)
+            write_atomically(self._path(number), b"".join(lines), private=True)
+            reach("roster being made")
+            items, names = len(self._parts.catalogue), frozenset(one.digest for one in kept)
+            self._submit(RosterMade(of, items, fresh, names, total)).result()
+            old, self._row = self._row, self._last()
+            self._releases.listed(of)
+            if old is not None:
+                self._path(old.number).unlink(missing_ok=True)
+            return number
+
+    def _kept(self, loans: Mapping[bytes, Items]) -> list[Line]:
+        """Return the lines of people whose loans did not change: their seeds can be opened."""
+        table, person = tables.roster, tables.person
+        with self._parts.store.reading() as tx:
+            rows = tx.execute(
+                select(table, person.c.loans_key)
+                .join(person, person.c.id == table.c.person)
+                .where(table.c.box.is_not(None), person.c.loans_key.is_not(None))
+            ).all()
+        known = {bytes.fromhex(digest(line)): line for line in self._lines()}
+        found = []
+        for row in rows:
+            whose, data = bytes(row.person), known.get(bytes(row.digest))
+            if whose in loans and data is not None:
+                with suppress(DataError):  # another key: the loans changed
+                    seed = self._parts.keys.unseal(row.loans_key, bytes(row.box), _bound(whose))
+                    found.append(Line(whose, loans[whose], seed, data))
+        return found
+
+    def _lines(self) -> list[bytes]:
+        try:
+            return [] if self._row is None else split(self._path(self._row.number).read_bytes())
+        except (OSError, DataError):  # a restored ledger: all lines are made anew
+            return []
+
+    def _made(self, of: Unlisted, kept: list[Line]) -> tuple[tuple[Line, ...], bytes]:
+        """Return lines for everybody else, and what all lines must add up to."""
+        have = {one.person for one in kept}
+        people = [person for person in sorted(of.loans) if person not in have]
+        seeds = tuple(self._parts.entropy(SEED_BYTES) for _ in people)
+        parts = tuple(of.loans[person] for person in people)
+        made = self._worker.hashed(Asked(of.sums, parts, seeds, of.counted))
+        fresh = tuple(
+            Line(person, items, seed, to_bytes(line))
+            for person, items, seed, line in zip(people, parts, seeds, made.lines, strict=True)
+        )
+        small = np.zeros((3, 1024), np.int64)
+        for one in (*kept, *fresh):
+            small += blinding(one.seed)
+        return fresh, to_bytes(made.sum + hidden(small))
+
+    def stop(self) -> None:
+        """End what is being made; the roster before it stays."""
+        self._worker.stop()
+
+    # -- handing out -------------------------------------------------------------------------------
+
+    @property
+    def stated(self) -> bytes | None:
+        """What is stated about the last roster; None before the first one."""
+        return None if self._row is None else bytes(self._row.stated)
+
+    @property
+    def total(self) -> bytes | None:
+        """What its lines add up to."""
+        return None if self._row is None else bytes(self._row.total)
+
+    @property
+    def lines(self) -> Path | None:
+        """The file with its lines; None before the first roster, or if it was not restored."""
+        path = None if self._row is None else self._path(self._row.number)
+        return path if path is not None and path.exists() else None
+
+    def seeds(self, loans: Mapping[bytes, Items]) -> list[bytes]:
+        """Return what hides the lines of these loans, where they did not change: secret."""
+        return [one.seed for one in self._kept(loans)]
+
+    def mine(self, person: bytes) -> list[dict[str, Any]]:
+        """Return what a person needs to find their line, now and after they left.
+
+        Empty from a change of their loans until the roster of the next release.
+        """
+        row = self._sealed(person)
+        if row is None:
+            return []
+        keys, bound = self._parts.keys, about(person, "person", "box")
+        try:
+            seed = keys.unseal(row.loans_key, bytes(row.box), _bound(person))
+            items = np.frombuffer(keys.unseal(row.loans_key, bytes(row.loans), bound), "<i4")
+        except DataError:  # another key: the loans changed
+            return []
+        counted = self._parts.options.min_count > 0
+        about_it = {"block": LENT, "weight": weight_of(len(items)), "counted": counted}
+        name = bytes(row.digest).hex()
+        return [{"line": name, "seed": seed.hex(), **about_it, "items": items.tolist()}]
+
+    def _sealed(self, whose: bytes) -> Row | None:
+        """Return a person's line, with the boxes of its seed and of the loans."""
+        table, person = tables.roster, tables.person
+        with self._parts.store.reading() as tx:
+            return tx.execute(
+                select(table, person.c.loans_key, person.c.box.label("loans"))
+                .join(person, person.c.id == table.c.person)
+                .where(table.c.person == whose, table.c.box.is_not(None))
+                .where(person.c.box.is_not(None))
+            ).first()
