@@ -44,6 +44,20 @@ def test_lists_are_pythons_lists(run) -> None:
     assert spoilt != found  # the control: one record less is seen
 
 
+def test_differences_are_grams(run) -> None:
+    """Items and weights of `Gram` in Python, number for number."""
+    both = VECTORS["differences"]
+    body = (
+        "return [given.cases.map(c => it.differenceOf(c.sent, c.kept)),"
+        "given.weights.map((_, n) => it.weightOf(n))]"
+    )
+    found, weights = run("kept.js", body, both)
+    assert [{"minus": c["minus"], "plus": c["plus"]} for c in both["cases"]] == found
+    assert weights == both["weights"]
+    spoilt, _ = run("kept.js", body.replace("c.sent,", "c.sent.slice(1),"), both)
+    assert spoilt != found  # the control: one item less is seen
+
+
 def test_a_list_of_many_records_takes_at_most_50_ms(run) -> None:
     body = """
       const items = 3700, per = 200, e = items * per

@@ -21,6 +21,7 @@ RATES: dict[str, RateLimitItem] = {
     "read": parse("120/minute"),
     "change": parse("120/minute"),
     "erase": parse("120/minute"),
+    "contribute": parse("30/minute"),  # a difference is up to 5,000 records, and a page sends few
 }
 BY_ADDRESS = frozenset({"sign-in", "account"})
 """Counted before anybody is known, so a new session does not start the count anew."""

@@ -122,6 +122,7 @@ def exported(service: Service, person: bytes, form: str = "json") -> Response:
     body = {
         "account": {**found.account, "created": moment(found.account["created"])},
         "loans": found.items,
+        "contribution": found.kept,
         "requests": [statuses.for_person(service, row) for row in found.requests],
         "history": history,
     }

@@ -31,7 +31,7 @@ export function Leave ({ model, close }) {
   }
   return html`<dialog ref=${box} aria-labelledby="leave" onClose=${close} onCancel=${close}>
     <h2 id="leave">Leave this service?</h2>
-    <p>${counted(model.lent.size, 'lent record becomes', 'lent records become')} unreadable at once, and your account ends. You get a link to your
+    <p>${counted(model.lent.size + model.helping.sent.size, 'record that we have becomes', 'records that we have become')} unreadable at once, and your account ends. You get a link to your
       receipt. It works for 60 days, without an account.</p>
     <label class="check"><input type="checkbox" checked=${here} onChange=${event => setHere(event.target.checked)} />
       Also delete the ${counted(model.records.length, 'record')} kept in this browser</label>
