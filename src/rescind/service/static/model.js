@@ -176,13 +176,17 @@ export class Model {
 
   async readRelease () {
     this.due = await get('/v1/release')
-    this.release = await loadRelease(this.device, this.due)
+    this.release = await loadRelease(this.device, this.due, this.release)
     this.makeList()
     this.draw()
   }
 
+  /** Make the list, unless it would be the same: most refreshes change nothing. */
   makeList () {
-    if (this.release) this.list = ranked(this.release, this.catalogue, this.records, this.lent)
+    if (!this.release) return
+    const from = JSON.stringify([this.release, this.records, [...this.lent]], (name, one) => name === 'weights' ? undefined : one)
+    if (from !== this.listed) this.list = ranked(this.release, this.catalogue, this.records, this.lent)
+    this.listed = from
   }
 
   async lookAtLog () {
@@ -202,6 +206,9 @@ export class Model {
       await this.change({ kind: 'lend', items, path: LOANS, body: { items } })
     }
   }
+
+  /** Everything of this person that the sum has. */
+  get everything () { return [...this.lent, ...this.helping.sent] }
 
   /** Whether the sum has a record of this person. @param {string} id */
   counts (id) { return this.lent.has(id) || this.helping.sent.has(id) }
