@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from rescind.ledger.lending import Lend, TakeBack
+
 expect = pytest.importorskip("playwright.sync_api", reason="make test-browser installs it").expect
 pytestmark = pytest.mark.browser
 MINE = range(30, 36)
@@ -127,7 +129,7 @@ def test_leaving_takes_it_along_and_the_receipt_covers_it(visit, place) -> None:
     switch(page).click()
     expect(page.locator("[data-help=on]")).to_be_visible()
     page.get_by_role("button", name="leave", exact=True).click()
-    expect(page.get_by_role("dialog")).to_contain_text("6 records that we have become unreadable")
+    expect(page.get_by_role("dialog")).to_contain_text("Everything that we have of you (6 records)")
     page.get_by_role("button", name="Leave, and confirm with my passkey").click()
     page.get_by_role("heading", name="You have left").wait_for()
     assert place.ledger.live.digest() == before
@@ -136,3 +138,20 @@ def test_leaving_takes_it_along_and_the_receipt_covers_it(visit, place) -> None:
     page.goto(link)
     page.get_by_role("button", name="check it here").click()
     expect(page.locator("[data-checked=true]")).to_contain_text("the 6 records that you took back")
+
+
+def test_what_is_lent_and_taken_back_elsewhere_does_not_come_back(visit, place) -> None:
+    """The browser that helps is away meanwhile, so it only sees that the sum lost a record."""
+    me = visit()
+    page = me.join()
+    me.bring(page, *MINE)
+    switch(page).click()
+    expect(page.locator("[data-help=on]")).to_contain_text("6 records")
+    page.goto("about:blank")
+    place.ledger.submit(Lend(me.person, (30,))).result(30)
+    place.ledger.submit(TakeBack(me.person, "unshare", (30,))).result(30)
+    page.goto(place.origin)
+    expect(page.locator("[data-help=on]")).to_contain_text("5 records")
+    me.bring(page, 42)  # a look at what stays
+    expect(page.locator("[data-help=on]")).to_contain_text("6 records")
+    assert kept(place, me.person) == films(31, 32, 33, 34, 35, 42)

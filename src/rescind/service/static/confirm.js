@@ -27,7 +27,7 @@ export function Confirm ({ model }) {
       if (kind === 'leave') await model.settle()
       const { body } = await once('POST', `${path}/confirm`, {})
       away()
-      if (kind === 'leave') await model.leftWith({ ...body, items: model.everything }, false)
+      if (kind === 'leave') await model.leftWith({ ...body, items: model.helping.everything }, false)
       else model.say('The agent gets a copy of everything about you.')
     } catch (error) {
       model.leaving = false

@@ -11,7 +11,7 @@ export function Help ({ model }) {
   const can = helping.stays.length
   const flip = () => on ? helping.turnOff() : helping.turnOn()
   return html`<section aria-labelledby="help" data-help=${on ? 'on' : elsewhere ? 'elsewhere' : 'off'}>
-    <h2 id="help">Help with what stays here</h2>
+    <h2 id="help">Help the model</h2>
     <label class="check"><input type="checkbox" role="switch" checked=${on} disabled=${waiting || elsewhere || (!on && !can)}
       onChange=${event => { event.target.checked = on; flip() }} /> Help the model with what stays here</label>
     <p role="status">${says(helping, can)}</p>
@@ -23,7 +23,7 @@ export function Help ({ model }) {
         <li>The service adds to its sum which of them go together, so that lists get better for everybody. It makes no lists for you from them.</li>
         <li>It keeps the list sealed, to subtract exactly the same numbers when you turn this off, delete a record here, or leave. You get a receipt.</li>
         <li>There is one server. With two that do not work together, neither could read the list; this service does not have that.</li>
-        <li>What you add here later is sent, too, while this is on. What you lent or took back once stays out.</li></ul></details>
+        <li>What you add here later is sent, too, while this is on. What this browser saw lent or taken back once stays out.</li></ul></details>
   </section>`
 }
 

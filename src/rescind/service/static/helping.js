@@ -3,6 +3,7 @@
  * one browser of a person helps at a time, and it is known by a random number.
  */
 import { get, hex } from './api.js'
+import { markAway } from './keep.js'
 import { differenceOf } from './kept.js'
 
 const PATH = '/v1/me/contribution'
@@ -15,26 +16,49 @@ export class Helping {
     this.sent = new Set()
     this.by = null
     this.waiting = false
+    this.changes = 0
   }
 
   get offered () { return this.model.me.service.contribute }
   get on () { return this.by !== null && this.by === this.mark }
   get elsewhere () { return this.by !== null && this.by !== this.mark }
 
+  /** Everything of this person that the sum has. */
+  get everything () { return [...this.model.lent, ...this.sent] }
+
   async open () {
-    const name = `helps-${this.model.me.name}`
-    this.mark = await this.model.device.get('facts', name)
-    if (!this.mark) {
-      this.mark = hex(crypto.getRandomValues(new Uint8Array(16)))
-      await this.model.device.put('facts', this.mark, name)
-    }
+    const kept = await this.model.device.get('facts', this.fact)
+    this.mark = kept?.mark ?? hex(crypto.getRandomValues(new Uint8Array(16)))
+    this.noted = kept?.noted ?? []
+    if (!kept) await this.note([])
   }
 
-  /** Read what the ledger has. */
+  get fact () { return `helps-${this.model.me.name}` }
+
+  /** Remember what this browser has sent. @param {string[]} ids */
+  note (ids) {
+    this.noted = ids
+    return this.model.device.put('facts', { mark: this.mark, noted: ids }, this.fact)
+  }
+
+  /** Note that records were lent or taken back once: they never help by themselves again. */
+  async away (ids) {
+    const those = new Set(ids)
+    for (const one of this.model.records) one.away ||= those.has(one.id)
+    if (those.size) await markAway(this.model.db, those)
+  }
+
+  /** Read what the ledger has. What it lost without this browser was lent or taken back elsewhere. */
   async read () {
+    const before = this.changes
     const { items, device } = await get(PATH)
+    if (before !== this.changes) return // older than what was answered meanwhile; it is read again
     this.sent = new Set(items)
     this.by = device
+    if (!this.on) return
+    const lost = this.noted.filter(id => !this.sent.has(id))
+    if (lost.length) await this.away(lost)
+    if (lost.length || this.noted.length !== items.length) await this.note(items)
   }
 
   /** Records that stay here and may be counted. What was lent or taken back once never goes by itself. */
@@ -60,9 +84,17 @@ export class Helping {
   turnOff () { return this.model.takeBack([...this.sent], 'unshare', true) }
 
   /** While it is on, what is added here is counted, too. */
-  async follow () { if (this.on && !(await this.model.outbox.waiting()).length) await this.turnOn() }
+  async follow () {
+    const more = () => this.on && this.stays.some(id => !this.sent.has(id))
+    if (!more() || (await this.model.outbox.waiting()).length) return
+    // In this order: a record is marked as taken back before the ledger hears of it.
+    await this.read()
+    await this.model.readRecords()
+    if (more()) await this.turnOn()
+  }
 
-  answered (change) {
+  async answered (change) {
+    this.changes++
     if (change.kind === 'contribute') {
       this.sent = new Set(change.body.plus.items)
       this.by = this.mark
@@ -70,5 +102,6 @@ export class Helping {
       for (const id of change.items) this.sent.delete(id)
       if (!this.sent.size) this.by = null
     }
+    if (this.by === null || this.on) await this.note([...this.sent])
   }
 }

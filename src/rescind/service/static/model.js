@@ -2,16 +2,15 @@
  * What the person's page knows: records of this browser, what the ledger says is lent, changes that
  * are on their way, requests, the release. Components read it; `moved` draws them again.
  */
-import { Refused, Unanswered, get, hex } from './api.js'
+import { Refused, Unanswered, get, newSecret } from './api.js'
 import { loadCatalogue } from './catalogue.js'
 import { Helping } from './helping.js'
-import { addRecords, markAway, openDevice, openPerson, removeRecords } from './keep.js'
+import { addRecords, openDevice, openPerson, removeRecords } from './keep.js'
 import { loadRelease, ranked } from './lists.js'
 import { look } from './log.js'
-import { Outbox } from './outbox.js'
+import { Outbox, parts } from './outbox.js'
 import { signOut } from './passkey.js'
 
-const MOST = 5000 // items of one request
 const LOANS = '/v1/me/loans'
 const REQUESTS = '/v1/me/requests'
 
@@ -52,6 +51,7 @@ export class Model {
     }
     this.db = await openPerson(this.me.name)
     this.outbox = new Outbox(this.db, this.me.name, {
+      sending: change => change.again || this.helping.away(change.items),
       answered: (change, answer) => this.answered(change, answer),
       refused: (change, error) => this.refused(change, error),
       moved: () => this.readOutbox(),
@@ -148,7 +148,7 @@ export class Model {
     // What is lent and not known here came from another device: it is the person's, so it is shown.
     const added = new Date().toISOString()
     await addRecords(this.db, found.map(({ id, title }) => ({ id, title, at: '', added })))
-    if (found.some(one => !before.has(one.id))) await markAway(this.db, this.lent)
+    if (found.some(one => !before.has(one.id))) await this.helping.away(this.lent)
     await this.readRecords()
   }
 
@@ -200,15 +200,11 @@ export class Model {
 
   // ---------------------------------------------------------------- what the person does
 
-  /** @param {string[]} ids */
   async lend (ids) {
     for (const items of parts(ids.filter(id => !this.lent.has(id) && !this.waiting.has(id)))) {
       await this.change({ kind: 'lend', items, path: LOANS, body: { items } })
     }
   }
-
-  /** Everything of this person that the sum has. */
-  get everything () { return [...this.lent, ...this.helping.sent] }
 
   /** Whether the sum has a record of this person. @param {string} id */
   counts (id) { return this.lent.has(id) || this.helping.sent.has(id) }
@@ -229,8 +225,7 @@ export class Model {
   }
 
   async answered (change, answer) {
-    this.helping.answered(change)
-    if (!change.again) await markAway(this.db, new Set(change.items))
+    await this.helping.answered(change)
     for (const id of change.items) change.kind === 'lend' ? this.lent.add(id) : this.lent.delete(id)
     if (answer.body.request_id) {
       const { request_id, acknowledgement, link } = answer.body
@@ -301,12 +296,4 @@ export class Model {
     await this.readRecords()
     this.tabs.postMessage('moved')
   }
-}
-
-export const newSecret = () => hex(crypto.getRandomValues(new Uint8Array(32)))
-
-function parts (ids) {
-  const out = []
-  for (let n = 0; n < ids.length; n += MOST) out.push(ids.slice(n, n + MOST))
-  return out
 }
